@@ -20,7 +20,7 @@ from queuectl.domain.cluster_map import (
     utilization_of,
 )
 from queuectl.domain.gpus import rounded
-from queuectl.domain.mig_reconfiguration import MigPhase, MigReconfiguration
+from queuectl.domain.mig import MigPhase, MigReconfiguration
 from queuectl.domain.quantity import CPU
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState

@@ -383,7 +383,7 @@ def _diagnoses(checked: CheckedPlan, most: int) -> list[Diagnosis]:
 
 def _reconfigurations(checked: CheckedPlan) -> list[tuple[str, SuggestedFix]]:
     """The nodes to reconfigure for the first pending gang that this helps."""
-    from queuectl.planner.explain import plan_mig
+    from queuectl.mig.search import plan_mig
 
     found = plan_mig(checked.snapshot, checked.decided)
     return [found] if found is not None else []

@@ -31,6 +31,7 @@ from queuectl.domain.pending_limits import with_reasons
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted
+from queuectl.mig import fixes
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
@@ -143,7 +144,10 @@ def explained(
         stop: lets another thread end it early.
         cache: of the process.
     """
-    for found in diagnose_those(checked.snapshot, uids, stop, checked.decided, cache):
+    diagnoses = diagnose_those(
+        checked.snapshot, uids, stop, checked.decided, cache, reconfiguration=fixes
+    )
+    for found in diagnoses:
         fix = _removed_taints(checked.original, found, stop) if not found.cut else None
         yield replace(found, suggested_fixes=(fix, *found.suggested_fixes)) if fix else found
 

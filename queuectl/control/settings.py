@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from queuectl.domain.snapshot import SolverLimits
+from queuectl.mig.settings import MigSettings
 
 NO_PREFIX: Final = "-"
 RESERVED: Final = "system:"
@@ -278,31 +279,6 @@ class UtilizationSettings(BaseModel):
     def sample_seconds(self) -> float:
         """The time between two samples of one GPU, in seconds, for either source."""
         return self.evaluation_seconds if self.exporters else self.scrape_seconds
-
-
-class MigSettings(BaseModel):
-    """Limits of changes of MIG configurations (docs/how-to/reconfigure-mig.md)."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    wait_seconds: float = Field(
-        300.0,
-        ge=0,
-        description="how long a gang must be pending before nodes are changed for it, in seconds",
-    )
-    max_nodes: int = Field(
-        4, ge=1, description="number of nodes that are changed at once, all for one gang"
-    )
-    timeout_seconds: float = Field(
-        1800.0,
-        gt=0,
-        description="longest time for pods to leave a node, and for the MIG manager to apply a configuration, in seconds",
-    )
-    backoff_seconds: float = Field(
-        1800.0,
-        ge=0,
-        description="shortest time between two changes of one node, or for one gang, in seconds; after repeated failures of a node it doubles",
-    )
 
 
 class Settings(BaseSettings):

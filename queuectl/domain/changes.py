@@ -19,8 +19,13 @@ from functools import partial
 from typing import Protocol
 
 from queuectl.domain.budgets import BudgetBalance
-from queuectl.domain.fleet import HOSTNAME, UNSCHEDULABLE_TAINT, Fleet, Node, NodeRules
-from queuectl.domain.mig import choices
+from queuectl.domain.fleet import (
+    HOSTNAME,
+    UNSCHEDULABLE_TAINT,
+    Fleet,
+    Node,
+    NodeRules,
+)
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.quantity import NOTHING
 from queuectl.domain.queues import (
@@ -239,7 +244,7 @@ class AddNodes:
                 of_daemons={**snapshot.of_daemons, **held},
             )
         nodes = sorted((*fleet.nodes, *new), key=lambda n: n.name)
-        return _with_fleet(snapshot, Fleet(tuple(nodes)))
+        return with_fleet(snapshot, Fleet(tuple(nodes)))
 
     def nodes(self, like: Node, used_names: Iterable[str] = ()) -> list[Node]:
         """The new nodes; none has a name in ``used_names``."""
@@ -268,30 +273,12 @@ class HealNodes:
             for n in snapshot.fleet.nodes
         )
         if nodes != snapshot.fleet.nodes:
-            snapshot = _with_fleet(snapshot, Fleet(nodes))
+            snapshot = with_fleet(snapshot, Fleet(nodes))
         pending = tuple(
             replace(p, excluded=p.excluded - well) if p.workload.uid == self.uid else p
             for p in snapshot.pending
         )
         return replace(snapshot, pending=pending)
-
-
-@dataclass(frozen=True, slots=True)
-class ReconfigureMig:
-    """These nodes (by name) have other MIG configurations, which their flavors allow. No pod holds their GPUs."""
-
-    configs: Mapping[str, str]
-
-    def apply(self, snapshot: Snapshot) -> Snapshot:
-        pools = snapshot.config.mig_pools
-
-        def after(node: Node) -> Node:
-            wanted = self.configs.get(node.name)
-            if wanted is None:
-                return node
-            return next(other for config, other in choices(node, pools) if config.name == wanted)
-
-        return _with_fleet(snapshot, Fleet(tuple(map(after, snapshot.fleet.nodes))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +328,7 @@ def queue_changed(
     return replace(snapshot, config=replace(config, cluster_queues=queues))
 
 
-def _with_fleet(snapshot: Snapshot, fleet: Fleet) -> Snapshot:
+def with_fleet(snapshot: Snapshot, fleet: Fleet) -> Snapshot:
     """The snapshot with other nodes; nominal quota that follows the nodes changes with them."""
     return replace(snapshot, fleet=fleet, config=quota_from_nodes(snapshot.config, fleet))
 

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from operator import is_
 from typing import Final
 
-from queuectl.domain.mig_reconfiguration import MigReconfiguration
+from queuectl.domain.mig import MigReconfiguration
 from queuectl.domain.quantity import NOTHING, Resources
 
 # ---- Nodes, and what can run on them

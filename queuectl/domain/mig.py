@@ -1,32 +1,24 @@
-"""MIG configurations of nodes: the instances that each cuts the GPUs into, and a node under another configuration.
+"""MIG configurations, and the record of a change of the configuration of a node, as values that nodes and flavors have.
 
 The MIG manager of NVIDIA's GPU operator cuts the GPUs of a node as the configuration in the label ``nvidia.com/mig.config`` states,
-and reports in ``nvidia.com/mig.config.state``. A configuration has the form of its file (mig-parted).
+and reports in ``nvidia.com/mig.config.state``. A configuration has the form of its file (mig-parted). The
+package ``mig`` has all that queuectl does with these values.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
-
-from queuectl.domain.fleet import Node
-from queuectl.domain.gpus import MIG_STRATEGY, model_of, unit_of
-from queuectl.domain.mig_reconfiguration import MigGeometry
-from queuectl.domain.quantity import GPU, Resources
 
 CONFIG: Final = "nvidia.com/mig.config"
 STATE: Final = "nvidia.com/mig.config.state"
 SUCCESS: Final = "success"
 FAILED: Final = "failed"
-_CAPABLE: Final = "nvidia.com/mig.capable"
-_PRODUCT: Final = "nvidia.com/gpu.product"
-_COUNT: Final = "nvidia.com/gpu.count"
-_INSTANCE: Final = "nvidia.com/mig-"
-_MOST_GPUS: Final = 32
-_WHOLE: Final = ""
+ANNOTATION: Final = "queuectl.dev/mig-reconfiguration"
+WHOLE: Final = ""  # the profile of a GPU without MIG
+MOST_DOUBLINGS: Final = 5  # of the back-off of a node whose changes fail
 
 
 class MigMode(StrEnum):
@@ -69,7 +61,7 @@ class MigConfig:
             return None
         found: Counter[str] = Counter()
         for profiles in of.values():
-            found.update({_WHOLE: 1} if profiles is None else dict(profiles))
+            found.update({WHOLE: 1} if profiles is None else dict(profiles))
         return found
 
 
@@ -81,120 +73,103 @@ class MigPool:
     configs: tuple[MigConfig, ...]
 
 
-def geometry_of(node: Node) -> MigGeometry:
-    """The GPUs that a node offers, and the configuration that its label names."""
-    gpus = sorted((name, n) for name, n in node.allocatable.items() if nvidia_gpus(name))
-    return MigGeometry(node.labels.get(CONFIG, ""), node.labels.get(_PRODUCT, ""), tuple(gpus))
+# ---- A change, as one annotation of the Node holds it
+#
+# While the change is active, the annotation also means that queuectl has cordoned the node. Afterwards it is the record of the last change.
 
 
-def applied(node: Node, geometry: MigGeometry) -> bool:
-    """Whether the MIG manager reports that it has applied the configuration, and the node offers its GPUs."""
-    return node.labels.get(STATE) == SUCCESS and geometry_of(node) == geometry
+class MigPhase(StrEnum):
+    """Steps of a change, then its outcomes."""
+
+    EMPTYING = "Emptying"  # pods still hold GPUs of the node
+    APPLYING = "Applying"  # the MIG manager applies the new configuration
+    ROLLING_BACK = "RollingBack"  # the MIG manager applies the old configuration again
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"  # the node has its old configuration
+    NOT_EMPTIED = "NotEmptied"  # the configuration was not changed
+    TAKEN_OVER = "TakenOver"  # another user or program uncordoned the node, or set the label
+    WITHDRAWN = "Withdrawn"  # it was no longer needed, so the configuration was not changed
+
+    @property
+    def active(self) -> bool:
+        """Whether the change continues, and queuectl has cordoned the node for it."""
+        return self in (MigPhase.EMPTYING, MigPhase.APPLYING, MigPhase.ROLLING_BACK)
 
 
-def nvidia_gpus(resource: str) -> bool:
-    """Whether MIG changes how many of a resource a node has."""
-    return resource == GPU or resource.startswith(_INSTANCE)
+class MigResult(StrEnum):
+    """How the change of one node ended."""
 
-
-def gpus_of(node: Node, configs: Sequence[MigConfig]) -> int | None:
-    """The number of physical GPUs; None if the node cannot be reconfigured, or its geometry is not one of ``configs``.
-
-    Whole GPUs are counted. A node with MIG instances must offer exactly the instances of the configuration in its label.
-    """
-    labels = node.labels
-    if labels.get(STATE, SUCCESS) != SUCCESS or labels.get(_CAPABLE) == "false":
-        return None
-    if labels.get(MIG_STRATEGY) not in ("single", "mixed"):
-        return None
-    if any(map(nvidia_gpus, node.failed)):
-        return None
-    offered = _offered(node)
-    if offered is None:
-        return None
-    if offered.keys() == {_WHOLE}:
-        return offered[_WHOLE]
-    present = next((c for c in configs if c.name == labels.get(CONFIG)), None)
-    if present is None:
-        return None
-    counts = [n for n in range(1, _MOST_GPUS + 1) if present.instances(n) == offered]
-    return counts[0] if len(counts) == 1 else None
-
-
-def _offered(node: Node) -> Counter[str] | None:
-    """Instances by profile, whole GPUs under the empty profile; None if there are none, or pods share them."""
-    model = model_of(node.labels)
-    if model is None or model.invalid or model.shared:
-        return None
-    found: Counter[str] = Counter()
-    for resource, amount in node.allocatable.items():
-        unit = unit_of(resource, node.labels) if resource.startswith("nvidia.com/") else None
-        if unit is None:
-            continue
-        if unit.shared:
-            return None
-        found[model.profile if resource == GPU else _profile(resource)] += amount
-    return found or None
-
-
-def reconfigured(node: Node, config: MigConfig, gpus: int) -> Node | None:
-    """The node with ``gpus`` GPUs after its MIG manager has applied a configuration; None if no pod could use its GPUs.
-
-    Labels that describe instances otherwise than by their number and product are left out.
-    """
-    instances, model = config.instances(gpus), model_of(node.labels)
-    if not instances or model is None:
-        return None
-    labels = {k: v for k, v in node.labels.items() if not k.startswith(_INSTANCE)}
-    labels |= {CONFIG: config.name, STATE: SUCCESS}
-    amounts = {r: n for r, n in node.allocatable.items() if not nvidia_gpus(r)}
-    if node.labels.get(MIG_STRATEGY) == "single":
-        if len(instances) != 1:
-            return None  # the device plugin offers no GPU of a node with several kinds of instances
-        ((profile, count),) = instances.items()
-        labels[_PRODUCT] = f"{model.name}-MIG-{profile}" if profile else model.name
-        labels[_COUNT] = str(count)
-        amounts[GPU] = count
-    else:
-        labels[_COUNT] = str(instances[_WHOLE])
-        for profile, count in instances.items():
-            resource = resource_of(profile)
-            amounts[resource] = count
-            if profile:
-                labels[f"{resource}.count"] = str(count)
-                labels[f"{resource}.product"] = f"{model.name}-MIG-{profile}"
-    return replace(node, labels=labels, allocatable=Resources(amounts))
-
-
-def resource_of(profile: str) -> str:
-    """The resource of a profile under the strategy ``mixed``; of the empty profile, whole GPUs."""
-    return _INSTANCE + profile.replace("+", ".") if profile else GPU
-
-
-def _profile(resource: str) -> str:
-    """The profile of a resource: the attributes after ``gb`` follow a plus sign (``1g.10gb+me``)."""
-    size, gb, attributes = resource.removeprefix(_INSTANCE).partition("gb")
-    return (
-        f"{size}{gb}+{attributes[1:]}" if attributes.startswith(".") else f"{size}{gb}{attributes}"
+    SUCCEEDED = "succeeded"
+    ROLLED_BACK = (
+        "rolled_back"  # the MIG manager did not apply it; the node has its old configuration
     )
+    NOT_EMPTIED = "not_emptied"  # pods kept GPUs of the node
+    WITHDRAWN = "withdrawn"  # the gang no longer needs it
+    TAKEN_OVER = "taken_over"  # another user or program uncordoned the node, or set its label
 
 
-def choices(node: Node, pools: Iterable[MigPool]) -> Iterator[tuple[MigConfig, Node]]:
-    """Each configuration that a node could get, and the node under it, without the present one.
+@dataclass(frozen=True, slots=True)
+class MigGeometry:
+    """The GPUs that a node offers under one configuration.
 
-    Args:
-        node: it can be unready or in use; neither is judged.
-        pools: where two of them allow a configuration of the same name for the node, the first counts.
+    Attributes:
+        config: the name of the configuration.
+        product: of the GPUs, by the label.
+        gpus: amounts by resource, in the order of names.
     """
-    allowed: dict[str, MigConfig] = {}
-    for pool in pools:
-        if node.has_labels(pool.node_labels):
-            for config in pool.configs:
-                allowed.setdefault(config.name, config)
-    gpus = gpus_of(node, tuple(allowed.values())) if allowed else None
-    if gpus is None:
-        return
-    for config in allowed.values():
-        after = reconfigured(node, config, gpus)
-        if after is not None and config.instances(gpus) != _offered(node):
-            yield config, after
+
+    config: str
+    product: str
+    gpus: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MigReconfiguration:
+    """One node of a change.
+
+    Attributes:
+        source, target: the node before and after it.
+        gang: uid of the pending gang that needs the GPUs of ``target``.
+        nodes: how many nodes are changed together for it.
+        begun: unix seconds; the same for all these nodes.
+        phase: the step, or the outcome.
+        since: when the phase began, unix seconds.
+        failures: changes of the node in succession that the MIG manager did not apply, until now.
+    """
+
+    source: MigGeometry
+    target: MigGeometry
+    gang: str
+    nodes: int
+    begun: float
+    phase: MigPhase
+    since: float
+    failures: int = 0
+
+    @property
+    def change(self) -> tuple[str, float]:
+        """Identifies the change: the same for all its nodes."""
+        return self.gang, self.begun
+
+    @property
+    def config(self) -> str:
+        """The configuration that the label of the node names in this phase."""
+        changed = self.phase in (MigPhase.APPLYING, MigPhase.SUCCEEDED)
+        return (self.target if changed else self.source).config
+
+    def entered(self, phase: MigPhase, now: float) -> MigReconfiguration:
+        """The change in its next phase."""
+        failures = self.failures + (phase is MigPhase.FAILED)
+        if phase is MigPhase.SUCCEEDED:
+            failures = 0
+        return replace(self, phase=phase, since=now, failures=failures)
+
+    def next_at(self, backoff: float) -> float:
+        """When another change of the node can begin, unix seconds.
+
+        The back-off is doubled after each further failure in succession. A change that is withdrawn needs none: the back-off of the
+        change before it was over.
+        """
+        if self.phase is MigPhase.WITHDRAWN:
+            return self.since
+        return self.since + backoff * (1 << min(max(self.failures - 1, 0), MOST_DOUBLINGS))

@@ -17,11 +17,17 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.request_rules import PodNeeds
 from queuectl.domain.workload import PodSet
-from queuectl.objects.kinds.groups import GroupKey, PodGroup, key_of
+from queuectl.objects.kinds.groups import (
+    GroupKey,
+    PodGroup,
+    SetGroup,
+    key_of,
+    new_group,
+    set_key,
+)
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.pods import POD_GROUP
 from queuectl.objects.kinds.roster import member_of
-from queuectl.objects.kinds.sets import SetGroup, new_group, set_key
 
 # ---- Workloads by name
 

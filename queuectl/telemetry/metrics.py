@@ -40,7 +40,7 @@ from queuectl.domain.accounting import UNITS
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.estimates import Arrival, RunTimeSource
 from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
-from queuectl.domain.mig_reconfiguration import MigPhase
+from queuectl.domain.mig import MigPhase, MigResult
 from queuectl.domain.node_health import HealthSignal, Straggler
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason, ScheduledGang, SlipCause
 from queuectl.domain.queues import LocalQueue
@@ -48,7 +48,6 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import ReservationPhase, ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
-from queuectl.lifecycle.mig_reconfiguration import MigResult
 from queuectl.objects.keys import GATE
 from queuectl.planner.order.pending_gangs import ClassKey, PendingGangs
 from queuectl.state.estimates import EstimateError

@@ -13,7 +13,7 @@ from queuectl.api.cluster_maps import ClusterMapView
 from queuectl.cli.columns import NODE_COLUMNS
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import Caller, Right
-from queuectl.domain.mig_reconfiguration import MigGeometry, MigPhase, MigReconfiguration
+from queuectl.domain.mig import MigGeometry, MigPhase, MigReconfiguration
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState

@@ -25,7 +25,7 @@ from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS, unqueued
 from queuectl.objects.kinds.description import Description, PodSets, merged, nested
 from queuectl.objects.kinds.makers import MAKERS, Maker
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import field
 from tests.support.shared_resource import SharedResource
 
 pytestmark = pytest.mark.system

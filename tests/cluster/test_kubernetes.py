@@ -27,7 +27,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
-from queuectl.domain.mig_reconfiguration import ANNOTATION as MIG
+from queuectl.domain.mig import ANNOTATION as MIG
 from queuectl.domain.records import Delta, ListCompleted
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL, GATE
 from queuectl.objects.kinds import KINDS, path

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from queuectl.control.settings import MigSettings
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import Document, State
-from queuectl.domain.mig import CONFIG, STATE
-from queuectl.domain.mig_reconfiguration import ANNOTATION, MigPhase, MigReconfiguration
+from queuectl.domain.mig import ANNOTATION, CONFIG, STATE, MigPhase, MigReconfiguration
+from queuectl.mig.settings import MigSettings
 from queuectl.objects.kubernetes.mig_reconfiguration import read_mig_reconfiguration
 from tests.control.rig import QUICK, Rig, live, rig
 from tests.doubles.cluster import FakeCluster

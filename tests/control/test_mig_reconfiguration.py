@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.leader.mig_reconfiguration import EVENT
 from queuectl.domain.accounting import HOUR
 from queuectl.domain.ledger import Document, State
-from queuectl.domain.mig import CONFIG, STATE
-from queuectl.domain.mig_reconfiguration import ANNOTATION, MigPhase
+from queuectl.domain.mig import ANNOTATION, CONFIG, STATE, MigPhase
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.mig.reconfigurer import EVENT
 from tests.control.mig import GPU, HALF, SMALL, WHOLE, MigWorld, documents, job, mig_node, mig_rig
 from tests.control.rig import Rig, live
 from tests.control.test_crash_matrix import dying, fresh, points, several

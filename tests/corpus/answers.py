@@ -16,6 +16,7 @@ import msgspec
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
+from queuectl.mig import fixes
 from queuectl.objects.files.refused_plans import plan_bytes, read_plan
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.explain import diagnose_those
@@ -128,7 +129,9 @@ def _diagnoses(
     if zlib.crc32(entry.key.encode()) % _ONE_IN or len(entry.content) > _LARGEST:
         return
     uids = [refusal.uid for refusal in made.pending if refusal.lease is None][:_DIAGNOSED]
-    for diagnosis in diagnose_those(snapshot, frozenset(uids), stop, made) if uids else ():
+    if not uids:
+        return
+    for diagnosis in diagnose_those(snapshot, frozenset(uids), stop, made, reconfiguration=fixes):
         if diagnosis.cut or stop.stopped:
             raise Cut(entry.key)
         whole = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(diagnosis)))

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from queuectl.domain.gates import MOST_DEPENDENCIES
-from queuectl.domain.mig import CONFIG, STATE
-from queuectl.domain.mig_reconfiguration import ANNOTATION
+from queuectl.domain.mig import ANNOTATION, CONFIG, STATE
 from queuectl.objects import keys
 from queuectl.objects.kinds.description import Description, PodLabels, labels_pods
-from queuectl.objects.kinds.places import entries
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import entries, field
 from tests.doubles.apiserver import Document, copied, refuse
 from tests.doubles.known import DESCRIBED
 

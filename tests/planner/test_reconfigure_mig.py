@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -11,11 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import ReconfigureMig, Relocate, apply_all
+from queuectl.domain.changes import Relocate, apply_all
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.fleet import Fleet, Node, Toleration
-from queuectl.domain.mig import MigConfig, MigDevices, MigMode, MigPool, choices, geometry_of
-from queuectl.domain.mig_reconfiguration import MigPhase, MigReconfiguration
+from queuectl.domain.mig import (
+    MigConfig,
+    MigDevices,
+    MigMode,
+    MigPhase,
+    MigPool,
+    MigReconfiguration,
+)
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.plan import Move
 from queuectl.domain.quantity import GPU, PODS, Resources
@@ -38,12 +45,16 @@ from queuectl.domain.workload import (
     TopologyRequest,
     Workload,
 )
-from queuectl.planner import plan
-from queuectl.planner.explain import MigScope, diagnose, plan_mig, plan_moves
-from queuectl.planner.explain.mig import carried_out
+from queuectl.mig import fixes
+from queuectl.mig.configurations import ReconfigureMig, choices, geometry_of
+from queuectl.mig.fixes import MigScope
+from queuectl.mig.search import carried_out, plan_mig, plan_moves
+from queuectl.planner import explain, plan
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
 from tests.planner.relaxed import starts
+
+diagnose = partial(explain.diagnose, reconfiguration=fixes)
 
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 PRODUCT = "NVIDIA-H100-80GB-HBM3"

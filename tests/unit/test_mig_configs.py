@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.mig import MigConfig, MigDevices, MigPool, choices
+from queuectl.domain.mig import MigConfig, MigDevices, MigPool
 from queuectl.domain.quantity import Resources
+from queuectl.mig.configurations import choices
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.errors import DocumentError
 

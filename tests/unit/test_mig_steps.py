@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.mig import CONFIG, STATE
-from queuectl.domain.mig_reconfiguration import MigGeometry, MigPhase, MigReconfiguration
+from queuectl.domain.mig import CONFIG, STATE, MigGeometry, MigPhase, MigReconfiguration, MigResult
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import NodeRecord
-from queuectl.lifecycle.mig_reconfiguration import GpuUse, MigGroup, MigResult, MigStep, step
+from queuectl.mig.changes import GpuUse, MigGroup, MigStep, active_changes, changeable, step, waited
+from queuectl.mig.fixes import sentence
 from queuectl.objects.kubernetes.mig_reconfiguration import (
     mig_annotation,
     mig_patch,
     read_mig_reconfiguration,
 )
 from queuectl.state.ledger import Ledger
-from queuectl.state.mig_reconfiguration import active_changes, changeable, waited
 
 TIMEOUT = 600.0
 BEGUN = 1000.0
@@ -272,10 +271,10 @@ def test_the_back_off_of_a_node_doubles_with_each_further_failure_up_to_32_times
 def test_a_node_counts_its_failures_until_a_change_succeeds() -> None:
     changes = change(BACK).entered(MigPhase.FAILED, NOW)
     assert changes.failures == 1
-    assert "in succession" not in changes.sentence("n1")
+    assert "in succession" not in sentence(changes, "n1")
     again = changes.entered(BACK, NOW).entered(MigPhase.FAILED, NOW)
     assert again.failures == 2
-    assert again.sentence("n1").endswith("; 2 changes in succession failed")
+    assert sentence(again, "n1").endswith("; 2 changes in succession failed")
     assert read_mig_reconfiguration(mig_annotation(again)) == again
     assert again.entered(APPLYING, NOW).entered(MigPhase.SUCCEEDED, NOW).failures == 0
 

@@ -27,7 +27,7 @@ from queuectl.domain.events import (
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
-from queuectl.domain.mig_reconfiguration import MigPhase
+from queuectl.domain.mig import MigPhase, MigResult
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof, SlipCause
 from queuectl.domain.queues import LocalQueue, QueueConfig
@@ -36,7 +36,6 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.spending import report
 from queuectl.domain.usage_reports import PARTS, GpuParts
 from queuectl.domain.utilization import SourceFault, UseState
-from queuectl.lifecycle.mig_reconfiguration import MigResult
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs

@@ -20,7 +20,6 @@ from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import LedgerWriter
-from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.periodic import Maintenance
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
 from queuectl.control.leader.provisioner import Provisioner
@@ -40,6 +39,7 @@ from queuectl.domain.ledger import Checked, EntryChange, State
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.pacing import doubling
 from queuectl.domain.utilization import GangUse
+from queuectl.mig.reconfigurer import MigReconfigurer
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
@@ -248,7 +248,7 @@ class Loop:
         self._mig = MigReconfigurer(
             self._cluster,
             self._mirror,
-            self.leader_state,
+            self.leader_state.planning,
             self._metrics.mig,
             settings.mig,
             self._clock,

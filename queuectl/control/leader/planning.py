@@ -22,8 +22,6 @@ from queuectl.control.contained_plan import ContainedPlan, contained_plan
 from queuectl.control.leader.decisions import sentence, with_relocations
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
-from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
-from queuectl.control.leader.mig_search import MigFound, MigSearch, search
 from queuectl.control.leader.schedule import Wakeup
 from queuectl.control.leader.set_aside import GangsSetAside
 from queuectl.control.ports import Clock
@@ -40,11 +38,14 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.lifecycle.machine import MAX_BUDGET
+from queuectl.mig.reconfigurer import MigReconfigurer
+from queuectl.mig.search import MigFound, MigSearch
 from queuectl.objects.configuration.catalog import changed_queues
 from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal
 from queuectl.planner.backfill.timeline import next_expected_end
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanViolation
@@ -264,10 +265,14 @@ class Planning:
             decision.reserved if decision.reserved != self._leader_state.planning.reserved else None
         )
         while True:
-            changes = with_relocations(
-                self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped),
-                self._mig.changes(mig, snapshot),
-            )
+            decider, now = self._leader_state.decider, self._clock()
+            decided = decider.changes(snapshot, decision, now, dropped)
+            relocations = [
+                change
+                for moves in self._mig.moves(mig)
+                for change in decider.relocations(snapshot, moves, lease_end(snapshot), now)
+            ]
+            changes = with_relocations(decided, relocations)
             concerned = self._queues_served(decision, changes)
             news = ConfigurationTolerance(snapshot.config, concerned - dropped)
             try:
@@ -330,7 +335,9 @@ class Planning:
             if checked is None or not checked.usable:
                 return contained, MigFound()
             try:
-                return contained, search(mig_search, checked, self._stop)
+                return contained, mig_search.answer(
+                    checked.snapshot, checked.decided, checked.selects, self._stop
+                )
             except Exception as error:  # noqa: BLE001 - contained on the event loop
                 return contained, error
         finally:

@@ -20,7 +20,7 @@ from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.ledger import Entry
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord
 from queuectl.lifecycle.provisioning import provisioning_checks
-from queuectl.objects.kinds.owners import owner_references
+from queuectl.objects.kinds import owner_references
 from queuectl.objects.kubernetes.provisioning import (
     REQUESTS,
     TEMPLATES,

@@ -26,11 +26,10 @@ from queuectl.objects.documents import Document
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.files.assignments import AdmissionStatus, Assigned, read_admission
 from queuectl.objects.kinds.common import (
+    StatedKeys,
     holds,
-    lenient,
     read_checkpoint,
     read_evictions,
-    read_expected_duration,
     read_utilization,
     user_labels,
 )
@@ -209,6 +208,7 @@ def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
 def _record(wire: WireWorkload, status: WorkloadStatus) -> JobRecord:
     meta, spec = wire.metadata, wire.spec
     workload_class, pod_class = _classes(spec)
+    stated = StatedKeys(KIND, meta, kueue=False)
     return JobRecord(
         kind=KIND,
         namespace=meta.namespace or "default",
@@ -219,13 +219,13 @@ def _record(wire: WireWorkload, status: WorkloadStatus) -> JobRecord:
         queue=spec.queue_name or None,
         priority_class=workload_class if spec.priority is None else None,
         pod_priority_class=pod_class,
-        preemptible=lenient(meta.annotations, keys.PREEMPTIBLE, kueue=False) != "false",
+        preemptible=stated.preemptible,
         suspended=status.admission is None,
         utilization=read_utilization(meta.annotations),
         checkpoint_at=read_checkpoint(meta.annotations),
         labels=user_labels(meta.labels),
         max_execution=_seconds(spec.maximum_execution_time_seconds),
-        expected_duration=read_expected_duration(meta),
+        expected_duration=stated.expected_duration,
     )
 
 

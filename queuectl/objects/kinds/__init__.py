@@ -12,7 +12,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from queuectl.domain.arrays import object_of
 from queuectl.domain.jobs import JobRecord
+from queuectl.domain.ledger import Document
 from queuectl.objects.kinds import appwrapper, leaderworkerset
 from queuectl.objects.kinds.appwrapper import AppWrapper
 from queuectl.objects.kinds.common import NO_COUNTS
@@ -183,3 +185,20 @@ def path(kind: JobKind, namespace: str | None = None, name: str | None = None) -
     parts += ["namespaces", namespace] if namespace is not None else []
     parts.append(kind.plural)
     return "/".join(parts + ([name] if name is not None else []))
+
+
+def owner_references(job: JobRecord, kinds: JobKinds) -> list[Document]:
+    """The references to the object of a job, with which the API server deletes what is made for it. A workload that consists of pods has none."""
+    if job.index is not None:
+        job = object_of(job)
+    elif job.of_pods:
+        return []
+    kind = kinds[job.kind]
+    return [
+        {
+            "apiVersion": f"{kind.group}/{kind.version}",
+            "kind": job.kind,
+            "name": job.name,
+            "uid": job.uid,
+        }
+    ]

@@ -17,7 +17,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError, invalid
-from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.common import SpecFields, StatedKeys
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
@@ -31,10 +31,9 @@ from queuectl.objects.kinds.description import (
 )
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
-from queuectl.objects.kinds.places import entries
+from queuectl.objects.kinds.places import entries, field
 from queuectl.objects.kinds.ray import RAYCLUSTER
 from queuectl.objects.kinds.training import PYTORCHJOB
-from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import (
     Gate,
@@ -117,9 +116,9 @@ class AppWrapper(DescribedKind):
             for info in one.pod_set_infos or ()
         ]
 
-    def _ask(self, document: Any, kueue: bool) -> SpecFields:
+    def _ask(self, document: Any, stated: StatedKeys) -> SpecFields:
         self._check_fields(document)
-        components = list(self._components(field(document, _COMPONENTS) or (), kueue))
+        components = list(self._components(field(document, _COMPONENTS) or (), stated.kueue))
         if not components:
             raise RequestError(f"{_COMPONENTS}: no component has pods")
         names = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from sys import intern
+from sys import intern, maxsize
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ MOST_GATES: Final = 100
 LONGEST_ERROR: Final = 1_000
 """Characters of an error that are kept: it can quote a value of 256 KiB, and becomes an annotation."""
 
+_FROM_ONE: Final = range(1, maxsize)
+
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -53,6 +55,7 @@ class SpecFields:
     unborn: tuple[str, ...] = ()
     list_indexes: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
+    elastic: bool = False
     array: ArrayStatus | None = None
     ended: frozenset[int] = frozenset()
 
@@ -66,7 +69,7 @@ def read_job(
     drained: bool,
     outcome: JobOutcome | None,
     own_priority_class: str | None,
-    ask: Callable[[], SpecFields],
+    ask: Callable[[StatedKeys], SpecFields],
     kueue: bool,
     strict: bool,
 ) -> JobRecord:
@@ -87,12 +90,13 @@ def read_job(
     Raises:
         MalformedError: only when ``strict``.
     """
-    error: RequestError | None = None
-    fields = SpecFields()
+    fields, stated = SpecFields(), StatedKeys(kind, meta, kueue)
     try:
-        fields = _bounded(ask())
-        _check_labels(kind, meta, kueue)
-        _check_elastic(kind, meta, fields, kueue)
+        fields = _bounded(ask(stated))
+        error = stated.error
+        if error is None and stated.elastic and fields.array is None:
+            text = f"{keys.ELASTIC_JOB}: a {kind} cannot be elastic"
+            error = RequestError(f"metadata.annotations: {text}", unsupported=True)
     except RequestError as raised:
         if strict and isinstance(raised, MalformedError):
             raise
@@ -104,13 +108,13 @@ def read_job(
         uid=meta.uid,
         version=version_of(meta.resource_version),
         created_at=time_or_none(meta.creation_timestamp) or 0.0,
-        queue=None if _is_child(kind, templates) else lenient(meta.labels, keys.QUEUE_NAME, kueue),
+        queue=None if _is_child(kind, templates) else stated.queue,
         podsets=fields.podsets,
-        priority_class=lenient(meta.labels, keys.PRIORITY_CLASS, kueue),
+        priority_class=stated.priority_class,
         pod_priority_class=_pod_priority_class(meta, templates, own_priority_class),
         error=shortened(str(error), LONGEST_ERROR) if error else None,
         unsupported=error is not None and error.unsupported,
-        preemptible=_is_true(meta, keys.PREEMPTIBLE),
+        preemptible=stated.preemptible,
         suspended=suspended,
         drained=drained,
         attempt=max((attempt_of(template) for template in templates), default=0),
@@ -123,17 +127,17 @@ def read_job(
         parallelism=fields.parallelism,
         array=fields.array,
         ended=fields.ended,
-        gates=_gates(meta, kueue),
-        max_execution=_max_execution(meta, kueue),
-        expected_duration=read_expected_duration(meta),
+        gates=stated.gates,
+        max_execution=stated.max_execution,
+        expected_duration=stated.expected_duration,
         followed=fields.followed,
         restarts=fields.restarts,
         final=fields.final,
         preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
         preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
         ungated=tuple(_ungated(fields.podsets, templates)),
-        idle_reclaim=_is_true(meta, keys.IDLE_RECLAIM),
-        warmup=_warmup(meta),
+        idle_reclaim=stated.idle_reclaim,
+        warmup=stated.warmup,
         labels=user_labels(meta.labels),
         submitter=intern((meta.annotations or {}).get(keys.SUBMITTED_BY, "")),
         queue_keys=_queue_keys(meta, kueue),
@@ -181,148 +185,131 @@ def _queue_keys(meta: Meta, kueue: bool) -> tuple[str, ...]:
     return tuple(key for key in keys.QUEUE_KEYS[: 1 + kueue] if key in (meta.labels or {}))
 
 
-def _check_labels(kind: str, meta: Meta, kueue: bool) -> None:
-    for suffix in (keys.QUEUE_NAME, keys.PRIORITY_CLASS):
-        if keys.either(meta.labels, suffix, kueue=kueue) == "":
-            raise RequestError(f"metadata.labels: {suffix} is empty")
-    for suffix in (keys.PREEMPTIBLE, keys.IDLE_RECLAIM, keys.ARRAY):
-        value = keys.either(meta.annotations, suffix, kueue=False)
-        if value not in (None, "true", "false"):
-            raise RequestError(
-                f'metadata.annotations: {keys.PREFIX}{suffix}: {value!r} is neither "true" nor "false"'
-            )
-    if keys.either(meta.annotations, keys.ARRAY, kueue=False) == "true" and kind != "Job":
-        raise RequestError(
-            f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: only a Job can be an array, not a {kind}",
-            unsupported=True,
-        )
-    warmup = keys.either(meta.annotations, keys.WARMUP, kueue=False)
-    if warmup is not None and _warmup(meta) is None:
-        raise RequestError(
-            f"metadata.annotations: {keys.PREFIX}{keys.WARMUP}: {warmup!r} is not a number of seconds up to "
-            f"{LONGEST_WARMUP}"
-        )
-    _check_gates(meta, kueue)
-    if wrong := [one for one in _after(meta) if isinstance(one, RequestError)]:
-        raise wrong[0]
-    limit = keys.either(meta.labels, keys.MAX_EXECUTION, kueue=kueue)
-    if limit is not None and not read_count(limit):
-        raise RequestError(
-            f"metadata.labels: {keys.MAX_EXECUTION}: {limit!r} is not a number of seconds from 1"
-        )
-    _check_expected_duration(meta)
-
-
-def is_elastic(meta: Meta, kueue: bool) -> bool:
-    """Whether its pods above a least number start one by one."""
-    return keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue) == "true"
-
-
 def base_count(meta: Meta) -> int | None:
     """The number of pods with which the gang of an elastic job started; None if the object states none."""
     return read_count((meta.annotations or {}).get(keys.BASE_COUNT, ""))
 
 
-def _check_elastic(kind: str, meta: Meta, fields: SpecFields, kueue: bool) -> None:
-    value = keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue)
-    if value not in (None, "true", "false"):
-        raise RequestError(
-            f'metadata.annotations: {keys.ELASTIC_JOB}: {value!r} is neither "true" nor "false"'
-        )
-    if value == "true" and fields.array is None:
-        raise RequestError(
-            f"metadata.annotations: {keys.ELASTIC_JOB}: a {kind} cannot be elastic",
-            unsupported=True,
-        )
+class StatedKeys:
+    """The labels and annotations of a job. Each is decoded once: to its value, and to an error if the value is invalid.
 
+    An invalid value has no effect, except that a gate under either key holds the job while the keys differ.
 
-def _is_true(meta: Meta, suffix: str) -> bool:
-    """False for "false". For a value that is no Boolean, the record has an error."""
-    return lenient(meta.annotations, suffix, kueue=False) != "false"
-
-
-def _warmup(meta: Meta) -> float | None:
-    """Seconds. For an invalid value, the record has an error, and the value has no effect."""
-    seconds = read_count(lenient(meta.annotations, keys.WARMUP, kueue=False) or "")
-    return float(seconds) if seconds is not None and seconds <= LONGEST_WARMUP else None
-
-
-def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
-    """The gates under both keys, and those of its dependencies. While the keys differ, all of them hold the job.
-
-    If an admission gate is wrong, the record has an error, which holds the job, too.
+    Attributes:
+        error: the first one; None = all values are valid.
+        kueue: whether Kueue's keys count.
+        queue, priority_class: names.
+        preemptible, idle_reclaim: True unless the job states otherwise.
+        array: its indexes are gangs of their own.
+        warmup, max_execution, expected_duration: seconds.
+        gates: the admission gates, and those of the jobs that must end first.
+        elastic: its pods above a least number start one by one.
     """
-    named = [name for _, name in _admission_gates(meta, kueue)]
-    valid = len(named) <= MOST_GATES and all(map(is_gate, named))
-    jobs = (one.gate for one in _after(meta) if isinstance(one, Dependency))
-    return distinct_gates((*(named if valid else ()), *jobs))
 
+    def __init__(self, kind: str, meta: Meta, kueue: bool) -> None:
+        self.error: RequestError | None = None
+        self.kueue = kueue
+        self._labels = meta.labels or {}
+        self._annotations = meta.annotations or {}
+        self.queue = self._name(keys.QUEUE_NAME)
+        self.priority_class = self._name(keys.PRIORITY_CLASS)
+        self.preemptible = self._boolean(keys.PREEMPTIBLE, default=True)
+        self.idle_reclaim = self._boolean(keys.IDLE_RECLAIM, default=True)
+        self.array = self._boolean(keys.ARRAY)
+        if self.array and kind != "Job":
+            text = f"{keys.PREFIX}{keys.ARRAY}: only a Job can be an array, not a {kind}"
+            self._refuse(f"metadata.annotations: {text}", unsupported=True)
+        self.warmup = self._warmup()
+        self.gates = distinct_gates((*self._admission_gates(), *self._dependencies()))
+        limit = self._either(self._labels, keys.MAX_EXECUTION)
+        self.max_execution = self._seconds(f"labels: {keys.MAX_EXECUTION}", limit)
+        self.expected_duration = self._expected_duration()
+        stated = self._either(self._annotations, keys.ELASTIC_JOB)
+        self.elastic = self._is_true(keys.ELASTIC_JOB, stated)
 
-def _admission_gates(meta: Meta, kueue: bool) -> Iterator[tuple[str, str]]:
-    """The keys of annotations and the names in their values, as written."""
-    for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)[: 1 + kueue]:
-        key = prefix + keys.ADMISSION_GATED_BY
-        names = map(str.strip, (meta.annotations or {}).get(key, "").split(","))
-        yield from ((key, name) for name in names if name)
+    def _name(self, suffix: str) -> str | None:
+        name = self._either(self._labels, suffix)
+        if name == "":
+            self._refuse(f"metadata.labels: {suffix} is empty")
+        return name or None
 
+    def _boolean(self, suffix: str, *, default: bool = False) -> bool:
+        key = keys.PREFIX + suffix
+        return self._is_true(key, self._annotations.get(key), default=default)
 
-def _check_gates(meta: Meta, kueue: bool) -> None:
-    keys.either(meta.annotations, keys.ADMISSION_GATED_BY, kueue=kueue)
-    for number, (key, name) in enumerate(_admission_gates(meta, kueue)):
-        if not is_gate(name):
-            raise RequestError(
-                f"metadata.annotations: {key}: {shortened(repr(name))} is not the name of an admission gate, such as "
-                "example.com/data"
+    def _is_true(self, key: str, text: str | None, *, default: bool = False) -> bool:
+        if text not in (None, "true", "false"):
+            self._refuse(f'metadata.annotations: {key}: {text!r} is neither "true" nor "false"')
+        return text != "false" if default else text == "true"
+
+    def _warmup(self) -> float | None:
+        key = keys.PREFIX + keys.WARMUP
+        bounds, text = f"up to {LONGEST_WARMUP}", self._annotations.get(key)
+        return self._seconds(f"annotations: {key}", text, range(LONGEST_WARMUP + 1), bounds)
+
+    def _expected_duration(self) -> float | None:
+        """From the annotation or else the label."""
+        key = keys.PREFIX + keys.EXPECTED_DURATION
+        annotation, label = self._annotations.get(key), self._labels.get(key)
+        seconds = self._seconds(f"annotations: {key}", annotation)
+        of_label = self._seconds(f"labels: {key}", label)
+        if annotation is not None and label is not None and annotation != label:
+            self._refuse(
+                f"{key} is {annotation!r} as an annotation but {label!r} as a label: keep one of them"
             )
-        if number == MOST_GATES:
-            raise RequestError(
-                f"metadata.annotations: {key}: a job can have at most {MOST_GATES} admission gates"
-            )
+        return seconds if annotation else of_label
 
+    def _admission_gates(self) -> list[str]:
+        """Those under both keys. An invalid list has none: its error holds the job, too."""
+        self._either(self._annotations, keys.ADMISSION_GATED_BY)
+        names: list[str] = []
+        for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)[: 1 + self.kueue]:
+            key = prefix + keys.ADMISSION_GATED_BY
+            for name in filter(None, map(str.strip, self._annotations.get(key, "").split(","))):
+                wrong = ""
+                if not is_gate(name):
+                    wrong = f"{shortened(repr(name))} is not the name of an admission gate, such as example.com/data"
+                elif len(names) == MOST_GATES:
+                    wrong = f"a job can have at most {MOST_GATES} admission gates"
+                if wrong:
+                    self._refuse(f"metadata.annotations: {key}: {wrong}")
+                    return []
+                names.append(name)
+        return names
 
-def _after(meta: Meta) -> Iterator[Dependency | RequestError]:
-    """The jobs that must end first, as far as their number is allowed. For an invalid part, its error."""
-    key = keys.PREFIX + keys.AFTER
-    value = (meta.annotations or {}).get(key, "")
-    listed = value.count(",") + 1
-    if listed > MOST_DEPENDENCIES:
-        text = f"{listed} jobs are listed; a job can depend on {MOST_DEPENDENCIES} at most"
-        yield RequestError(f"metadata.annotations: {key}: {text}")
-    for part in value.split(",", MOST_DEPENDENCIES)[:MOST_DEPENDENCIES]:
-        text = part.strip()
+    def _dependencies(self) -> Iterator[str]:
+        """The gates of jobs that must end first, as far as their number is allowed."""
+        key = keys.PREFIX + keys.AFTER
+        listed = self._annotations.get(key, "").split(",")
+        if len(listed) > MOST_DEPENDENCIES:
+            text = f"{len(listed)} jobs are listed; a job can depend on {MOST_DEPENDENCIES} at most"
+            self._refuse(f"metadata.annotations: {key}: {text}")
+        for text in filter(None, map(str.strip, listed[:MOST_DEPENDENCIES])):
+            try:
+                yield Dependency.parse(text).gate
+            except ValueError as error:
+                self._refuse(f"metadata.annotations: {key}: {text!r} {error}")
+
+    def _either(self, mapping: Mapping[str, str], suffix: str) -> str | None:
+        """The value of queuectl's key, else of Kueue's."""
         try:
-            if text:
-                yield Dependency.parse(text)
-        except ValueError as error:
-            yield RequestError(f"metadata.annotations: {key}: {text!r} {error}")
+            return keys.either(mapping, suffix, kueue=self.kueue)
+        except RequestError as error:
+            self.error = self.error or error
+            return mapping[keys.PREFIX + suffix]
 
+    def _seconds(
+        self, key: str, text: str | None, allowed: range = _FROM_ONE, bounds: str = "from 1"
+    ) -> float | None:
+        seconds = read_count(text) if text is not None else None
+        if seconds is not None and seconds in allowed:
+            return float(seconds)
+        if text is not None:
+            self._refuse(f"metadata.{key}: {text!r} is not a number of seconds {bounds}")
+        return None
 
-def _max_execution(meta: Meta, kueue: bool) -> float | None:
-    """Seconds. For an invalid value, the record has an error, and there is no limit."""
-    seconds = read_count(lenient(meta.labels, keys.MAX_EXECUTION, kueue) or "")
-    return float(seconds) if seconds else None
-
-
-def read_expected_duration(meta: Meta) -> float | None:
-    """Seconds, from the annotation or else the label. For an invalid value, the record has an error, and none is expected."""
-    stated = (lenient(m, keys.EXPECTED_DURATION, False) for m in (meta.annotations, meta.labels))
-    seconds = read_count(next(filter(None, stated), ""))
-    return float(seconds) if seconds else None
-
-
-def _check_expected_duration(meta: Meta) -> None:
-    key = keys.PREFIX + keys.EXPECTED_DURATION
-    places = {"annotations": meta.annotations or {}, "labels": meta.labels or {}}
-    stated = {place: values[key] for place, values in places.items() if key in values}
-    for place, text in stated.items():
-        if not read_count(text):
-            raise RequestError(
-                f"metadata.{place}: {key}: {text!r} is not a number of seconds from 1"
-            )
-    if len(set(stated.values())) > 1:
-        raise RequestError(
-            f"{key} is {stated['annotations']!r} as an annotation but {stated['labels']!r} as a label: keep one of them"
-        )
+    def _refuse(self, text: str, *, unsupported: bool = False) -> None:
+        self.error = self.error or RequestError(text, unsupported=unsupported)
 
 
 def attempt_of(template: Template | None) -> int:

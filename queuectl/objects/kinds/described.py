@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from queuectl.domain.jobs import JobOutcome, JobRecord
+from queuectl.domain.arrays import LARGEST
+from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
     SpecFields,
+    StatedKeys,
     attempt_frame,
+    base_count,
     holds,
     notice,
     patch_frame,
@@ -31,9 +35,16 @@ from queuectl.objects.kinds.description import (
     merged,
     nested,
 )
-from queuectl.objects.kinds.elastic import KEY, elastic_fields
-from queuectl.objects.kinds.places import PodSetPlace, check, entries, refuse
-from queuectl.objects.kinds.wires import CONDITIONS, field, wire
+from queuectl.objects.kinds.places import (
+    CONDITIONS,
+    PodSetPlace,
+    check,
+    entries,
+    field,
+    refuse,
+    wire,
+)
+from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 
@@ -85,6 +96,8 @@ def _operations(patch: Mapping[str, Any], at: str) -> Iterator[dict[str, Any]]:
 
 # ---- The kind
 
+KEY: Final = f"metadata.annotations: {keys.ELASTIC_JOB}"
+
 
 class DescribedKind:
     """See :class:`queuectl.objects.kinds.JobKind`."""
@@ -117,7 +130,7 @@ class DescribedKind:
             drained=drained,
             outcome=JobOutcome.SUCCEEDED if succeeded else outcome,
             own_priority_class=field(document, one.priority_class) if one.priority_class else None,
-            ask=lambda: self._ask(document, kueue),
+            ask=lambda stated: self._ask(document, stated),
             kueue=kueue,
             strict=strict,
         )
@@ -174,14 +187,14 @@ class DescribedKind:
         return fields
 
     def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - for subclasses
-        """See :class:`queuectl.objects.kinds.elastic.Growing`."""
+        """Whether the pods of this podset can be added and evicted one by one. Raises RequestError if those of no podset can."""
         raise RequestError(f"{KEY}: a {self.kind} cannot be elastic", unsupported=True)
 
     def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
-        """See :class:`queuectl.objects.kinds.elastic.Growing`."""
+        """Raise RequestError if the job could not bear that. ``base``: the number of pods of this podset in its gang."""
 
     def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:  # noqa: ARG002 - for subclasses
-        """See :class:`queuectl.objects.kinds.elastic.Growing`."""
+        """The least number of its pods in the fields of the kind; None without one."""
         return None
 
     def start_patch(
@@ -266,7 +279,7 @@ class DescribedKind:
                 patch = _replaced(patch, pointer.split("/")[1:], Absent)
         return patch
 
-    def _ask(self, document: Any, kueue: bool) -> SpecFields:
+    def _ask(self, document: Any, stated: StatedKeys) -> SpecFields:
         description = self.description
         check(description.podsets, document)
         self._check_fields(document)
@@ -281,7 +294,7 @@ class DescribedKind:
                     count,
                     self.template_of(document, entry),
                     entry.template_path,
-                    kueue=kueue,
+                    kueue=stated.kueue,
                 )
             )
             if (size := entry.group()) is not None:
@@ -297,14 +310,14 @@ class DescribedKind:
             ranks=tuple(ranks),
             list_indexes=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
             missing=tuple(self._missing(document, asking)) if self._list is not None else (),
+            elastic=stated.elastic,
         )
-        return elastic_fields(
+        return _elastic_fields(
             self,
             document,
             asking,
             self.read_fields(document, fields),
             suspended=bool(field(document, description.suspend)),
-            kueue=kueue,
         )
 
     def _check_fields(self, document: Any) -> None:
@@ -358,3 +371,85 @@ def _replaced(
     changed = type(patch)(patch)
     changed[path[0]] = _replaced(inner, path[1:], by)
     return changed
+
+
+# ---- Elastic jobs: the pods of one podset above its least number are gangs of their own, and are added one by one
+
+
+def _elastic_fields(
+    kind: DescribedKind,
+    document: Any,
+    asking: Iterable[tuple[PodSetPlace, int]],
+    fields: SpecFields,
+    *,
+    suspended: bool,
+) -> SpecFields:
+    """The request of a job, and that of its gang if the job is elastic.
+
+    Args:
+        kind: of the job.
+        document: the job.
+        asking: its podsets, with all their pods.
+        fields: the request without the annotation that makes it elastic.
+        suspended: whether it is suspended. While it runs, its gang has the number of pods with which it started.
+
+    Raises:
+        RequestError: it cannot be elastic.
+    """
+    if not fields.elastic:
+        return fields
+    noted = base_count(document.metadata)
+    started = None if suspended else noted
+    growing = [(e, count) for e, count in asking if kind.can_grow(document, e)]
+    known = [(e, count, _least(kind, document, e, count)) for e, count in growing]
+    stated = [(e, count, least) for e, count, least in known if least is not None]
+    found = [one for one in stated if one[2] < one[1]] or stated[:1]
+    if not found:
+        names = " or ".join(f"{entry.template_path}.metadata.annotations" for entry, _ in growing)
+        where = f": set {keys.PREFIX}{keys.MIN_COUNT} in {names}" if names else ""
+        raise RequestError(
+            f"{KEY}: no podset that can grow has a least number of pods{where}", unsupported=True
+        )
+    if len(found) > 1:
+        names = " and ".join(entry.path for entry, *_ in found)
+        raise RequestError(f"{KEY}: only one podset can grow, not {names}", unsupported=True)
+    [(entry, count, least)] = found
+    if count > LARGEST:
+        raise RequestError(
+            f"{KEY}: {entry.path}: {count} is more than {LARGEST} pods", unsupported=True
+        )
+    base = min(started or least, count)
+    kind.check_growth(document, entry, base)
+    array = ArrayStatus(count, count, base=base, podset=entry.podset, noted=noted is not None)
+    return replace(fields, podsets=tuple(_of_gang(fields.podsets, array)), array=array)
+
+
+def _of_gang(podsets: Iterable[PodSet], array: ArrayStatus) -> Iterator[PodSet]:
+    for podset in podsets:
+        if podset.name != array.podset:
+            yield podset
+            continue
+        if podset.topology is not None and podset.topology.slices:
+            raise RequestError(
+                f"{KEY}: the pods of {podset.name} start one by one above its least number: remove the topology of slices",
+                unsupported=True,
+            )
+        yield replace(podset, count=array.base)
+
+
+def _least(kind: DescribedKind, document: Any, entry: PodSetPlace, count: int) -> int | None:
+    """The least number of pods of a podset, from the annotation of its template or else its own field; None without one."""
+    meta = entry.template.metadata if entry.template is not None else None
+    text = keys.either(meta.annotations if meta else None, keys.MIN_COUNT, kueue=False)
+    stated = kind.stated_least(document, entry)
+    if text is None:
+        return min(stated, count) if stated else None
+    key = f"{entry.template_path}.metadata.annotations: {keys.PREFIX}{keys.MIN_COUNT}"
+    least = read_count(text)
+    if least is None or not 1 <= least <= count:
+        raise RequestError(f"{key}: {text!r} is not a number from 1 to {count}")
+    if stated is not None and least < stated:
+        raise RequestError(
+            f"{key}: {text!r} is less than {stated}, the least number of {entry.path}"
+        )
+    return least

@@ -14,10 +14,10 @@ from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
     SpecFields,
+    StatedKeys,
     attempt_frame,
     controller_of,
     holds,
-    is_elastic,
     notice,
     patch_frame,
     read_job,
@@ -94,7 +94,7 @@ class BatchJob:
             drained=holds(conditions, "Suspended"),
             outcome=_outcome(conditions),
             own_priority_class=None,
-            ask=lambda: _ask(spec, status, document.metadata, kueue),
+            ask=lambda stated: _ask(spec, status, document.metadata, stated),
             kueue=kueue,
             strict=strict,
         )
@@ -166,12 +166,11 @@ def _outcome(conditions: list[Condition]) -> JobOutcome | None:
     return JobOutcome.FAILED if holds(conditions, "Failed") else None
 
 
-def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:
+def _ask(spec: JobSpec, status: JobStatus, meta: Meta, stated: StatedKeys) -> SpecFields:
     """The request. While the Job is suspended, that is the request of its next start."""
-    annotations = meta.annotations
+    annotations, kueue = meta.annotations, stated.kueue
     running = 1 if spec.parallelism is None else spec.parallelism
-    is_array = keys.either(annotations, keys.ARRAY, kueue=False) == "true"
-    if running or not is_array:  # an array without pods waits
+    if running or not stated.array:  # an array without pods waits
         check_count(running, "spec.parallelism")
     parallelism = _asked_parallelism(annotations, running)
     follow = keys.either(annotations, keys.COMPLETIONS_FOLLOW, kueue=kueue) == "true"
@@ -184,14 +183,14 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecField
         check_count(completions, "spec.completions")
     _check_mode(spec, completions)
     count = parallelism if completions is None else min(parallelism, completions)
-    if is_elastic(meta, kueue):
-        if is_array:
+    if stated.elastic:
+        if stated.array:
             raise RequestError(
                 f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: an elastic Job is no array: remove {keys.ARRAY} or "
                 f"{keys.ELASTIC_JOB}"
             )
         return elastic_fields(spec, status, meta, kueue)
-    if is_array:
+    if stated.array:
         array = array_status(spec, status, annotations, kueue)
         return SpecFields((pods_of(spec, 1, kueue),), array=array)
     podset = pods_of(spec, count, kueue)

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields, is_elastic
-from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.described import KEY, DescribedKind
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
     Conditions,
@@ -24,7 +24,6 @@ from queuectl.objects.kinds.description import (
     PodSets,
     Unsupported,
 )
-from queuectl.objects.kinds.elastic import KEY
 from queuectl.objects.kinds.job_indexes import (
     JobSpec,
     PodFailurePolicy,
@@ -32,8 +31,7 @@ from queuectl.objects.kinds.job_indexes import (
     check_disruption,
     ends_with,
 )
-from queuectl.objects.kinds.places import PodSetPlace, entries
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import PodSetPlace, entries, field
 from queuectl.objects.kubernetes.wire import Wire
 
 _PARALLELISM, _COMPLETIONS = "template.spec.parallelism", "template.spec.completions"
@@ -136,11 +134,7 @@ class JobSet(DescribedKind):
         fields = replace(fields, followed=followed, late=tuple(late), unborn=unborn)
         fields = replace(fields, restarts=field(document, _FAILURE_POLICY) is not None)
         # The podset that grows is one Job, and its gang only a part of that.
-        return (
-            fields
-            if is_elastic(document.metadata, kueue=True)
-            else _without_ended(document, places, fields)
-        )
+        return fields if fields.elastic else _without_ended(document, places, fields)
 
 
 def _without_ended(document: Any, places: Iterable[PodSetPlace], fields: SpecFields) -> SpecFields:

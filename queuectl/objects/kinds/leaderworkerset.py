@@ -1,7 +1,7 @@
 """LeaderWorkerSets of ``leaderworkerset.x-k8s.io``. Each group of a leader and its workers is a gang.
 
 The set has no field to suspend it, and queuectl writes nothing to it. Its operator creates the pods of a group through StatefulSets. The pods
-wait with their gate, and :mod:`queuectl.objects.kinds.sets` assembles their gang.
+wait with their gate, and :mod:`queuectl.objects.kinds.groups` assembles their gang.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields, lenient, read_job
+from queuectl.objects.kinds.common import SpecFields, StatedKeys, lenient, read_job
 from queuectl.objects.kinds.description import Unsupported
 from queuectl.objects.kinds.places import refuse
 from queuectl.objects.kubernetes.templates import check_count, check_groups, read_podset
@@ -83,14 +83,13 @@ def read_set(document: WireSet, *, kueue: bool = True, strict: bool = False) -> 
         MalformedError: only when ``strict``.
     """
     group_template = document.spec.leader_worker_template
-    named = lenient(document.metadata.labels, keys.QUEUE_NAME, kueue)
     templates = {
         "leaderTemplate": group_template.leader_template,
         "workerTemplate": group_template.worker_template,
     }
 
-    def ask() -> SpecFields:
-        if named is None:
+    def ask(stated: StatedKeys) -> SpecFields:
+        if stated.queue is None:
             raise RequestError(
                 "metadata.labels: the queue label of a template belongs on the LeaderWorkerSet: admission copies it"
             )

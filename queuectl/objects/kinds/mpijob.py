@@ -13,8 +13,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import BATCH_JOB, Description, Manager, PodSets
-from queuectl.objects.kinds.places import PodSetPlace, entries
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import PodSetPlace, entries, field
 
 _LAUNCHER: Final = "launcher"
 _WORKER: Final = "worker"

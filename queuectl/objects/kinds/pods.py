@@ -17,7 +17,7 @@ from queuectl.domain.jobs import JobOutcome, JobRecord, PodFace, PodGroupMember,
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields, lenient, read_job
+from queuectl.objects.kinds.common import SpecFields, StatedKeys, lenient, read_job
 from queuectl.objects.kinds.leaderworkerset import GROUP_LABEL, NAME_LABEL, group_name
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count, read_pod
 from queuectl.objects.kubernetes.templates import read_podset
@@ -101,7 +101,7 @@ def read_member(
     own = annotations if not parent else None
     template = Template(TemplateMeta(labels, own), _unpinned(spec, gated))
 
-    def ask() -> SpecFields:
+    def ask(_: StatedKeys) -> SpecFields:
         if not parent:
             _check(meta, kueue)
         podset = read_podset("main", total or 1, template, meta.name or "pod", kueue=kueue)

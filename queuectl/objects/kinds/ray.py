@@ -34,8 +34,7 @@ from queuectl.objects.kinds.description import (
     StatusPhase,
     Unsupported,
 )
-from queuectl.objects.kinds.places import PodSetPlace
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import PodSetPlace, field
 
 _GROUP, _VERSION = "ray.io", "v1"
 _HEAD, _SUBMITTER = "head", "submitter"

@@ -30,8 +30,7 @@ from queuectl.objects.kinds.description import (
     Unsupported,
     nested,
 )
-from queuectl.objects.kinds.places import PodSetPlace
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import PodSetPlace, field
 from queuectl.objects.kubernetes.wire import Template
 
 _EXECUTOR: Final = "executor"

@@ -13,11 +13,9 @@ from queuectl.domain.request_rules import ContainerNeeds
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import with_init
-from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.described import KEY, DescribedKind
 from queuectl.objects.kinds.description import Description, Manager, PodSets, Unsupported
-from queuectl.objects.kinds.elastic import KEY
-from queuectl.objects.kinds.places import PodSetPlace
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import PodSetPlace, field
 
 _MASTER, _WORKER = "Master", "Worker"
 _ELASTIC: Final = "spec.elasticPolicy"

@@ -34,7 +34,7 @@ from queuectl.objects.kinds.description import (
     merged,
     nested,
 )
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import field
 from queuectl.objects.kubernetes.wire import Template, TemplateMeta, Wire
 
 # ---- TrainJobs

@@ -9,13 +9,7 @@ from typing import Any
 
 import msgspec
 
-from queuectl.domain.mig import CONFIG, STATE
-from queuectl.domain.mig_reconfiguration import (
-    ANNOTATION,
-    MigGeometry,
-    MigPhase,
-    MigReconfiguration,
-)
+from queuectl.domain.mig import ANNOTATION, CONFIG, STATE, MigGeometry, MigPhase, MigReconfiguration
 from queuectl.domain.records import NodeRecord
 from queuectl.objects.times import format_time, parse_time
 

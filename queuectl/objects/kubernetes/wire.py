@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from queuectl.domain.mig_reconfiguration import ANNOTATION as MIG_RECONFIGURATION
+from queuectl.domain.mig import ANNOTATION as MIG_RECONFIGURATION
 from queuectl.objects.keys import CHECKPOINT, PREEMPT_READY, PREEMPT_REQUESTED, PREFIX, SUBMITTED_BY
 
 Quantity = str | int | float

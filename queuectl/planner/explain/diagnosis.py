@@ -8,7 +8,7 @@ of several such sets: what passes by itself is dropped first, so that a gang tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, SuggestedFix
 from queuectl.domain.plan import Plan, Proof
@@ -21,7 +21,6 @@ from queuectl.planner.explain import (
     change_nodes,
     change_queue,
     change_request,
-    mig,
     others_leave,
 )
 from queuectl.planner.explain.constraints import in_order, sentence
@@ -38,7 +37,19 @@ from queuectl.planner.solver import Status, StopSignal
 
 _Finder = Callable[[GangContext], Iterator[SuggestedFix]]
 
-# In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work.
+
+class Reconfiguration(Protocol):
+    """A package that reconfigures nodes for pending gangs, as a diagnosis states it."""
+
+    def reconfigured_nodes(self, ctx: GangContext) -> Iterator[SuggestedFix]:
+        """The fixes that reconfigure nodes for a gang."""
+
+    def under_way(self, ctx: GangContext) -> Iterator[str]:
+        """The changes that are made for a gang, and those that have failed, in sentences."""
+
+
+# In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work. Nodes are
+# reconfigured after those that exist are repaired, and before more of them are added.
 _FINDERS: Final[tuple[_Finder, ...]] = (
     others_leave.those_leaving,
     change_request.coarser_level,
@@ -48,7 +59,8 @@ _FINDERS: Final[tuple[_Finder, ...]] = (
     change_queue.more_quota,
     change_queue.one_more_flavor,
     change_nodes.repaired_nodes,
-    mig.reconfigured_nodes,
+)
+_LATER_FINDERS: Final[tuple[_Finder, ...]] = (
     change_nodes.more_nodes,
     others_leave.holders_withdraw,
     others_leave.others_move,
@@ -87,6 +99,7 @@ def diagnose(
     stop: StopSignal | None = None,
     plan: Plan | None = None,
     cache: PlannerCache | None = None,
+    reconfiguration: Reconfiguration | None = None,
 ) -> Diagnosis:
     """Why one pending gang does not start now, and what would let it.
 
@@ -98,8 +111,11 @@ def diagnose(
         stop: lets another thread end it early.
         plan: what was planned from this snapshot, if it is at hand: then most of it is not decided again.
         cache: of earlier calls.
+        reconfiguration: what can reconfigure nodes; None = nothing can.
     """
-    return next(diagnose_those(snapshot, frozenset({uid}), stop, plan, cache), Diagnosis(uid))
+    uids = frozenset({uid})
+    diagnoses = diagnose_those(snapshot, uids, stop, plan, cache, reconfiguration)
+    return next(diagnoses, Diagnosis(uid))
 
 
 def diagnose_those(
@@ -108,6 +124,7 @@ def diagnose_those(
     stop: StopSignal | None = None,
     plan: Plan | None = None,
     cache: PlannerCache | None = None,
+    reconfiguration: Reconfiguration | None = None,
 ) -> Iterator[Diagnosis]:
     """The same for several gangs in one cycle, in queue order."""
     stop, cache = stop or StopSignal(), cache or PlannerCache()
@@ -131,13 +148,14 @@ def diagnose_those(
             refusal = of_the_plan.refused.get(uid)
             stated = refusal.reasons if refusal is not None else ()
             checks = FixChecks(snapshot, uid, stop, cache, of_the_plan.of_others(uid))
-            yield _diagnosis_of(context_of(prepared.cycle, pending, checks, stated))
+            ctx = context_of(prepared.cycle, pending, checks, stated)
+            yield _diagnosis_of(ctx, reconfiguration)
         left -= 1
         if not left:
             return
 
 
-def _diagnosis_of(ctx: GangContext) -> Diagnosis:
+def _diagnosis_of(ctx: GangContext, reconfiguration: Reconfiguration | None) -> Diagnosis:
     """Of the gang whose turn it is."""
     conflict: tuple[Obstacle, ...]
     proof, finders = Proof.OPTIMAL, _FOR_USER
@@ -152,7 +170,7 @@ def _diagnosis_of(ctx: GangContext) -> Diagnosis:
         conflict = tuple(sentence(ctx, constraint) for constraint in constraints)
         conflict = with_tainted_devices(ctx, conflict)
         proof = Proof.OPTIMAL if proved else Proof.FEASIBLE
-        finders = _FINDERS if conflict or ctx.stated else ()
+        finders = _finders(reconfiguration) if conflict or ctx.stated else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
             finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
     fixes: list[SuggestedFix] = []
@@ -160,8 +178,13 @@ def _diagnosis_of(ctx: GangContext) -> Diagnosis:
         if ctx.checks.over:
             break
         fixes.extend(ctx.checks.passed(finder(ctx)))
-    under_way = tuple(mig.under_way(ctx))
+    under_way = tuple(reconfiguration.under_way(ctx)) if reconfiguration is not None else ()
     return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended(), under_way)
+
+
+def _finders(reconfiguration: Reconfiguration | None) -> tuple[_Finder, ...]:
+    of_nodes = (reconfiguration.reconfigured_nodes,) if reconfiguration is not None else ()
+    return (*_FINDERS, *of_nodes, *_LATER_FINDERS)
 
 
 def conflict_of(ctx: GangContext) -> tuple[tuple[ConstraintGroup, ...], bool]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from queuectl.cluster.apply import optional
-from queuectl.domain.mig_reconfiguration import ANNOTATION
+from queuectl.domain.mig import ANNOTATION
 from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.nodes import Nodes
 from tests.support.pages import PAGES

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from queuectl.domain.changes import ReconfigureMig, Relocate, SuggestedChange, is_cordoned
+from queuectl.domain.changes import Relocate, SuggestedChange, is_cordoned
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.mig import CONFIG, MigMode, choices, nvidia_gpus
-from queuectl.domain.mig_reconfiguration import MigPhase
-from queuectl.domain.plan import Move, Plan, Proof
+from queuectl.domain.mig import CONFIG, MigPhase, MigReconfiguration
+from queuectl.domain.plan import Move, Proof
 from queuectl.domain.quantity import GPU
-from queuectl.domain.queues import Defragment, QueueConfig
-from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.queues import Defragment
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.cache import PlannerCache
+from queuectl.mig.configurations import ReconfigureMig, choices, nvidia_gpus
 from queuectl.planner.capacity.node_counts import placement_of
-from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.defragment import MigrationPolicy
-from queuectl.planner.explain.change_queue import over_caps
-from queuectl.planner.explain.context import GangContext, context_of
-from queuectl.planner.explain.fix_checks import FixChecks
+from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.relaxation import past_heads, quota_alone, requests, state_under
 from queuectl.planner.explain.remedy import finish, quota_short
-from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import arrange
-from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.preempt.running import Rows
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, caps, survey
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods, smallest
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.quota import FlavorResource
 from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate import MoveCandidates, move_candidates
-from queuectl.planner.solver import Status, StopSignal
+from queuectl.planner.solver import Status
 
 # ---- Nodes that can get another MIG configuration
 #
@@ -87,15 +79,15 @@ def mig_options(
     """
     state = state_under(ctx, past_heads(ctx))
     free, lost = _free(state, movers)
-    by_node = {name: o for name, o in _nodes(ctx, free).items() if among is None or name in among}
-    names = sorted({name for options in by_node.values() for name in options})
-    problems = [_under(ctx, by_node, name) for name in names]
+    choosable = {name: o for name, o in _nodes(ctx, free).items() if among is None or name in among}
+    names = sorted({name for options in choosable.values() for name in options})
+    problems = [_under(ctx, choosable, name) for name in names]
     asked = [_by_flavors(ctx, problem) for problem in problems]
     present = _by_flavors(ctx, ctx.problem)
     for key in dict.fromkeys(key for by_flavors in asked for key in by_flavors):
         request = next(by_flavors[key] for by_flavors in asked if key in by_flavors)
-        gang_pods = _items(request)
-        there = np.zeros((len(gang_pods), ctx.problem.size), dtype=np.int64)
+        pods_by_group = _items(request)
+        there = np.zeros((len(pods_by_group), ctx.problem.size), dtype=np.int64)
         if key in present:
             there = _fit(present[key], state.free())
         under = np.zeros((len(names), *there.shape), dtype=np.int64)
@@ -104,14 +96,14 @@ def mig_options(
                 under[at] = _fit(by_flavors[key], _translated(ctx.problem, problem, free))
         yield MigOptions(
             tuple(names),
-            _mask(ctx, by_node, names),
-            np.array([pods.count for _, pods in gang_pods], dtype=np.int64),
+            _mask(ctx, choosable, names),
+            np.array([pods.count for _, pods in pods_by_group], dtype=np.int64),
             there,
             under,
             np.stack([_whole(ctx.problem, problem) for problem in problems]),
             lost,
             _domains(request),
-            np.array([group is request.hardest for group, _ in gang_pods]),
+            np.array([group is request.hardest for group, _ in pods_by_group]),
         )
 
 
@@ -153,9 +145,9 @@ def _nodes(ctx: GangContext, free: Ints) -> dict[str, dict[str, Node]]:
     return found
 
 
-def _under(ctx: GangContext, by_node: Mapping[str, Mapping[str, Node]], name: str) -> Problem:
+def _under(ctx: GangContext, choosable: Mapping[str, Mapping[str, Node]], name: str) -> Problem:
     """The problem in which every node that can have this configuration has it."""
-    nodes = (by_node.get(node.name, {}).get(name, node) for node in ctx.snapshot.fleet.nodes)
+    nodes = (choosable.get(node.name, {}).get(name, node) for node in ctx.snapshot.fleet.nodes)
     changed = replace(ctx.snapshot, fleet=Fleet(tuple(nodes)))
     return survey(changed, ctx.problem.cache)
 
@@ -189,9 +181,9 @@ def _translated(before: Problem, after: Problem, free: Ints) -> Ints:
     return translated
 
 
-def _mask(ctx: GangContext, by_node: Mapping[str, Mapping[str, Node]], names: list[str]) -> Mask:
+def _mask(ctx: GangContext, choosable: Mapping[str, Mapping[str, Node]], names: list[str]) -> Mask:
     allowed = np.zeros((len(names), ctx.problem.size), dtype=np.bool_)
-    for node, options in by_node.items():
+    for node, options in choosable.items():
         allowed[[names.index(name) for name in options], ctx.problem.index.position[node]] = True
     return allowed
 
@@ -289,11 +281,22 @@ _DOMAINS: Final = 4  # in which the planner is asked
 _SPARED: Final = 16  # nodes tried one by one whether they can be left out
 _NAMED: Final = 4  # nodes named in a sentence
 
+_SENTENCES: Final = {
+    MigPhase.EMPTYING: "pods leave node {node}, which gets the MIG configuration {target} for this gang",
+    MigPhase.APPLYING: "the MIG manager applies {target} on node {node} for this gang",
+    MigPhase.ROLLING_BACK: "the MIG manager did not apply {target} on node {node}, and applies {source} again",
+    MigPhase.SUCCEEDED: "node {node} has got the MIG configuration {target} for this gang",
+    MigPhase.FAILED: "the MIG manager did not apply {target} on node {node}, which has {source} again",
+    MigPhase.NOT_EMPTIED: "pods kept GPUs of node {node}, so it did not get the MIG configuration {target}",
+    MigPhase.WITHDRAWN: "node {node} keeps the MIG configuration {source}: the change to {target} is no longer needed",
+    MigPhase.TAKEN_OVER: "another user changed node {node} while it was to get the MIG configuration {target}",
+}
+
 _Picks: TypeAlias = list[tuple[int, int]]  # node, configuration
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Choice:
     """Nodes by name with their configurations, new places of gangs by uid, and the quota that is short then."""
 
     configs: Mapping[str, str]
@@ -334,7 +337,15 @@ def under_way(ctx: GangContext) -> Iterator[str]:
             and node.mig.gang == ctx.uid
             and node.mig.phase not in (MigPhase.SUCCEEDED, MigPhase.WITHDRAWN)
         ):
-            yield node.mig.sentence(node.name)
+            yield sentence(node.mig, node.name)
+
+
+def sentence(change: MigReconfiguration, node: str) -> str:
+    """The phase of a change, in words for the users of the gang."""
+    source, target = change.source.config, change.target.config
+    text = _SENTENCES[change.phase].format(node=node, source=source, target=target)
+    repeated = change.phase is MigPhase.FAILED and change.failures > 1
+    return f"{text}; {change.failures} changes in succession failed" if repeated else text
 
 
 def _asks(workload: Workload) -> bool:
@@ -345,18 +356,18 @@ def _asks(workload: Workload) -> bool:
     )
 
 
-def _fix(ctx: GangContext, reconfigured: _Found, movers: MoveCandidates | None) -> SuggestedFix:
+def _fix(ctx: GangContext, choice: _Choice, movers: MoveCandidates | None) -> SuggestedFix:
     by_name = ctx.snapshot.fleet.by_name
     nodes = [
         {"node": name, "from": by_name[name].labels.get(CONFIG), "to": config}
-        for name, config in sorted(reconfigured.configs.items())
+        for name, config in sorted(choice.configs.items())
     ]
     listed = some(
-        [f"{name} to {config}" for name, config in sorted(reconfigured.configs.items())], _NAMED
+        [f"{name} to {config}" for name, config in sorted(choice.configs.items())], _NAMED
     )
     message = f"reconfigure MIG on {counted(len(nodes), 'node')}: {listed}"
     details: dict[str, Any] = {"nodes": nodes}
-    if movers is not None and reconfigured.places:
+    if movers is not None and choice.places:
         lost = dict(zip((g.workload.uid for g in movers.table.gangs), movers.costs, strict=True))
         details["gangs"] = [
             {
@@ -364,13 +375,11 @@ def _fix(ctx: GangContext, reconfigured: _Found, movers: MoveCandidates | None) 
                 "lostGpuSeconds": lost[uid].lost_work,
                 "nodes": sorted({name for p in place.podsets for name, _ in p.nodes}),
             }
-            for uid, place in reconfigured.places.items()
+            for uid, place in choice.places.items()
         ]
         names = [gang["workload"] for gang in details["gangs"]]
         message += f", after the migration of {counted(len(names), 'gang')}: {some(names)}"
-    return SuggestedFix(
-        Remedy.RECONFIGURE_MIG, message, details, reconfigured.changes, reconfigured.least
-    )
+    return SuggestedFix(Remedy.RECONFIGURE_MIG, message, details, choice.changes, choice.least)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -459,10 +468,10 @@ class _Search:
     movers: MoveCandidates | None
     among: frozenset[str] | None
 
-    def run(self) -> _Found | None:
+    def run(self) -> _Choice | None:
         choices = list(mig_options(self.ctx, self.movers, self.among))
         sites = sorted((s for c in choices for s in _sites(c)), key=lambda site: site.bound)
-        best: _Found | None = None
+        best: _Choice | None = None
         for site in sites[:_DOMAINS]:
             if best is not None and site.bound >= len(best.configs):
                 break
@@ -474,13 +483,13 @@ class _Search:
         least = len(best.configs) == sites[0].bound and not best.places and not self.ctx.movable
         return replace(best, least=least)
 
-    def _enough(self, site: _Site) -> _Found | None:
+    def _enough(self, site: _Site) -> _Choice | None:
         """The nodes by the first order of the items that is enough."""
         orders = (None, *range(len(site.lacks))) if len(site.lacks) > 1 else (None,)
         tried = (self._chosen(site, first) for first in orders)
         return next((found for found in tried if found is not None), None)
 
-    def _chosen(self, site: _Site, first: int | None) -> _Found | None:
+    def _chosen(self, site: _Site, first: int | None) -> _Choice | None:
         """The first picks that are enough by the sums; if the planner refuses them, more, less those it does not need."""
         picks: _Picks = []
         tried, step = 0, 1
@@ -495,15 +504,15 @@ class _Search:
         found = self._settle(site, picks) if len(picks) > tried > 0 else None
         return self._fewer(site, picks, found) if found is not None else None
 
-    def _fewer(self, site: _Site, picks: _Picks, enough: _Found) -> _Found:
+    def _fewer(self, site: _Site, picks: _Picks, choice: _Choice) -> _Choice:
         for pick in picks[::-1][:_SPARED]:
             without = [other for other in picks if other != pick]
             less = self._settle(site, without) if len(without) >= site.bound else None
             if less is not None:
-                picks, enough = without, less
-        return enough
+                picks, choice = without, less
+        return choice
 
-    def _settle(self, site: _Site, picks: _Picks) -> _Found | None:
+    def _settle(self, site: _Site, picks: _Picks) -> _Choice | None:
         """The answer of the planner for these nodes; None if the gang does not start, or others find no place."""
         ctx, nodes = self.ctx, self.ctx.problem.index.nodes
         places: dict[str, Placement] | None = {}
@@ -512,126 +521,13 @@ class _Search:
         if places is None:
             return None
         configs = {nodes[node].name: site.options.configs[config] for node, config in picks}
-        found = _Found(configs, places, {}, least=False)
+        found = _Choice(configs, places, {}, least=False)
         cycle = ctx.checks.decided(found.changes)
         if cycle is None:
             return None
         short = {} if ctx.checks.helped(cycle) else quota_short(ctx, cycle)
         return replace(found, short=short) if short is not None else None
 
-
-# ---- ``queuectl plan --mig``
-#
-# The plan is carried out first, so no node that a gang starts on, or that is reserved, is reconfigured.
-
-
-def plan_mig(
-    snapshot: Snapshot,
-    plan: Plan,
-    stop: StopSignal | None = None,
-    scope: MigScope | None = None,
-) -> tuple[str, SuggestedFix] | None:
-    """The uid of the gang, and the nodes to reconfigure for it; None if this helps no pending gang.
-
-    Args:
-        snapshot: the input of the plan.
-        plan: the decisions of the cycle.
-        stop: lets another thread end it early.
-        scope: what queuectl can change itself; None = all that policy permits.
-    """
-    if scope is not None:
-        snapshot = replace(snapshot, config=_executing(snapshot.config))
-    if not snapshot.config.mig_pools:
-        return None
-    for ctx in _waiting(carried_out(snapshot, plan), stop):
-        if scope is not None and ctx.uid not in scope.gangs:
-            continue
-        for fix in reconfigured_nodes(ctx, scope):
-            nodes = sum(len(c.configs) for c in fix.changes if isinstance(c, ReconfigureMig))
-            if scope is not None and nodes > scope.most:
-                continue
-            if all(isinstance(change, (Relocate, ReconfigureMig)) for change in fix.changes):
-                return ctx.uid, fix
-    return None
-
-
-def plan_moves(
-    snapshot: Snapshot, plan: Plan, uid: str, nodes: Sequence[str], stop: StopSignal | None = None
-) -> tuple[Move, ...] | None:
-    """The migrations that empty the GPUs of nodes for a pending gang; None if it is not pending, or some find no place.
-
-    Args:
-        snapshot: the input of the plan. The nodes are cordoned.
-        plan: the decisions of the cycle.
-        uid: of the gang.
-        nodes: by name.
-        stop: lets another thread end it early.
-    """
-    for ctx in _waiting(carried_out(snapshot, plan), stop):
-        if ctx.uid == uid:
-            return moves_off(ctx, nodes)
-    return None
-
-
-def _executing(config: QueueConfig) -> QueueConfig:
-    """The configuration in which only flavors with ``Execute`` have MIG configurations."""
-    flavors = {
-        name: flavor
-        if flavor.mig_reconfiguration is MigMode.EXECUTE
-        else replace(flavor, mig_configs=())
-        for name, flavor in config.flavors.items()
-    }
-    return replace(config, flavors=flavors)
-
-
-def _waiting(snapshot: Snapshot, stop: StopSignal | None) -> Iterator[GangContext]:
-    """The pending gangs that only nodes keep waiting, in queue order."""
-    cache = PlannerCache()
-    prepared = begin(survey(snapshot, cache), stop)
-    for pending in one_by_one(prepared):
-        least = smallest(pending.workload)
-        if pending.lease is not None or inadmissible(snapshot, pending) is not None:
-            continue
-        if prepared.cycle.limits.stated_in_full(least):
-            continue
-        checks = FixChecks(
-            snapshot, least.uid, prepared.cycle.solver.stop, cache, turns=sys.maxsize
-        )
-        ctx = context_of(prepared.cycle, pending, checks)
-        if not over_caps(ctx):
-            yield ctx
-
-
-def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The snapshot once gangs have started as planned; evicted gangs have not stopped yet."""
-    admitted = {admission.uid: admission for admission in plan.admitted}
-    leases = {refusal.uid: refusal.lease for refusal in plan.pending}
-    out = {victim.victim for victim in plan.preempted} | {e.uid for e in plan.evicted}
-    moved = {move.uid: move for move in plan.moved}
-    until = lease_end(snapshot)
-
-    def running(gang: Admitted) -> Admitted:
-        uid = gang.workload.uid
-        if uid in admitted:
-            return replace(gang, placement=admitted[uid].placement, lost=())
-        if uid in moved:
-            lease = CapacityLease(moved[uid].placement, (), snapshot.now, until)
-            return replace(gang, leaving=True, lease=lease)
-        return replace(gang, leaving=True) if uid in out else gang
-
-    started = [
-        Admitted(p.workload, admitted[p.workload.uid].placement, started_at=snapshot.now)
-        for p in snapshot.pending
-        if p.workload.uid in admitted
-    ]
-    pending = (
-        replace(p, lease=leases.get(p.workload.uid))
-        for p in snapshot.pending
-        if p.workload.uid not in admitted
-    )
-    return replace(
-        snapshot,
-        admitted=(*map(running, snapshot.admitted), *started),
-        pending=tuple(pending),
-        make_room=None,
-    )
+    def _moved(self, nodes: Sequence[int]) -> dict[str, Placement] | None:
+        """New places for all gangs on the GPUs of these nodes; None if they find none on the other nodes."""
+        return moved_off(self.ctx, self.movers, nodes) if self.movers is not None else {}

@@ -6,37 +6,40 @@ A change begins after a plan, in the same cycle. From then on the Node holds its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, Protocol
 
 import structlog
 
-from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.leader.mig_search import Emptied, MigFound, MigSearch
-from queuectl.control.ports import Clock, Cluster
-from queuectl.control.settings import MigSettings
 from queuectl.domain.errors import ClusterError, WriteConflict
-from queuectl.domain.ledger import EntryChange, State
-from queuectl.domain.mig import CONFIG, STATE, MigMode, applied, choices, geometry_of
-from queuectl.domain.mig_reconfiguration import MigPhase, MigReconfiguration
+from queuectl.domain.jobs import JobRecord
+from queuectl.domain.ledger import State
+from queuectl.domain.mig import CONFIG, STATE, MigMode, MigPhase, MigReconfiguration, MigResult
+from queuectl.domain.plan import Move
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import Snapshot
-from queuectl.lifecycle.mig_reconfiguration import GpuUse, MigGroup, MigResult, MigStep, step
-from queuectl.objects.kubernetes.mig_reconfiguration import mig_patch
-from queuectl.objects.times import format_time
-from queuectl.planner.capacity.reservations import lease_end
-from queuectl.planner.explain import MigScope
-from queuectl.state.mig_reconfiguration import (
+from queuectl.mig.changes import (
     ChangeKey,
     GpuHolders,
+    GpuUse,
     MigChange,
+    MigGroup,
+    MigStep,
     active_changes,
     changeable,
     gpu_holders,
+    step,
     waited,
 )
+from queuectl.mig.configurations import applied, choices, geometry_of
+from queuectl.mig.fixes import MigScope
+from queuectl.mig.search import Emptied, MigFound, MigSearch
+from queuectl.mig.settings import MigSettings
+from queuectl.objects.kubernetes.mig_reconfiguration import mig_patch
+from queuectl.objects.times import format_time
 from queuectl.state.mirror import Mirror
+from queuectl.state.planning_state import PlanningState
 from queuectl.telemetry.metrics import MigMetrics
 
 log = structlog.get_logger()
@@ -52,17 +55,30 @@ _TEXTS: Final = {
 }
 
 
+class NodeWriter(Protocol):
+    """The writes of a change: part of the interface of the cluster."""
+
+    async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
+        """Merge-patch one Node; returns the new resourceVersion."""
+
+    async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        """Write one Event on the job. ``kind`` is Normal or Warning."""
+
+
 class MigReconfigurer:
-    """Of one leadership."""
+    """Of one leadership: what its loop and its plans know of MIG.
+
+    A plan asks :meth:`question` before it, and commits :meth:`moves` with it. Then it calls :meth:`begin`.
+    """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: NodeWriter,
         mirror: Mirror,
-        leader_state: LeaderState,
+        planning: PlanningState,
         metrics: MigMetrics,
         settings: MigSettings,
-        clock: Clock,
+        clock: Callable[[], float],
         *,
         search_seconds: float,
         wake: Callable[[], None],
@@ -70,7 +86,7 @@ class MigReconfigurer:
         """``search_seconds``: between two searches for nodes to change. ``wake``: begins a cycle."""
         self._cluster = cluster
         self._mirror = mirror
-        self._leader_state = leader_state
+        self._planning = planning
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
@@ -86,15 +102,13 @@ class MigReconfigurer:
         return self._scope(now) is not None
 
     def _scope(self, now: float) -> MigScope | None:
-        flavors = self._leader_state.config.flavors.values()
+        flavors = self._planning.config.flavors.values()
         if now < self._search_at or all(f.mig_reconfiguration is MigMode.PLAN for f in flavors):
             return None
         nodes, rule = self._mirror.nodes.values(), self._settings
         if active_changes(nodes):
             return None  # one gang at a time
-        gangs = waited(
-            self._leader_state.ledger, nodes, now, rule.wait_seconds, rule.backoff_seconds
-        )
+        gangs = waited(self._planning.ledger, nodes, now, rule.wait_seconds, rule.backoff_seconds)
         able = frozenset(changeable(nodes, now, rule.backoff_seconds)) if gangs else frozenset()
         return MigScope(gangs, able, rule.max_nodes) if able else None
 
@@ -118,24 +132,21 @@ class MigReconfigurer:
             if asked and self._wanted(change) and self._holders(names).gangs:
                 yield Emptied(change.key, change.gang, names)
 
-    def changes(self, mig: MigFound, snapshot: Snapshot) -> list[EntryChange]:
-        """The migrations, to commit with the plan. A change whose gangs find no place is abandoned."""
-        changes = []
-        for one, moves in mig.moves:
-            staying = self._holders(one.nodes).gangs
-            if moves is None or not staying <= {move.uid for move in moves}:
-                self._stuck.add(one.change)
-                continue
-            decider = self._leader_state.decider
-            changes += decider.relocations(snapshot, moves, lease_end(snapshot), self._clock())
-        return changes
+    def moves(self, mig: MigFound) -> Iterator[tuple[Move, ...]]:
+        """The migrations of each change, to commit with the plan. A change whose gangs find no place is abandoned."""
+        for emptied, moves in mig.moves:
+            staying = self._holders(emptied.nodes).gangs
+            if moves is not None and staying <= {move.uid for move in moves}:
+                yield moves
+            else:
+                self._stuck.add(emptied.change)
 
     async def begin(self, mig: MigFound, planned: Snapshot) -> None:
         """Cordon the nodes for which a change was found, unless anything has changed since the snapshot ``planned``."""
         if mig.begins is None:
             return
         gang, configs = mig.begins
-        entry = self._leader_state.ledger.get(gang)
+        entry = self._planning.ledger.get(gang)
         records = [self._mirror.nodes.get(name) for name in configs]
         nodes = [record for record in records if record is not None]
         known = planned.fleet.by_name
@@ -151,7 +162,7 @@ class MigReconfigurer:
     def _first(
         self, record: NodeRecord, config: str, gang: str, nodes: int, now: float
     ) -> MigReconfiguration | None:
-        pools = self._leader_state.config.mig_pools
+        pools = self._planning.config.mig_pools
         after = next((n for c, n in choices(record.node, pools) if c.name == config), None)
         if after is None:
             return None
@@ -215,12 +226,12 @@ class MigReconfigurer:
         )
 
     def _wanted(self, change: MigChange) -> bool:
-        entry = self._leader_state.ledger.get(change.gang)
+        entry = self._planning.ledger.get(change.gang)
         return entry is not None and entry.state is State.PENDING and not change.failed
 
     def _holders(self, nodes: tuple[str, ...]) -> GpuHolders:
-        state = self._leader_state
-        return gpu_holders(frozenset(nodes), self._mirror, state.ledger, state.names)
+        planning = self._planning
+        return gpu_holders(frozenset(nodes), self._mirror, planning.ledger, planning.usage.names)
 
     async def _take(self, record: NodeRecord, following: MigStep) -> None:
         before = record.node.mig
