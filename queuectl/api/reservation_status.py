@@ -18,7 +18,7 @@ def with_status(
     """The document of a Reservation with its status. ``now``: unix seconds, by default the present."""
     now = time.time() if now is None else now
     try:
-        reservation = read(document).value
+        reservation = read(document).content
     except DocumentError:  # of a more lenient release
         return dict(document)
     found = occurrences([reservation], states, now)

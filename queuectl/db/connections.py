@@ -133,7 +133,7 @@ class Connections:
         self._listeners.append(listener)
         return listener
 
-    async def found(
+    async def until_available(
         self,
         query: Callable[[], Awaitable[T | None]],
         listener: NotificationListener,

@@ -298,7 +298,7 @@ class EmbeddedServer:
         self.sockets = socket_directory(self.directory, self._account)
 
     @property
-    def data(self) -> Path:
+    def data_directory(self) -> Path:
         return self.directory / "data"
 
     @property
@@ -374,7 +374,7 @@ class EmbeddedServer:
                 "choose a directory whose parents others may enter, or run as an ordinary user"
             )
         make_private(self.sockets, self._account)
-        version = self.data / "PG_VERSION"
+        version = self.data_directory / "PG_VERSION"
         if version.exists() and version.read_text().strip() != str(self._binaries.major):
             raise BadInput(
                 f"{self.directory} holds a PostgreSQL {version.read_text().strip()} cluster, the programs found are "
@@ -400,17 +400,17 @@ class EmbeddedServer:
     async def _settle(self) -> None:
         """Wait for the server of an owner that has ended. It is stopping; stop it again if necessary."""
         for number, seconds in ((None, 5.0), *_STOP_SIGNALS):
-            pid = _running_postmaster(self.data)
+            pid = _running_postmaster(self.data_directory)
             if pid is None:
                 return
             if number is not None:
                 with suppress(ProcessLookupError):  # it has ended since
                     os.kill(pid, number)
-            await _until(lambda: _running_postmaster(self.data) is None, seconds)
+            await _until(lambda: _running_postmaster(self.data_directory) is None, seconds)
 
     async def _create_cluster(self) -> None:
         """Initialize under a temporary name, so that an interrupted start leaves no incomplete cluster."""
-        if self.data.exists():
+        if self.data_directory.exists():
             return
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -423,7 +423,7 @@ class EmbeddedServer:
         await _until(lambda: process.poll() is not None)
         if process.returncode != 0:
             raise self._failed("initdb failed")
-        fresh.rename(self.data)
+        fresh.rename(self.data_directory)
         if self._durable:
             _sync(self.directory)
 
@@ -433,10 +433,10 @@ class EmbeddedServer:
         options = [f"--{key}={value}" for key, value in settings.items()]
         while True:
             begin = self._log_size()
-            process = self._spawn(self._binaries.postgres, "-D", str(self.data), *options)
+            process = self._spawn(self._binaries.postgres, "-D", str(self.data_directory), *options)
             self._process = process
             while process.poll() is None:
-                if _status(self.data, process.pid) == "ready":
+                if _status(self.data_directory, process.pid) == "ready":
                     return
                 await asyncio.sleep(_POLL_SECONDS)
             if "still in use" not in self._log_from(begin):
@@ -493,16 +493,16 @@ def _sync(directory: Path) -> None:
         os.close(opened)
 
 
-def _pid_file(data: Path) -> list[str]:
+def _pid_file(data_directory: Path) -> list[str]:
     try:
-        return (data / "postmaster.pid").read_text().splitlines()
+        return (data_directory / "postmaster.pid").read_text().splitlines()
     except FileNotFoundError:
         return []
 
 
-def _running_postmaster(data: Path) -> int | None:
-    """The pid of a live server on ``data``. A pid that another program has now does not count."""
-    lines = _pid_file(data)
+def _running_postmaster(data_directory: Path) -> int | None:
+    """The pid of a live server on ``data_directory``. A pid that another program has now does not count."""
+    lines = _pid_file(data_directory)
     if not lines or not lines[0].strip().isdigit():
         return None
     pid = int(lines[0])
@@ -510,19 +510,19 @@ def _running_postmaster(data: Path) -> int | None:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return None
-    return pid if os.fsencode(data) in command.split(b"\0") else None
+    return pid if os.fsencode(data_directory) in command.split(b"\0") else None
 
 
-def _status(data: Path, pid: int) -> str:
+def _status(data_directory: Path, pid: int) -> str:
     """The state of the postmaster in its pid file: ``starting``, ``ready``, ``stopping``; "" before."""
-    lines = _pid_file(data)
+    lines = _pid_file(data_directory)
     return lines[7].strip() if len(lines) > 7 and lines[0].strip() == str(pid) else ""
 
 
-async def _until(done: Callable[[], bool], seconds: float = math.inf) -> bool:
-    """Poll ``done`` for at most this many seconds. Returns whether it became true."""
+async def _until(condition: Callable[[], bool], seconds: float = math.inf) -> bool:
+    """Poll ``condition`` for at most this many seconds. Returns whether it became true."""
     deadline = time.monotonic() + seconds
-    while not done():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(_POLL_SECONDS)

@@ -179,12 +179,12 @@ class DatabaseSettings:
         )
 
 
-def _pooling(value: str) -> Pooling | None:
+def _pooling(mode: str) -> Pooling | None:
     try:
-        return Pooling(value) if value else None
+        return Pooling(mode) if mode else None
     except ValueError:
         modes = " or ".join(Pooling)
-        raise BadInput(f"{_PGBOUNCER}: {value!r} is no pool mode: set {modes}") from None
+        raise BadInput(f"{_PGBOUNCER}: {mode!r} is no pool mode: set {modes}") from None
 
 
 def parse_url(url: str) -> URL:
@@ -314,14 +314,14 @@ async def _password(file: Path) -> str:
     return (await asyncio.to_thread(file.read_text)).rstrip("\n")
 
 
-def encode_json(value: Any) -> str:
+def encode_json(content: Any) -> str:
     """JSON text for a jsonb column, without the one character that Postgres cannot hold.
 
     A value of the domain has the fields of its class; :func:`decode_json` reads it.
     """
-    encoded = msgspec.json.encode(value, enc_hook=_plain)  # integers of any size, as jsonb
+    encoded = msgspec.json.encode(content, enc_hook=_plain)  # integers of any size, as jsonb
     if b"\\u0000" in encoded:
-        encoded = msgspec.json.encode(_scrubbed(msgspec.to_builtins(value, enc_hook=_plain)))
+        encoded = msgspec.json.encode(_scrubbed(msgspec.to_builtins(content, enc_hook=_plain)))
     return encoded.decode()
 
 
@@ -330,10 +330,10 @@ def decode_json(kind: type[T], document: Any) -> T:
     return msgspec.convert(document, kind, dec_hook=_from_plain)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise NotImplementedError(f"no JSON for {type(value)}")
+def _plain(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return dict(content)
+    raise NotImplementedError(f"no JSON for {type(content)}")
 
 
 def _from_plain(kind: type[Any], document: Any) -> Any:
@@ -342,21 +342,21 @@ def _from_plain(kind: type[Any], document: Any) -> Any:
     raise NotImplementedError(f"no {kind} in JSON")
 
 
-def storable(value: str) -> str:
-    """``value`` as a text column can hold it: NUL, legal in Kubernetes annotations, becomes U+FFFD."""
-    return value.replace(_NUL, "\ufffd")
+def storable(text: str) -> str:
+    """``text`` as a text column can hold it: NUL, legal in Kubernetes annotations, becomes U+FFFD."""
+    return text.replace(_NUL, "\ufffd")
 
 
-def _scrubbed(value: Any) -> Any:
-    match value:
+def _scrubbed(content: Any) -> Any:
+    match content:
         case str():
-            return storable(value)
+            return storable(content)
         case Mapping():
-            return {storable(key): _scrubbed(inner) for key, inner in value.items()}
+            return {storable(key): _scrubbed(inner) for key, inner in content.items()}
         case list() | tuple():
-            return [_scrubbed(inner) for inner in value]
+            return [_scrubbed(inner) for inner in content]
         case _:
-            return value
+            return content
 
 
 def _milliseconds(seconds: float) -> str:

@@ -175,7 +175,7 @@ async def _one(connection: AsyncConnection, statement: Select[Any]) -> Entry | N
 
 
 def listing(
-    wanted: WorkloadFilter, after: PagePosition | None, limit: int, order: WorkloadOrder = BY_NAME
+    filters: WorkloadFilter, after: PagePosition | None, limit: int, order: WorkloadOrder = BY_NAME
 ) -> Select[Any]:
     """The statement behind :func:`page_of`; the tests pin its plans.
 
@@ -185,15 +185,15 @@ def listing(
     ordered = [column.desc() for column in key] if order.descending else key
     statement = select(*ENTRY_COLUMNS).order_by(*ordered).limit(limit)
     for name in ("namespace", "queue", "cluster_queue", "kind", "user"):
-        value = getattr(wanted, name)
-        if value is not None:
-            statement = statement.where(workloads.c[name] == value)
-    if wanted.namespaces is not None:
-        statement = statement.where(workloads.c.namespace.in_(sorted(wanted.namespaces)))
-    if wanted.code is not None:
-        statement = statement.where(workloads.c.reason_code == wanted.code.value)
-    if wanted.states:
-        statement = statement.where(workloads.c.state.in_(sorted(s.value for s in wanted.states)))
+        required = getattr(filters, name)
+        if required is not None:
+            statement = statement.where(workloads.c[name] == required)
+    if filters.namespaces is not None:
+        statement = statement.where(workloads.c.namespace.in_(sorted(filters.namespaces)))
+    if filters.code is not None:
+        statement = statement.where(workloads.c.reason_code == filters.code.value)
+    if filters.states:
+        statement = statement.where(workloads.c.state.in_(sorted(s.value for s in filters.states)))
     if after is not None:
         ended, here = tuple_(*after.key), tuple_(*key)
         statement = statement.where(here < ended if order.descending else here > ended)
@@ -217,7 +217,7 @@ async def namespaces(connection: AsyncConnection) -> frozenset[str]:
 
 async def page_of(
     connection: AsyncConnection,
-    wanted: WorkloadFilter,
+    filters: WorkloadFilter,
     cursor: str | None = None,
     limit: int = 100,
     order: WorkloadOrder = BY_NAME,
@@ -229,7 +229,7 @@ async def page_of(
     """
     limit = max(1, min(limit, LONGEST_PAGE))
     after = PagePosition.parse(cursor, order) if cursor is not None else None
-    entries = await rows_of(connection, listing(wanted, after, limit + 1, order))
+    entries = await rows_of(connection, listing(filters, after, limit + 1, order))
     more, entries = len(entries) > limit, entries[:limit]
     return WorkloadPage(entries, PagePosition.of(entries[-1], order).cursor if more else None)
 
@@ -237,9 +237,9 @@ async def page_of(
 def lines(uids: Iterable[str]) -> Select[Any]:
     """The statement behind :func:`lines_of`; the tests pin its plan."""
     w = workloads.c
-    given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
+    among = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
     # The array is resolved first, by uid. In a join, PostgreSQL can compare all pairs until it has statistics of a new burst.
-    queues = func.any(func.array(select(w.cluster_queue).where(w.uid == given).scalar_subquery()))
+    queues = func.any(func.array(select(w.cluster_queue).where(w.uid == among).scalar_subquery()))
     ranked = (
         select(
             w.uid,
@@ -257,7 +257,7 @@ def lines(uids: Iterable[str]) -> Select[Any]:
         )
         .subquery()
     )
-    return select(ranked).where(ranked.c.uid == given)
+    return select(ranked).where(ranked.c.uid == among)
 
 
 async def lines_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, QueuePosition]:

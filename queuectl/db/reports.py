@@ -295,7 +295,7 @@ async def page(
 ) -> tuple[RecordedWorkload, ...]:
     """The workloads with larger uids that were started, and were there in the period."""
     entries = await rows_of(connection, started(period, after, limit))
-    given = {"uids": [entry.uid for entry in entries]}
+    parameters = {"uids": [entry.uid for entry in entries]}
     s = usage_subjects.c
     mine = s.uid == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS))
     h, lost = usage_hours.c, usage_losses.c
@@ -313,9 +313,11 @@ async def page(
         .group_by(s.uid)
     )
     hours: dict[str, list[UsedHour]] = defaultdict(list)
-    for uid, *amounts in await connection.execute(hourly, given):
+    for uid, *amounts in await connection.execute(hourly, parameters):
         hours[uid].append(UsedHour(*amounts))
-    lost_by: dict[str, float] = {row[0]: row[1] for row in await connection.execute(losses, given)}
+    lost_by: dict[str, float] = {
+        row[0]: row[1] for row in await connection.execute(losses, parameters)
+    }
     return tuple(
         RecordedWorkload(entry, lost_by.get(entry.uid, 0.0), tuple(hours[entry.uid]))
         for entry in entries

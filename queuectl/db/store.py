@@ -159,7 +159,7 @@ class PostgresApiStore(Database):
     newest_line = statement("reading the end of history", reads.newest_line)
     evictions = statement("reading evictions", reads.evictions)
     decisions = statement("listing decisions", decision_rows.newest)
-    get_decision = statement("reading a decision", decision_rows.one)
+    get_decision = statement("reading a decision", decision_rows.numbered)
 
     async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
         """See the Protocol. LISTEN reports a line at once; without LISTEN it takes up to ``poll`` seconds."""
@@ -167,7 +167,7 @@ class PostgresApiStore(Database):
         async def grown() -> bool | None:
             return await self.newest_line() > after or None
 
-        await self.connections.found(grown, self._history_written, "history", poll)
+        await self.connections.until_available(grown, self._history_written, "history", poll)
 
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
@@ -276,7 +276,7 @@ class PostgresLeaderStore(Database):
             async with self.connections.statement("reading commands") as connection:
                 return await commands.any_unanswered(connection) or None
 
-        await self.connections.found(asked, self._command_added, "commands", poll)
+        await self.connections.until_available(asked, self._command_added, "commands", poll)
 
     async def config_changed(self, since: int, *, poll: float = 5.0) -> int:
         """Wait until the revision of the configuration differs from ``since``, and return it.
@@ -291,6 +291,6 @@ class PostgresLeaderStore(Database):
                 current = await documents.revision(connection)
             return current if current != since else None
 
-        return await self.connections.found(
+        return await self.connections.until_available(
             other, self._config_written, "configuration changes", poll
         )

@@ -183,8 +183,8 @@ class IdleGangs:
         assert entry is not None
         assert curve is not None
         end = run.work(now - self._begin)
-        begin = max(end - window, run.done)
-        mean = curve.mean(max(end - EVERY_SECONDS, run.done), end)
+        begin = max(end - window, run.saved)
+        mean = curve.mean(max(end - EVERY_SECONDS, run.saved), end)
         busy = curve.busy(begin, end)
         return PodUse(
             entry.namespace, entry.name, run.job.gpus, busy, mean, 1.0, 0.0, uid, profiled=True
@@ -300,23 +300,23 @@ class SimulatedLeader:
     """
 
     def __init__(
-        self, given: Snapshot, now: float, durations: Durations, spent: SpentUnits
+        self, snapshot: Snapshot, now: float, durations: Durations, spent: SpentUnits
     ) -> None:
         """Of a simulation that begins at ``now``.
 
-        ``given``: configuration, nodes and namespaces; ``spent``: by Budgets before.
+        ``snapshot``: configuration, nodes and namespaces; ``spent``: by Budgets before.
         """
-        self.config = given.config
-        self._known = durations
+        self.config = snapshot.config
+        self._durations = durations
         self._mirror = Mirror({"jobs": KIND})
-        spaces = given.namespaces.items()
+        spaces = snapshot.namespaces.items()
         self._mirror.apply(
             [
                 *(
                     Upserted(NamespaceRecord(name, 1, tuple(labels.items())))
                     for name, labels in spaces
                 ),
-                *(Upserted(NodeRecord(node, 1)) for node in given.fleet.nodes),
+                *(Upserted(NodeRecord(node, 1)) for node in snapshot.fleet.nodes),
             ]
         )
         self._run_times = LearnedDurations(self._mirror)
@@ -371,7 +371,7 @@ class SimulatedLeader:
             utilization=job.utilization,
             submitter=job.user,
             max_execution=self.limit(job),
-            expected_duration=job.expected if self._known is not Durations.UNKNOWN else None,
+            expected_duration=job.expected if self._durations is not Durations.UNKNOWN else None,
         )
         self._show(Upserted(record))
         change = handle(None, Submitted(record, priority, cluster_queue.name, job.user), now)
@@ -383,7 +383,7 @@ class SimulatedLeader:
 
     def limit(self, job: TraceJob) -> float | None:
         """The limit of its execution time that a job states, in seconds; None = none."""
-        match self._known:
+        match self._durations:
             case Durations.DECLARED:
                 return job.duration if job.limit is None else job.limit
             case Durations.LEARNED:
@@ -541,7 +541,7 @@ class SimulatedLeader:
         self._planning.take_in(listed)
         self._planning.follow(listed)
         self._planning.budgets.settle()
-        if self._known is Durations.LEARNED:
+        if self._durations is Durations.LEARNED:
             self._run_times.note(listed, self.config)
 
 

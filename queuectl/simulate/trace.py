@@ -144,31 +144,31 @@ class Row:
         return int(value)
 
 
-def read_table(data: bytes, name: str, columns: Iterable[str]) -> Iterator[Row]:
+def read_table(content: bytes, name: str, columns: Iterable[str]) -> Iterator[Row]:
     """The rows after the header line.
 
     Args:
-        data: UTF-8 text, or gzip of it.
+        content: UTF-8 text, or gzip of it.
         name: of the file, for messages.
         columns: that the header must have.
 
     Raises:
         BadInput: for the first mistake.
     """
-    rows = _cells(data, name)
+    rows = _cells(content, name)
     _, header = next(rows, (1, []))
     header = [cell.strip() for cell in header]
     _check(header, name, columns)
     yield from _rows(rows, name, header)
 
 
-def read_columns(data: bytes, name: str, columns: Sequence[str]) -> Iterator[Row]:
+def read_columns(content: bytes, name: str, columns: Sequence[str]) -> Iterator[Row]:
     """The rows of a table with these columns, whose first one has numbers. A header line is optional.
 
     Raises:
         BadInput: for the first mistake.
     """
-    rows = list(_cells(data, name))
+    rows = list(_cells(content, name))
     if rows and rows[0][1] and not _is_number(rows[0][1][0]):
         del rows[0]
     yield from _rows(rows, name, columns)
@@ -192,9 +192,9 @@ def _rows(
         yield Row(name, line, dict(zip(columns, cells, strict=True)))
 
 
-def _cells(data: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
+def _cells(content: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
     """Line and cells of each line that is not empty."""
-    reader = csv.reader(io.StringIO(_text(data, name)), strict=True)
+    reader = csv.reader(io.StringIO(_text(content, name)), strict=True)
     try:
         for cells in reader:
             if cells:
@@ -212,9 +212,9 @@ def _check(header: list[str], name: str, columns: Iterable[str]) -> None:
             raise BadInput(f"{name}: line 1: {column}: the header does not have this column")
 
 
-def _text(data: bytes, name: str) -> str:
+def _text(content: bytes, name: str) -> str:
     try:
-        plain = gzip.decompress(data) if data.startswith(_GZIP) else data
+        plain = gzip.decompress(content) if content.startswith(_GZIP) else content
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"{name}: not a complete gzip file: {error}") from None
     try:
@@ -328,23 +328,23 @@ class Distribution:
 Utilization = ByJob | Distribution
 
 
-def read_trace(data: bytes, name: str) -> tuple[TraceJob, ...]:
+def read_trace(content: bytes, name: str) -> tuple[TraceJob, ...]:
     """The jobs in the order of their submission.
 
     Raises:
         BadInput: naming file, line and column.
     """
-    jobs = [_job(row) for row in read_table(data, name, _NEEDED)]
-    seen: dict[str, int] = {}
+    jobs = [_job(row) for row in read_table(content, name, _NEEDED)]
+    lines: dict[str, int] = {}
     for job in jobs:
-        if job.job_id and seen.setdefault(job.job_id, job.line) != job.line:
-            where = f"also in line {seen[job.job_id]}"
+        if job.job_id and lines.setdefault(job.job_id, job.line) != job.line:
+            where = f"also in line {lines[job.job_id]}"
             raise BadInput(f"{name}: line {job.line}: job_id: {job.job_id!r} is {where}")
     jobs.sort(key=lambda job: (job.submit, job.duration, job.line))
     return tuple(replace(job, rank=rank) for rank, job in enumerate(jobs))
 
 
-def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
+def read_events(content: bytes, name: str) -> tuple[NodeEvent, ...]:
     """The failures and recoveries of nodes, by time, then in the order of the file.
 
     The columns are the time in seconds, the node, and ``down`` or ``up``. A header line is optional, and its names do not matter.
@@ -353,7 +353,7 @@ def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
         BadInput: naming file, line and column.
     """
     events = []
-    for row in read_columns(data, name, _EVENT):
+    for row in read_columns(content, name, _EVENT):
         state = row.required("state")
         if state not in _STATES:
             raise row.invalid("state", f"{state!r} is not one of {', '.join(_STATES)}")
@@ -361,7 +361,7 @@ def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
     return tuple(sorted(events, key=lambda event: event.time))
 
 
-def read_utilization(data: bytes, name: str) -> Utilization:
+def read_utilization(content: bytes, name: str) -> Utilization:
     """The utilization of the GPUs of jobs, in percent: by job_id, over time, or as a distribution by percentile.
 
     The header is ``job_id,gpu_util_pct``, with ``after_s`` if it changes over time, or ``percentile`` and the name of a distribution.
@@ -370,7 +370,7 @@ def read_utilization(data: bytes, name: str) -> Utilization:
     Raises:
         BadInput: naming file, line and column.
     """
-    rows = list(read_table(data, name, ()))
+    rows = list(read_table(content, name, ()))
     if not rows:
         raise BadInput(f"{name}: has no rows")
     header = list(rows[0].cells)
@@ -380,11 +380,11 @@ def read_utilization(data: bytes, name: str) -> Utilization:
     if "job_id" not in header or _USE not in header:
         what = f"the header has neither job_id and {_USE} nor percentile and a distribution"
         raise BadInput(f"{name}: line 1: {what}")
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_job: dict[str, list[tuple[float, float]]] = {}
     last: dict[str, float] = {}
     for row in rows:
         job, at = row.required("job_id"), row.number(_AFTER) or 0.0
-        steps = found.setdefault(job, [])
+        steps = by_job.setdefault(job, [])
         if steps and _AFTER not in header:
             raise row.invalid("job_id", f"{job!r} is given twice")
         if at <= last.get(job, -1.0):
@@ -392,7 +392,7 @@ def read_utilization(data: bytes, name: str) -> Utilization:
         last[job] = at
         # Utilization before the first row is that of the first row.
         steps.append((at if steps else 0.0, _percent(row, _USE) / 100))
-    return ByJob({job: Curve(tuple(steps)) for job, steps in found.items()})
+    return ByJob({job: Curve(tuple(steps)) for job, steps in by_job.items()})
 
 
 def _percent(row: Row, column: str) -> float:

@@ -244,7 +244,7 @@ class LargerPods:
     """The largest requests of the gated pods of each job. It forgets those of an earlier template."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[str, tuple[PodNeeds, Resources]]] = {}  # by job and podset
+        self._larger: dict[str, dict[str, tuple[PodNeeds, Resources]]] = {}  # by job and podset
 
     def see(self, pod: PodRecord, job: JobRecord) -> None:
         """Remember a gated pod if it is larger than its podset. Pods that are a job themselves have no template."""
@@ -253,25 +253,29 @@ class LargerPods:
             return
         if pod.attempt < job.attempt or pod.requests.fits(podset.shape.requests):
             return
-        requests = pod.requests.at_least(self._of(job, podset) or podset.seen)
-        self._seen.setdefault(_template(job), {})[podset.name] = (podset.needs, requests)
+        requests = pod.requests.at_least(self._of(job, podset) or podset.larger_requests)
+        self._larger.setdefault(_template(job), {})[podset.name] = (podset.needs, requests)
 
     def _of(self, job: JobRecord, podset: PodSet) -> Resources | None:
-        needs, requests = self._seen.get(_template(job), {}).get(podset.name, (None, None))
+        needs, requests = self._larger.get(_template(job), {}).get(podset.name, (None, None))
         return requests if needs == podset.needs else None
 
     def applied(self, job: JobRecord) -> JobRecord:
         """The job with the requests that its earlier pods had; the same object if none was larger."""
-        if not self._seen.get(_template(job)):
+        if not self._larger.get(_template(job)):
             return job
         podsets = ((podset, self._of(job, podset)) for podset in job.podsets)
         return replace(
-            job, podsets=tuple(replace(p, seen=seen) if seen else p for p, seen in podsets)
+            job,
+            podsets=tuple(
+                replace(podset, larger_requests=larger) if larger else podset
+                for podset, larger in podsets
+            ),
         )
 
     def forget(self, uid: str) -> None:
         """Forget a deleted job."""
-        self._seen.pop(uid, None)
+        self._larger.pop(uid, None)
 
 
 def _template(job: JobRecord) -> str:

@@ -40,7 +40,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 
 
-class ClusterReader(Protocol):
+class DashboardClusterReader(Protocol):
     """The state of the cluster, in each process that watches it. Methods may raise StoreUnavailable."""
 
     async def cluster_map(self) -> ClusterMap | None:
@@ -210,7 +210,7 @@ class Site:
         bodies: Bodies,
         stated: CurrentConfiguration,
         history: UsageHistory,
-        cluster_reader: ClusterReader | None = None,
+        cluster_reader: DashboardClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
         signs_in: bool = False,

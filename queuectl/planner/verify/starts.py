@@ -52,7 +52,7 @@ def _promise(index: PlanIndex, planned: ScheduledGang) -> Iterator[PlanViolation
         )
         return
     last, start = entry.planned_start, planned.start
-    if not planned.known:
+    if not planned.is_current:
         yield from _withdrawn(planned, last)
         return
     if start.at < index.snapshot.now:
