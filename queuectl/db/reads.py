@@ -1,9 +1,4 @@
-"""Reads of the ledger for the API: workloads, history, and sums by queue.
-
-Reads of workloads and history, for the leader and for lists of the API.
-
-Sums over live workloads by queue, pending workloads in order, and the latest evictions.
-"""
+"""Reads of the ledger, for the leader and for lists of the API: workloads, history, sums over live workloads by queue, and evictions."""
 
 from __future__ import annotations
 
@@ -54,6 +49,8 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 
+# ---- Workloads and history
+
 _CLOCKS_APART: Final = 3600.0  # largest difference of the server's clock in seconds
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXT_KEYS: Final = (SortKey.STATE, SortKey.CLUSTER_QUEUE)  # columns of the database's collation
@@ -64,7 +61,6 @@ TURN: Final = (
     workloads.c.uid,
 )
 """The queue order, as in :func:`queuectl.domain.queries.turn`."""
-
 # Only live workloads have rows in the three side tables, so loading all live ones reads those whole.
 LIVE: Final = (
     select(*ENTRY_COLUMNS).where(workloads.c.finished_at.is_(None)).order_by(workloads.c.uid)
@@ -335,6 +331,8 @@ async def _side(
     return result
 
 
+# ---- Sums, the waiting workloads, and evictions
+
 _W: Final = workloads.c
 _KEY: Final = (_W.namespace, _W.queue, _W.cluster_queue, _W.state, _W.reason_code)
 _ORDERS: Final = {
@@ -343,7 +341,7 @@ _ORDERS: Final = {
 }
 
 
-def tallying() -> Select[Any]:
+def _tallying() -> Select[Any]:
     """The statement behind :func:`tallies`."""
     return (
         select(
@@ -360,7 +358,7 @@ def tallying() -> Select[Any]:
 
 async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
     """Counts of all workloads that are not Finished."""
-    rows = await connection.execute(tallying())
+    rows = await connection.execute(_tallying())
     return tuple(
         QueueCounts(
             row.namespace,

@@ -1,9 +1,4 @@
-"""Reads for reports: the usage ledger by group, and past workloads for traces.
-
-Sums over the hours of the usage ledger, by group.
-
-Reads of past workloads with their hours and lost work, for traces.
-"""
+"""Reads for reports: sums over the hours of the usage ledger by group, and past workloads with their hours and lost work for traces."""
 
 from __future__ import annotations
 
@@ -54,6 +49,8 @@ from queuectl.domain.usage_reports import (
     UsageHours,
     check_size,
 )
+
+# ---- The usage ledger by group
 
 _AMOUNTS: Final = tuple(Amounts.__slots__)
 _OF_WORKLOAD: Final = (
@@ -121,7 +118,7 @@ def hours_of_queues(period: Period) -> Select[Any]:
     )
 
 
-def spent_in(scope: BudgetScope, holders: Collection[str], period: Period) -> Select[Any]:
+def _spent_in(scope: BudgetScope, holders: Collection[str], period: Period) -> Select[Any]:
     """Units that these spenders used in a period, by name; the tests pin its plan."""
     s, h = usage_subjects.c, usage_hours.c
     names = {
@@ -147,7 +144,7 @@ async def spent(connection: AsyncConnection, budgets: Iterable[Budget], at: floa
     units: dict[tuple[str, int], int] = {}
     for (scope, month), those in asked.items():
         period = Period(month.begins, month.ends)
-        rows = await connection.execute(spent_in(scope, {b.holder for b in those}, period))
+        rows = await connection.execute(_spent_in(scope, {b.holder for b in those}, period))
         found = {name: int(total) for name, total in rows}
         units |= {(b.name, month.begins): found.get(b.holder, 0) for b in those}
     return SpentUnits(until, units)
@@ -270,6 +267,8 @@ def _fleet(period: Period) -> Select[Any]:
         .order_by(f.flavor)
     )
 
+
+# ---- Past workloads
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 

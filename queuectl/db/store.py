@@ -1,13 +1,7 @@
-"""The stores of the leader and of the API on Postgres.
-
-The common part of the leader's store and the API's store: connections, configuration, and reads of single rows.
+"""The stores of the leader and of the API on Postgres: :class:`queuectl.db.ports.LeaderStore` and :class:`queuectl.db.ports.ApiStore`.
 
 Most methods of a store are one query of this package on a connection: :func:`statement`, :func:`snapshot` and
 :func:`transaction` make them. :mod:`queuectl.db.ports` documents them.
-
-The ledger for the API, with the writes of users: :class:`queuectl.db.ports.ApiStore` on Postgres.
-
-The ledger for the leader: :class:`queuectl.db.ports.LeaderStore` on Postgres.
 """
 
 from __future__ import annotations
@@ -50,9 +44,10 @@ from queuectl.domain.ledger import Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.rules import Retention
 
+# ---- What both have
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
 Query = Callable[Concatenate[AsyncConnection, P], Awaitable[R]]
 Method = Callable[Concatenate["Database", P], Coroutine[Any, Any, R]]
 
@@ -124,6 +119,9 @@ class Database:
     past_use = statement("reading past use", pastuse.load)
 
 
+# ---- The API's store
+
+
 class PostgresApiStore(Database):
     """The reads and writes of REST, the dashboard and sessions. All methods can raise StoreUnavailable."""
 
@@ -169,6 +167,8 @@ class PostgresApiStore(Database):
 
         await self.connections.until_available(grown, self._history_written, "history", poll)
 
+
+# ---- The leader's store
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
 
