@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queuectl.domain.reservations import ReservationPhase, ReservationState, occurrences
+from queuectl.domain.words import format_time
 from queuectl.objects.configuration.queue_config import read
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.times import format_time
 
 
 def with_status(

@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 import aiohttp
 import msgspec
 
-from queuectl.cluster.connection import ApiClient, ConfigException, Connection, Sockets, open_client
+from queuectl.cluster.connection import Connection, Sockets, open_client
+from queuectl.cluster.library import ApiClient, ConfigException
 from queuectl.domain.errors import (
     ClusterBusy,
     ClusterError,

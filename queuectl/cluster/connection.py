@@ -1,9 +1,4 @@
-"""The connection to the API server: kubeconfig or service account, tokens that expire, proxies, sockets.
-
-Of kubernetes_asyncio it uses the transport and the configuration. The generated code of that library has 840 modules and needs 32 MiB
-of memory. queuectl does not call it, but the packages of the library import all their modules. This module therefore loads the packages
-without their own code, and their modules are then imported as usual. If the process has imported the whole library before, it uses that.
-"""
+"""The connection to the API server: kubeconfig or service account, tokens that expire, proxies, sockets."""
 
 from __future__ import annotations
 
@@ -11,60 +6,23 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 import time
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import aiohttp
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
 
+from queuectl.cluster.library import (
+    ApiClient,
+    ConfigException,
+    Configuration,
+    load_incluster_config,
+    load_kube_config,
+)
 from queuectl.domain.errors import BadInput
-
-# ---- The parts of the library
-
-_LIBRARY: Final = "kubernetes_asyncio"
-
-
-def _empty_module(name: str) -> ModuleType:
-    """A package that imports only the modules that are requested."""
-    spec = find_spec(name)
-    if spec is None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    package = sys.modules[name] = module_from_spec(spec)
-    return package
-
-
-def _leave_out_what_is_generated() -> None:
-    _empty_module(_LIBRARY)
-    client = _empty_module(f"{_LIBRARY}.client")
-    _empty_module(f"{_LIBRARY}.client.models")
-    for module, name in (("configuration", "Configuration"), ("api_client", "ApiClient")):
-        setattr(client, name, getattr(import_module(f"{_LIBRARY}.client.{module}"), name))
-
-
-if _LIBRARY not in sys.modules:
-    _leave_out_what_is_generated()
-
-
-# After the packages are replaced; otherwise these lines import all modules.
-
-__all__ = [
-    "ApiClient",
-    "ConfigException",
-    "Configuration",
-    "load_incluster_config",
-    "load_kube_config",
-]
-
-# ---- The connection
 
 _REFRESH_SECONDS: Final = 60.0
 _SPARE_CONNECTIONS: Final = 4  # so that the LeaderLease and Events never wait for patches

@@ -289,7 +289,7 @@ async def current_version(api: Api, path: str) -> int:
 
 # ---- The identity of an object
 
-_LEVELS: Final = 3
+_IDENTITY_LEVELS: Final = 3
 """Labels are values at this level, and no part of an identity is deeper."""
 _Value = TypeVar("_Value")
 _Fields = dict[str, msgspec.Raw]
@@ -343,7 +343,7 @@ def identify(document: bytes | msgspec.Raw) -> ObjectIdentity:
     Raises:
         msgspec.MsgspecError: the bytes are no JSON object with metadata.
     """
-    found = _identified(shallow(bytes(document), _LEVELS))
+    found = _identified(shallow(bytes(document), _IDENTITY_LEVELS))
     meta, spec, status = found.metadata, _part(_fields, found.spec), _part(_fields, found.status)
     return ObjectIdentity(
         uid=_string(meta, "uid"),

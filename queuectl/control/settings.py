@@ -474,7 +474,8 @@ PLAIN_VARIABLES: Final = MappingProxyType(
     }
 )
 """Variables that are no Settings, and the module that reads each."""
-# The variables that kubelet sets for each Service of the namespace, for example QUEUECTL_METRICS_PORT_8080_TCP_ADDR.
+
+# The variables that kubelet sets for each Service of the namespace: prefix, name of the Service, and for example PORT_8080_TCP_ADDR.
 _SERVICE: Final = "_SERVICE_HOST"
 _LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 

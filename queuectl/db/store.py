@@ -15,15 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db import (
     broadcast,
-    commands,
-    decisions,
     documents,
     pastuse,
     process_runs,
     reads,
     refused,
-    reservations,
-    set_aside_objects,
     usage,
     writes,
 )
@@ -44,7 +40,7 @@ from queuectl.domain.ledger import Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.rules import Retention
 
-# ---- What both have
+# ---- The common part
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -179,7 +175,7 @@ class PostgresLeaderStore(Database):
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
         self._config_written = connections.listener(documents.CHANNEL)
-        self._command_added = connections.listener(commands.CHANNEL)
+        self._command_added = connections.listener(command_rows.CHANNEL)
 
     begin_run = transaction("noting the start of a process", process_runs.begin)
     end_run = transaction("noting the end of a process", process_runs.end)
@@ -189,7 +185,7 @@ class PostgresLeaderStore(Database):
     keep_findings = transaction("writing findings", broadcast.keep)
     findings = statement("reading findings", broadcast.load)
     keep_refused = transaction("writing a refused plan", refused.keep)
-    keep_set_aside = transaction("writing an object that is set aside", set_aside_objects.keep)
+    keep_set_aside = transaction("writing an object that is set aside", set_aside_rows.keep)
 
     async def now(self) -> float:
         async with self.connections.statement("reading the time") as connection:
@@ -225,7 +221,7 @@ class PostgresLeaderStore(Database):
             spent = await reads.spent_on_moves(connection)
             used = await pastuse.load(connection)
             entries = await reads.live_entries(connection)
-            reserved = await reservations.load(connection)
+            reserved = await reservation_rows.load(connection)
             return Loaded(entries, found, revision, spent, used, reserved)
 
     async def follow(self, before: Loaded) -> Loaded:
@@ -236,7 +232,7 @@ class PostgresLeaderStore(Database):
             spent = await reads.spent_on_moves(connection)
             used = await pastuse.load(connection)
             entries = await reads.live_entries_since(connection, before.entries)
-            reserved = await reservations.load(connection)
+            reserved = await reservation_rows.load(connection)
             return Loaded(entries, found, revision, spent, used, reserved)
 
     async def commit(self, commit: Commit, *, epoch: int, cycle: int) -> None:
@@ -244,14 +240,14 @@ class PostgresLeaderStore(Database):
             await writes.fence(connection, epoch)
             if commit.revision is not None:
                 await writes.same_configuration(connection, commit.revision, commit.tolerance)
-            await commands.answer(connection, commit.answers)
+            await command_rows.answer(connection, commit.answers)
             lines = await writes.write(connection, commit.changes, epoch=epoch, cycle=cycle)
             if commit.decision is not None:
-                await decisions.add(
+                await decision_rows.add(
                     connection, commit.decision, epoch=epoch, cycle=cycle, lines=lines
                 )
             if commit.reserved is not None:
-                await reservations.keep(connection, commit.reserved)
+                await reservation_rows.keep(connection, commit.reserved)
             await usage.note(
                 connection, [mark for change in commit.changes for mark in change.marks]
             )
@@ -259,7 +255,9 @@ class PostgresLeaderStore(Database):
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         async with self.connections.transaction("deleting old rows") as connection:
             await writes.fence(connection, epoch)
-            return await prune(connection, retention, now) + await decisions.prune(connection, now)
+            return await prune(connection, retention, now) + await decision_rows.prune(
+                connection, now
+            )
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         async with self.connections.transaction("writing past use") as connection:
@@ -274,7 +272,7 @@ class PostgresLeaderStore(Database):
 
         async def asked() -> bool | None:
             async with self.connections.statement("reading commands") as connection:
-                return await commands.any_unanswered(connection) or None
+                return await command_rows.any_unanswered(connection) or None
 
         await self.connections.until_available(asked, self._command_added, "commands", poll)
 

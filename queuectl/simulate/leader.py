@@ -1,22 +1,13 @@
-"""The leader of a simulation, with idle reclaim and the submissions that it needs not plan.
-
-Idle reclaim in a simulation: the evaluations, warnings and evictions of the controller, in simulated time.
-
-An evaluation reads the utilization of the trace in place of samples. Gangs are evaluated only while they are quiet or were found so: the
-other gangs are never idle.
-
-Submissions that no plan can start: a gang that is equal, or is before them in a strict order, was refused, and no gang has ended since.
-
-The planner gives equal gangs of one LocalQueue the same answer. Where there are planned starts, a gang that would delay one is no shorter
-than an equal one that would. A StrictFIFO ClusterQueue with one flavor starts no gang behind a refused one. Without this, each submission to
-a full cluster would be planned only to be refused.
-
-A Reservation can let a shorter gang start and not an equal one, so with Reservations each submission is planned.
-
-The leader of a simulation: the ledger, the snapshots and the decisions of the controller, without a cluster and a database.
+"""The leader of a simulation: the ledger, the snapshots and the decisions of the controller, without a cluster and a database.
 
 The state machine, the snapshots, the planner and the decisions are those of the controller. A simulated cluster obeys at once: the
-pods of a gang are ready when it is admitted, and have ended when it is stopped.
+pods of a gang are ready when it is admitted, and have ended when it is stopped. Idle reclaim has the evaluations, warnings and evictions
+of the controller, in simulated time; an evaluation reads the utilization of the trace in place of samples.
+
+Each submission to a full cluster would be planned only to be refused. It needs no plan if a gang that is equal, or is before it in a strict
+order, was refused, and no gang has ended since. The planner gives equal gangs of one LocalQueue the same answer. Where there are planned
+starts, a gang that would delay one is no shorter than an equal one that would. A StrictFIFO ClusterQueue with one flavor starts no gang
+behind a refused one. A Reservation can let a shorter gang start and not an equal one, so with Reservations each submission is planned.
 """
 
 from __future__ import annotations
@@ -62,229 +53,15 @@ from queuectl.state.pastuse import PastUseSums
 from queuectl.state.planning_state import PlanningState
 from queuectl.state.utilization import UseTracker
 
-EVERY_SECONDS: Final = 60.0
-"""The time between two evaluations, as the controller's setting has it by default."""
-
-_SCRAPE_SECONDS: Final = 30.0
-_WINDOW: Final = 120.0  # of recent use: four samples
-_FRESH_SECONDS: Final = 180.0
-_RECLAIMS: Final = (ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS)
-
-
-def reclaims(config: QueueConfig) -> bool:
-    """Whether a ClusterQueue evicts idle gangs."""
-    modes = {queue.idle_reclaim.mode for queue in config.cluster_queues.values()}
-    return not modes.isdisjoint(_RECLAIMS)
-
-
-class IdleGangs:
-    """Of one leader. Times are in unix seconds.
-
-    Attributes:
-        active: a ClusterQueue evicts idle gangs.
-        uses: the last evaluation of each quiet gang, by uid.
-    """
-
-    def __init__(
-        self, mirror: Mirror, planning: PlanningState, config: QueueConfig, begin: float
-    ) -> None:
-        """The parts of the leader; ``begin``: of the simulation."""
-        self.active = reclaims(config)
-        self.uses: Mapping[str, GangUse] = {}
-        self._mirror = mirror
-        self._ledger = planning.ledger
-        self._config = config
-        self._begin = begin
-        self._tracker = UseTracker(_SCRAPE_SECONDS)
-        self._idleness = Idleness(mirror, lambda: planning.ledger, planning.running, _FRESH_SECONDS)
-        self._due: dict[str, tuple[float, Run]] = {}
-        self._reclaimed: set[str] = set()
-
-    def since(self, entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> float | None:
-        """The start of the idle time of a gang that can be evicted as idle; None for each other gang."""
-        return self._idleness.since(entry, job, config, now)
-
-    def started(self, uid: str, run: Run, now: float) -> None:
-        """A gang works from now on."""
-        at = self._quiet_at(uid, run, now)
-        if self.active and at is not None and uid not in self._reclaimed:
-            self._due[uid] = (self._tick(at), run)
-
-    def stopped(self, uid: str) -> None:
-        """A gang does not work from now on. If it was idle, it is not evaluated again: otherwise a job could be evicted without limit."""
-        self._due.pop(uid, None)
-        use = self.uses.get(uid)
-        if use is not None and use.state is UseState.IDLE:
-            self._reclaimed.add(uid)
-
-    @property
-    def next_evaluation(self) -> float | None:
-        return min((at for at, _ in self._due.values()), default=None)
-
-    def evaluate(self, now: float) -> tuple[list[EntryChange], bool]:
-        """Evaluate the gangs that are due. Returns warnings and evictions, and whether plans can differ now."""
-        due = {uid: run for uid, (at, run) in self._due.items() if at <= now}
-        gangs = {uid: self._held(uid, run) for uid, run in due.items()}
-        listed = list(gangs.values())
-        recent = self._sample(due, now, _WINDOW)
-        windows = self._tracker.windows(listed, recent)
-        longer = {window: self._sample(due, now, window) for window in windows}
-        self.uses = self._tracker.judge(listed, recent, longer)
-        found = self._idleness.evaluated(self.uses, self._config, now)
-        changes = self._idleness.changes(self._config, now, ())
-        self._idleness.note(changes)
-        for uid, run in due.items():
-            self._again(uid, run, now)
-        return changes, found.plan_again or bool(changes)
-
-    def _again(self, uid: str, run: Run, now: float) -> None:
-        if uid not in self._due:
-            return
-        at = self._quiet_at(uid, run, now)
-        if at is None:
-            del self._due[uid]
-        else:
-            self._due[uid] = (self._tick(max(at, now + 1.0)), run)
-
-    def _quiet_at(self, uid: str, run: Run, now: float) -> float | None:
-        """From when its utilization can count as idle; None = never."""
-        entry, curve = self._ledger.get(uid), run.job.curve
-        if entry is None or curve is None or run.running_since is None:
-            return None
-        queue = self._config.cluster_queues.get(entry.cluster_queue)
-        if queue is None or queue.idle_reclaim.mode not in _RECLAIMS:
-            return None
-        rule, work = queue.idle_reclaim, run.work(now - self._begin)
-        quiet = curve.next_at_most(work, max(rule.idle_below, rule.active_above))
-        return None if quiet is None else now + quiet - work
-
-    def _tick(self, at: float) -> float:
-        """The first evaluation after a time: all gangs are evaluated at the same times."""
-        return self._begin + (floor((at - self._begin) / EVERY_SECONDS) + 1) * EVERY_SECONDS
-
-    def _held(self, uid: str, run: Run) -> HeldGang:
-        """The gang, with one pod for all: they have the same utilization."""
-        entry = self._ledger.get(uid)
-        assert entry is not None
-        assert run.running_since is not None
-        queue = self._config.cluster_queues[entry.cluster_queue]
-        rule = idle_rule(self._mirror.jobs.get(uid), queue, borrowing=False)
-        began = self._begin + run.running_since
-        pod = HeldPod(entry.namespace, entry.name, uid, run.job.gpus, began)
-        return HeldGang(uid, entry.attempt, entry.cluster_queue, rule, began, (pod,))
-
-    def _sample(self, runs: Mapping[str, Run], now: float, window: float) -> UtilizationSample:
-        pods = tuple(self._use(uid, run, now, window) for uid, run in runs.items())
-        gpus = sum(run.job.gpus for run in runs.values())
-        return UtilizationSample(now, window, window, gpus, pods)
-
-    def _use(self, uid: str, run: Run, now: float, window: float) -> PodUse:
-        entry, curve = self._ledger.get(uid), run.job.curve
-        assert entry is not None
-        assert curve is not None
-        end = run.work(now - self._begin)
-        begin = max(end - window, run.saved)
-        mean = curve.mean(max(end - EVERY_SECONDS, run.saved), end)
-        busy = curve.busy(begin, end)
-        return PodUse(
-            entry.namespace, entry.name, run.job.gpus, busy, mean, 1.0, 0.0, uid, profiled=True
-        )
-
-
-_REFUSED: Final = frozenset({Code.WAITING_FOR_QUOTA, Code.TOPOLOGY_PLACEMENT_FAILED})
-_IN_ORDER: Final = _REFUSED | {Code.WAITING_IN_ORDER}
-
-Place = tuple[int, float, str]
-"""Priority with the opposite sign, time queued, uid: a smaller one is earlier."""
-
-
-class BlockedSubmissions:
-    """The gangs of one leader that have not run, by the line in which the first refusal holds for all."""
-
-    def __init__(self, config: QueueConfig, ledger: Ledger) -> None:
-        self._config = config
-        self._ledger = ledger
-        self._lines: dict[tuple[object, ...], list[tuple[Place, str]]] = {}
-        self._limits: dict[str, float] = {}
-
-    def add(
-        self,
-        entry: Entry,
-        podsets: tuple[PodSet, ...],
-        queue: ClusterQueue,
-        limit: float | None,
-    ) -> bool:
-        """Add a gang that was submitted. Returns whether a plan cannot start it.
-
-        ``limit``: of its execution time in seconds; None = it states none.
-        """
-        if self._config.reservations:
-            return False
-        strict = queue.strategy is QueueingStrategy.STRICT_FIFO
-        if strict and any(len(group.flavors) > 1 for group in queue.groups):
-            return False
-        equal = (entry.queue, entry.namespace, entry.priority, entry.user, podsets, limit is None)
-        line = self._lines.setdefault((queue.name,) if strict else equal, [])
-        while line and not self._waits(line[0][1]):
-            heappop(line)
-        place = (-entry.priority, entry.queue_order_time, entry.uid)
-        if limit is not None:
-            self._limits[entry.uid] = limit
-        blocked = bool(line) and line[0][0] < place and self._is_blocked(line, queue, limit)
-        heappush(line, (place, entry.uid))
-        return blocked
-
-    def forget(self, uid: str) -> None:
-        """Forget a gang that has ended."""
-        self._limits.pop(uid, None)
-
-    def _is_blocked(
-        self, line: list[tuple[Place, str]], queue: ClusterQueue, limit: float | None
-    ) -> bool:
-        """Whether a gang behind the first of these is refused."""
-        first = line[0][1]
-        cohort = self._config.backfill_cohort(queue)
-        backfill = queue.backfill if cohort is None else cohort.backfill
-        match queue.strategy:
-            case QueueingStrategy.STRICT_FIFO:
-                # A gang that a Budget holds lets gangs of other Budgets pass.
-                return self._has_reason(first, _REFUSED if self._config.budgets else _IN_ORDER)
-            case QueueingStrategy.BACKFILL if backfill is not None:
-                before = islice(
-                    (uid for _, uid in line if self._waits(uid)), backfill.planned_starts
-                )
-                if len(list(before)) < backfill.planned_starts:
-                    return False  # it gets a planned start
-                return self._has_reason(first, _REFUSED) or self._delays(line, limit)
-            case _:
-                return self._has_reason(first, _REFUSED)
-
-    def _delays(self, line: list[tuple[Place, str]], limit: float | None) -> bool:
-        """Whether an equal gang with no longer limit would delay a planned start."""
-        return limit is not None and any(
-            self._limits.get(uid, inf) <= limit and self._has_reason(uid, {Code.WOULD_DELAY})
-            for _, uid in line
-        )
-
-    def _waits(self, uid: str) -> bool:
-        entry = self._ledger.get(uid)
-        return entry is not None and entry.state is State.PENDING and not entry.evictions
-
-    def _has_reason(self, uid: str, codes: frozenset[Code] | set[Code]) -> bool:
-        entry = self._ledger.get(uid)
-        return self._waits(uid) and entry is not None and entry.reason.code in codes
-
+# ---- The leader
 
 KIND: Final = "Job"
 _COUNTED: Final = frozenset({Code.UNDECIDED, Code.WAITING_TO_RECLAIM})
 """Reasons whose repetition changes the next plan."""
-
-SEEK_SECONDS: Final = 30.0
+_SEEK_SECONDS: Final = 30.0
 """The shortest time between two searches for migrations, as the controller's setting has it by default."""
-
 RETRY_SECONDS: Final = 1.0
 """The time until the controller plans again with a larger limit of the solver."""
-
 # A limit of wall time would make the result depend on the machine.
 _LIMITS: Final = SolverLimits(wall_seconds=1e6)
 
@@ -459,7 +236,7 @@ class SimulatedLeader:
         lowered = DeviceRows.of(self._cache).added(within)
         decided = plan(lowered, cache=self._cache)
         if decided.stats.get("rooms_sought"):
-            self._seek_at = now + SEEK_SECONDS
+            self._seek_at = now + _SEEK_SECONDS
         self._planning.reserved = decided.reserved
         planned = {each.uid: each for each in decided.planned}
         refusals = (*decided.pending, *beyond)
@@ -556,3 +333,218 @@ def _is_on(entry: Entry, node: str) -> bool:
 
 def _first(times: Iterable[float | None]) -> float | None:
     return min((time for time in times if time is not None), default=None)
+
+
+# ---- Idle reclaim
+
+EVERY_SECONDS: Final = 60.0
+"""The time between two evaluations, as the controller's setting has it by default."""
+_SCRAPE_SECONDS: Final = 30.0
+_WINDOW: Final = 120.0  # of recent use: four samples
+_FRESH_SECONDS: Final = 180.0
+_RECLAIMS: Final = (ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS)
+
+
+def reclaims(config: QueueConfig) -> bool:
+    """Whether a ClusterQueue evicts idle gangs."""
+    modes = {queue.idle_reclaim.mode for queue in config.cluster_queues.values()}
+    return not modes.isdisjoint(_RECLAIMS)
+
+
+class IdleGangs:
+    """Of one leader. Times are in unix seconds.
+
+    Attributes:
+        active: a ClusterQueue evicts idle gangs.
+        uses: the last evaluation of each quiet gang, by uid.
+    """
+
+    def __init__(
+        self, mirror: Mirror, planning: PlanningState, config: QueueConfig, begin: float
+    ) -> None:
+        """The parts of the leader; ``begin``: of the simulation."""
+        self.active = reclaims(config)
+        self.uses: Mapping[str, GangUse] = {}
+        self._mirror = mirror
+        self._ledger = planning.ledger
+        self._config = config
+        self._begin = begin
+        self._tracker = UseTracker(_SCRAPE_SECONDS)
+        self._idleness = Idleness(mirror, lambda: planning.ledger, planning.running, _FRESH_SECONDS)
+        self._due: dict[str, tuple[float, Run]] = {}
+        self._reclaimed: set[str] = set()
+
+    def since(self, entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> float | None:
+        """The start of the idle time of a gang that can be evicted as idle; None for each other gang."""
+        return self._idleness.since(entry, job, config, now)
+
+    def started(self, uid: str, run: Run, now: float) -> None:
+        """A gang works from now on."""
+        at = self._quiet_at(uid, run, now)
+        if self.active and at is not None and uid not in self._reclaimed:
+            self._due[uid] = (self._tick(at), run)
+
+    def stopped(self, uid: str) -> None:
+        """A gang does not work from now on. If it was idle, it is not evaluated again: otherwise a job could be evicted without limit."""
+        self._due.pop(uid, None)
+        use = self.uses.get(uid)
+        if use is not None and use.state is UseState.IDLE:
+            self._reclaimed.add(uid)
+
+    @property
+    def next_evaluation(self) -> float | None:
+        return min((at for at, _ in self._due.values()), default=None)
+
+    def evaluate(self, now: float) -> tuple[list[EntryChange], bool]:
+        """Evaluate the gangs that are due. Returns warnings and evictions, and whether plans can differ now."""
+        due = {uid: run for uid, (at, run) in self._due.items() if at <= now}
+        gangs = {uid: self._held(uid, run) for uid, run in due.items()}
+        listed = list(gangs.values())
+        recent = self._sample(due, now, _WINDOW)
+        windows = self._tracker.windows(listed, recent)
+        longer = {window: self._sample(due, now, window) for window in windows}
+        self.uses = self._tracker.judge(listed, recent, longer)
+        found = self._idleness.evaluated(self.uses, self._config, now)
+        changes = self._idleness.changes(self._config, now, ())
+        self._idleness.note(changes)
+        for uid, run in due.items():
+            self._again(uid, run, now)
+        return changes, found.plan_again or bool(changes)
+
+    def _again(self, uid: str, run: Run, now: float) -> None:
+        if uid not in self._due:
+            return
+        at = self._quiet_at(uid, run, now)
+        if at is None:
+            del self._due[uid]
+        else:
+            self._due[uid] = (self._tick(max(at, now + 1.0)), run)
+
+    def _quiet_at(self, uid: str, run: Run, now: float) -> float | None:
+        """From when its utilization can count as idle; None = never."""
+        entry, curve = self._ledger.get(uid), run.job.curve
+        if entry is None or curve is None or run.running_since is None:
+            return None
+        queue = self._config.cluster_queues.get(entry.cluster_queue)
+        if queue is None or queue.idle_reclaim.mode not in _RECLAIMS:
+            return None
+        rule, work = queue.idle_reclaim, run.work(now - self._begin)
+        quiet = curve.next_at_most(work, max(rule.idle_below, rule.active_above))
+        return None if quiet is None else now + quiet - work
+
+    def _tick(self, at: float) -> float:
+        """The first evaluation after a time: all gangs are evaluated at the same times."""
+        return self._begin + (floor((at - self._begin) / EVERY_SECONDS) + 1) * EVERY_SECONDS
+
+    def _held(self, uid: str, run: Run) -> HeldGang:
+        """The gang, with one pod for all: they have the same utilization."""
+        entry = self._ledger.get(uid)
+        assert entry is not None
+        assert run.running_since is not None
+        queue = self._config.cluster_queues[entry.cluster_queue]
+        rule = idle_rule(self._mirror.jobs.get(uid), queue, borrowing=False)
+        began = self._begin + run.running_since
+        pod = HeldPod(entry.namespace, entry.name, uid, run.job.gpus, began)
+        return HeldGang(uid, entry.attempt, entry.cluster_queue, rule, began, (pod,))
+
+    def _sample(self, runs: Mapping[str, Run], now: float, window: float) -> UtilizationSample:
+        pods = tuple(self._use(uid, run, now, window) for uid, run in runs.items())
+        gpus = sum(run.job.gpus for run in runs.values())
+        return UtilizationSample(now, window, window, gpus, pods)
+
+    def _use(self, uid: str, run: Run, now: float, window: float) -> PodUse:
+        entry, curve = self._ledger.get(uid), run.job.curve
+        assert entry is not None
+        assert curve is not None
+        end = run.work(now - self._begin)
+        begin = max(end - window, run.saved)
+        mean = curve.mean(max(end - EVERY_SECONDS, run.saved), end)
+        busy = curve.busy(begin, end)
+        return PodUse(
+            entry.namespace, entry.name, run.job.gpus, busy, mean, 1.0, 0.0, uid, profiled=True
+        )
+
+
+# ---- Submissions that no plan can start
+
+_REFUSED: Final = frozenset({Code.WAITING_FOR_QUOTA, Code.TOPOLOGY_PLACEMENT_FAILED})
+_IN_ORDER: Final = _REFUSED | {Code.WAITING_IN_ORDER}
+Place = tuple[int, float, str]
+"""Priority with the opposite sign, time queued, uid: a smaller one is earlier."""
+
+
+class BlockedSubmissions:
+    """The gangs of one leader that have not run, by the line in which the first refusal holds for all."""
+
+    def __init__(self, config: QueueConfig, ledger: Ledger) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._lines: dict[tuple[object, ...], list[tuple[Place, str]]] = {}
+        self._limits: dict[str, float] = {}
+
+    def add(
+        self,
+        entry: Entry,
+        podsets: tuple[PodSet, ...],
+        queue: ClusterQueue,
+        limit: float | None,
+    ) -> bool:
+        """Add a gang that was submitted. Returns whether a plan cannot start it.
+
+        ``limit``: of its execution time in seconds; None = it states none.
+        """
+        if self._config.reservations:
+            return False
+        strict = queue.strategy is QueueingStrategy.STRICT_FIFO
+        if strict and any(len(group.flavors) > 1 for group in queue.groups):
+            return False
+        equal = (entry.queue, entry.namespace, entry.priority, entry.user, podsets, limit is None)
+        line = self._lines.setdefault((queue.name,) if strict else equal, [])
+        while line and not self._waits(line[0][1]):
+            heappop(line)
+        place = (-entry.priority, entry.queue_order_time, entry.uid)
+        if limit is not None:
+            self._limits[entry.uid] = limit
+        blocked = bool(line) and line[0][0] < place and self._is_blocked(line, queue, limit)
+        heappush(line, (place, entry.uid))
+        return blocked
+
+    def forget(self, uid: str) -> None:
+        """Forget a gang that has ended."""
+        self._limits.pop(uid, None)
+
+    def _is_blocked(
+        self, line: list[tuple[Place, str]], queue: ClusterQueue, limit: float | None
+    ) -> bool:
+        """Whether a gang behind the first of these is refused."""
+        first = line[0][1]
+        cohort = self._config.backfill_cohort(queue)
+        backfill = queue.backfill if cohort is None else cohort.backfill
+        match queue.strategy:
+            case QueueingStrategy.STRICT_FIFO:
+                # A gang that a Budget holds lets gangs of other Budgets pass.
+                return self._has_reason(first, _REFUSED if self._config.budgets else _IN_ORDER)
+            case QueueingStrategy.BACKFILL if backfill is not None:
+                before = islice(
+                    (uid for _, uid in line if self._waits(uid)), backfill.planned_starts
+                )
+                if len(list(before)) < backfill.planned_starts:
+                    return False  # it gets a planned start
+                return self._has_reason(first, _REFUSED) or self._delays(line, limit)
+            case _:
+                return self._has_reason(first, _REFUSED)
+
+    def _delays(self, line: list[tuple[Place, str]], limit: float | None) -> bool:
+        """Whether an equal gang with no longer limit would delay a planned start."""
+        return limit is not None and any(
+            self._limits.get(uid, inf) <= limit and self._has_reason(uid, {Code.WOULD_DELAY})
+            for _, uid in line
+        )
+
+    def _waits(self, uid: str) -> bool:
+        entry = self._ledger.get(uid)
+        return entry is not None and entry.state is State.PENDING and not entry.evictions
+
+    def _has_reason(self, uid: str, codes: frozenset[Code] | set[Code]) -> bool:
+        entry = self._ledger.get(uid)
+        return self._waits(uid) and entry is not None and entry.reason.code in codes

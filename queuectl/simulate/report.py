@@ -19,12 +19,40 @@ from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import PlacementRule, Policy, Run, Sample, Scheduler, World
 from queuectl.simulate.trace import size_name
 
-_HOUR: Final = 3600.0
+# ---- One simulation
 
+
+def simulate(
+    setting: Setting, policy: Policy, progress: Callable[[World], None] = lambda _: None
+) -> PolicyOutcome:
+    """Run all jobs of the setting under a policy. The same input gives the same outcome.
+
+    ``progress``: is called after each instant.
+
+    Raises:
+        BadInput: the policy cannot serve this setting.
+    """
+    world = World(setting.free_gpus())
+    scheduler = _scheduler(setting, policy, world)
+    never_fit = [job for job in setting.jobs if scheduler.never_fits(job)]
+    larger = {job.rank for job in never_fit}
+    runs = [Run(job) for job in setting.jobs if job.rank not in larger]
+    world.run(runs, setting.events, scheduler, progress)
+    return outcome_of(policy.name, setting, runs, never_fit, world)
+
+
+def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
+    if policy.placement is PlacementRule.BEST_FIT:
+        return BestFit(setting, policy.order, world)
+    return Planned(setting, policy, world)
+
+
+# ---- Tables
+
+_HOUR: Final = 3600.0
 Row = tuple[str, ...]
 Table = tuple[str, Row, list[Row]]
 """Title, names of the columns, and rows. The first column is a name, the others are numbers."""
-
 _FIGURES: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
     ("JOBS", lambda f: f"{f.jobs:,}"),
     ("FINISHED", lambda f: f"{f.waits.finished:,}"),
@@ -37,14 +65,12 @@ _FIGURES: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
     ("EVICTIONS", lambda f: f"{f.evictions:,}"),
     ("LOST GPU-H", lambda f: f"{f.lost / _HOUR:,.1f}"),
 )
-
 _OF_CLUSTER: Final[tuple[tuple[str, Callable[[PolicyOutcome], str]], ...]] = (
     ("USED", lambda o: _percent(o.utilization)),
     ("FRAGMENTED", lambda o: _percent(o.fragmentation)),
     ("MAKESPAN H", lambda o: f"{o.total.makespan / _HOUR:,.1f}"),
     ("FAIRNESS", lambda o: _index(o.fairness)),
 )
-
 _OVER_TIME: Final = {
     "allocatedGpus": "ALLOCATED GPUS",
     "usedGpus": "USED GPUS",
@@ -80,7 +106,7 @@ def tables(outcomes: Sequence[PolicyOutcome]) -> list[Table]:
 
 def over_time_table(outcome: PolicyOutcome) -> Table:
     """Averages over intervals of time."""
-    columns = over_time(outcome, _INTERVALS)
+    columns = _over_time(outcome, _INTERVALS)
     ends = columns.pop("untilSeconds")
     rows = [
         (f"{end / _HOUR:,.1f}", *(f"{values[at]:,.1f}" for values in columns.values()))
@@ -126,7 +152,6 @@ _STEPS: Final = (1, 2, 5, 10)
 _DAY: Final = 24 * _HOUR
 _LONG: Final = 3 * _DAY  # a longer axis is in days
 _COLORS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
-
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 96rem; padding: 0 1rem; color: #1f2937; }
 table { border-collapse: collapse; margin-bottom: 1.5rem; font-variant-numeric: tabular-nums; }
@@ -138,7 +163,6 @@ svg .grid { stroke: #e5e7eb; }
 svg .line { fill: none; stroke-width: 1.5; }
 .wide { overflow-x: auto; }
 """
-
 _Curve = list[tuple[float, float]]
 
 
@@ -178,10 +202,10 @@ def _plots(outcomes: Sequence[PolicyOutcome]) -> Iterator[str]:
     for title, quantity, applies in plots:
         curves = [(o.policy, series(o.samples, quantity, _POINTS)) for o in outcomes if applies(o)]
         if curves:
-            yield f"<h2>{title}</h2>\n{plot(title, curves)}\n"
+            yield f"<h2>{title}</h2>\n{_plot(title, curves)}\n"
 
 
-def plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:
+def _plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:
     """An SVG picture of named curves over time: (seconds, value)."""
     points = [point for _, curve in curves for point in curve]
     until = max((time for time, _ in points), default=0.0) or 1.0
@@ -233,36 +257,9 @@ def _scale(most: float) -> tuple[float, float]:
     return step * max(1, -int(-most // step)), step
 
 
-# ---- One simulation
+# ---- JSON and CSV
 
-
-def simulate(
-    setting: Setting, policy: Policy, progress: Callable[[World], None] = lambda _: None
-) -> PolicyOutcome:
-    """Run all jobs of the setting under a policy. The same input gives the same outcome.
-
-    ``progress``: is called after each instant.
-
-    Raises:
-        BadInput: the policy cannot serve this setting.
-    """
-    world = World(setting.free_gpus())
-    scheduler = _scheduler(setting, policy, world)
-    never_fit = [job for job in setting.jobs if scheduler.never_fits(job)]
-    larger = {job.rank for job in never_fit}
-    runs = [Run(job) for job in setting.jobs if job.rank not in larger]
-    world.run(runs, setting.events, scheduler, progress)
-    return outcome_of(policy.name, setting, runs, never_fit, world)
-
-
-def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
-    if policy.placement is PlacementRule.BEST_FIT:
-        return BestFit(setting, policy.order, world)
-    return Planned(setting, policy, world)
-
-
-POINTS: Final = 100
-
+_EXPORTED_POINTS: Final = 100
 Record = dict[str, Any]
 
 
@@ -277,7 +274,7 @@ def document(outcome: PolicyOutcome) -> Record:
         **_of_cluster(outcome),
         "byQueue": by_queue,
         "bySize": by_size,
-        "overTime": over_time(outcome),
+        "overTime": _over_time(outcome),
     }
 
 
@@ -290,7 +287,7 @@ def over_time_csv(outcomes: Sequence[PolicyOutcome]) -> str:
     """A line for each policy and interval of time, with averages."""
     lines: list[Record] = []
     for outcome in outcomes:
-        columns = over_time(outcome)
+        columns = _over_time(outcome)
         lines += [
             {"policy": outcome.policy, **dict(zip(columns, values, strict=True))}
             for values in zip(*columns.values(), strict=True)
@@ -298,7 +295,7 @@ def over_time_csv(outcomes: Sequence[PolicyOutcome]) -> str:
     return _csv(lines)
 
 
-def over_time(outcome: PolicyOutcome, points: int = POINTS) -> dict[str, list[float]]:
+def _over_time(outcome: PolicyOutcome, points: int = _EXPORTED_POINTS) -> dict[str, list[float]]:
     """Averages over equal intervals of time: a list for each quantity, and the ends of the intervals in seconds.
 
     Utilization is absent if that of no job is known, and fragmentation if the nodes of a gang are not known.

@@ -1,13 +1,7 @@
 """The discrete-event simulation of jobs under one policy.
 
-One job in a simulation: when it waits, when it runs, and the work that it loses.
-
-The policies that a simulation can compare.
-
-The discrete-event simulation: time jumps from one event to the next, and a scheduler decides after the events of each instant.
-
-At one instant jobs end first, then utilization changes, then nodes fail and recover, then alarms of the scheduler ring, then jobs are
-submitted.
+Time jumps from one event to the next, and a scheduler decides after the events of each instant. At one instant jobs end first, then
+utilization changes, then nodes fail and recover, then alarms of the scheduler ring, then jobs are submitted.
 """
 
 from __future__ import annotations
@@ -21,6 +15,8 @@ from typing import Protocol, TypeAlias
 from queuectl.planner.backfill.timeline import Agenda
 from queuectl.simulate.free_gpus import FreeGpus, Placed
 from queuectl.simulate.trace import NodeEvent, TraceJob
+
+# ---- Jobs
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +121,9 @@ class Run:
         self.held_since = None
 
 
+# ---- Policies
+
+
 class Order(StrEnum):
     """The strategy of the queues. SJF exists in simulations only: the job with the shortest declared run time is first."""
 
@@ -164,6 +163,9 @@ class Policy:
     @property
     def name(self) -> str:
         return "as configured" if self.order is None else str(self.order)
+
+
+# ---- Time
 
 
 class Phase(IntEnum):

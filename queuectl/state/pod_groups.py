@@ -1,8 +1,6 @@
-"""Workloads that consist of pods alone, and the requests of existing pods.
+"""Workloads that consist of pods alone, by name, and the requests of the pods of a job.
 
-Workloads that consist of pods alone, by name, and the requests of the pods of a job.
-
-Pods that request more than planned when they are created: webhooks have changed them. The next start is planned with their requests.
+Webhooks can change pods, so that they request more than planned when they are created. The next start is planned with their requests.
 """
 
 from __future__ import annotations
@@ -238,6 +236,9 @@ def under(job: JobRecord, around: PodAdmission) -> JobRecord:
     if podsets == job.podsets and forbidden == job.forbidden:
         return job
     return replace(job, podsets=podsets, forbidden=forbidden)
+
+
+# ---- Pods that are larger than planned
 
 
 class LargerPods:

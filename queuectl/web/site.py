@@ -1,10 +1,7 @@
 """The common parts of all pages: sources, rights of the caller, and rendering.
 
-The view of the cluster for the pages: the snapshot with the quota use, which REST does not show.
-
-The rights of the caller, checked once per page. The pages show nothing else.
-
-The sources, the rights of the caller and the rendering that all pages share.
+The rights are checked once per page, and the pages show nothing else. The sources include the snapshot with the quota use, which REST
+does not show.
 """
 
 from __future__ import annotations
@@ -38,6 +35,8 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
+
+# ---- Sources and rights
 
 
 class DashboardClusterReader(Protocol):
@@ -133,6 +132,8 @@ async def access_of(
         config=queues or local_queues,
     )
 
+
+# ---- Rendering
 
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")

@@ -17,7 +17,8 @@ from aiohttp.test_utils import TestServer
 
 from queuectl.cluster import connection
 from queuectl.cluster.client import Api
-from queuectl.cluster.connection import Connection, load_incluster_config
+from queuectl.cluster.connection import Connection
+from queuectl.cluster.library import load_incluster_config
 from queuectl.domain.errors import BadInput
 from tests.cluster.test_client import kubeconfig
 from tests.support.tls import write_certificate
@@ -47,7 +48,7 @@ def test_no_generated_model_and_no_generated_call_is_imported() -> None:
 def test_a_library_that_was_imported_before_is_kept() -> None:
     code = """
 from kubernetes_asyncio import client
-import queuectl.cluster.connection as ours
+import queuectl.cluster.library as ours
 print(ours.ApiClient is client.ApiClient, ours.Configuration is client.Configuration, client.V1Job.__name__)
 """
     assert after(code).split() == ["True", "True", "V1Job"]

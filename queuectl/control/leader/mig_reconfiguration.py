@@ -22,9 +22,9 @@ from queuectl.domain.mig import CONFIG, STATE, MigMode, applied, choices, geomet
 from queuectl.domain.mig_reconfiguration import MigPhase, MigReconfiguration
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.words import format_time
 from queuectl.lifecycle.mig_reconfiguration import GpuUse, MigGroup, MigResult, MigStep, step
 from queuectl.objects.kubernetes.mig_reconfiguration import mig_patch
-from queuectl.objects.times import format_time
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.explain import MigScope
 from queuectl.state.mig_reconfiguration import (

@@ -1,11 +1,8 @@
-"""Configuration documents as a QueueConfig, and whether it lets a workload be planned.
-
-Parses configuration objects of queuectl and of Kueue into a QueueConfig.
+"""Parses configuration objects of queuectl and of Kueue into a QueueConfig, which states whether a workload can be planned.
 
 :func:`validate` is for one object over REST, :func:`build` for the objects in the database; files use both. An unknown field is an
-error. A known field that is not supported is a warning. Server metadata and status are ignored.
-
-Whether a workload can be planned: the reasons of its queues and namespace, which do not depend on capacity.
+error. A known field that is not supported is a warning. Server metadata and status are ignored. The reasons for which a workload is not
+planned are those of its queues and namespace, and do not depend on capacity.
 """
 
 from __future__ import annotations
@@ -62,6 +59,8 @@ from queuectl.objects.documents import Document, as_document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.keys import MAX_EXECUTION
 from queuectl.objects.names import is_name
+
+# ---- Parsing
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -317,6 +316,9 @@ def _with_checks(queue: ClusterQueue, checks: Mapping[str, AdmissionCheck]) -> C
         return queue
     rules = (replace(rule, provisions=rule.name in makers) for rule in queue.admission_checks)
     return replace(queue, admission_checks=tuple(rules))
+
+
+# ---- Admissibility
 
 
 def _in_line(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:

@@ -17,7 +17,8 @@ from queuectl.domain.mig_reconfiguration import (
     MigReconfiguration,
 )
 from queuectl.domain.records import NodeRecord
-from queuectl.objects.times import format_time, parse_time
+from queuectl.domain.words import format_time
+from queuectl.objects.times import parse_time
 
 
 class _Geometry(msgspec.Struct):
