@@ -68,8 +68,8 @@ class EmbeddedServer:
     """One embedded server. You can start and stop it repeatedly, or use it as an asynchronous context.
 
     Args:
-        directory: of the server; None takes :func:`queuectl.db.embedded.default_directory`.
-        binaries: None takes :func:`queuectl.db.embedded.find_binaries`.
+        directory: of the server; None takes :func:`default_directory`.
+        binaries: None takes :func:`find_binaries`.
         durable: False loses data in a crash of the machine, but not of the server; for tests only.
         settings: further settings of postgresql.conf.
         timeout: seconds for a start, with crash recovery.

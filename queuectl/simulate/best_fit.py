@@ -155,15 +155,15 @@ class BestFit:
         self._due: set[int] = set()  # ids of the pools in which something has changed
 
     def never_fits(self, job: TraceJob) -> bool:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         return self._queue_of[job.queue].never_fits(job)
 
     def submitted(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         self._wait(run)
 
     def ended(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         self._free(run)
 
     def node_changed(self, event: NodeEvent) -> None:
@@ -176,7 +176,7 @@ class BestFit:
                 self._evict_from(pool, event.node)
 
     def decide(self) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         for queue in self._queues.values():
             if id(queue.pool) in self._due:
                 queue.start(self._world)

@@ -270,7 +270,7 @@ def build(
 
 
 def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
-    """The same for parsed objects. It ignores the parents of Cohorts in cycles, see :func:`tangled`."""
+    """The same for parsed objects. It ignores the parents of Cohorts in cycles, see :func:`circular_cohorts`."""
     parts: dict[str, dict[Any, Any]] = {kind: {} for kind in BY_KIND}
     for one in objects:
         parts[one.kind][one.key] = one.content

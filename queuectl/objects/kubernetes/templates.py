@@ -2,7 +2,7 @@
 
 A pin chooses the node before kube-scheduler. Constraints that kube-scheduler evaluates against *other pods* are therefore refused,
 because their pods would fail as Unschedulable again and again: required pod (anti-)affinity, hard topology spread, host ports, a
-preset nodeName. Resource claims are only named here; :mod:`queuectl.domain.pod_claims` finds the devices.
+preset nodeName. Resource claims are only named here; :mod:`queuectl.domain.devices` finds the devices.
 
 Volumes are allowed. A template does not show whether the volume of a claim is tied to some nodes, and most training jobs mount a
 shared file system that is not. If it is, kube-scheduler refuses the pin, the start of the gang fails, and the node is
