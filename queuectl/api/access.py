@@ -1,12 +1,8 @@
 """Access of one request: the rights that it needs, and the names that its answer shows.
 
-Rights that a request needs before its route runs.
-
 Every route names its rights: by :meth:`Guard.needs` if the path contains namespace and name, and by :meth:`Guard.require` if
 the namespace is known only after the object is read. The middleware has determined the caller from token or session; a route
-reads neither.
-
-Which names of gangs a caller of the API sees, by its rights; the redaction itself is in :mod:`queuectl.domain.redaction`.
+reads neither. :mod:`queuectl.domain.redaction` leaves out the names of gangs that the caller is not allowed to see.
 """
 
 from __future__ import annotations
@@ -26,14 +22,15 @@ from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 
 ANONYMOUS: Final = Caller("unauthenticated caller")
 """The caller of each request without authentication, on loopback."""
+
+# ---- Rights
+
 _KEY: Final = "queuectl.caller"
 _KNOWN: Final = "queuectl.known"
 _AT_ONCE: Final = 8  # namespaces asked for by one request: others have questions, too
-
 MOST_REVIEWS: Final = 500
 """Questions about rights for one request: one for each namespace, or each object, that it names."""
 _TOO_MANY: Final = f"these documents need more than {MOST_REVIEWS} access reviews: send fewer at once, or have the right to all of a kind"
-
 Visible = Collection[str] | None
 """Namespaces whose workloads a caller may list; None = all."""
 
@@ -193,6 +190,9 @@ class Guard:
     async def may(self, request: Request, right: Right) -> bool:
         """Whether the caller has this right."""
         return self._rights is None or await self._rights.may(caller_of(request), right)
+
+
+# ---- Names of gangs
 
 
 def redactor_for(

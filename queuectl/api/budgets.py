@@ -101,7 +101,7 @@ async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopU
     stored = await store.get_config(key)
     if stored is None:
         raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
-    budget = read(stored.document).value
+    budget = read(stored.document).content
     month = body.month or budget.month(time.time()).name
     for number in range(1, _TRIES + await _known(store, key.name, month)):
         name = f"{key.name}-{month}-{number}"
@@ -125,7 +125,7 @@ async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopU
         except Conflict:
             continue  # the name is taken
         record_change(request, f"created {name}: {body.gpu_hours} GPU-hours; reason: {body.reason}")
-        return top_up_view(read(document).value)
+        return top_up_view(read(document).content)
     raise ApiProblem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
 
 

@@ -1,13 +1,7 @@
 """Connections of the server: how many the process can have, their time limits, and which one is closed to make room.
 
-File descriptors of the process: as many as the system allows, and some that no connection of a client uses.
-
-The HTTP protocol of one connection, with the time limits that uvicorn lacks.
-
 uvicorn limits only the pause between two requests, and each received byte ends that timer. Here the head and the body of a request
-have deadlines that no byte extends, also before the first request, and a client that does not read its answer has one, too.
-
-The open connections of a server: how many each client has, and which one is closed to make room.
+have deadlines that no byte extends, also before the first request, and a client that does not read its answer has one as well.
 
 A connection belongs to the address of its peer, and to the caller of its last request once that has valid credentials. A new one is not
 refused for want of room while another one waits for its client: the connection that waits longest is closed, of the owner with the most
@@ -33,123 +27,11 @@ from uvicorn.server import ServerState
 
 from queuectl.domain.pacing import Buckets
 
-RESERVED: Final = 512
-"""For the database, the API server of the cluster, files, health and metrics."""
-_MOST: Final = 65_536
-"""Enough for all connections; some systems allow a billion."""
-_LEAST: Final = 64
-"""Connections that are allowed in any case."""
+# ---- Open connections of all clients
 
-
-def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard limit. Returns the limit in force."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return _MOST if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
-
-
-def connections_within(limit: int, most: int) -> int:
-    """The number of connections for which the limit of open files has room, at most ``most``."""
-    return min(most, max(limit - RESERVED, _LEAST))
-
-
-class RequestPhase(Enum):
-    """Where a connection is in its current request. The server waits for the client in each of them but ANSWER."""
-
-    HEAD = auto()
-    BODY = auto()
-    ANSWER = auto()
-    IDLE = auto()
-
-
-class BoundedProtocol(H11Protocol):
-    """Closes a connection whose client is too slow."""
-
-    def __init__(
-        self, config: uvicorn.Config, state: ServerState, connection: OpenConnection
-    ) -> None:
-        super().__init__(config, state, {KEY: connection})
-        self._connection = connection
-        self._limits = connection.connections.limits
-        self._phase = RequestPhase.IDLE
-        self._deadline: asyncio.TimerHandle | None = None
-        self._reading: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Wait for the first request."""
-        super().connection_made(transport)
-        self._connection.abort = transport.abort
-        self._enter(RequestPhase.HEAD)
-
-    def data_received(self, data: bytes) -> None:
-        """Read a part of a request."""
-        super().data_received(data)
-        self._follow()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        self._follow()
-
-    def pause_writing(self) -> None:
-        """Give the client a time limit to read."""
-        super().pause_writing()
-        self._connection.waits(for_client=True)
-        self._reading = self.loop.call_later(
-            self._limits.reading_seconds, self._connection.close, Closed.READING
-        )
-
-    def resume_writing(self) -> None:
-        """Continue, because the client reads."""
-        super().resume_writing()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-            self._connection.waits(for_client=self._phase is not RequestPhase.ANSWER)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the timers."""
-        self._connection.connections.remove(self._connection)
-        for timer in (self._deadline, self._reading):
-            if timer is not None:
-                timer.cancel()
-        super().connection_lost(exc)
-
-    def _follow(self) -> None:
-        """Compare the phase with what has been received."""
-        state = self.conn.their_state
-        if state is h11.SEND_BODY:
-            phase = RequestPhase.BODY
-        elif state is not h11.IDLE:
-            phase = RequestPhase.ANSWER
-        elif self._phase is RequestPhase.HEAD or self.conn.trailing_data[0]:
-            phase = RequestPhase.HEAD
-        else:
-            phase = RequestPhase.IDLE
-        if phase is not self._phase:
-            self._enter(phase)
-
-    def _enter(self, phase: RequestPhase) -> None:
-        self._phase = phase
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        seconds, reason = {
-            RequestPhase.HEAD: (self._limits.head_seconds, Closed.HEAD),
-            RequestPhase.BODY: (self._limits.body_seconds, Closed.BODY),
-        }.get(phase, (0.0, None))
-        if reason is not None:
-            self._deadline = self.loop.call_later(seconds, self._connection.close, reason)
-        self._connection.waits(for_client=phase is not RequestPhase.ANSWER)
-
-
-KEY: Final = "queuectl.connection"
+_KEY: Final = "queuectl.connection"
 """Key of the connection in the state of an ASGI scope."""
 _LOG_SECONDS: Final = 1.0  # between two lines
-
 _log = structlog.get_logger(source="queuectl.api")
 
 
@@ -373,5 +255,123 @@ class OpenConnections:
 
 def connection_of(scope: Any) -> OpenConnection | None:
     """The connection of a request; None where no server of queuectl received it."""
-    found: OpenConnection | None = scope.get("state", {}).get(KEY)
+    found: OpenConnection | None = scope.get("state", {}).get(_KEY)
     return found
+
+
+# ---- Protocol and deadlines of one connection
+
+
+class RequestPhase(Enum):
+    """Where a connection is in its current request. The server waits for the client in each of them but ANSWER."""
+
+    HEAD = auto()
+    BODY = auto()
+    ANSWER = auto()
+    IDLE = auto()
+
+
+class BoundedProtocol(H11Protocol):
+    """Closes a connection whose client is too slow."""
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, connection: OpenConnection
+    ) -> None:
+        super().__init__(config, state, {_KEY: connection})
+        self._connection = connection
+        self._limits = connection.connections.limits
+        self._phase = RequestPhase.IDLE
+        self._deadline: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._connection.abort = transport.abort
+        self._enter(RequestPhase.HEAD)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        self._follow()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._follow()
+
+    def pause_writing(self) -> None:
+        """Give the client a time limit to read."""
+        super().pause_writing()
+        self._connection.waits(for_client=True)
+        self._reading = self.loop.call_later(
+            self._limits.reading_seconds, self._connection.close, Closed.READING
+        )
+
+    def resume_writing(self) -> None:
+        """Continue, because the client reads."""
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+            self._connection.waits(for_client=self._phase is not RequestPhase.ANSWER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the timers."""
+        self._connection.connections.remove(self._connection)
+        for timer in (self._deadline, self._reading):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def _follow(self) -> None:
+        """Compare the phase with what has been received."""
+        state = self.conn.their_state
+        if state is h11.SEND_BODY:
+            phase = RequestPhase.BODY
+        elif state is not h11.IDLE:
+            phase = RequestPhase.ANSWER
+        elif self._phase is RequestPhase.HEAD or self.conn.trailing_data[0]:
+            phase = RequestPhase.HEAD
+        else:
+            phase = RequestPhase.IDLE
+        if phase is not self._phase:
+            self._enter(phase)
+
+    def _enter(self, phase: RequestPhase) -> None:
+        self._phase = phase
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        seconds, reason = {
+            RequestPhase.HEAD: (self._limits.head_seconds, Closed.HEAD),
+            RequestPhase.BODY: (self._limits.body_seconds, Closed.BODY),
+        }.get(phase, (0.0, None))
+        if reason is not None:
+            self._deadline = self.loop.call_later(seconds, self._connection.close, reason)
+        self._connection.waits(for_client=phase is not RequestPhase.ANSWER)
+
+
+# ---- File descriptors of the process
+
+RESERVED: Final = 512
+"""For the database, the API server of the cluster, files, health and metrics."""
+_MOST: Final = 65_536
+"""Enough for all connections; some systems allow a billion."""
+_LEAST: Final = 64
+"""Connections that are allowed in any case."""
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open files to the hard limit. Returns the limit in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _MOST if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def connections_within(limit: int, most: int) -> int:
+    """The number of connections for which the limit of open files has room, at most ``most``."""
+    return min(most, max(limit - RESERVED, _LEAST))

@@ -1,8 +1,4 @@
-"""The event stream: lines of history, read once for all streams, and their encoding.
-
-The event stream: its data and its encoding (server-sent events, HTML §9.2).
-
-New lines of history, read once for all streams of this process.
+"""The event stream: new lines of history, read once for all streams of this process, as server-sent events (HTML §9.2).
 
 One task waits for a notification of new lines, and reads them. They stay in a window, from which each stream reads at its own speed. A
 stream reads lines that are older than the window from the database, to catch up after a pause. There is no buffer for each stream, so
@@ -31,76 +27,12 @@ from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.queries import LONGEST_PAGE, HistoryLine
 from queuectl.domain.redaction import namespaces_in
 
-RETRY_MILLISECONDS: Final = 2000  # after which a browser reconnects
+# ---- The feed
 
-
-class EventView(HistoryView):
-    """The data of a `step`: one committed step of one workload."""
-
-    uid: str
-    kind: str
-    namespace: str
-    name: str
-    cluster_queue: str = Field(description="Current LocalQueue of the workload; empty without one.")
-    epoch: int = Field(description="Epoch of the leader; cycle numbers are for each epoch.")
-
-
-def event_view(line: HistoryLine) -> EventView:
-    """One step of one workload."""
-    return EventView(
-        **dict(history_view(line)),
-        uid=line.uid,
-        kind=line.kind,
-        namespace=line.namespace,
-        name=line.name,
-        cluster_queue=line.cluster_queue,
-        epoch=line.epoch,
-    )
-
-
-def opening(position: int) -> str:
-    """The first message: the id of the start, so that a stream that breaks before the first line loses none."""
-    return f"retry: {RETRY_MILLISECONDS}\nid: {position}\n\n"
-
-
-def step(number: int, text: str) -> str:
-    """One line of history; ``text`` is JSON."""
-    return f"id: {number}\nevent: step\ndata: {text}\n\n"
-
-
-def heartbeat(position: int) -> str:
-    """A comment that keeps proxies from closing the stream, and advances its id past lines that do not match."""
-    return f": alive\nid: {position}\n\n"
-
-
-def cut(position: int) -> str:
-    """The last message to a client that is too slow."""
-    reason = "the client reads events more slowly than they arrive; reconnect with this id as Last-Event-ID"
-    return _special("cut", position, reason)
-
-
-def signed_out(position: int) -> str:
-    """The last message to a client whose credentials are no longer valid."""
-    reason = "your session or token has ended; ask again with this id as Last-Event-ID and new credentials"
-    return _special("cut", position, reason)
-
-
-def reset(position: int) -> str:
-    """History is shorter than it was: the database was restored from a backup."""
-    reason = "the database was restored from a backup: read again whatever you keep"
-    return _special("reset", position, reason)
-
-
-def _special(event: str, position: int, reason: str) -> str:
-    data = json.dumps({"after": position, "reason": reason})
-    return f"id: {position}\nevent: {event}\ndata: {data}\n\n"
-
-
-WINDOW: Final = 4096  # lines kept at least
+_WINDOW: Final = 4096  # lines kept at least
 RETRY_SECONDS: Final = 1.0
-LONGEST_PAUSE: Final = 1.0  # seconds after a page; a stream ends after it at the latest
-REPLAY_SHARE: Final = 0.25  # largest part of the time in which older lines are read
-
+_LONGEST_PAUSE: Final = 1.0  # seconds after a page; a stream ends after it at the latest
+_REPLAY_SHARE: Final = 0.25  # largest part of the time in which older lines are read
 _id_of: Final = attrgetter("id")
 _log = structlog.get_logger(source="queuectl.api")
 
@@ -124,7 +56,7 @@ class EventFeed:
         restored: the number of times that history was shorter than before.
     """
 
-    def __init__(self, store: ApiStore, window: int = WINDOW) -> None:
+    def __init__(self, store: ApiStore, window: int = _WINDOW) -> None:
         """``window``: lines kept at least; twice as many at most."""
         self._store = store
         self._size = window
@@ -194,8 +126,8 @@ class EventFeed:
             began = clock()
             page = await self._store.history(None, after, LONGEST_PAGE)
             lines = tuple([feed_line(line) for line in page])
-            pause = (clock() - began) * (1.0 - REPLAY_SHARE) / REPLAY_SHARE
-            await asyncio.sleep(min(pause, LONGEST_PAUSE))
+            pause = (clock() - began) * (1.0 - _REPLAY_SHARE) / _REPLAY_SHARE
+            await asyncio.sleep(min(pause, _LONGEST_PAUSE))
         return lines
 
     async def _read(self) -> None:
@@ -237,3 +169,70 @@ def feed_line(line: HistoryLine) -> FeedLine:
     """The encoding of a line."""
     data = event_view(line).model_dump_json(by_alias=True)
     return FeedLine(line.id, line, data, namespaces_in(line.reason))
+
+
+# ---- Encoding
+
+_RETRY_MILLISECONDS: Final = 2000  # after which a browser reconnects
+
+
+class EventView(HistoryView):
+    """The data of a `step`: one committed step of one workload."""
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    cluster_queue: str = Field(description="Current LocalQueue of the workload; empty without one.")
+    epoch: int = Field(description="Epoch of the leader; cycle numbers are for each epoch.")
+
+
+def event_view(line: HistoryLine) -> EventView:
+    """One step of one workload."""
+    return EventView(
+        **dict(history_view(line)),
+        uid=line.uid,
+        kind=line.kind,
+        namespace=line.namespace,
+        name=line.name,
+        cluster_queue=line.cluster_queue,
+        epoch=line.epoch,
+    )
+
+
+def opening(position: int) -> str:
+    """The first message: the id of the start, so that a stream that breaks before the first line loses none."""
+    return f"retry: {_RETRY_MILLISECONDS}\nid: {position}\n\n"
+
+
+def step(number: int, text: str) -> str:
+    """One line of history; ``text`` is JSON."""
+    return f"id: {number}\nevent: step\ndata: {text}\n\n"
+
+
+def heartbeat(position: int) -> str:
+    """A comment that keeps proxies from closing the stream, and advances its id past lines that do not match."""
+    return f": alive\nid: {position}\n\n"
+
+
+def cut(position: int) -> str:
+    """The last message to a client that is too slow."""
+    reason = "the client reads events more slowly than they arrive; reconnect with this id as Last-Event-ID"
+    return _special("cut", position, reason)
+
+
+def signed_out(position: int) -> str:
+    """The last message to a client whose credentials are no longer valid."""
+    reason = "your session or token has ended; ask again with this id as Last-Event-ID and new credentials"
+    return _special("cut", position, reason)
+
+
+def reset(position: int) -> str:
+    """History is shorter than it was: the database was restored from a backup."""
+    reason = "the database was restored from a backup: read again whatever you keep"
+    return _special("reset", position, reason)
+
+
+def _special(event: str, position: int, reason: str) -> str:
+    data = json.dumps({"after": position, "reason": reason})
+    return f"id: {position}\nevent: {event}\ndata: {data}\n\n"

@@ -1,8 +1,7 @@
 """Parameters, cursors and preconditions of requests.
 
-The parameters of paths and queries, with limits: an invalid name never reaches the database. And the cursors of lists.
-
-ETags, ``If-Match`` and ``If-None-Match`` (RFC 9110 §13), for concurrent edits of one object.
+Parameters of paths and queries have limits: an invalid name never reaches the database. The preconditions are ETags, ``If-Match`` and
+``If-None-Match`` (RFC 9110 §13), for concurrent edits of one object.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ WORKLOAD: Final = rf"{NAME.removesuffix('$')}(_[0-9]{{1,3}})?$"
 """A job, or an index of an array."""
 _KIND: Final = r"^[A-Za-z]{1,63}$"
 UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
-
 Name = Annotated[str, Path(pattern=NAME, description="Name of the object.")]
 Namespace = Annotated[str, Path(pattern=NAME, description="Namespace of the object.")]
 WorkloadName = Annotated[
@@ -36,7 +34,6 @@ WorkloadName = Annotated[
 ]
 Number = Annotated[int, Path(ge=1, lt=1 << 63, description="The `id` of the record.")]
 Uid = Annotated[str, Path(pattern=UID, description="UID of the job (`metadata.uid`).")]
-
 OfNamespace = Annotated[str | None, Query(alias="namespace", pattern=NAME)]
 OfQueue = Annotated[
     str | None, Query(alias="queue", pattern=NAME, description="Only workloads of this LocalQueue.")
@@ -77,11 +74,9 @@ Before = Annotated[
     int | None, Query(ge=1, lt=1 << 63, description="`nextBefore` of the previous page.")
 ]
 After = Annotated[int, Query(ge=0, lt=1 << 63, description="Only lines after this `id`.")]
-
 DryRun = Annotated[
     bool, Query(alias="dry_run", description="Check and compare only. Nothing is stored.")
 ]
-
 IfMatch = Annotated[
     str | None,
     Header(description="Change the object only if it has this ETag; `*` = only if it exists."),
@@ -126,6 +121,8 @@ def name_before(cursor: str | None) -> str:
         reason = f"cursor {cursor!r} is not one this server gave out"
         raise wrong_parameter("cursor", reason) from error
 
+
+# ---- Preconditions
 
 _TAG: Final = re.compile(r'(W/)?"([^"]*)"')
 _LIST: Final = re.compile(r'\s*(?:W/)?"[^"]*"\s*(?:,\s*(?:W/)?"[^"]*"\s*)*')

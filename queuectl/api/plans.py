@@ -1,8 +1,7 @@
 """What-if plans: the manifests of a question, its requests and its results.
 
-Manifests in the body of a what-if question: one text with jobs and configuration objects, sorted into the two lists.
-
-What-if plans: requests and results. The names of gangs that the caller is not allowed to see are left out.
+Manifests in the body are one text with jobs and configuration objects, which is sorted into the two lists of the question. The
+results leave out the names of gangs that the caller is not allowed to see.
 """
 
 from __future__ import annotations
@@ -42,41 +41,11 @@ from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.configuration.queue_config import is_config
 from queuectl.objects.documents import documents_of
 
-_FIELD: Final = "manifests"
-
-
-def with_manifests(body: PlanBody) -> PlanBody:
-    """The question with the documents of ``manifests`` in ``submit`` and ``config``.
-
-    Raises:
-        Problem: the text is not YAML, has too many values, or holds too many documents.
-        DocumentError: a document is not an object.
-    """
-    documents = documents_of(_values(body.manifests), _FIELD, plain=True)
-    submit, config = list(body.submit), list(body.config)
-    for document in documents:
-        (config if is_config(document) else submit).append(document.body)
-    for found, most, what in (
-        (submit, MOST_JOBS, "jobs"),
-        (config, MOST_OBJECTS, "configuration objects"),
-    ):
-        if len(found) > most:
-            reason = f"{len(found)} {what}; at most {most} can be tried out together"
-            raise wrong_members([{"field": _FIELD, "reason": reason}])
-    return body.model_copy(update={"submit": submit, "config": config, _FIELD: ""})
-
-
-def _values(text: str) -> list[Any]:
-    """A JSON list counts as that many documents."""
-    values: list[Any] = []
-    for value in read_yaml_stream(text.encode()):
-        values += value if isinstance(value, list) else [value]
-    return values
-
+# ---- Bodies of requests and answers
 
 MOST_WAITING: Final = 200  # listed gangs that stay pending
-MOST_JOBS: Final = 100  # submitted in one request
-MOST_OBJECTS: Final = 1000  # configuration objects in one request
+_MOST_JOBS: Final = 100  # submitted in one request
+_MOST_OBJECTS: Final = 1000  # configuration objects in one request
 _Named = Annotated[str, Field(pattern=NAME)]
 
 
@@ -99,10 +68,10 @@ class PlanBody(View):
     """The changes, which apply together; without any, the result is the current plan."""
 
     submit: list[dict[str, Any]] = Field(
-        default=[], max_length=MOST_JOBS, description="Jobs to submit, as in a manifest."
+        default=[], max_length=_MOST_JOBS, description="Jobs to submit, as in a manifest."
     )
     config: list[dict[str, Any]] = Field(
-        default=[], max_length=MOST_OBJECTS, description="Configuration objects to apply."
+        default=[], max_length=_MOST_OBJECTS, description="Configuration objects to apply."
     )
     manifests: str = Field(
         default="",
@@ -360,3 +329,37 @@ def _cost(cost: Cost | None) -> CostView | None:
     return CostView(
         priority=cost.priority, lost_gpu_seconds=cost.lost_work, gpus=rounded(cost.gpus)
     )
+
+
+# ---- Manifests
+
+_FIELD: Final = "manifests"
+
+
+def with_manifests(body: PlanBody) -> PlanBody:
+    """The question with the documents of ``manifests`` in ``submit`` and ``config``.
+
+    Raises:
+        Problem: the text is not YAML, has too many values, or holds too many documents.
+        DocumentError: a document is not an object.
+    """
+    documents = documents_of(_values(body.manifests), _FIELD, plain=True)
+    submit, config = list(body.submit), list(body.config)
+    for document in documents:
+        (config if is_config(document) else submit).append(document.body)
+    for found, most, what in (
+        (submit, _MOST_JOBS, "jobs"),
+        (config, _MOST_OBJECTS, "configuration objects"),
+    ):
+        if len(found) > most:
+            reason = f"{len(found)} {what}; at most {most} can be tried out together"
+            raise wrong_members([{"field": _FIELD, "reason": reason}])
+    return body.model_copy(update={"submit": submit, "config": config, _FIELD: ""})
+
+
+def _values(text: str) -> list[Any]:
+    """A JSON list counts as that many documents."""
+    values: list[Any] = []
+    for value in read_yaml_stream(text.encode()):
+        values += value if isinstance(value, list) else [value]
+    return values

@@ -1,11 +1,8 @@
 """Reads of bodies and of the stored configuration.
 
-The stored configuration as domain values, for reads. A read parses only the documents that changed since the last one.
-
-Bytes of a request to plain JSON values, within bounds, so that a small body cannot cost much; and merge patches of them.
-
-Everything here is synchronous and holds nothing between calls: it may run in a thread. The YAML parser is libyaml's, read
-event by event. libyaml's own composer is not used: it recurses in C and ends the process on deeply nested input.
+Bodies become plain JSON values, within bounds, so that a small body cannot cost much. These functions are synchronous and hold nothing
+between calls: they may run in a thread. The YAML parser is libyaml's, read event by event. libyaml's own composer is not used: it
+recurses in C and ends the process on deeply nested input.
 """
 
 from __future__ import annotations
@@ -28,6 +25,8 @@ from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.documents import check_keys, place_of, problem_of
+
+# ---- The stored configuration
 
 
 class CurrentConfiguration:

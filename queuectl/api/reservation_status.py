@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queuectl.domain.reservations import ReservationPhase, ReservationState, occurrences
+from queuectl.domain.words import format_time
 from queuectl.objects.configuration.queue_config import read
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.times import format_time
 
 
 def with_status(
@@ -18,7 +18,7 @@ def with_status(
     """The document of a Reservation with its status. ``now``: unix seconds, by default the present."""
     now = time.time() if now is None else now
     try:
-        reservation = read(document).value
+        reservation = read(document).content
     except DocumentError:  # of a more lenient release
         return dict(document)
     found = occurrences([reservation], states, now)

@@ -1,8 +1,6 @@
-"""Domain values as responses of the API.
+"""Domain values as responses of the API: the views of a workload, its summary sentence, and its conditions.
 
-Domain values as responses of the API, and the summary sentence of a workload.
-
-Kueue's Workload conditions, derived from the state, for tools that wait for ``Admitted=True``.
+The conditions are those of Kueue's Workload, derived from the state, for tools that wait for ``Admitted=True``.
 """
 
 from __future__ import annotations
@@ -45,6 +43,8 @@ from queuectl.domain.snapshot import NO_END, CapacityLease
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
+
+# ---- Views
 
 _HOLDING: Final = (State.STARTING, State.RUNNING)  # states with pods whose GPUs are measured
 
@@ -100,17 +100,17 @@ def workload_view(
         position_in_local_queue=line.local_queue if line is not None else None,
         gates=admission_gates(entry.gates),
         after=[str(one) for one in dependencies(entry.gates)],
-        checks=check_views(entry),
-        expected_start=expected_start_view(start) if line is not None else None,
-        planned_start=planned_start_view(entry, awaited or {}),
-        run_time=run_time_view(run_time),
+        checks=_check_views(entry),
+        expected_start=_expected_start_view(start) if line is not None else None,
+        planned_start=_planned_start_view(entry, awaited or {}),
+        run_time=_run_time_view(run_time),
         executed_seconds=entry.past_seconds,
         conditions=conditions(entry),
         use=use_view(entry, use),
     )
 
 
-def expected_start_view(start: ExpectedStart | None) -> ExpectedStartView | None:
+def _expected_start_view(start: ExpectedStart | None) -> ExpectedStartView | None:
     """The estimate of a start."""
     if start is None:
         return None
@@ -119,7 +119,7 @@ def expected_start_view(start: ExpectedStart | None) -> ExpectedStartView | None
     )
 
 
-def run_time_view(run_time: ExpectedRunTime | None) -> RunTimeView | None:
+def _run_time_view(run_time: ExpectedRunTime | None) -> RunTimeView | None:
     """How long a gang runs."""
     return RunTimeView(**asdict(run_time)) if run_time is not None else None
 
@@ -174,17 +174,17 @@ def explain_view(
         conflict=[obstacle_view(obstacle) for obstacle in answer.conflict],
         suggested_fixes=[suggested_fix_view(fix) for fix in answer.suggested_fixes],
         position=position,
-        expected_start=expected_start_view(start) if position is not None else None,
-        planned_start=planned_start_view(entry, awaited or {}),
-        run_time=run_time_view(run_time),
+        expected_start=_expected_start_view(start) if position is not None else None,
+        planned_start=_planned_start_view(entry, awaited or {}),
+        run_time=_run_time_view(run_time),
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
-        checks=check_views(entry),
+        checks=_check_views(entry),
         use=use_view(entry, use),
     )
 
 
-def check_views(entry: Entry) -> list[CheckView]:
+def _check_views(entry: Entry) -> list[CheckView]:
     """The states of its admission checks."""
     return [
         CheckView(
@@ -265,7 +265,7 @@ def _placement(entry: Entry) -> PlacementView | None:
     return placement_view(entry.placement, planned=False) if entry.placement else None
 
 
-def planned_start_view(entry: Entry, awaited: Mapping[str, str]) -> PlannedStartView | None:
+def _planned_start_view(entry: Entry, awaited: Mapping[str, str]) -> PlannedStartView | None:
     """The planned start of a gang; None if it has none. ``awaited``: names of the gangs for which it waits, by uid."""
     start = entry.planned_start
     if start is None or start.promised is None or entry.state is not State.PENDING:
@@ -336,6 +336,8 @@ def history_view(line: HistoryLine) -> HistoryView:
         placement=placement_view(line.placement, planned=False) if line.placement else None,
     )
 
+
+# ---- Conditions
 
 _HOLDS_QUOTA: Final = (State.STARTING, State.RUNNING, State.EVICTING)
 # As in Kueue, the reason of the eviction shows the cause of a deactivation.

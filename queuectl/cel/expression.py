@@ -1,9 +1,5 @@
 """CEL expressions: compilation, evaluation, and the functions that Kubernetes adds.
 
-Compiled expressions, and the errors of compilation and evaluation.
-
-Functions that Kubernetes adds to CEL, for the environments of the library.
-
 The C++ library finds an implementation by the name of the function and by the kinds of its arguments, and all messages are one
 kind. There are therefore two environments: one checks an expression against the types that Kubernetes declares, the other
 evaluates it with one implementation per name and number of arguments.
@@ -20,6 +16,8 @@ from google.protobuf.json_format import MessageToDict
 
 from queuectl.domain.errors import BadInput, QueuectlError
 from queuectl.domain.words import shortened
+
+# ---- Expressions
 
 _FIRST: Final = re.compile(
     r"ERROR: <input>:[0-9]+:[0-9]+: (.*?)(?: \(in container ''\))?$", re.MULTILINE
@@ -90,6 +88,8 @@ def _whole(outcome: Any) -> Any:
         return [_whole(each) for each in outcome]
     return int(outcome) if isinstance(outcome, float) and outcome.is_integer() else outcome
 
+
+# ---- Functions
 
 _T: Final = cel.Type
 

@@ -1,8 +1,7 @@
 """Values of CEL that Kubernetes adds, and the operators that differ for them.
 
-Quantities and semantic versions as values of CEL. Each is a message with a canonical text.
-
-Operators of CEL whose results in Kubernetes differ from those of the library for quantities, versions and booleans.
+Quantities and semantic versions are messages with a canonical text. The operators give the results of Kubernetes for quantities,
+versions and booleans.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from google.protobuf.message import Message
 from queuectl.cel.expression import EvaluationError, Function, no_overload
 from queuectl.domain.quantity import exact_quantity, is_quantity
 from queuectl.domain.semver import Semver, read_semver
+
+# ---- Messages
 
 QUANTITY: Final = "kubernetes.Quantity"
 SEMVER: Final = "kubernetes.Semver"
@@ -63,7 +64,7 @@ def kind_of(operand: Any) -> str | None:
     return name if name in _CLASSES else None
 
 
-# ---- quantities
+# ---- Quantities
 
 _DECIMAL: Final = {
     "n": -9,
@@ -156,7 +157,7 @@ def amount(message: Message) -> Amount:
     return Amount(Fraction(message.canonical), message.integral, message.computed)
 
 
-# ---- semantic versions
+# ---- Semantic versions
 
 
 def normalized(text: str) -> str:
@@ -187,6 +188,8 @@ def version(message: Message) -> Semver:
     """The version that a value of CEL holds."""
     return read_semver(message.canonical)
 
+
+# ---- Operators
 
 _T: Final = cel.Type
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from queuectl.objects.documents import Document
     from queuectl.simulate.advice.advice import Advice, MakeSetting, Run
     from queuectl.simulate.advice.changes import Change
-    from queuectl.simulate.results import PolicyOutcome
+    from queuectl.simulate.outcomes import PolicyOutcome
     from queuectl.simulate.setting import Setting
 
 

@@ -59,7 +59,7 @@ def current(database_url: Url = None) -> None:
 
     state = _run(database_url, migrate.current)
     typer.echo(_sentence(state))
-    if state.known and not state.up_to_date:
+    if state.recognized and not state.up_to_date:
         raise typer.Exit(1)
 
 
@@ -85,7 +85,7 @@ def status(database_url: Url = None) -> None:
         emit_table(columns, map(_row, state.replicas), wide=False)
     else:
         typer.echo("no replica is registered")
-    if state.known and not state.up_to_date:
+    if state.recognized and not state.up_to_date:
         raise typer.Exit(1)
 
 
@@ -120,7 +120,7 @@ def _run(database_url: str | None, work: Callable[[str], Awaitable[SchemaState]]
 
 
 def _sentence(state: SchemaState) -> str:
-    if not state.known:
+    if not state.recognized:
         return f"{state.current}: belongs to a newer release, not changed (this release has {state.head})"
     if state.up_to_date:
         return f"{state.current}: up to date"

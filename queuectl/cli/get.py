@@ -1,8 +1,6 @@
-"""``queuectl get``: list, read or watch objects.
+"""``queuectl get``: list, read or watch workloads, configuration, nodes, domains, events, decisions, commands and more.
 
-``queuectl get``: list, read or watch workloads, configuration, nodes, domains, events, decisions, commands and more.
-
-``queuectl get --watch``: the list, then its changes, until the user interrupts it.
+``--watch`` prints the list, then its changes, until the user interrupts it.
 """
 
 from __future__ import annotations
@@ -30,6 +28,8 @@ from queuectl.cli.listings import LISTINGS, Form, ListingOptions, configuration
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.objects.configuration.config_kinds import PREFIX
 
+# ---- The command
+
 _PLURALS: Final = {
     name: plural
     for plural, names in {
@@ -56,7 +56,6 @@ _LISTS: Final = {
     "watch": ("workloads", "events"),
 }
 """Options that filter lists, and the lists that they filter."""
-
 Everywhere = Annotated[
     bool,
     typer.Option(
@@ -208,9 +207,10 @@ def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
         )
 
 
-ONE_BY_ONE: Final = 25
-"""If more workloads change at once, the client requests the whole list."""
+# ---- Watches
 
+_ONE_BY_ONE: Final = 25
+"""If more workloads change at once, the client requests the whole list."""
 Printer = Callable[[Iterable[Json]], None]
 
 
@@ -259,7 +259,7 @@ def watch_workloads(
     for batch in events.gathered(events.follow(client, position, **scope)):
         uids = {block.data["uid"] for block in batch if block.event == "step"}
         reset = any(block.event == "reset" for block in batch)
-        if reset or len(uids) > ONE_BY_ONE:
+        if reset or len(uids) > _ONE_BY_ONE:
             found = client.workloads(**scope, **filters)
             show(item for item in list(found) if reset or item["uid"] in uids)
         else:

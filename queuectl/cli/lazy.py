@@ -1,14 +1,9 @@
 """Quick start of the program: commands are imported, and parameters converted, only when necessary.
 
-Fast conversion of parameters: most values need none.
-
-typer converts each value with pydantic, which takes 0.08 s to import. A value that already has the declared type, as a name
-or a default, stays as it is. The others are converted by typer, which also reports what is wrong with them.
-
-A command group that imports a command when it is called, not when the program starts.
-
 ``queuectl --help`` and shell completion need only the name and the help line of each command. To import all commands would
-take seconds, and fails where the extra of a command is not installed.
+take seconds, and fails where the extra of a command is not installed. typer converts each value with pydantic, which takes 0.08 s to
+import. A value that already has the declared type, as a name or a default, stays as it is. The others are converted by typer, which
+also reports what is wrong with them.
 """
 
 from __future__ import annotations
@@ -33,6 +28,9 @@ if TYPE_CHECKING:
     from typing import Final
 
     from queuectl.cli.extras import Extra
+
+
+# ---- Parameters
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,9 @@ class Reader(StrEnum):
     ON_CALL = "Diagnose and recover (on call)"
     NEWCOMER = "Try queuectl on this machine"
     ANYONE = "This program"
+
+
+# ---- Commands
 
 
 class LazyCommand:

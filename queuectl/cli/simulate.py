@@ -34,8 +34,8 @@ from queuectl.domain.errors import BadInput
 from queuectl.simulate.report import over_time_table, tables
 
 if TYPE_CHECKING:
+    from queuectl.simulate.outcomes import PolicyOutcome
     from queuectl.simulate.report import Table as Titled
-    from queuectl.simulate.results import PolicyOutcome
     from queuectl.simulate.setting import Setting
     from queuectl.simulate.simulation import Policy
 
@@ -132,7 +132,7 @@ def _simulated(setting: Setting, policy: Policy) -> PolicyOutcome:
 
 
 def _warn(setting: Setting, outcomes: list[PolicyOutcome], placement: PlacementOption) -> None:
-    from queuectl.simulate.results import warnings
+    from queuectl.simulate.outcomes import warnings
 
     found = [*setting.warnings(), *warnings(outcomes[0], setting.trace)]
     limited = setting.config.budgets or setting.config.reservations

@@ -1,10 +1,6 @@
-"""The objects that a command line names: documents of files, and objects by name.
+"""The objects that a command line names: documents of files, and configuration objects by name.
 
-The files that a command reads.
-
-The ignored documents of an input as lines for people.
-
-Configuration on a command line: the documents of files, and objects by name.
+Documents that a command ignores become lines for people.
 """
 
 from __future__ import annotations
@@ -27,60 +23,7 @@ from queuectl.objects.files.unread import why_unread
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 
-
-def read_objects(name: str) -> list[Document]:
-    """The documents of a YAML or JSON file; ``-`` is stdin.
-
-    Raises:
-        BadInput: naming the file.
-    """
-    if name == "-":
-        return read_documents(sys.stdin.buffer.read(), "stdin")
-    return read_documents(read_bytes(name), name)
-
-
-def declared_kinds(path: Path | None) -> JobKinds:
-    """The job kinds, with those that a file declares.
-
-    Raises:
-        BadInput: naming the file, the kind and the field.
-    """
-    return KINDS if path is None else with_declared(read_kinds(read_bytes(str(path)), str(path)))
-
-
-def read_bytes(name: str) -> bytes:
-    """The content of a file.
-
-    Raises:
-        BadInput: naming the file.
-    """
-    try:
-        return Path(name).read_bytes()
-    except OSError as error:
-        raise BadInput(f"{name}: {error.strerror or error}") from None
-
-
-MOST_REASONS: Final = 20
-"""Reasons that are shown. The JSON output has all."""
-
-
-def ignored_lines(ignored: Iterable[Mapping[str, str]]) -> Iterator[str]:
-    """A line for each reason, with its first document and the number of the others; the most frequent reasons first.
-
-    Args:
-        ignored: ``object`` and ``reason`` of each document.
-    """
-    by_reason: dict[str, list[str]] = {}
-    for each in ignored:
-        by_reason.setdefault(each["reason"], []).append(each["object"])
-    ranked = sorted(by_reason.items(), key=lambda entry: -len(entry[1]))
-    for reason, objects in ranked[:MOST_REASONS]:
-        others = f" and {len(objects) - 1} more" if objects[1:] else ""
-        yield f"ignored: {objects[0]}{others}: {reason}"
-    if rest := ranked[MOST_REASONS:]:
-        count = sum(len(objects) for _, objects in rest)
-        yield f"ignored: {count} more documents for {len(rest)} other reasons; -o json lists all"
-
+# ---- Configuration objects
 
 Files = Annotated[
     list[str],
@@ -205,3 +148,60 @@ def target_kind(word: str, otherwise: str) -> ConfigKind:
     if kind is None:
         raise CommandFailed(f"a workload is not configuration: {otherwise}", Exit.BAD_INPUT)
     return kind
+
+
+# ---- Documents of files
+
+
+def read_objects(name: str) -> list[Document]:
+    """The documents of a YAML or JSON file; ``-`` is stdin.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    if name == "-":
+        return read_documents(sys.stdin.buffer.read(), "stdin")
+    return read_documents(read_bytes(name), name)
+
+
+def declared_kinds(path: Path | None) -> JobKinds:
+    """The job kinds, with those that a file declares.
+
+    Raises:
+        BadInput: naming the file, the kind and the field.
+    """
+    return KINDS if path is None else with_declared(read_kinds(read_bytes(str(path)), str(path)))
+
+
+def read_bytes(name: str) -> bytes:
+    """The content of a file.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{name}: {error.strerror or error}") from None
+
+
+_MOST_REASONS: Final = 20
+"""Reasons that are shown. The JSON output has all."""
+
+
+def ignored_lines(ignored: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """A line for each reason, with its first document and the number of the others; the most frequent reasons first.
+
+    Args:
+        ignored: ``object`` and ``reason`` of each document.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for each in ignored:
+        by_reason.setdefault(each["reason"], []).append(each["object"])
+    ranked = sorted(by_reason.items(), key=lambda entry: -len(entry[1]))
+    for reason, objects in ranked[:_MOST_REASONS]:
+        others = f" and {len(objects) - 1} more" if objects[1:] else ""
+        yield f"ignored: {objects[0]}{others}: {reason}"
+    if rest := ranked[_MOST_REASONS:]:
+        count = sum(len(objects) for _, objects in rest)
+        yield f"ignored: {count} more documents for {len(rest)} other reasons; -o json lists all"

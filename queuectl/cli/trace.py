@@ -1,8 +1,6 @@
-"""``queuectl trace``: the jobs that a server recorded, as CSV.
+"""``queuectl trace``: the jobs that a server recorded, as CSV of jobs and of their GPU utilization over time.
 
-The jobs that a server recorded, as a trace: CSV of jobs, and CSV of their GPU utilization over time.
-
-``queuectl trace``: the jobs that the server recorded, as CSV for ``queuectl simulate`` and ``queuectl advise``.
+``queuectl simulate`` and ``queuectl advise`` read these files.
 """
 
 from __future__ import annotations

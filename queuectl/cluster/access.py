@@ -1,11 +1,8 @@
-"""Authentication and authorization by the API server, with a cache of its answers.
-
-A cache of short-lived answers of the API server, so that a busy client costs it one request a minute.
-
-Authentication and authorization by the API server: TokenReview and SubjectAccessReview.
+"""Authentication and authorization by the API server: TokenReview and SubjectAccessReview, with a cache of the answers.
 
 Tokens of ``kubectl create token`` and of each sign-in method of the cluster are credentials for queuectl, and the RBAC of the cluster
-grants the permissions. They are for resources of the group ``queuectl.dev``, which exist in RBAC only.
+grants the permissions. They are for resources of the group ``queuectl.dev``, which exist in RBAC only. With the cache, a busy client
+costs the API server one request a minute.
 """
 
 from __future__ import annotations
@@ -26,79 +23,14 @@ from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
 from queuectl.domain.identity import API_GROUP, LONGEST_TOKEN, Caller, Right
 from queuectl.domain.pacing import Buckets
 
-_CacheKey = TypeVar("_CacheKey", bound=Hashable)
-_Answer = TypeVar("_Answer")
+# ---- Reviews
 
-
-class Remembered(Generic[_CacheKey, _Answer]):
-    """A cache with a maximal number of answers, each for its validity. The least recently used are dropped first.
-
-    A call for a key that is being requested waits for that answer. Failures are not cached.
-    """
-
-    def __init__(
-        self,
-        good_for: Callable[[_CacheKey, _Answer, float], float],
-        *,
-        most: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start empty.
-
-        Args:
-            good_for: the validity of an answer in seconds, from the validity of the equal answer before it; 0 without one.
-            most: the maximal number of answers.
-            clock: monotonic seconds.
-        """
-        self._good_for = good_for
-        self._most = most
-        self._clock = clock
-        self._known: OrderedDict[_CacheKey, tuple[float, float, _Answer]] = OrderedDict()
-        self._asked: dict[_CacheKey, asyncio.Task[_Answer]] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    async def get(self, key: _CacheKey, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """The answer to ``key``. Raises the errors of ``ask``."""
-        known = self._known.get(key)
-        if known is not None and self._clock() < known[0]:
-            self._known.move_to_end(key)
-            return known[2]
-        asking = self._asked.get(key)
-        if asking is None:
-            asking = asyncio.create_task(self._ask(key, ask), name="ask the API server")
-            asking.add_done_callback(_heard)
-            self._asked[key] = asking
-        return await asyncio.shield(asking)  # other calls can wait for it when this one is canceled
-
-    async def _ask(self, key: _CacheKey, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        try:
-            answer = await ask()
-        finally:
-            del self._asked[key]
-        before = self._known.get(key)
-        last = before[1] if before is not None and before[2] == answer else 0.0
-        seconds = self._good_for(key, answer, last)
-        self._known[key] = (self._clock() + seconds, seconds, answer)
-        self._known.move_to_end(key)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return answer
-
-
-def _heard(asking: asyncio.Task[_Answer]) -> None:
-    """Retrieve the exception, in case all calls that waited were canceled."""
-    if not asking.cancelled():
-        asking.exception()
-
-
-TOKEN_SECONDS: Final = 60.0  # for which a revoked token is still accepted
-RIGHT_SECONDS: Final = 30.0  # for which a revoked permission is still accepted
-REFUSAL_SECONDS: Final = 3.0  # short, because users retry directly after a grant
+_TOKEN_SECONDS: Final = 60.0  # for which a revoked token is still accepted
+_RIGHT_SECONDS: Final = 30.0  # for which a revoked permission is still accepted
+_REFUSAL_SECONDS: Final = 3.0  # short, because users retry directly after a grant
 # A list asks for each namespace, and most are denied: after each equal denial, it is kept twice as long.
-LIST_REFUSAL_SECONDS: Final = 30.0
-LONGEST_REFUSAL_SECONDS: Final = 300.0
+_LIST_REFUSAL_SECONDS: Final = 30.0
+_LONGEST_REFUSAL_SECONDS: Final = 300.0
 REVIEWS_PER_SECOND: Final = 100.0  # SubjectAccessReviews for one caller, in the long run
 REVIEW_BURST: Final = 3000  # in a burst
 _MOST_TOKENS: Final = 10_000
@@ -107,7 +39,6 @@ _AT_ONCE: Final = 16  # reviews in progress
 _SECONDS: Final = 5.0  # for one review, because a user waits for it
 _TOKENS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _RIGHTS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-
 _Extra = tuple[tuple[str, tuple[str, ...]], ...]
 _Key = tuple[str, tuple[str, ...], str, _Extra, Right]
 
@@ -148,7 +79,7 @@ class KubernetesAccess:
         self._api = api
         self._reviews = asyncio.Semaphore(_AT_ONCE)
         self._callers: Remembered[bytes, Caller | None] = Remembered(
-            lambda _, caller, __: REFUSAL_SECONDS if caller is None else TOKEN_SECONDS,
+            lambda _, caller, __: _REFUSAL_SECONDS if caller is None else _TOKEN_SECONDS,
             most=_MOST_TOKENS,
             clock=clock,
         )
@@ -225,11 +156,11 @@ class KubernetesAccess:
 def _good_for(key: _Key, allowed: bool, last: float) -> float:
     """Seconds for which a denial is kept. ``last``: of the equal denial before; 0 without one."""
     if allowed:
-        return RIGHT_SECONDS
+        return _RIGHT_SECONDS
     right = key[-1]
     if right.name or not right.namespace:
-        return REFUSAL_SECONDS
-    return min(LONGEST_REFUSAL_SECONDS, 2.0 * last) if last else LIST_REFUSAL_SECONDS
+        return _REFUSAL_SECONDS
+    return min(_LONGEST_REFUSAL_SECONDS, 2.0 * last) if last else _LIST_REFUSAL_SECONDS
 
 
 def _attributes(right: Right) -> dict[str, str]:
@@ -243,3 +174,72 @@ def _attributes(right: Right) -> dict[str, str]:
         "namespace": right.namespace,
         "name": right.name,
     }
+
+
+# ---- The cache
+
+_CacheKey = TypeVar("_CacheKey", bound=Hashable)
+_Answer = TypeVar("_Answer")
+
+
+class Remembered(Generic[_CacheKey, _Answer]):
+    """A cache with a maximal number of answers, each for its validity. The least recently used are dropped first.
+
+    A call for a key that is being requested waits for that answer. Failures are not cached.
+    """
+
+    def __init__(
+        self,
+        good_for: Callable[[_CacheKey, _Answer, float], float],
+        *,
+        most: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            good_for: the validity of an answer in seconds, from the validity of the equal answer before it; 0 without one.
+            most: the maximal number of answers.
+            clock: monotonic seconds.
+        """
+        self._good_for = good_for
+        self._most = most
+        self._clock = clock
+        self._known: OrderedDict[_CacheKey, tuple[float, float, _Answer]] = OrderedDict()
+        self._asked: dict[_CacheKey, asyncio.Task[_Answer]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def get(self, key: _CacheKey, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """The answer to ``key``. Raises the errors of ``ask``."""
+        known = self._known.get(key)
+        if known is not None and self._clock() < known[0]:
+            self._known.move_to_end(key)
+            return known[2]
+        asking = self._asked.get(key)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(key, ask), name="ask the API server")
+            asking.add_done_callback(_heard)
+            self._asked[key] = asking
+        return await asyncio.shield(asking)  # other calls can wait for it when this one is canceled
+
+    async def _ask(self, key: _CacheKey, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        try:
+            answer = await ask()
+        finally:
+            del self._asked[key]
+        before = self._known.get(key)
+        last = before[1] if before is not None and before[2] == answer else 0.0
+        seconds = self._good_for(key, answer, last)
+        self._known[key] = (self._clock() + seconds, seconds, answer)
+        self._known.move_to_end(key)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return answer
+
+
+def _heard(asking: asyncio.Task[_Answer]) -> None:
+    """Retrieve the exception, in case all calls that waited were canceled."""
+    if not asking.cancelled():
+        asking.exception()

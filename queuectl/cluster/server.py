@@ -1,10 +1,7 @@
 """The answers of the API server about itself: its version, resources and schemas.
 
-The version of the API server and the resources that it serves, and the differences between versions that queuectl adapts to.
-
-This module names all these differences. Kubernetes 1.36 and newer need no adaptation.
-
-Compares declared job kinds with the schemas that the API server serves: a path that no object has would never have a value.
+This module names all differences between versions that queuectl adapts to. Kubernetes 1.36 and newer need no adaptation. Declared job
+kinds are compared with the schemas of the server: a path that no object has would never have a value.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from queuectl.objects.kinds.declared import KEY
 from queuectl.objects.kinds.description import Declared, PodSets
 
 # ---- Discovery of a resource
+
 #
 # A 404 alone does not show that the API server lacks a resource: a proxy or a load balancer can also answer with it.
 
@@ -80,10 +78,7 @@ async def confirm_absent(api: Api, path: str) -> None:
 
 MINIMUM: Final = (1, 33)
 """The oldest version that `make test-versions` tests."""
-
 _VALID_SECONDS: Final = 600.0
-
-
 _Number = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,9}\+?$")]
 
 
@@ -159,6 +154,8 @@ class Discovered:
         """The version. Raises ClusterError."""
         return await self._known.get(None, lambda: discover(self._api))
 
+
+# ---- Schemas
 
 _OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 _KINDS: Final = "x-kubernetes-group-version-kind"

@@ -1,25 +1,11 @@
-"""The bytes of a watch or a list as records.
-
-Documents that nest too deep for a decoder that recurses.
-
-The API server accepts 10,000 levels, in fields that no reader uses: field owners, parameters of drivers, components of an
-AppWrapper. :mod:`msgspec` recurses also over a value that it skips, so one such object would make a whole page of a list unreadable.
-:func:`shallow` empties what is deeper than any field that queuectl reads, without recursion. A higher recursion limit is not enough:
-it is not the one of C code from Python 3.12 on, and the stack of a thread can be smaller than the limit needs.
-
-The identity of an object, also of one that its reader refuses: an unreadable object is not a deleted one.
-
-The version of a collection now, with which a watch can be compared.
-
-A connection that broke without an error is silent for minutes before it counts as dead. Until then, its watch shows an older state.
-
-The bytes of a watch or a list, decoded once: the envelope first, then each object directly into its record.
+"""The bytes of a watch or a list, decoded once: the envelope first, then each object directly into its record.
 
 A watch is one JSON document per line, cut anywhere by the network; :class:`LineSplitter` keeps the tail. Objects that no reader
 takes (unlabeled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
 
-Each object is a unit of its own: one that cannot be decoded, whatever its reader raises, becomes ``Unreadable``, and the others of its
-page or part are not affected.
+Each object is a unit of its own: one that cannot be decoded, whatever its reader raises, becomes ``Unreadable``, with its identity,
+because an unreadable object is not a deleted one. The others of its page or part are not affected. A connection that broke without an
+error is silent for minutes, so a watch can be compared with the version of its collection now.
 """
 
 from __future__ import annotations
@@ -39,181 +25,7 @@ from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
 
-LEVELS: Final = 100
-"""Levels of arrays and objects in one object of the API server that queuectl reads. No field that it uses has as many."""
-
-_PART: Final = 1 << 20  # bytes at once, so that memory does not grow with a page
-_QUOTE: Final = ord('"')
-_STEPS: Final = np.zeros(256, np.int8)
-_STEPS[[ord("["), ord("{")]] = 1
-_STEPS[[ord("]"), ord("}")]] = -1
-
-_Decoded = TypeVar("_Decoded")
-
-
-def decoded(
-    decode: Callable[[bytes | msgspec.Raw], _Decoded], document: bytes | msgspec.Raw, levels: int
-) -> _Decoded:
-    """The decoded document, or its upper levels if it nests too deep for the decoder.
-
-    A page of a list has two levels above its objects, and a line of a watch has one.
-    """
-    try:
-        return decode(document)
-    except RecursionError:
-        return decode(shallow(bytes(document), levels))
-
-
-def shallow(document: bytes, levels: int) -> bytes:
-    """The same document, in which each array and object below the given number of levels is empty.
-
-    In linear time and without recursion. Bytes that are no JSON become other bytes that are no JSON.
-    """
-    return b"".join(_parts(document, levels))
-
-
-def _parts(document: bytes, levels: int) -> Iterator[bytes]:
-    # Without escaped quotes, each quote begins or ends a string. Backslashes occur in strings only.
-    plain = document.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    depth, in_string = 0, False
-    for start in range(0, len(document), _PART):
-        part = np.frombuffer(plain, np.uint8, min(_PART, len(plain) - start), start)
-        inside = np.bitwise_xor.accumulate(part == _QUOTE) ^ in_string
-        steps = np.where(inside, np.int8(0), _STEPS[part])
-        depths = np.cumsum(steps, dtype=np.int64) + depth
-        depth, in_string = int(depths[-1]), bool(inside[-1])
-        # The brackets of a value that is emptied belong to the level above.
-        kept = depths - (steps > 0) <= levels
-        yield _bytes(document, start, part.size)[kept].tobytes()
-
-
-def _bytes(document: bytes, start: int, size: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(document, np.uint8, size, start)
-
-
-_LEVELS: Final = 3
-"""Labels are values at this level, and no part of an identity is deeper."""
-
-_Value = TypeVar("_Value")
-_Fields = dict[str, msgspec.Raw]
-
-
-class _Identified(msgspec.Struct, gc=False):
-    metadata: _Fields
-    spec: msgspec.Raw = msgspec.Raw(b"{}")
-    status: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-_identified = msgspec.json.Decoder(_Identified).decode
-_fields = msgspec.json.Decoder(_Fields).decode
-_text = msgspec.json.Decoder(str).decode
-_texts = msgspec.json.Decoder(dict[str, str]).decode
-_boolean = msgspec.json.Decoder(bool).decode
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectIdentity:
-    """The parts that each object has, also an unreadable one. A part that is absent or malformed is empty.
-
-    Attributes:
-        uid: of the object.
-        namespace: empty for an object without one.
-        name: of the object.
-        resource_version: of this state of the object.
-        node_name: ``spec.nodeName`` of a pod.
-        phase: ``status.phase`` of a pod.
-        deletion_timestamp: empty while it is not being deleted.
-        labels: empty if they cannot be read.
-        annotations: empty if they cannot be read.
-        suspended: ``spec.suspend`` or ``spec.runPolicy.suspend`` of a job; None if it has neither.
-    """
-
-    uid: str
-    namespace: str
-    name: str
-    resource_version: str
-    node_name: str
-    phase: str
-    deletion_timestamp: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    suspended: bool | None = None
-
-
-def identify(document: bytes | msgspec.Raw) -> ObjectIdentity:
-    """The identity of one object. Each part is read alone, so no other part can hide it, at any depth.
-
-    Raises:
-        msgspec.MsgspecError: the bytes are no JSON object with metadata.
-    """
-    found = _identified(shallow(bytes(document), _LEVELS))
-    meta, spec, status = found.metadata, _part(_fields, found.spec), _part(_fields, found.status)
-    return ObjectIdentity(
-        uid=_string(meta, "uid"),
-        namespace=_string(meta, "namespace"),
-        name=_string(meta, "name"),
-        resource_version=_string(meta, "resourceVersion"),
-        node_name=_string(spec or {}, "nodeName"),
-        phase=_string(status or {}, "phase"),
-        deletion_timestamp=_string(meta, "deletionTimestamp"),
-        suspended=_suspended(spec or {}),
-        labels=_strings(meta, "labels"),
-        annotations=_strings(meta, "annotations"),
-    )
-
-
-def _string(fields: _Fields, name: str) -> str:
-    return (_part(_text, fields[name]) if name in fields else None) or ""
-
-
-def _suspended(spec: _Fields) -> bool | None:
-    policy = _part(_fields, spec["runPolicy"]) if "runPolicy" in spec else None
-    for fields in (spec, policy or {}):
-        found = _part(_boolean, fields["suspend"]) if "suspend" in fields else None
-        if found is not None:
-            return found
-    return None
-
-
-def _strings(fields: _Fields, name: str) -> Mapping[str, str]:
-    return (_part(_texts, fields[name]) if name in fields else None) or {}
-
-
-def _part(decode: Callable[[msgspec.Raw], _Value], raw: msgspec.Raw) -> _Value | None:
-    try:
-        return decode(raw)
-    except msgspec.MsgspecError:
-        return None
-
-
-_METADATA_ONLY: Final = (
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-)
-
-
-class _VersionMeta(msgspec.Struct, rename="camel"):
-    resource_version: str
-
-
-class _VersionedList(msgspec.Struct):
-    metadata: _VersionMeta
-
-
-_versioned_list: Final = msgspec.json.Decoder(_VersionedList).decode
-
-
-async def current_version(api: Api, path: str) -> int:
-    """The resourceVersion of a collection, by a consistent read of at most one object.
-
-    Raises:
-        ClusterError: no usable answer.
-    """
-    body = await api.request("GET", path, query=[("limit", "1")], accept=_METADATA_ONLY)
-    try:
-        return int(_versioned_list(body).metadata.resource_version)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ClusterUnavailable(f"{path}: not a list: {error}") from error
-
+# ---- Batches of records
 
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
@@ -442,3 +254,182 @@ def _ended(resource: Resource, raw: msgspec.Raw) -> ClusterError:
     """The error for an ERROR event, which holds a ``v1.Status``."""
     error = failure(f"watch {resource.path}", _code(raw).code or 500, bytes(raw))
     return error if isinstance(error, Expired) else ClusterUnavailable(str(error))
+
+
+# ---- The version of a collection
+
+_METADATA_ONLY: Final = (
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+)
+
+
+class _VersionMeta(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _VersionedList(msgspec.Struct):
+    metadata: _VersionMeta
+
+
+_versioned_list: Final = msgspec.json.Decoder(_VersionedList).decode
+
+
+async def current_version(api: Api, path: str) -> int:
+    """The resourceVersion of a collection, by a consistent read of at most one object.
+
+    Raises:
+        ClusterError: no usable answer.
+    """
+    body = await api.request("GET", path, query=[("limit", "1")], accept=_METADATA_ONLY)
+    try:
+        return int(_versioned_list(body).metadata.resource_version)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ClusterUnavailable(f"{path}: not a list: {error}") from error
+
+
+# ---- The identity of an object
+
+_IDENTITY_LEVELS: Final = 3
+"""Labels are values at this level, and no part of an identity is deeper."""
+_Value = TypeVar("_Value")
+_Fields = dict[str, msgspec.Raw]
+
+
+class _Identified(msgspec.Struct, gc=False):
+    metadata: _Fields
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_identified = msgspec.json.Decoder(_Identified).decode
+_fields = msgspec.json.Decoder(_Fields).decode
+_text = msgspec.json.Decoder(str).decode
+_texts = msgspec.json.Decoder(dict[str, str]).decode
+_boolean = msgspec.json.Decoder(bool).decode
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectIdentity:
+    """The parts that each object has, also an unreadable one. A part that is absent or malformed is empty.
+
+    Attributes:
+        uid: of the object.
+        namespace: empty for an object without one.
+        name: of the object.
+        resource_version: of this state of the object.
+        node_name: ``spec.nodeName`` of a pod.
+        phase: ``status.phase`` of a pod.
+        deletion_timestamp: empty while it is not being deleted.
+        labels: empty if they cannot be read.
+        annotations: empty if they cannot be read.
+        suspended: ``spec.suspend`` or ``spec.runPolicy.suspend`` of a job; None if it has neither.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    node_name: str
+    phase: str
+    deletion_timestamp: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    suspended: bool | None = None
+
+
+def identify(document: bytes | msgspec.Raw) -> ObjectIdentity:
+    """The identity of one object. Each part is read alone, so no other part can hide it, at any depth.
+
+    Raises:
+        msgspec.MsgspecError: the bytes are no JSON object with metadata.
+    """
+    found = _identified(shallow(bytes(document), _IDENTITY_LEVELS))
+    meta, spec, status = found.metadata, _part(_fields, found.spec), _part(_fields, found.status)
+    return ObjectIdentity(
+        uid=_string(meta, "uid"),
+        namespace=_string(meta, "namespace"),
+        name=_string(meta, "name"),
+        resource_version=_string(meta, "resourceVersion"),
+        node_name=_string(spec or {}, "nodeName"),
+        phase=_string(status or {}, "phase"),
+        deletion_timestamp=_string(meta, "deletionTimestamp"),
+        suspended=_suspended(spec or {}),
+        labels=_strings(meta, "labels"),
+        annotations=_strings(meta, "annotations"),
+    )
+
+
+def _string(fields: _Fields, name: str) -> str:
+    return (_part(_text, fields[name]) if name in fields else None) or ""
+
+
+def _suspended(spec: _Fields) -> bool | None:
+    policy = _part(_fields, spec["runPolicy"]) if "runPolicy" in spec else None
+    for fields in (spec, policy or {}):
+        found = _part(_boolean, fields["suspend"]) if "suspend" in fields else None
+        if found is not None:
+            return found
+    return None
+
+
+def _strings(fields: _Fields, name: str) -> Mapping[str, str]:
+    return (_part(_texts, fields[name]) if name in fields else None) or {}
+
+
+def _part(decode: Callable[[msgspec.Raw], _Value], raw: msgspec.Raw) -> _Value | None:
+    try:
+        return decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+# ---- Documents that nest too deep
+
+LEVELS: Final = 100
+"""Levels of arrays and objects in one object of the API server that queuectl reads. No field that it uses has as many."""
+_PART: Final = 1 << 20  # bytes at once, so that memory does not grow with a page
+_QUOTE: Final = ord('"')
+_STEPS: Final = np.zeros(256, np.int8)
+_STEPS[[ord("["), ord("{")]] = 1
+_STEPS[[ord("]"), ord("}")]] = -1
+_Decoded = TypeVar("_Decoded")
+
+
+def decoded(
+    decode: Callable[[bytes | msgspec.Raw], _Decoded], document: bytes | msgspec.Raw, levels: int
+) -> _Decoded:
+    """The decoded document, or its upper levels if it nests too deep for the decoder.
+
+    A page of a list has two levels above its objects, and a line of a watch has one.
+    """
+    try:
+        return decode(document)
+    except RecursionError:
+        return decode(shallow(bytes(document), levels))
+
+
+def shallow(document: bytes, levels: int) -> bytes:
+    """The same document, in which each array and object below the given number of levels is empty.
+
+    In linear time and without recursion. Bytes that are no JSON become other bytes that are no JSON.
+    """
+    return b"".join(_parts(document, levels))
+
+
+def _parts(document: bytes, levels: int) -> Iterator[bytes]:
+    # Without escaped quotes, each quote begins or ends a string. Backslashes occur in strings only.
+    plain = document.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    depth, in_string = 0, False
+    for start in range(0, len(document), _PART):
+        part = np.frombuffer(plain, np.uint8, min(_PART, len(plain) - start), start)
+        inside = np.bitwise_xor.accumulate(part == _QUOTE) ^ in_string
+        steps = np.where(inside, np.int8(0), _STEPS[part])
+        depths = np.cumsum(steps, dtype=np.int64) + depth
+        depth, in_string = int(depths[-1]), bool(inside[-1])
+        # The brackets of a value that is emptied belong to the level above.
+        kept = depths - (steps > 0) <= levels
+        yield _bytes(document, start, part.size)[kept].tobytes()
+
+
+def _bytes(document: bytes, start: int, size: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(document, np.uint8, size, start)

@@ -1,11 +1,8 @@
-"""The writes to the cluster, and the names of the mutation of new jobs.
-
-Names of the mutation of new jobs: MutatingAdmissionPolicies, or the webhook with their effect.
-
-The writes to the cluster: patches of jobs, pods, nodes and namespaces, and Events on jobs.
+"""The writes to the cluster: patches of jobs, pods, nodes and namespaces, and Events on jobs.
 
 Custom resources do not support strategic merge patches. The body of a patch contains uid and resourceVersion, which makes it a
-compare-and-swap: a repeated patch is a conflict, never a second effect.
+compare-and-swap: a repeated patch is a conflict, never a second effect. The names of the MutatingAdmissionPolicies for new jobs, and of
+the webhook with their effect, stand here as well.
 """
 
 from __future__ import annotations
@@ -41,19 +38,10 @@ from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
 from queuectl.objects.kubernetes.provisioning import REQUESTS, WORKLOAD
 
-POLICY: Final = "MutatingAdmissionPolicy"
-BINDING: Final = "MutatingAdmissionPolicyBinding"
-CONFIGURATION: Final = "queuectl"
-"""The MutatingWebhookConfiguration."""
-NAME: Final = "queuectl-webhook"
-"""Of the Secret, the ServiceAccount and the StatefulSet of the webhook."""
-PATH: Final = "/mutate/"
-"""The path of a policy is this and its name."""
-
+# ---- Writes
 
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"
-
 # Strict: a field that is unknown to the server is a defect of queuectl, not a warning.
 _WRITE: Final = (("fieldManager", MANAGER), ("fieldValidation", "Strict"))
 
@@ -352,3 +340,15 @@ def _shorten(text: str, size: int) -> str:
     if len(encoded) <= size:
         return text
     return encoded[: size - 3].decode(errors="ignore") + "…"
+
+
+# ---- Names of the mutation of new jobs
+
+POLICY: Final = "MutatingAdmissionPolicy"
+BINDING: Final = "MutatingAdmissionPolicyBinding"
+CONFIGURATION: Final = "queuectl"
+"""The MutatingWebhookConfiguration."""
+NAME: Final = "queuectl-webhook"
+"""Of the Secret, the ServiceAccount and the StatefulSet of the webhook."""
+PATH: Final = "/mutate/"
+"""The path of a policy is this and its name."""

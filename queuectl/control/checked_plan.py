@@ -1,15 +1,10 @@
-"""Plans that are checked, with the device rows that they share and the diagnoses of their pending gangs.
-
-Device rows of the snapshots of one process. Planning, reports and questions share them, so that they see the same nodes.
-
-From a snapshot to a plan that is checked: the leader, standbys, what-ifs, previews and ``queuectl plan`` all plan with this module.
+"""From a snapshot to a plan that is checked: the leader, standbys, what-ifs, previews and ``queuectl plan`` all plan with this module.
 
 Devices are added to the snapshot as amounts, the planner decides, independent code verifies the decisions, and the podsets that
-stand for shared claims are removed from them.
+stand for shared claims are removed from them. All snapshots of a process share the device rows, so that they see the same nodes.
 
-Diagnoses of the pending gangs of a plan, with the fix that removes taints of devices.
-
-The planner sees devices as amounts, so it cannot judge a change of single devices. The snapshot is planned again without the taints.
+The planner sees devices as amounts, so it cannot judge a change of single devices. For the diagnoses of pending gangs, the snapshot is
+planned again without the taints of devices.
 """
 
 from __future__ import annotations
@@ -36,6 +31,8 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
 from queuectl.planner.verify import PlanViolation, verify
+
+# ---- Plans
 
 
 class DeviceRows:
@@ -124,6 +121,8 @@ def planned_again(snapshot: Snapshot) -> CheckedPlan:
     original = snapshot_without_claim_podsets(snapshot)
     return CheckedPlan(original, snapshot, decided, without_claim_podsets(decided), ())
 
+
+# ---- Diagnoses
 
 _TRIED: Final = 8  # nodes that are tried one by one whether their taints can stay
 

@@ -1,8 +1,6 @@
-"""The composition root, and the sources of GPU utilization that the settings describe.
+"""The composition root: the only module that names concrete adapters.
 
-The sources of GPU utilization and of faults of GPUs that the settings describe.
-
-The composition root: the only module that names concrete adapters.
+It builds the parts of the controller, with the sources of GPU utilization and of faults of GPUs that the settings describe.
 """
 
 from __future__ import annotations
@@ -62,138 +60,10 @@ from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
 
-
-def metric_names(utilization: UtilizationSettings) -> tuple[ExporterNames, ...]:
-    """The metric names of each vendor, with the configured replacements.
-
-    Raises:
-        BadInput: there are replacements, and several vendors.
-    """
-    known = [
-        VENDORS[vendor].prefixed(utilization.amd_prefix) if vendor == "amd" else VENDORS[vendor]
-        for vendor in utilization.vendors
-    ]
-    if len(known) == 1:
-        return (_replaced(known[0], utilization.names),)
-    if utilization.names != MetricNames():
-        raise BadInput(
-            "QUEUECTL_UTILIZATION__NAMES needs one vendor in QUEUECTL_UTILIZATION__VENDOR"
-        )
-    return tuple(known)
-
-
-def _replaced(vendor: ExporterNames, configured: MetricNames) -> ExporterNames:
-    device = tuple(label.strip() for label in (configured.device or "").split(",") if label.strip())
-    return replace(
-        vendor,
-        busy=_gauge(configured.busy, configured.busy_full, vendor.busy) or vendor.busy,
-        coarse=_gauge(configured.coarse, configured.coarse_full, vendor.coarse),
-        tensor=_gauge(configured.tensor, None, vendor.tensor),
-        memory_busy=_gauge(configured.memory_busy, configured.memory_busy_full, vendor.memory_busy),
-        memory_used=configured.memory_used or vendor.memory_used,
-        memory_free=configured.memory_free or vendor.memory_free,
-        device=device or vendor.device,
-    )
-
-
-def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge | None:
-    if vendor is None:
-        return Gauge(name, full or 1.0) if name else None
-    return Gauge(name or vendor.name, full or vendor.full)
-
-
-def trust(utilization: UtilizationSettings, vendor: str) -> Trust:
-    """The scrape jobs whose series count: the configured ones, or else those of the vendor's installers.
-
-    Raises:
-        BadInput: a name is invalid, or namespaces are configured although the namespace of the exporter is not known.
-    """
-    names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
-    namespaces = names_of(utilization.trusted_namespaces, names)
-    if namespaces and utilization.labels == "pod":
-        raise BadInput(
-            f"{names} needs QUEUECTL_UTILIZATION__LABELS=exported_pod: where honor_labels is on, a series "
-            "has the namespace of the pod that it is about, and not that of its exporter"
-        )
-    jobs = names_of(utilization.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
-    return Trust(jobs or JOBS[vendor], namespaces)
-
-
-def use_source(settings: Settings) -> UseSource | None:
-    """The source of GPU utilization; None without one.
-
-    Raises:
-        BadInput: two sources are configured, a URL is invalid, or a trusted name is invalid.
-    """
-    utilization, url = settings.utilization, settings.prometheus_url
-    exporters = [part.strip() for part in utilization.exporters.split(",") if part.strip()]
-    if url and exporters:
-        raise BadInput(
-            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: set only one of the two"
-        )
-    for name, given in (
-        ("QUEUECTL_PROMETHEUS_URL", [url] if url else []),
-        ("QUEUECTL_UTILIZATION__EXPORTERS", exporters),
-    ):
-        for one in given:
-            if not one.removeprefix(DNS).startswith(("http://", "https://")):
-                raise BadInput(f"{name}: {one!r} is no http:// or https:// URL")
-    if utilization.ca_file is not None and not utilization.ca_file.is_file():
-        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {utilization.ca_file}")
-    names = metric_names(utilization)
-    if exporters:
-        return ExporterSource(
-            exporters,
-            names=names,
-            scrape_seconds=utilization.sample_seconds,
-            retention_seconds=utilization.retention_seconds,
-            trust_slices=utilization.trust_slices,
-        )
-    if not url:
-        return None
-    sources = [
-        _prometheus(url, utilization, each, vendor)
-        for each, vendor in zip(names, utilization.vendors, strict=True)
-    ]
-    return sources[0] if len(sources) == 1 else SeveralVendors(sources)
-
-
-def health_source(settings: Settings) -> HealthSource | None:
-    """The source of faults of GPUs: the Prometheus with the metrics of the vendors' exporters; None without one.
-
-    Raises:
-        BadInput: a trusted name is invalid.
-    """
-    url, asked = settings.prometheus_url, settings.utilization
-    if not url:
-        return None
-    sources = [_prometheus(url, asked, VENDORS[vendor], vendor) for vendor in asked.vendors]
-    return sources[0] if len(sources) == 1 else SeveralVendors(sources)
-
-
-def _prometheus(
-    url: str, utilization: UtilizationSettings, names: ExporterNames, vendor: str
-) -> PrometheusSource:
-    rules = {"auto": None, "on": True, "off": False}[utilization.recording_rules]
-    health = VENDORS_HEALTH[vendor]
-    return PrometheusSource(
-        url,
-        names=names,
-        trust=trust(utilization, vendor),
-        scrape_seconds=utilization.sample_seconds,
-        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[utilization.labels],
-        rules=rules if len(utilization.vendors) == 1 or vendor == "nvidia" else False,
-        trust_slices=utilization.trust_slices,
-        token_file=utilization.token_file,
-        ca_file=utilization.ca_file,
-        timeout=utilization.timeout_seconds,
-        health=health.prefixed(utilization.amd_prefix) if vendor == "amd" else health,
-    )
-
+# ---- The parts of the controller
 
 log = structlog.get_logger()
-
-SPARE_CONNECTIONS = 4
+_SPARE_CONNECTIONS = 4
 _TRIES: Final = 4
 """To connect, before the process ends with the error."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0  # seconds; the pause doubles
@@ -392,7 +262,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         )
         stack.push_async_callback(command_service.close)
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, settings.in_flight + SPARE_CONNECTIONS),
+            connection(settings, kinds, settings.in_flight + _SPARE_CONNECTIONS),
             namespace=settings.namespace,
             hooks=WatchMeter(metrics),
             kinds=kinds,
@@ -402,7 +272,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         source = use_source(settings)
         if source is not None:
             stack.push_async_callback(source.close)
-        health = health_source(settings)
+        health = _health_source(settings)
         if health is not None:
             stack.push_async_callback(health.close)
         supervisor = Supervisor(
@@ -437,7 +307,7 @@ async def careful_child(arguments: ChildArguments) -> None:
         stack.push_async_callback(store.close)
         clock.set(await store.now())
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, SPARE_CONNECTIONS),
+            connection(settings, kinds, _SPARE_CONNECTIONS),
             namespace=settings.namespace,
             kinds=kinds,
             containment=containment,
@@ -463,7 +333,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         clock = SteadyClock()
         clock.set(await store.now())
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, SPARE_CONNECTIONS),
+            connection(settings, kinds, _SPARE_CONNECTIONS),
             namespace=settings.namespace,
             kinds=kinds,
         )
@@ -482,3 +352,134 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
             renew=settings.lease_renew,
         )
         return await recover(store, cluster, settings, clock, leadership, kinds, configure)
+
+
+# ---- Sources of utilization and of faults
+
+
+def metric_names(utilization: UtilizationSettings) -> tuple[ExporterNames, ...]:
+    """The metric names of each vendor, with the configured replacements.
+
+    Raises:
+        BadInput: there are replacements, and several vendors.
+    """
+    known = [
+        VENDORS[vendor].prefixed(utilization.amd_prefix) if vendor == "amd" else VENDORS[vendor]
+        for vendor in utilization.vendors
+    ]
+    if len(known) == 1:
+        return (_replaced(known[0], utilization.names),)
+    if utilization.names != MetricNames():
+        raise BadInput(
+            "QUEUECTL_UTILIZATION__NAMES needs one vendor in QUEUECTL_UTILIZATION__VENDOR"
+        )
+    return tuple(known)
+
+
+def _replaced(vendor: ExporterNames, configured: MetricNames) -> ExporterNames:
+    device = tuple(label.strip() for label in (configured.device or "").split(",") if label.strip())
+    return replace(
+        vendor,
+        busy=_gauge(configured.busy, configured.busy_full, vendor.busy) or vendor.busy,
+        coarse=_gauge(configured.coarse, configured.coarse_full, vendor.coarse),
+        tensor=_gauge(configured.tensor, None, vendor.tensor),
+        memory_busy=_gauge(configured.memory_busy, configured.memory_busy_full, vendor.memory_busy),
+        memory_used=configured.memory_used or vendor.memory_used,
+        memory_free=configured.memory_free or vendor.memory_free,
+        device=device or vendor.device,
+    )
+
+
+def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge | None:
+    if vendor is None:
+        return Gauge(name, full or 1.0) if name else None
+    return Gauge(name or vendor.name, full or vendor.full)
+
+
+def trust(utilization: UtilizationSettings, vendor: str) -> Trust:
+    """The scrape jobs whose series count: the configured ones, or else those of the vendor's installers.
+
+    Raises:
+        BadInput: a name is invalid, or namespaces are configured although the namespace of the exporter is not known.
+    """
+    names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
+    namespaces = names_of(utilization.trusted_namespaces, names)
+    if namespaces and utilization.labels == "pod":
+        raise BadInput(
+            f"{names} needs QUEUECTL_UTILIZATION__LABELS=exported_pod: where honor_labels is on, a series "
+            "has the namespace of the pod that it is about, and not that of its exporter"
+        )
+    jobs = names_of(utilization.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
+    return Trust(jobs or JOBS[vendor], namespaces)
+
+
+def use_source(settings: Settings) -> UseSource | None:
+    """The source of GPU utilization; None without one.
+
+    Raises:
+        BadInput: two sources are configured, a URL is invalid, or a trusted name is invalid.
+    """
+    utilization, url = settings.utilization, settings.prometheus_url
+    exporters = [part.strip() for part in utilization.exporters.split(",") if part.strip()]
+    if url and exporters:
+        raise BadInput(
+            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: set only one of the two"
+        )
+    for name, given in (
+        ("QUEUECTL_PROMETHEUS_URL", [url] if url else []),
+        ("QUEUECTL_UTILIZATION__EXPORTERS", exporters),
+    ):
+        for one in given:
+            if not one.removeprefix(DNS).startswith(("http://", "https://")):
+                raise BadInput(f"{name}: {one!r} is no http:// or https:// URL")
+    if utilization.ca_file is not None and not utilization.ca_file.is_file():
+        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {utilization.ca_file}")
+    names = metric_names(utilization)
+    if exporters:
+        return ExporterSource(
+            exporters,
+            names=names,
+            scrape_seconds=utilization.sample_seconds,
+            retention_seconds=utilization.retention_seconds,
+            trust_slices=utilization.trust_slices,
+        )
+    if not url:
+        return None
+    sources = [
+        _prometheus(url, utilization, each, vendor)
+        for each, vendor in zip(names, utilization.vendors, strict=True)
+    ]
+    return sources[0] if len(sources) == 1 else SeveralVendors(sources)
+
+
+def _health_source(settings: Settings) -> HealthSource | None:
+    """The source of faults of GPUs: the Prometheus with the metrics of the vendors' exporters; None without one.
+
+    Raises:
+        BadInput: a trusted name is invalid.
+    """
+    url, asked = settings.prometheus_url, settings.utilization
+    if not url:
+        return None
+    sources = [_prometheus(url, asked, VENDORS[vendor], vendor) for vendor in asked.vendors]
+    return sources[0] if len(sources) == 1 else SeveralVendors(sources)
+
+
+def _prometheus(
+    url: str, utilization: UtilizationSettings, names: ExporterNames, vendor: str
+) -> PrometheusSource:
+    rules = {"auto": None, "on": True, "off": False}[utilization.recording_rules]
+    health = VENDORS_HEALTH[vendor]
+    return PrometheusSource(
+        url,
+        names=names,
+        trust=trust(utilization, vendor),
+        scrape_seconds=utilization.sample_seconds,
+        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[utilization.labels],
+        rules=rules if len(utilization.vendors) == 1 or vendor == "nvidia" else False,
+        trust_slices=utilization.trust_slices,
+        token_file=utilization.token_file,
+        ca_file=utilization.ca_file,
+        timeout=utilization.timeout_seconds,
+        health=health.prefixed(utilization.amd_prefix) if vendor == "amd" else health,
+    )

@@ -1,18 +1,12 @@
-"""Plans that the fault of one gang or of one cohort does not prevent.
-
-The part of a snapshot that belongs to one cohort: a plan of it passes whatever is wrong with the gangs of other cohorts.
-
-A plan that one gang cannot prevent.
+"""A plan that one gang or one cohort cannot prevent.
 
 If planning raises, if the verifier refuses the plan, or if the limit of wall time ends it, the same snapshot is planned again without
 the gang at fault. Such a gang is set aside only if the plan without it passes. The suspects are the gang whose turn it was and the
 gangs that the broken rules name. If none of them is at fault, the newest gangs are left out, as few as possible, and of these the one
 without which the others pass. The number of plans is limited: beyond it, the gangs that are left out wait for the next plan.
 
-If planning fails without all of them, the fault is not in a gang that can be left out. Then the cohorts are planned one by one, each
-without the others (:mod:`queuectl.control.contained_plan`), until a plan passes. The next plan begins with the next cohort.
-
-A running gang that is set aside keeps its capacity and can be evicted. It is not repaired and not moved.
+If planning fails without all of them, the cohorts are planned one by one, each without the others, until a plan passes. The next plan
+begins with the next cohort. A running gang that is set aside keeps its capacity and can be evicted. It is not repaired and not moved.
 """
 
 from __future__ import annotations
@@ -30,71 +24,14 @@ from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 
-
-def cohorts_with_pending(snapshot: Snapshot) -> list[str]:
-    """The cohorts, each by the name of its root, and the ClusterQueues without a cohort that have pending gangs, in order."""
-    waiting = (_root_of(snapshot, p.workload) for p in snapshot.pending if p.blocked is None)
-    return sorted({root for root in waiting if root is not None})
-
-
-def one_cohort(snapshot: Snapshot, root: str) -> Snapshot:
-    """A snapshot with the gangs of one cohort.
-
-    The nodes that gangs of other cohorts hold, or that are leased to them, offer nothing. No Budget pays for a gang, because a
-    Budget can belong to several cohorts. Thus a plan of this snapshot takes nothing from others.
-
-    Args:
-        snapshot: with all gangs.
-        root: as :func:`cohorts_with_pending` names it.
-    """
-    pending = tuple(p for p in snapshot.pending if _root_of(snapshot, p.workload) == root)
-    admitted = tuple(a for a in snapshot.admitted if _root_of(snapshot, a.workload) == root)
-    ours = {p.workload.uid for p in pending} | {a.workload.uid for a in admitted}
-    gangs: list[Pending | Admitted] = [*snapshot.pending, *snapshot.admitted]
-    held = {
-        node
-        for gang in gangs
-        if gang.workload.uid not in ours
-        for placement in _placements(gang)
-        for node in placement.use(gang.workload)
-    }
-    nodes = tuple(
-        replace(node, ready=False) if node.name in held else node for node in snapshot.fleet.nodes
-    )
-    return replace(
-        snapshot,
-        pending=pending,
-        admitted=admitted,
-        fleet=Fleet(nodes),
-        budgets=tuple(replace(balance, granted=0) for balance in snapshot.budgets),
-    )
-
-
-def _root_of(snapshot: Snapshot, workload: Workload) -> str | None:
-    """None for a gang without a ClusterQueue."""
-    queue = snapshot.queue_of(workload)
-    if queue is None:
-        return None
-    root = snapshot.config.root_cohort(queue)
-    return f"cohort {root}" if root is not None else f"queue {queue.name}"
-
-
-def _placements(gang: Pending | Admitted) -> Iterator[Placement]:
-    if isinstance(gang, Admitted):
-        yield gang.placement
-    if gang.lease is not None:
-        yield gang.lease.placement
-
+# ---- Plans without some gangs
 
 MOST_PLANS: Final = 20
 """Plans in one cycle: enough to find one gang among 10,000, and a second one."""
-
-MOST_COHORTS: Final = 8
+_MOST_COHORTS: Final = 8
 """Cohorts that are planned alone in one cycle, until a plan passes."""
-
 _LONGEST_CHAIN: Final = 6  # suspects that are left out together
 _TIME_LIMIT: Final = "time limit"
-
 PlanOnce = Callable[[Snapshot], CheckedPlan]
 
 
@@ -353,7 +290,7 @@ class _Search:
         """The first plan of a cohort alone that passes. The cohorts take turns, so that each is planned whose plan passes."""
         cohorts = cohorts_with_pending(self.snapshot)
         later = [name for name in cohorts if name > self.last_cohort]
-        for cohort in (*later, *cohorts[: len(cohorts) - len(later)])[:MOST_COHORTS]:
+        for cohort in (*later, *cohorts[: len(cohorts) - len(later)])[:_MOST_COHORTS]:
             if self.stop.stopped:
                 return None
             if self._try(self.out, cohort) is None:
@@ -384,3 +321,61 @@ def _timed_out(error: Exception) -> bool:
 
 def _newest_first(pending: Pending) -> tuple[float, str]:
     return -pending.workload.queued_at, pending.workload.uid
+
+
+# ---- The part of a snapshot that belongs to one cohort
+
+
+def cohorts_with_pending(snapshot: Snapshot) -> list[str]:
+    """The cohorts, each by the name of its root, and the ClusterQueues without a cohort that have pending gangs, in order."""
+    waiting = (_root_of(snapshot, p.workload) for p in snapshot.pending if p.blocked is None)
+    return sorted({root for root in waiting if root is not None})
+
+
+def one_cohort(snapshot: Snapshot, root: str) -> Snapshot:
+    """A snapshot with the gangs of one cohort.
+
+    The nodes that gangs of other cohorts hold, or that are leased to them, offer nothing. No Budget pays for a gang, because a
+    Budget can belong to several cohorts. Thus a plan of this snapshot takes nothing from others.
+
+    Args:
+        snapshot: with all gangs.
+        root: as :func:`cohorts_with_pending` names it.
+    """
+    pending = tuple(p for p in snapshot.pending if _root_of(snapshot, p.workload) == root)
+    admitted = tuple(a for a in snapshot.admitted if _root_of(snapshot, a.workload) == root)
+    ours = {p.workload.uid for p in pending} | {a.workload.uid for a in admitted}
+    gangs: list[Pending | Admitted] = [*snapshot.pending, *snapshot.admitted]
+    held = {
+        node
+        for gang in gangs
+        if gang.workload.uid not in ours
+        for placement in _placements(gang)
+        for node in placement.use(gang.workload)
+    }
+    nodes = tuple(
+        replace(node, ready=False) if node.name in held else node for node in snapshot.fleet.nodes
+    )
+    return replace(
+        snapshot,
+        pending=pending,
+        admitted=admitted,
+        fleet=Fleet(nodes),
+        budgets=tuple(replace(balance, granted=0) for balance in snapshot.budgets),
+    )
+
+
+def _root_of(snapshot: Snapshot, workload: Workload) -> str | None:
+    """None for a gang without a ClusterQueue."""
+    queue = snapshot.queue_of(workload)
+    if queue is None:
+        return None
+    root = snapshot.config.root_cohort(queue)
+    return f"cohort {root}" if root is not None else f"queue {queue.name}"
+
+
+def _placements(gang: Pending | Admitted) -> Iterator[Placement]:
+    if isinstance(gang, Admitted):
+        yield gang.placement
+    if gang.lease is not None:
+        yield gang.lease.placement

@@ -1,11 +1,7 @@
 """The clock of the controller, and the progress of the leader's loop.
 
-The clock of the controller.
-
 Deadlines in the ledger outlive processes, and other machines read them, so they are in the time of the database. Within a process, the
 monotonic clock counts: a change of the machine's clock does not move a deadline.
-
-The progress of the leader's loop, and the end of a process that makes none.
 
 A leader whose loop hangs renews its lease no more. If the process then does not end by itself, for example because a thread is in a
 call that never returns, or because such a call holds the interpreter, a timer of the interpreter's C code ends it with the traces of
@@ -20,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+
+# ---- The clock
 
 
 class SteadyClock:
@@ -37,6 +35,8 @@ class SteadyClock:
         """``now``: unix seconds."""
         self._offset = now - self._monotonic()
 
+
+# ---- Progress
 
 LONGEST_STEP: Final = 90.0
 """Seconds of one step of the loop: longer than the longest plan that is permitted, with the work before and after it."""

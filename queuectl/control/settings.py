@@ -1,14 +1,7 @@
-"""Settings of the controller: their names, values and checks.
+"""Settings of the controller: environment variables ``QUEUECTL_<FIELD>``, nested with ``__``.
 
-Settings of the controller: environment variables ``QUEUECTL_<FIELD>``, nested with ``__``.
-
-The description of each field states its effect and its unit. docs/reference/settings.md lists all of them.
-
-Settings of sign-in through an OpenID Connect issuer: environment variables ``QUEUECTL_OIDC__<FIELD>``.
-
-Environment variables with the prefix of queuectl that no code reads, so that a misspelled setting is an error.
-
-pydantic checks the values of the names that it knows. This module checks the names.
+The description of each field states its effect and its unit. docs/reference/settings.md lists all of them. pydantic checks the values
+of the names that it knows. This module checks the names, so that a misspelled setting is an error.
 """
 
 from __future__ import annotations
@@ -30,6 +23,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
+
+# ---- Sign-in through an OpenID Connect issuer
 
 NO_PREFIX: Final = "-"
 RESERVED: Final = "system:"
@@ -149,6 +144,9 @@ def _secure(url: str) -> str:
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+# ---- The controller
 
 
 class SolverSettings(BaseModel):
@@ -432,8 +430,9 @@ class Settings(BaseSettings):
     mig: MigSettings = MigSettings()
 
 
-PREFIX: Final = "QUEUECTL_"
+# ---- Names of environment variables
 
+PREFIX: Final = "QUEUECTL_"
 PLAIN_VARIABLES: Final = MappingProxyType(
     {
         "QUEUECTL_API_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
@@ -452,7 +451,7 @@ PLAIN_VARIABLES: Final = MappingProxyType(
 )
 """Variables that are no Settings, and the module that reads each."""
 
-# The variables that kubelet sets for each Service of the namespace, for example QUEUECTL_METRICS_PORT_8080_TCP_ADDR.
+# The variables that kubelet sets for each Service of the namespace: prefix, name of the Service, and for example PORT_8080_TCP_ADDR.
 _SERVICE: Final = "_SERVICE_HOST"
 _LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 

@@ -23,7 +23,7 @@ class AuditLog:
 
     async def begin(self, line: AuditLine) -> int:
         """Write a line without an outcome. This method assigns its id."""
-        values = {
+        row = {
             "at": line.at,
             "request_id": line.request_id,
             "caller": storable(line.caller),
@@ -34,7 +34,7 @@ class AuditLog:
             "status": line.status,
             "detail": storable(line.detail),
         }
-        written = insert(audit).values(values).returning(audit.c.id)
+        written = insert(audit).values(row).returning(audit.c.id)
         async with self._statement("writing the audit log") as connection:
             return int((await connection.scalars(written)).one())
 
@@ -48,10 +48,10 @@ class AuditLog:
         async with self._statement("completing the audit log") as connection:
             await connection.execute(update(audit).where(audit.c.id == number).values(values))
 
-    async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
+    async def lines(self, filters: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
         """The newest of these lines, newest first."""
         async with self._statement("reading the audit log") as connection:
-            rows = await connection.execute(listing(wanted, limit))
+            rows = await connection.execute(listing(filters, limit))
             return tuple(AuditLine(**{**row._mapping, "groups": tuple(row.groups)}) for row in rows)
 
     async def prune(self, before: float) -> int:
@@ -63,16 +63,16 @@ class AuditLog:
             return gone.rowcount
 
 
-def listing(wanted: AuditFilter, limit: int) -> Select[Any]:
+def listing(filters: AuditFilter, limit: int) -> Select[Any]:
     """The statement behind :meth:`AuditLog.lines`."""
     c = audit.c
     statement = select(audit).order_by(c.id.desc()).limit(limit)
-    if wanted.caller is not None:
-        statement = statement.where(c.caller == wanted.caller)
-    if wanted.path is not None:
-        statement = statement.where(c.path.startswith(wanted.path, autoescape=True))
-    if wanted.since is not None:
-        statement = statement.where(c.at >= wanted.since)
-    if wanted.before is not None:
-        statement = statement.where(c.id < wanted.before)
+    if filters.caller is not None:
+        statement = statement.where(c.caller == filters.caller)
+    if filters.path is not None:
+        statement = statement.where(c.path.startswith(filters.path, autoescape=True))
+    if filters.since is not None:
+        statement = statement.where(c.at >= filters.since)
+    if filters.before is not None:
+        statement = statement.where(c.id < filters.before)
     return statement

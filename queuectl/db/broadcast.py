@@ -17,7 +17,7 @@ from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.utilization import GangUse
 
 
-async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int) -> None:
+async def keep(connection: AsyncConnection, leader_findings: LeaderFindings, *, epoch: int) -> None:
     """Replace the results.
 
     Raises:
@@ -25,18 +25,18 @@ async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int
     """
     mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == epoch))
     row = {
-        "at": found.at,
-        "uses": found.uses,
-        "expected_starts": found.starts,
-        "unhealthy": found.unhealthy,
+        "at": leader_findings.at,
+        "uses": leader_findings.uses,
+        "expected_starts": leader_findings.starts,
+        "unhealthy": leader_findings.unhealthy,
     }
     if (await connection.execute(update(findings).where(mine).values(row))).rowcount != 1:
         raise Fenced(f"epoch {epoch} is over: another leader has taken over")
 
 
-async def load(connection: AsyncConnection, known: float) -> LeaderFindings | None:
-    """The last results; None if they are of the time ``known``, unix seconds."""
-    row = (await connection.execute(select(findings).where(findings.c.at != known))).one_or_none()
+async def load(connection: AsyncConnection, last_at: float) -> LeaderFindings | None:
+    """The last results; None if they are of the time ``last_at``, unix seconds."""
+    row = (await connection.execute(select(findings).where(findings.c.at != last_at))).one_or_none()
     if row is None:
         return None
     uses = decode_json(dict[str, GangUse], row.uses or {})

@@ -34,7 +34,7 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
     Raises:
         Conflict: the request id was used for something else.
     """
-    values = {
+    columns = {
         "uid": command.uid,
         "action": command.action.value,
         "priority": command.priority,
@@ -47,14 +47,14 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
         "admin": command.admin,
         "report": command.report,
     }
-    added = insert(commands).values(values).on_conflict_do_nothing().returning(commands)
+    added = insert(commands).values(columns).on_conflict_do_nothing().returning(commands)
     row = (await connection.execute(added)).one_or_none()
     if row is not None:
         await connection.execute(select(func.pg_notify(CHANNEL, str(row.id))))
         return command_from(row)
-    known = await of_request(connection, command.request_id)
-    assert known is not None, "the insert met it"
-    return same_request(known, command)
+    earlier = await of_request(connection, command.request_id)
+    assert earlier is not None, "the insert met it"
+    return same_request(earlier, command)
 
 
 async def of_request(connection: AsyncConnection, request_id: str) -> Command | None:
@@ -64,15 +64,15 @@ async def of_request(connection: AsyncConnection, request_id: str) -> Command | 
     return command_from(row) if row is not None else None
 
 
-def same_request(known: Command, command: Command) -> Command:
-    """``known``, if it is the same command.
+def same_request(earlier: Command, command: Command) -> Command:
+    """``earlier``, if it is the same command.
 
     Raises:
         Conflict: it is another command.
     """
-    if known.content != command.content:
-        raise Conflict(f"request {command.request_id} was {known.action} of {known.uid}")
-    return known
+    if earlier.content != command.content:
+        raise Conflict(f"request {command.request_id} was {earlier.action} of {earlier.uid}")
+    return earlier
 
 
 async def numbered(connection: AsyncConnection, number: int) -> Command | None:
@@ -90,30 +90,30 @@ async def of_workload(
     return tuple(map(command_from, rows))
 
 
-def listing(wanted: CommandFilter, limit: int) -> Select[Any]:
+def listing(filters: CommandFilter, limit: int) -> Select[Any]:
     """The statement behind :func:`newest`; the tests pin its plan."""
     c, w = commands.c, workloads.c
     statement = select(commands).order_by(c.id.desc()).limit(limit)
     its_row = exists().where(w.uid == c.uid)
-    if wanted.namespaces is not None:
-        statement = statement.where(its_row.where(w.namespace.in_(sorted(wanted.namespaces))))
-    if wanted.workload is not None:
-        namespace, _, name = wanted.workload.partition("/")
+    if filters.namespaces is not None:
+        statement = statement.where(its_row.where(w.namespace.in_(sorted(filters.namespaces))))
+    if filters.workload is not None:
+        namespace, _, name = filters.workload.partition("/")
         statement = statement.where(its_row.where(w.namespace == namespace, w.name == name))
-    if wanted.by is not None:
-        statement = statement.where(c.by == wanted.by)
-    if wanted.states:
-        statement = statement.where(or_(*(_STATES[state] for state in sorted(wanted.states))))
-    if wanted.before is not None:
-        statement = statement.where(c.id < wanted.before)
+    if filters.by is not None:
+        statement = statement.where(c.by == filters.by)
+    if filters.states:
+        statement = statement.where(or_(*(_STATES[state] for state in sorted(filters.states))))
+    if filters.before is not None:
+        statement = statement.where(c.id < filters.before)
     return statement
 
 
 async def newest(
-    connection: AsyncConnection, wanted: CommandFilter, limit: int = 100
+    connection: AsyncConnection, filters: CommandFilter, limit: int = 100
 ) -> tuple[Command, ...]:
     """The newest of these commands, newest first."""
-    rows = await connection.execute(listing(wanted, max(1, min(limit, LONGEST_PAGE))))
+    rows = await connection.execute(listing(filters, max(1, min(limit, LONGEST_PAGE))))
     return tuple(map(command_from, rows))
 
 

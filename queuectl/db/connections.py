@@ -1,8 +1,6 @@
-"""Access to the database server, with the checks before its use.
+"""Access to the database server: transactions, snapshots, notifications of other processes, and checks before the first use.
 
-Access to the database server: transactions, snapshots, and notifications of other processes.
-
-Checks of a database server before its use: its version, and a connection pooler in front of it.
+The checks are about the version of the server, and about a connection pooler in front of it.
 """
 
 from __future__ import annotations
@@ -93,7 +91,6 @@ class NotificationListener:
 # ---- Transactions and snapshots
 
 T = TypeVar("T")
-
 _CLOSE_SECONDS: Final = 3.0
 
 
@@ -115,7 +112,7 @@ class Connections:
         async with self.transaction("connecting") as connection:
             await check_server(connection, self._settings)
         async with self._guarded("connecting"):
-            await check_pooling(self._engine, self._settings)
+            await _check_pooling(self._engine, self._settings)
 
     async def close(self) -> None:
         """Close all connections, without waiting for a server that does not respond."""
@@ -133,7 +130,7 @@ class Connections:
         self._listeners.append(listener)
         return listener
 
-    async def found(
+    async def until_available(
         self,
         query: Callable[[], Awaitable[T | None]],
         listener: NotificationListener,
@@ -210,6 +207,8 @@ async def _begun(connection: AsyncConnection, settings: DatabaseSettings) -> Asy
         raise
 
 
+# ---- Checks of the server
+
 MINIMUM_VERSION: Final = 150000  # as server_version_num counts
 _BACKEND: Final = "SELECT pg_backend_pid()"
 _ROUNDS: Final = 3
@@ -231,7 +230,7 @@ async def check_server(connection: AsyncConnection, settings: DatabaseSettings) 
             )
 
 
-async def check_pooling(engine: AsyncEngine, settings: DatabaseSettings) -> None:
+async def _check_pooling(engine: AsyncEngine, settings: DatabaseSettings) -> None:
     """Check the pool mode, and that the connection for LISTEN is direct. Raises the errors of the driver.
 
     Raises:

@@ -23,10 +23,10 @@ async def add(
     """Write a record. The last lines of history belong to it, because commits are serial."""
     newest = select(history.c.id).order_by(history.c.id.desc()).limit(lines + 1).subquery()
     ends = select(func.min(newest.c.id), func.max(newest.c.id), func.count()).select_from(newest)
-    first, last, found = (await connection.execute(ends)).one()
-    after = first if found > lines else 0
-    values = {name: getattr(decision, name) for name in _COUNTS}
-    values["gpus"] = as_number(decision.gpus)
+    first, last, length = (await connection.execute(ends)).one()
+    after = first if length > lines else 0
+    counts = {name: getattr(decision, name) for name in _COUNTS}
+    counts["gpus"] = as_number(decision.gpus)
     await connection.execute(
         insert(decisions).values(
             at=decision.at,
@@ -35,7 +35,7 @@ async def add(
             revision=decision.revision,
             history_after=after or 0,
             history_upto=last or 0,
-            counts=values,
+            counts=counts,
             reasons=dict(decision.reasons),
             proof=decision.proof.value,
             seconds=decision.seconds,
@@ -58,7 +58,7 @@ async def newest(
     return tuple(map(_decided, rows))
 
 
-async def one(connection: AsyncConnection, number: int) -> StoredDecision | None:
+async def numbered(connection: AsyncConnection, number: int) -> StoredDecision | None:
     """The record with this id, or None."""
     found = await connection.execute(select(decisions).where(decisions.c.id == number))
     row = found.one_or_none()

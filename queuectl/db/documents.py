@@ -31,7 +31,7 @@ async def revision_and_documents(connection: AsyncConnection) -> tuple[int, tupl
 
 
 async def changes(
-    connection: AsyncConnection, since: int, known: Collection[DocumentKey]
+    connection: AsyncConnection, since: int, keys: Collection[DocumentKey]
 ) -> ConfigChanges:
     """The documents that were written after a revision, and those that were deleted; see the Protocol.
 
@@ -41,11 +41,11 @@ async def changes(
     if current < since:  # the database was restored from a backup: all earlier reads are invalid
         since = 0
     written = tuple(await connection.scalars(select(c.document).where(c.version > since)))
-    there = {*known, *map(DocumentKey.of, written)}
+    there = {*keys, *map(DocumentKey.of, written)}
     if await connection.scalar(select(func.count()).select_from(documents)) == len(there):
         return ConfigChanges(current, written)
     rows = await connection.execute(select(c.kind, c.namespace, c.name))
-    return ConfigChanges(current, written, frozenset(known) - {DocumentKey(*row) for row in rows})
+    return ConfigChanges(current, written, frozenset(keys) - {DocumentKey(*row) for row in rows})
 
 
 async def revision(connection: AsyncConnection) -> int:

@@ -1,9 +1,4 @@
-"""The connection to the database, and the driver's errors as errors of the domain.
-
-Errors of the driver as errors of the domain.
-
-The connection to the database: a URL, settings, a pool.
-"""
+"""The connection to the database: a URL, settings, a pool, and the driver's errors as errors of the domain."""
 
 from __future__ import annotations
 
@@ -33,69 +28,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 from queuectl.domain.quantity import Resources
 
-# SQLSTATE classes and codes after which a retry with new reads is correct.
-_CLASSES: Final = (
-    "08",  # connection exceptions
-    "53",  # out of disk, memory, connections
-    "57",  # shutdown, starting up, canceled by statement_timeout
-    "58",  # I/O errors of the server
-)
-_CODES: Final = {
-    "28000": "access denied: a rotated certificate or a new pg_hba.conf",
-    "28P01": "the password was rotated, and the file does not have the new one yet",
-    "25006": "the server is read-only: a standby, or a demoted primary",
-    "25P03": "the transaction was idle for too long",
-    "40001": "serialization failure",
-    "40P01": "deadlock",
-    "55P03": "a lock was not available in time",
-}
-_NO_SCHEMA: Final = {"42P01", "42703"}
-_POOLER: Final = ("08P01", "startup parameter")  # PgBouncer accepts few of them
-
-
-@asynccontextmanager
-async def answers_within(seconds: float, doing: str) -> AsyncIterator[None]:
-    """Limit the time of one operation, and raise errors of the domain only.
-
-    Raises:
-        StoreUnavailable: no response, a lost connection or a server that shuts down: the outcome is unknown.
-        StoreError: the server rejected the statement.
-        BadInput: a PgBouncer answered that the settings do not name.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except (TimeoutError, PoolTimeout) as error:
-        raise StoreUnavailable(
-            f"{doing}: no answer from the database within {seconds:g} s"
-        ) from error
-    except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise _translated(error, doing) from error
-
-
-def _translated(error: BaseException, doing: str) -> StoreError | BadInput:
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = f"{doing}: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
-    state = getattr(cause, "sqlstate", None)
-    if state is None:
-        lost = isinstance(error, DBAPIError) and (
-            error.connection_invalidated or isinstance(error, InterfaceError)
-        )
-        plain = isinstance(error, OSError | asyncpg.InterfaceError)
-        return StoreUnavailable(text) if lost or plain else StoreError(text)
-    if state == _POOLER[0] and _POOLER[1] in text:
-        return BadInput(
-            f"{text}: the database URL leads to PgBouncer; set QUEUECTL_DATABASE_PGBOUNCER to its pool mode, session or transaction"
-        )
-    if state[:2] in _CLASSES or state in _CODES:
-        return StoreUnavailable(text)
-    if state in _NO_SCHEMA:
-        text += " (run `queuectl db upgrade`)"
-    return StoreError(text)
-
+# ---- The pool
 
 T = TypeVar("T")
-
 PROGRAM: Final = "queuectl"
 APPLICATION: Final = f"{PROGRAM} {version(PROGRAM)}"
 """The name of sessions in ``pg_stat_activity``, by which a migration finds the releases that are connected."""
@@ -179,12 +114,12 @@ class DatabaseSettings:
         )
 
 
-def _pooling(value: str) -> Pooling | None:
+def _pooling(mode: str) -> Pooling | None:
     try:
-        return Pooling(value) if value else None
+        return Pooling(mode) if mode else None
     except ValueError:
         modes = " or ".join(Pooling)
-        raise BadInput(f"{_PGBOUNCER}: {value!r} is no pool mode: set {modes}") from None
+        raise BadInput(f"{_PGBOUNCER}: {mode!r} is no pool mode: set {modes}") from None
 
 
 def parse_url(url: str) -> URL:
@@ -314,14 +249,14 @@ async def _password(file: Path) -> str:
     return (await asyncio.to_thread(file.read_text)).rstrip("\n")
 
 
-def encode_json(value: Any) -> str:
+def encode_json(content: Any) -> str:
     """JSON text for a jsonb column, without the one character that Postgres cannot hold.
 
     A value of the domain has the fields of its class; :func:`decode_json` reads it.
     """
-    encoded = msgspec.json.encode(value, enc_hook=_plain)  # integers of any size, as jsonb
+    encoded = msgspec.json.encode(content, enc_hook=_plain)  # integers of any size, as jsonb
     if b"\\u0000" in encoded:
-        encoded = msgspec.json.encode(_scrubbed(msgspec.to_builtins(value, enc_hook=_plain)))
+        encoded = msgspec.json.encode(_scrubbed(msgspec.to_builtins(content, enc_hook=_plain)))
     return encoded.decode()
 
 
@@ -330,10 +265,10 @@ def decode_json(kind: type[T], document: Any) -> T:
     return msgspec.convert(document, kind, dec_hook=_from_plain)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise NotImplementedError(f"no JSON for {type(value)}")
+def _plain(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return dict(content)
+    raise NotImplementedError(f"no JSON for {type(content)}")
 
 
 def _from_plain(kind: type[Any], document: Any) -> Any:
@@ -342,22 +277,85 @@ def _from_plain(kind: type[Any], document: Any) -> Any:
     raise NotImplementedError(f"no {kind} in JSON")
 
 
-def storable(value: str) -> str:
-    """``value`` as a text column can hold it: NUL, legal in Kubernetes annotations, becomes U+FFFD."""
-    return value.replace(_NUL, "\ufffd")
+def storable(text: str) -> str:
+    """``text`` as a text column can hold it: NUL, legal in Kubernetes annotations, becomes U+FFFD."""
+    return text.replace(_NUL, "\ufffd")
 
 
-def _scrubbed(value: Any) -> Any:
-    match value:
+def _scrubbed(content: Any) -> Any:
+    match content:
         case str():
-            return storable(value)
+            return storable(content)
         case Mapping():
-            return {storable(key): _scrubbed(inner) for key, inner in value.items()}
+            return {storable(key): _scrubbed(inner) for key, inner in content.items()}
         case list() | tuple():
-            return [_scrubbed(inner) for inner in value]
+            return [_scrubbed(inner) for inner in content]
         case _:
-            return value
+            return content
 
 
 def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
+
+
+# ---- Errors of the driver
+
+# SQLSTATE classes and codes after which a retry with new reads is correct.
+_CLASSES: Final = (
+    "08",  # connection exceptions
+    "53",  # out of disk, memory, connections
+    "57",  # shutdown, starting up, canceled by statement_timeout
+    "58",  # I/O errors of the server
+)
+_CODES: Final = {
+    "28000": "access denied: a rotated certificate or a new pg_hba.conf",
+    "28P01": "the password was rotated, and the file does not have the new one yet",
+    "25006": "the server is read-only: a standby, or a demoted primary",
+    "25P03": "the transaction was idle for too long",
+    "40001": "serialization failure",
+    "40P01": "deadlock",
+    "55P03": "a lock was not available in time",
+}
+_NO_SCHEMA: Final = {"42P01", "42703"}
+_POOLER: Final = ("08P01", "startup parameter")  # PgBouncer accepts few of them
+
+
+@asynccontextmanager
+async def answers_within(seconds: float, doing: str) -> AsyncIterator[None]:
+    """Limit the time of one operation, and raise errors of the domain only.
+
+    Raises:
+        StoreUnavailable: no response, a lost connection or a server that shuts down: the outcome is unknown.
+        StoreError: the server rejected the statement.
+        BadInput: a PgBouncer answered that the settings do not name.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (TimeoutError, PoolTimeout) as error:
+        raise StoreUnavailable(
+            f"{doing}: no answer from the database within {seconds:g} s"
+        ) from error
+    except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise _translated(error, doing) from error
+
+
+def _translated(error: BaseException, doing: str) -> StoreError | BadInput:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    text = f"{doing}: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
+    state = getattr(cause, "sqlstate", None)
+    if state is None:
+        lost = isinstance(error, DBAPIError) and (
+            error.connection_invalidated or isinstance(error, InterfaceError)
+        )
+        plain = isinstance(error, OSError | asyncpg.InterfaceError)
+        return StoreUnavailable(text) if lost or plain else StoreError(text)
+    if state == _POOLER[0] and _POOLER[1] in text:
+        return BadInput(
+            f"{text}: the database URL leads to PgBouncer; set QUEUECTL_DATABASE_PGBOUNCER to its pool mode, session or transaction"
+        )
+    if state[:2] in _CLASSES or state in _CODES:
+        return StoreUnavailable(text)
+    if state in _NO_SCHEMA:
+        text += " (run `queuectl db upgrade`)"
+    return StoreError(text)

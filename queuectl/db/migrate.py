@@ -49,13 +49,13 @@ class SchemaState:
     Attributes:
         current: None for an empty database.
         head: the newest revision of this release.
-        known: False when a newer release has upgraded it.
+        recognized: False when a newer release has upgraded it.
         replicas: the registered replicas, also expired ones.
     """
 
     current: str | None
     head: str
-    known: bool = True
+    recognized: bool = True
     replicas: tuple[Replica, ...] = ()
 
     @property
@@ -164,15 +164,15 @@ async def _with_connection(
 
 def _state(connection: Connection, config: Config) -> SchemaState:
     """The state. Raises UnusableSchema if this release cannot use the schema."""
-    known = _revisions(config)
-    present = _present(connection, known)
+    revisions = _revisions(config)
+    present = _present(connection, revisions)
     if present is None:
-        return SchemaState(None, known[-1])
+        return SchemaState(None, revisions[-1])
     registered = replicas.registered(connection)
-    return SchemaState(present, known[-1], present in known, tuple(registered))
+    return SchemaState(present, revisions[-1], present in revisions, tuple(registered))
 
 
-def _present(connection: Connection, known: Collection[str]) -> str | None:
+def _present(connection: Connection, revisions: Collection[str]) -> str | None:
     """The revision of the schema; None for an empty database. Raises UnusableSchema if a release with these revisions cannot use it."""
     heads = MigrationContext.configure(connection).get_current_heads()
     if not heads:
@@ -185,7 +185,7 @@ def _present(connection: Connection, known: Collection[str]) -> str | None:
             f"{version(PROGRAM)} does not use it. Create a new database. To keep the queues and the gangs of an earlier commit, "
             "export its configuration with `queuectl config export`, and run `queuectl recover` on the new database"
         )
-    replicas.check_usable(required, known)
+    replicas.check_usable(required, revisions)
     return heads[0]
 
 
@@ -193,7 +193,7 @@ def _upgrade_to(*, pre_only: bool) -> Callable[[Connection, Config], SchemaState
     def work(connection: Connection, config: Config) -> SchemaState:
         connection.execute(select(func.pg_advisory_xact_lock(replicas.LOCK)))
         state = _state(connection, config)
-        missing = _missing(config, state) if state.known else []
+        missing = _missing(config, state) if state.recognized else []
         if state.current is not None and any(map(_is_post, missing)):
             if pre_only:
                 missing = _before_post(missing)
@@ -243,7 +243,7 @@ def _before_post(missing: Sequence[str]) -> list[str]:
 
 
 def _refuse_beside_others(
-    connection: Connection, found: Sequence[Replica], missing: Sequence[str]
+    connection: Connection, registered: Sequence[Replica], missing: Sequence[str]
 ) -> None:
     """A post revision removes what replicas of an earlier release need.
 
@@ -252,8 +252,8 @@ def _refuse_beside_others(
     """
     last = max(number for number, name in enumerate(missing) if _is_post(name))
     replicas.refuse_beside(connection, missing[last:], missing[last])
-    known = [APPLICATION, *(f"{PROGRAM} {one.release}" for one in found)]
-    others = connection.execute(_OTHERS, {"known": known, "program": PROGRAM})
+    named = [APPLICATION, *(f"{PROGRAM} {one.release}" for one in registered)]
+    others = connection.execute(_OTHERS, {"known": named, "program": PROGRAM})
     sessions = ", ".join(sorted(others.scalars()))
     if sessions:
         raise StoreError(

@@ -75,8 +75,8 @@ class StoreReads(Protocol):
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         """Revision and all configuration documents, of one moment."""
 
-    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
-        """The documents that were written after revision ``since``, and the ``known`` documents that were deleted, at one moment.
+    async def config_changes(self, since: int, keys: Collection[DocumentKey]) -> ConfigChanges:
+        """The documents that were written after revision ``since``, and the ``keys`` documents that were deleted, at one moment.
 
         If the revision is lower than ``since``, it is another database, and all documents count as written.
         """
@@ -239,22 +239,22 @@ class LeaderStore(StoreReads, Protocol):
             Fenced: the epoch is no longer the caller's.
         """
 
-    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
+    async def keep_set_aside(self, unit: SetAsideObject, content: bytes) -> None:
         """Store the file of a unit that is set aside instead of an earlier one, and delete the oldest beyond the limit.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
-    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
+    async def keep_findings(self, leader_findings: LeaderFindings, *, epoch: int) -> None:
         """Replace the results of this leader or an earlier one.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
-    async def findings(self, known: float) -> LeaderFindings | None:
-        """The last results of the leader; None if they are of the time ``known``, unix seconds."""
+    async def findings(self, last_at: float) -> LeaderFindings | None:
+        """The last results of the leader; None if they are of the time ``last_at``, unix seconds."""
 
     async def close(self) -> None:
         """Give back all connections."""
@@ -292,7 +292,7 @@ class AuditStore(Protocol):
     async def end(self, number: int, outcome: RequestOutcome) -> None:
         """Complete a line."""
 
-    async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
+    async def lines(self, filters: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
         """The newest of these lines, newest first."""
 
     async def prune(self, before: float) -> int:
@@ -358,7 +358,7 @@ class ApiStore(StoreReads, Protocol):
 
     async def list_workloads(
         self,
-        wanted: WorkloadFilter,
+        filters: WorkloadFilter,
         cursor: str | None = None,
         limit: int = 100,
         order: WorkloadOrder = BY_NAME,
@@ -397,7 +397,9 @@ class ApiStore(StoreReads, Protocol):
     async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
         """Commands for one workload with ids above ``after``, oldest first."""
 
-    async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
+    async def newest_commands(
+        self, filters: CommandFilter, limit: int = 100
+    ) -> tuple[Command, ...]:
         """The newest of these commands, with or without a result, newest first."""
 
     async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:

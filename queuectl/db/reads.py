@@ -1,9 +1,4 @@
-"""Reads of the ledger for the API: workloads, history, and sums by queue.
-
-Reads of workloads and history, for the leader and for lists of the API.
-
-Sums over live workloads by queue, pending workloads in order, and the latest evictions.
-"""
+"""Reads of the ledger, for the leader and for lists of the API: workloads, history, sums over live workloads by queue, and evictions."""
 
 from __future__ import annotations
 
@@ -54,6 +49,8 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 
+# ---- Workloads and history
+
 _CLOCKS_APART: Final = 3600.0  # largest difference of the server's clock in seconds
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXT_KEYS: Final = (SortKey.STATE, SortKey.CLUSTER_QUEUE)  # columns of the database's collation
@@ -64,7 +61,6 @@ TURN: Final = (
     workloads.c.uid,
 )
 """The queue order, as in :func:`queuectl.domain.queries.turn`."""
-
 # Only live workloads have rows in the three side tables, so loading all live ones reads those whole.
 LIVE: Final = (
     select(*ENTRY_COLUMNS).where(workloads.c.finished_at.is_(None)).order_by(workloads.c.uid)
@@ -175,7 +171,7 @@ async def _one(connection: AsyncConnection, statement: Select[Any]) -> Entry | N
 
 
 def listing(
-    wanted: WorkloadFilter, after: PagePosition | None, limit: int, order: WorkloadOrder = BY_NAME
+    filters: WorkloadFilter, after: PagePosition | None, limit: int, order: WorkloadOrder = BY_NAME
 ) -> Select[Any]:
     """The statement behind :func:`page_of`; the tests pin its plans.
 
@@ -185,15 +181,15 @@ def listing(
     ordered = [column.desc() for column in key] if order.descending else key
     statement = select(*ENTRY_COLUMNS).order_by(*ordered).limit(limit)
     for name in ("namespace", "queue", "cluster_queue", "kind", "user"):
-        value = getattr(wanted, name)
-        if value is not None:
-            statement = statement.where(workloads.c[name] == value)
-    if wanted.namespaces is not None:
-        statement = statement.where(workloads.c.namespace.in_(sorted(wanted.namespaces)))
-    if wanted.code is not None:
-        statement = statement.where(workloads.c.reason_code == wanted.code.value)
-    if wanted.states:
-        statement = statement.where(workloads.c.state.in_(sorted(s.value for s in wanted.states)))
+        required = getattr(filters, name)
+        if required is not None:
+            statement = statement.where(workloads.c[name] == required)
+    if filters.namespaces is not None:
+        statement = statement.where(workloads.c.namespace.in_(sorted(filters.namespaces)))
+    if filters.code is not None:
+        statement = statement.where(workloads.c.reason_code == filters.code.value)
+    if filters.states:
+        statement = statement.where(workloads.c.state.in_(sorted(s.value for s in filters.states)))
     if after is not None:
         ended, here = tuple_(*after.key), tuple_(*key)
         statement = statement.where(here < ended if order.descending else here > ended)
@@ -217,7 +213,7 @@ async def namespaces(connection: AsyncConnection) -> frozenset[str]:
 
 async def page_of(
     connection: AsyncConnection,
-    wanted: WorkloadFilter,
+    filters: WorkloadFilter,
     cursor: str | None = None,
     limit: int = 100,
     order: WorkloadOrder = BY_NAME,
@@ -229,7 +225,7 @@ async def page_of(
     """
     limit = max(1, min(limit, LONGEST_PAGE))
     after = PagePosition.parse(cursor, order) if cursor is not None else None
-    entries = await rows_of(connection, listing(wanted, after, limit + 1, order))
+    entries = await rows_of(connection, listing(filters, after, limit + 1, order))
     more, entries = len(entries) > limit, entries[:limit]
     return WorkloadPage(entries, PagePosition.of(entries[-1], order).cursor if more else None)
 
@@ -237,9 +233,9 @@ async def page_of(
 def lines(uids: Iterable[str]) -> Select[Any]:
     """The statement behind :func:`lines_of`; the tests pin its plan."""
     w = workloads.c
-    given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
+    among = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
     # The array is resolved first, by uid. In a join, PostgreSQL can compare all pairs until it has statistics of a new burst.
-    queues = func.any(func.array(select(w.cluster_queue).where(w.uid == given).scalar_subquery()))
+    queues = func.any(func.array(select(w.cluster_queue).where(w.uid == among).scalar_subquery()))
     ranked = (
         select(
             w.uid,
@@ -257,7 +253,7 @@ def lines(uids: Iterable[str]) -> Select[Any]:
         )
         .subquery()
     )
-    return select(ranked).where(ranked.c.uid == given)
+    return select(ranked).where(ranked.c.uid == among)
 
 
 async def lines_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, QueuePosition]:
@@ -335,6 +331,8 @@ async def _side(
     return result
 
 
+# ---- Sums, the waiting workloads, and evictions
+
 _W: Final = workloads.c
 _KEY: Final = (_W.namespace, _W.queue, _W.cluster_queue, _W.state, _W.reason_code)
 _ORDERS: Final = {
@@ -343,7 +341,7 @@ _ORDERS: Final = {
 }
 
 
-def tallying() -> Select[Any]:
+def _tallying() -> Select[Any]:
     """The statement behind :func:`tallies`."""
     return (
         select(
@@ -360,7 +358,7 @@ def tallying() -> Select[Any]:
 
 async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
     """Counts of all workloads that are not Finished."""
-    rows = await connection.execute(tallying())
+    rows = await connection.execute(_tallying())
     return tuple(
         QueueCounts(
             row.namespace,

@@ -71,14 +71,14 @@ class Replica:
 class Registration:
     """One process among the registered replicas. Methods can raise StoreUnavailable."""
 
-    def __init__(self, transaction: Transaction, name: str, known: Sequence[str]) -> None:
-        """``known``: all revisions that this release knows, the oldest first."""
+    def __init__(self, transaction: Transaction, name: str, revisions: Sequence[str]) -> None:
+        """``revisions``: all revisions that this release knows, the oldest first."""
         self._transaction = transaction
-        self._known = known
+        self._revisions = revisions
         self._row: dict[str, Any] = {
             "name": name,
             "release": version("queuectl"),
-            "revision": known[-1],
+            "revision": revisions[-1],
         }
 
     @asynccontextmanager
@@ -123,13 +123,13 @@ class Registration:
         ).returning(REQUIRED.scalar_subquery())
         async with self._transaction("writing a heartbeat") as connection:
             required = (await connection.scalars(renewed)).one()
-            check_usable(required, self._known)
+            check_usable(required, self._revisions)
 
     async def _register(self) -> None:
         """Replace the registration of an earlier process with this name, and forget processes that stopped long ago."""
         async with self._transaction("registering this replica") as connection:
             await connection.execute(select(func.pg_advisory_xact_lock_shared(LOCK)))
-            check_usable((await connection.scalars(REQUIRED)).one(), self._known)
+            check_usable((await connection.scalars(REQUIRED)).one(), self._revisions)
             old = replicas.c.seen_at < _NOW - _FORGET_SECONDS
             mine = replicas.c.name == self._row["name"]
             await connection.execute(delete(replicas).where(old | mine))
@@ -144,13 +144,13 @@ class Registration:
             await connection.execute(delete(replicas).where(mine))
 
 
-def check_usable(required: str, known: Collection[str]) -> None:
+def check_usable(required: str, revisions: Collection[str]) -> None:
     """Check that a release can use a schema.
 
     Raises:
         UnusableSchema: it does not know the last post revision.
     """
-    if required not in known:
+    if required not in revisions:
         raise UnusableSchema(
             f"the schema has {required}, the second half of the upgrade to a newer release, so version {version('queuectl')} "
             "cannot use it: run the newer release, or restore a backup from before that upgrade"

@@ -1,9 +1,4 @@
-"""Reads for reports: the usage ledger by group, and past workloads for traces.
-
-Sums over the hours of the usage ledger, by group.
-
-Reads of past workloads with their hours and lost work, for traces.
-"""
+"""Reads for reports: sums over the hours of the usage ledger by group, and past workloads with their hours and lost work for traces."""
 
 from __future__ import annotations
 
@@ -54,6 +49,8 @@ from queuectl.domain.usage_reports import (
     UsageHours,
     check_size,
 )
+
+# ---- The usage ledger by group
 
 _AMOUNTS: Final = tuple(Amounts.__slots__)
 _OF_WORKLOAD: Final = (
@@ -121,7 +118,7 @@ def hours_of_queues(period: Period) -> Select[Any]:
     )
 
 
-def spent_in(scope: BudgetScope, holders: Collection[str], period: Period) -> Select[Any]:
+def _spent_in(scope: BudgetScope, holders: Collection[str], period: Period) -> Select[Any]:
     """Units that these spenders used in a period, by name; the tests pin its plan."""
     s, h = usage_subjects.c, usage_hours.c
     names = {
@@ -147,7 +144,7 @@ async def spent(connection: AsyncConnection, budgets: Iterable[Budget], at: floa
     units: dict[tuple[str, int], int] = {}
     for (scope, month), those in asked.items():
         period = Period(month.begins, month.ends)
-        rows = await connection.execute(spent_in(scope, {b.holder for b in those}, period))
+        rows = await connection.execute(_spent_in(scope, {b.holder for b in those}, period))
         found = {name: int(total) for name, total in rows}
         units |= {(b.name, month.begins): found.get(b.holder, 0) for b in those}
     return SpentUnits(until, units)
@@ -271,6 +268,8 @@ def _fleet(period: Period) -> Select[Any]:
     )
 
 
+# ---- Past workloads
+
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
 
@@ -295,7 +294,7 @@ async def page(
 ) -> tuple[RecordedWorkload, ...]:
     """The workloads with larger uids that were started, and were there in the period."""
     entries = await rows_of(connection, started(period, after, limit))
-    given = {"uids": [entry.uid for entry in entries]}
+    parameters = {"uids": [entry.uid for entry in entries]}
     s = usage_subjects.c
     mine = s.uid == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS))
     h, lost = usage_hours.c, usage_losses.c
@@ -313,9 +312,11 @@ async def page(
         .group_by(s.uid)
     )
     hours: dict[str, list[UsedHour]] = defaultdict(list)
-    for uid, *amounts in await connection.execute(hourly, given):
+    for uid, *amounts in await connection.execute(hourly, parameters):
         hours[uid].append(UsedHour(*amounts))
-    lost_by: dict[str, float] = {row[0]: row[1] for row in await connection.execute(losses, given)}
+    lost_by: dict[str, float] = {
+        row[0]: row[1] for row in await connection.execute(losses, parameters)
+    }
     return tuple(
         RecordedWorkload(entry, lost_by.get(entry.uid, 0.0), tuple(hours[entry.uid]))
         for entry in entries

@@ -16,7 +16,7 @@ _c = set_aside_objects.c
 _ABOUT = [column for column in _c if column is not _c.content]
 
 
-async def keep(connection: AsyncConnection, one: SetAsideObject, content: bytes) -> None:
+async def keep(connection: AsyncConnection, unit: SetAsideObject, content: bytes) -> None:
     """Write one instead of an earlier one of the unit, and delete the oldest beyond the limit.
 
     It does not lock the leader's epoch, so no commit waits for it.
@@ -24,10 +24,10 @@ async def keep(connection: AsyncConnection, one: SetAsideObject, content: bytes)
     Raises:
         Fenced: another leader has taken over.
     """
-    await require_epoch(connection, one.epoch)
-    earlier = delete(set_aside_objects).where(_c.boundary == one.boundary, _c.key == one.key)
+    await require_epoch(connection, unit.epoch)
+    earlier = delete(set_aside_objects).where(_c.boundary == unit.boundary, _c.key == unit.key)
     await connection.execute(earlier)
-    row = asdict(one) | {"content": content}
+    row = asdict(unit) | {"content": content}
     del row["id"]
     await connection.execute(insert(set_aside_objects).values(row))
     newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT_OBJECTS)

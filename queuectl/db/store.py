@@ -1,13 +1,7 @@
-"""The stores of the leader and of the API on Postgres.
-
-The common part of the leader's store and the API's store: connections, configuration, and reads of single rows.
+"""The stores of the leader and of the API on Postgres: :class:`queuectl.db.ports.LeaderStore` and :class:`queuectl.db.ports.ApiStore`.
 
 Most methods of a store are one query of this package on a connection: :func:`statement`, :func:`snapshot` and
 :func:`transaction` make them. :mod:`queuectl.db.ports` documents them.
-
-The ledger for the API, with the writes of users: :class:`queuectl.db.ports.ApiStore` on Postgres.
-
-The ledger for the leader: :class:`queuectl.db.ports.LeaderStore` on Postgres.
 """
 
 from __future__ import annotations
@@ -21,15 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db import (
     broadcast,
-    commands,
-    decisions,
     documents,
     pastuse,
     process_runs,
     reads,
     refused,
-    reservations,
-    set_aside_objects,
     usage,
     writes,
 )
@@ -50,9 +40,10 @@ from queuectl.domain.ledger import Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.rules import Retention
 
+# ---- The common part
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
 Query = Callable[Concatenate[AsyncConnection, P], Awaitable[R]]
 Method = Callable[Concatenate["Database", P], Coroutine[Any, Any, R]]
 
@@ -124,6 +115,9 @@ class Database:
     past_use = statement("reading past use", pastuse.load)
 
 
+# ---- The API's store
+
+
 class PostgresApiStore(Database):
     """The reads and writes of REST, the dashboard and sessions. All methods can raise StoreUnavailable."""
 
@@ -159,7 +153,7 @@ class PostgresApiStore(Database):
     newest_line = statement("reading the end of history", reads.newest_line)
     evictions = statement("reading evictions", reads.evictions)
     decisions = statement("listing decisions", decision_rows.newest)
-    get_decision = statement("reading a decision", decision_rows.one)
+    get_decision = statement("reading a decision", decision_rows.numbered)
 
     async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
         """See the Protocol. LISTEN reports a line at once; without LISTEN it takes up to ``poll`` seconds."""
@@ -167,8 +161,10 @@ class PostgresApiStore(Database):
         async def grown() -> bool | None:
             return await self.newest_line() > after or None
 
-        await self.connections.found(grown, self._history_written, "history", poll)
+        await self.connections.until_available(grown, self._history_written, "history", poll)
 
+
+# ---- The leader's store
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
 
@@ -179,7 +175,7 @@ class PostgresLeaderStore(Database):
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
         self._config_written = connections.listener(documents.CHANNEL)
-        self._command_added = connections.listener(commands.CHANNEL)
+        self._command_added = connections.listener(command_rows.CHANNEL)
 
     begin_run = transaction("noting the start of a process", process_runs.begin)
     end_run = transaction("noting the end of a process", process_runs.end)
@@ -189,7 +185,7 @@ class PostgresLeaderStore(Database):
     keep_findings = transaction("writing findings", broadcast.keep)
     findings = statement("reading findings", broadcast.load)
     keep_refused = transaction("writing a refused plan", refused.keep)
-    keep_set_aside = transaction("writing an object that is set aside", set_aside_objects.keep)
+    keep_set_aside = transaction("writing an object that is set aside", set_aside_rows.keep)
 
     async def now(self) -> float:
         async with self.connections.statement("reading the time") as connection:
@@ -225,7 +221,7 @@ class PostgresLeaderStore(Database):
             spent = await reads.spent_on_moves(connection)
             used = await pastuse.load(connection)
             entries = await reads.live_entries(connection)
-            reserved = await reservations.load(connection)
+            reserved = await reservation_rows.load(connection)
             return Loaded(entries, found, revision, spent, used, reserved)
 
     async def follow(self, before: Loaded) -> Loaded:
@@ -236,7 +232,7 @@ class PostgresLeaderStore(Database):
             spent = await reads.spent_on_moves(connection)
             used = await pastuse.load(connection)
             entries = await reads.live_entries_since(connection, before.entries)
-            reserved = await reservations.load(connection)
+            reserved = await reservation_rows.load(connection)
             return Loaded(entries, found, revision, spent, used, reserved)
 
     async def commit(self, commit: Commit, *, epoch: int, cycle: int) -> None:
@@ -244,14 +240,14 @@ class PostgresLeaderStore(Database):
             await writes.fence(connection, epoch)
             if commit.revision is not None:
                 await writes.same_configuration(connection, commit.revision, commit.tolerance)
-            await commands.answer(connection, commit.answers)
+            await command_rows.answer(connection, commit.answers)
             lines = await writes.write(connection, commit.changes, epoch=epoch, cycle=cycle)
             if commit.decision is not None:
-                await decisions.add(
+                await decision_rows.add(
                     connection, commit.decision, epoch=epoch, cycle=cycle, lines=lines
                 )
             if commit.reserved is not None:
-                await reservations.keep(connection, commit.reserved)
+                await reservation_rows.keep(connection, commit.reserved)
             await usage.note(
                 connection, [mark for change in commit.changes for mark in change.marks]
             )
@@ -259,7 +255,9 @@ class PostgresLeaderStore(Database):
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         async with self.connections.transaction("deleting old rows") as connection:
             await writes.fence(connection, epoch)
-            return await prune(connection, retention, now) + await decisions.prune(connection, now)
+            return await prune(connection, retention, now) + await decision_rows.prune(
+                connection, now
+            )
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         async with self.connections.transaction("writing past use") as connection:
@@ -274,9 +272,9 @@ class PostgresLeaderStore(Database):
 
         async def asked() -> bool | None:
             async with self.connections.statement("reading commands") as connection:
-                return await commands.any_unanswered(connection) or None
+                return await command_rows.any_unanswered(connection) or None
 
-        await self.connections.found(asked, self._command_added, "commands", poll)
+        await self.connections.until_available(asked, self._command_added, "commands", poll)
 
     async def config_changed(self, since: int, *, poll: float = 5.0) -> int:
         """Wait until the revision of the configuration differs from ``since``, and return it.
@@ -291,6 +289,6 @@ class PostgresLeaderStore(Database):
                 current = await documents.revision(connection)
             return current if current != since else None
 
-        return await self.connections.found(
+        return await self.connections.until_available(
             other, self._config_written, "configuration changes", poll
         )

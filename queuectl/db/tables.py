@@ -43,6 +43,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from queuectl.domain.accounting import MILLISECONDS, UNITS
 
+# ---- Types of columns
+
 metadata: Final = MetaData(
     naming_convention={
         "ix": "%(table_name)s_%(column_0_N_name)s_idx",
@@ -83,7 +85,7 @@ def amount(name: str) -> Column[float]:
     return Column(name, Double, nullable=False)
 
 
-def single_row(name: str, *columns: Column[Any], comment: str) -> Table:
+def _single_row(name: str, *columns: Column[Any], comment: str) -> Table:
     """A table with exactly one row, which its migration inserts."""
     return Table(
         name,
@@ -94,6 +96,8 @@ def single_row(name: str, *columns: Column[Any], comment: str) -> Table:
         comment=comment,
     )
 
+
+# ---- The ledger and its neighbors
 
 workloads: Final = Table(
     "workloads",
@@ -143,11 +147,16 @@ workloads: Final = Table(
     },  # room for the next version of a row on its page: HOT updates
 )
 
+
 # The leader loads live rows only; the number of finished rows must not matter. A finish time is set exactly in state Finished. A
 # condition on the state puts each change of state into all four indexes (no HOT update).
 Index("workloads_live_idx", workloads.c.uid, postgresql_where=workloads.c.finished_at.is_(None))
+
+
 # Listings page by (namespace, name, uid), cluster-wide or within one ClusterQueue.
 Index("workloads_listing_idx", workloads.c.namespace, workloads.c.name, workloads.c.uid)
+
+
 Index(
     "workloads_cluster_queue_idx",
     workloads.c.cluster_queue,
@@ -155,6 +164,8 @@ Index(
     workloads.c.name,
     workloads.c.uid,
 )
+
+
 # The list of one user's workloads.
 Index(
     "workloads_user_idx",
@@ -163,12 +174,15 @@ Index(
     workloads.c.name,
     workloads.c.uid,
 )
+
+
 # Expired rows are found by their finish time. A row enters this index once, when it finishes.
 Index(
     "workloads_finished_idx",
     workloads.c.finished_at,
     postgresql_where=workloads.c.finished_at.is_not(None),
 )
+
 
 placements: Final = Table(
     "placements",
@@ -186,7 +200,6 @@ placements: Final = Table(
         comment="[[pods, {resource: ResourceFlavor}], ...] by rank; null = not split over flavors",
     ),
 )
-
 leases: Final = Table(
     "leases",
     metadata,
@@ -197,7 +210,6 @@ leases: Final = Table(
     seconds("expires_at"),
     comment="CapacityLeases: uid is the preemptor",
 )
-
 outbox: Final = Table(
     "outbox",
     metadata,
@@ -209,7 +221,6 @@ outbox: Final = Table(
     integer("epoch"),
     comment="cluster writes not yet confirmed by the watch",
 )
-
 history: Final = Table(
     "history",
     metadata,
@@ -231,9 +242,15 @@ history: Final = Table(
     json("placement", nullable=True),
     comment="append-only; a trigger refuses UPDATE, DELETE and TRUNCATE",
 )
+
+
 Index("history_uid_id_idx", history.c.uid, history.c.id)
+
+
 # A new leader reads the cost of moves in the last day. Few lines of history are moves.
 Index("history_moves_idx", history.c.at, postgresql_where=history.c.event == text("'Defragmented'"))
+
+
 # The log of evictions is as long as history. Tenants read it by namespace.
 Index(
     "history_evictions_idx",
@@ -241,6 +258,7 @@ Index(
     history.c.namespace,
     postgresql_where=history.c.to_state == text("'Evicting'"),
 )
+
 
 commands: Final = Table(
     "commands",
@@ -260,8 +278,13 @@ commands: Final = Table(
     json("report", nullable=True),
     comment="commands on workloads: the API writes them, the leader executes them",
 )
+
+
 Index("commands_uid_id_idx", commands.c.uid, commands.c.id)
+
+
 Index("commands_open_idx", commands.c.id, postgresql_where=commands.c.outcome.is_(None))
+
 
 past_use: Final = Table(
     "past_use",
@@ -273,7 +296,6 @@ past_use: Final = Table(
     seconds("at"),
     comment="decayed use at a time; scope is LocalQueue, ClusterQueue or User",
 )
-
 reservations: Final = Table(
     "reservations",
     metadata,
@@ -285,7 +307,6 @@ reservations: Final = Table(
     seconds("earliest", nullable=True),
     comment="Reservations by the last plan of the leader; nodes is [[node, pods], ...]",
 )
-
 documents: Final = Table(
     "documents",
     metadata,
@@ -296,8 +317,6 @@ documents: Final = Table(
     integer("version"),
     comment="configuration; version is the revision that wrote the row",
 )
-
-
 sessions: Final = Table(
     "sessions",
     metadata,
@@ -308,7 +327,6 @@ sessions: Final = Table(
     Column("until", Double, nullable=False, index=True),
     comment="browser sessions; key is the hash of the value of the cookie",
 )
-
 audit: Final = Table(
     "audit",
     metadata,
@@ -325,8 +343,6 @@ audit: Final = Table(
     Index("audit_caller_id_idx", "caller", "id"),
     comment="requests that change something; status null = begun, outcome unknown",
 )
-
-
 decisions: Final = Table(
     "decisions",
     metadata,
@@ -344,8 +360,6 @@ decisions: Final = Table(
     json("stats"),
     comment="planning cycles that changed something; kept for a week",
 )
-
-
 refused_plans: Final = Table(
     "refused_plans",
     metadata,
@@ -358,7 +372,6 @@ refused_plans: Final = Table(
     Column("content", LargeBinary, nullable=False),
     comment="plans that the verifier refused, with their snapshots: the newest 20, at most 50 MiB in total",
 )
-
 set_aside_objects: Final = Table(
     "set_aside_objects",
     metadata,
@@ -375,14 +388,12 @@ set_aside_objects: Final = Table(
     Column("content", LargeBinary, nullable=False),
     comment="redacted objects of units that are set aside: the newest 20, at most 256 KiB each",
 )
-
-configuration: Final = single_row(
+configuration: Final = _single_row(
     "configuration",
     integer("revision"),
     comment="the revision of the whole configuration",
 )
-
-leadership: Final = single_row(
+leadership: Final = _single_row(
     "leadership",
     integer("epoch"),
     words("holder"),
@@ -391,8 +402,7 @@ leadership: Final = single_row(
     seconds("tried_at", nullable=True),
     comment="a commit must name this epoch; suspects are units of input that ended a process",
 )
-
-findings: Final = single_row(
+findings: Final = _single_row(
     "findings",
     seconds("at"),
     json("uses"),
@@ -400,7 +410,6 @@ findings: Final = single_row(
     json("expected_starts"),
     comment="the last GPU utilization that the leader has measured, and its estimated starts",
 )
-
 replicas: Final = Table(
     "replicas",
     metadata,
@@ -411,7 +420,6 @@ replicas: Final = Table(
     seconds("seen_at"),
     comment="processes that use the database; revision is the newest one that their release knows",
 )
-
 process_runs: Final = Table(
     "process_runs",
     metadata,
@@ -424,13 +432,13 @@ process_runs: Final = Table(
     words("how"),
     comment="the newest runs of processes and how they ended; epoch of a process that leads",
 )
-
-schema_requirement: Final = single_row(
+schema_requirement: Final = _single_row(
     "schema_requirement",
     words("revision"),
     comment="the last post revision, or the first revision; a release that does not know it cannot use the schema",
 )
 
+# ---- The usage ledger
 
 usage_marks: Final = Table(
     "usage_marks",
@@ -440,7 +448,6 @@ usage_marks: Final = Table(
     json("mark"),
     comment="changes of activity, until they are added to usage_hours",
 )
-
 usage_meters: Final = Table(
     "usage_meters",
     metadata,
@@ -448,7 +455,6 @@ usage_meters: Final = Table(
     json("meter"),
     comment="activity of each live workload since its last mark",
 )
-
 usage_subjects: Final = Table(
     "usage_subjects",
     metadata,
@@ -464,7 +470,10 @@ usage_subjects: Final = Table(
     json("labels"),
     comment="a workload under one queue, cohort, user and set of labels",
 )
+
+
 Index("usage_subjects_uid_idx", usage_subjects.c.uid)
+
 
 _GPU_SECONDS: Final = ("allocated", "used", "idle", "stuck", "unknown", "waited", "unpriced")
 WHOLE: Final = {"waiting": float(MILLISECONDS), **dict.fromkeys(_GPU_SECONDS, float(UNITS))}
@@ -472,7 +481,6 @@ WHOLE: Final = {"waiting": float(MILLISECONDS), **dict.fromkeys(_GPU_SECONDS, fl
 
 Rounding gives the whole number again, up to 2**51 units: 6,200 GPU-hours of one workload in one hour.
 """
-
 usage_hours: Final = Table(
     "usage_hours",
     metadata,
@@ -489,7 +497,10 @@ usage_hours: Final = Table(
         "fillfactor": 70
     },  # rows of the current hour are updated repeatedly: HOT updates
 )
+
+
 Index("usage_hours_subject_idx", usage_hours.c.subject)
+
 
 usage_losses: Final = Table(
     "usage_losses",
@@ -502,7 +513,6 @@ usage_losses: Final = Table(
     integer("evictions"),
     comment="work that evictions lost",
 )
-
 usage_fleet: Final = Table(
     "usage_fleet",
     metadata,
@@ -511,7 +521,6 @@ usage_fleet: Final = Table(
     *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded", "inside")),
     comment="GPU-seconds of nodes: capacity, free, and unusable for any gang; seconds that were observed",
 )
-
 usage_cluster: Final = Table(
     "usage_cluster",
     metadata,
@@ -519,8 +528,7 @@ usage_cluster: Final = Table(
     *map(integer, ("physical", "unallocated", "unmanaged", "unhealthy")),
     comment="all GPUs of the cluster by hour, in units of the usage ledger; gangs hold the rest",
 )
-
-usage_progress: Final = single_row(
+usage_progress: Final = _single_row(
     "usage_progress",
     seconds("until", nullable=True),
     comment="end of the time that usage_hours accounts for; null = none",

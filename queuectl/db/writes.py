@@ -166,10 +166,10 @@ async def _bulk(
     connection: AsyncConnection,
     statement: Insert | Update | Delete,
     columns: Sequence[Column[Any]],
-    given: Sequence[Row],
+    records: Sequence[Row],
 ) -> int:
     """Run a statement of :mod:`queuectl.db.bulk` for these rows. Returns the number of affected rows. Without rows it does nothing."""
-    if not given:
+    if not records:
         return 0
-    result: CursorResult[Any] = await connection.execute(statement, arrays(columns, given))
+    result: CursorResult[Any] = await connection.execute(statement, arrays(columns, records))
     return result.rowcount

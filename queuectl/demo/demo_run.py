@@ -1,8 +1,6 @@
-"""One run of the demo, with its progress.
+"""The demo: start a cluster with queuectl, run the gangs of the scenario, audit the result, and stop or keep the cluster.
 
-Progress of the demo: a live line on a terminal, else one line for each step.
-
-The demo: start a cluster with queuectl, run the gangs of the scenario, audit the result, and stop or keep the cluster.
+Progress is a live line on a terminal, else one line for each step.
 """
 
 from __future__ import annotations
@@ -40,74 +38,10 @@ from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.localcluster.versions import PROMETHEUS, UNITS, kubectl
 
-_HEARTBEAT_SECONDS: Final = 30.0
+# ---- The run
 
-
-class Steps:
-    """A Progress (queuectl.localcluster.progress) that removes its live line after an error, too."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status: Status | None = None
-        self._what = self._coming = ""
-        self._began = self._step_began = self._printed_at = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began
-
-    def step(self, what: str, coming: str = "") -> None:
-        """End the previous step and begin this one. ``coming`` names the next step."""
-        self._close()
-        self._what = what
-        self._step_began = self._printed_at = time.monotonic()
-        self._coming = f"  next: {coming}" if coming else ""
-        if self._console.is_terminal:
-            self._status = self._console.status(what)
-            self._status.start()
-
-    def tick(self, detail: str = "") -> None:
-        """Show that the current step continues; without a live line, every 30 s."""
-        now = time.monotonic()
-        passed = now - self._step_began
-        if self._status is None and now - self._printed_at >= _HEARTBEAT_SECONDS:
-            self._printed_at = now
-            self._console.print(f"  {self._what}: {passed:.0f} s  {detail}", highlight=False)
-        elif self._status is not None:
-            self._status.update(f"{self._what}  [dim]{passed:.0f} s  {detail}{self._coming}")
-
-    def finish(self, what: str) -> None:
-        """End the current step, and print a summary."""
-        self._close()
-        self._console.print(what, highlight=False, soft_wrap=True)
-
-    def _close(self) -> None:
-        self._stop()
-        if self._what:
-            passed = time.monotonic() - self._step_began
-            self._console.print(f"[green]✓[/] {self._what}  [dim]{passed:.1f} s", highlight=False)
-            self._what = ""
-
-    def _stop(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-
-
-NAME: Final = "demo"
-MEANWHILE: Final = """\
+_NAME: Final = "demo"
+_MEANWHILE: Final = """\
 The demo runs a real Kubernetes control plane. The build of its programs takes about {minutes} minutes on two cores, once.
 Meanwhile, in a clone of the repository:
 - See why gangs wait: queuectl plan -f docs/examples/waiting.yaml
@@ -149,8 +83,8 @@ def run(
         QueuectlError: queuectl does not start, or its API refuses a request.
         KeyboardInterrupt: after Ctrl-C, SIGTERM or SIGHUP, when everything is stopped and removed.
     """
-    name = NAME if keep else f"{NAME}-{secrets.token_hex(3)}"
-    if keep and (layout.find(NAME) is not None or controller.home_of(NAME).exists()):
+    name = _NAME if keep else f"{_NAME}-{secrets.token_hex(3)}"
+    if keep and (layout.find(_NAME) is not None or controller.home_of(_NAME).exists()):
         raise DemoIsUp("a demo is already running; stop it with `queuectl demo --down`")
     with _interruptible(), ExitStack() as stack:
         try:
@@ -176,8 +110,8 @@ def down(console: Console) -> bool:
         Whether there was one.
     """
     with _interruptible():
-        ended = controller.take_down(NAME)
-        there = take_down(NAME) or ended
+        ended = controller.take_down(_NAME)
+        there = take_down(_NAME) or ended
     console.print("The demo is stopped." if there else "No demo is running.")
     return there
 
@@ -198,7 +132,7 @@ class RunningDemo:
 
 
 def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> RunningDemo:
-    _ensure_programs(steps, keep=name == NAME)
+    _ensure_programs(steps, keep=name == _NAME)
     spec = ClusterSpec(nodes=(scenario.NODES,), fsync=fsync)
     cluster = LocalCluster.start(spec, name=name, progress=steps)
     stack.callback(cluster.stop)
@@ -227,7 +161,7 @@ def _ensure_programs(steps: Steps, *, keep: bool) -> None:
     units = [*UNITS, PROMETHEUS, *([kubectl()] if keep else [])]
     if missing := [unit for unit in units if build.existing(unit) is None]:
         minutes = sum(unit.minutes for unit in missing)
-        steps.finish(MEANWHILE.format(minutes=max(1, round(minutes))))
+        steps.finish(_MEANWHILE.format(minutes=max(1, round(minutes))))
     build.ensure(steps, units=units)
 
 
@@ -402,3 +336,71 @@ def _hold_off_interrupts() -> None:
     """Ignore signals until the end of _interruptible: a second Ctrl-C must not interrupt the clean-up."""
     for one in _SIGNALS:
         signal.signal(one, signal.SIG_IGN)
+
+
+# ---- Progress
+
+_HEARTBEAT_SECONDS: Final = 30.0
+
+
+class Steps:
+    """A Progress (queuectl.localcluster.progress) that removes its live line after an error, too."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+        self._what = self._coming = ""
+        self._began = self._step_began = self._printed_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def step(self, what: str, coming: str = "") -> None:
+        """End the previous step and begin this one. ``coming`` names the next step."""
+        self._close()
+        self._what = what
+        self._step_began = self._printed_at = time.monotonic()
+        self._coming = f"  next: {coming}" if coming else ""
+        if self._console.is_terminal:
+            self._status = self._console.status(what)
+            self._status.start()
+
+    def tick(self, detail: str = "") -> None:
+        """Show that the current step continues; without a live line, every 30 s."""
+        now = time.monotonic()
+        passed = now - self._step_began
+        if self._status is None and now - self._printed_at >= _HEARTBEAT_SECONDS:
+            self._printed_at = now
+            self._console.print(f"  {self._what}: {passed:.0f} s  {detail}", highlight=False)
+        elif self._status is not None:
+            self._status.update(f"{self._what}  [dim]{passed:.0f} s  {detail}{self._coming}")
+
+    def finish(self, what: str) -> None:
+        """End the current step, and print a summary."""
+        self._close()
+        self._console.print(what, highlight=False, soft_wrap=True)
+
+    def _close(self) -> None:
+        self._stop()
+        if self._what:
+            passed = time.monotonic() - self._step_began
+            self._console.print(f"[green]✓[/] {self._what}  [dim]{passed:.1f} s", highlight=False)
+            self._what = ""
+
+    def _stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

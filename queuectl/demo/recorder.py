@@ -1,6 +1,4 @@
-"""The recording of the cluster during a demo, and the cluster at each of its revisions.
-
-Records every revision of nodes, jobs and pods, as a user with the right to read them.
+"""Records every revision of nodes, jobs and pods, as a user with the right to read them, and replays the cluster at each of them.
 
     with Recorder(cluster.kubeconfig) as recorder:
         ...
@@ -8,8 +6,6 @@ Records every revision of nodes, jobs and pods, as a user with the right to read
     findings = audit.checks(recorder.recording())
 
 Revisions are those of etcd, which order the changes of all resources, so a replay has the exact order of the cluster.
-
-The cluster at each revision of a recording, for the checks of the audit.
 """
 
 from __future__ import annotations
@@ -40,11 +36,10 @@ from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 
+# ---- Recording
+
 _POLL_SECONDS: Final = 0.1
-
 Fact = NodeRecord | JobRecord | PodRecord
-
-
 PODS: Final = "/api/v1/pods"
 
 
@@ -255,6 +250,9 @@ def _job_reader(
         return record if record.queue is not None else None
 
     return read_queued
+
+
+# ---- Replay
 
 
 def place_of(pod: PodRecord) -> str | None:

@@ -1,13 +1,10 @@
 """Device rows by class of nodes whose devices are the same.
 
-Nodes whose devices are the same for all requests, as one object.
-
 Devices of such nodes differ in their names, in the names of their pools, and in attributes like a UUID. The allocator reads no
 names, and requests read few attributes. The results for one of these nodes hold for all of them, and are computed once.
 
-The rows of all kinds of nodes of a cluster as one table: resources, and how much of each a node has.
-
-A row of one kind of node is a resource of all nodes. A node on which it does not hold has as much of it as its pods can use at most.
+The rows of all kinds of nodes are one table: resources, and how much of each a node has. A row of one kind of node is a resource of all
+nodes. A node on which it does not hold has as much of it as its pods can use at most.
 """
 
 from __future__ import annotations
@@ -29,6 +26,8 @@ from queuectl.domain.devices import (
     DeviceOption,
     NodeDevices,
 )
+
+# ---- Nodes whose devices are the same
 
 Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
 _Numbers: TypeAlias = dict[tuple[str, str], int]
@@ -190,10 +189,11 @@ def _compared(
     return name, numbers.setdefault((name, repr(value)), len(numbers))
 
 
+# ---- The table
+
 MOST_ROWS: Final = 128
 """Of several atoms. Rows of one atom are as few as the requests."""
-TOO_MANY: Final = "the cluster has too many kinds of nodes with devices"
-
+_TOO_MANY: Final = "the cluster has too many kinds of nodes with devices"
 Mode: TypeAlias = tuple[int | None, ...]  # per group, the atom that a node is kept for
 _Limits: TypeAlias = "dict[tuple[NodeKind, Mode], dict[Weights, int]]"
 _Alone: TypeAlias = "dict[tuple[NodeKind, Mode], tuple[int, ...]]"

@@ -94,8 +94,8 @@ def created(podset: PodSet, around: PodAdmission) -> PodSet:
         return podset
     needs, rules = _pod(podset, podset.needs, around)
     asked, limits = requested(needs), limited(needs)
-    others = incidental(needs) | {name for name in podset.seen if name not in asked}
-    requests = asked.at_least(podset.seen)
+    others = incidental(needs) | {name for name in podset.larger_requests if name not in asked}
+    requests = asked.at_least(podset.larger_requests)
     shape = replace(podset.shape, requests=requests, incidental=others, rules=rules)
     if (shape, limits) == (podset.shape, podset.limits):
         return podset

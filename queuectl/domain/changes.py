@@ -1,13 +1,7 @@
-"""Changes of queues, quota and policies, as data.
+"""Changes that let a pending gang start, as data that can be applied to a snapshot: of queues, quota and policies.
 
-Changes that let a pending gang start, as data that can be applied to a snapshot.
-
-Each change is exact: the new snapshot differs from the old one in this change only. A planner that
-gets the changed snapshot shows whether the change was enough.
-
-Changes of policy, as data, that allow a pending gang to evict others.
-
-Nothing is free at once after one of these: the gang evicts whom it may now, and starts when they have left.
+Each change is exact: the new snapshot differs from the old one in this change only. A planner that gets the changed snapshot shows
+whether the change was enough. Changes of policy free nothing at once: the gang evicts whom it may now, and starts when they have left.
 """
 
 from __future__ import annotations
@@ -85,7 +79,7 @@ class AddQuota:
             )
             return replace(queue, groups=tuple(groups))
 
-        return queue_changed(snapshot, self.queue, raised)
+        return _queue_changed(snapshot, self.queue, raised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ class RaiseUserCap:
             caps = {**dict(queue.max_per_user), self.resource: self.most}
             return replace(queue, max_per_user=tuple(sorted(caps.items())))
 
-        return queue_changed(snapshot, self.queue, raised)
+        return _queue_changed(snapshot, self.queue, raised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +149,7 @@ class AllowFlavor:
             groups[self.group] = replace(known, flavors=(*known.flavors, self.quotas))
             return replace(queue, groups=tuple(groups))
 
-        return queue_changed(snapshot, self.queue, extended)
+        return _queue_changed(snapshot, self.queue, extended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +313,7 @@ class Withdraw:
         return replace(snapshot, pending=pending)
 
 
-def queue_changed(
+def _queue_changed(
     snapshot: Snapshot, name: str, change: Callable[[ClusterQueue], ClusterQueue]
 ) -> Snapshot:
     """The snapshot with one ClusterQueue changed."""
@@ -364,6 +358,9 @@ def is_cordoned(node: Node) -> bool:
     return node.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in node.taints)
 
 
+# ---- Changes of policy
+
+
 class PolicyField(StrEnum):
     """Fields of a ClusterQueue's policy, by their names in the object; the comment names the gangs that its gangs can evict by it."""
 
@@ -386,7 +383,7 @@ class AllowPreemption:
     value: str
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
-        return queue_changed(snapshot, self.queue, self.of)
+        return _queue_changed(snapshot, self.queue, self.of)
 
     def of(self, queue: ClusterQueue) -> ClusterQueue:
         """The ClusterQueue after the change."""
@@ -408,7 +405,7 @@ class LiftProtection:
     queue: str
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
-        return queue_changed(snapshot, self.queue, lambda q: replace(q, protection=Protection()))
+        return _queue_changed(snapshot, self.queue, lambda q: replace(q, protection=Protection()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +415,7 @@ class ReclaimIdle:
     queue: str
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
-        return queue_changed(snapshot, self.queue, _on_demand)
+        return _queue_changed(snapshot, self.queue, _on_demand)
 
 
 def _on_demand(queue: ClusterQueue) -> ClusterQueue:

@@ -1,6 +1,4 @@
-"""Units that are set aside after an unexpected error, and their objects.
-
-Units of input that an unexpected error concerns, set aside alone, so that one object of one user stops nothing else.
+"""Units of input that an unexpected error concerns, set aside alone, so that one object of one user stops nothing else.
 
 A *unit* is the smallest part of the input that the controller handles by itself at a *boundary*: an object of a watch, a workload in
 an observation, a gang in a plan, a periodic task. The code at a boundary computes first and applies the result afterwards. If it
@@ -8,13 +6,11 @@ raises an error that no code expects, the unit is set aside: it is tried again a
 continues. An error about the leadership or about an unknown state of the database concerns no unit, and is never contained.
 
 A unit that is set aside is a defect of queuectl. Its record has an identifier that is the same for each error of the same code, so
-that an administrator finds the trace in the log.
+that an administrator finds the trace in the log. Its objects are in memory until the leader stores them.
 
 Some errors end the process before any code can contain them. A careful start (:mod:`queuectl.control.careful`) finds their unit in a
 child process, which reports each unit that it begins (:func:`entering`). Such a unit is a *suspect*: no process handles it again before
 a child has.
-
-The objects of units that are set aside: in memory until the leader stores them, and as they are stored.
 """
 
 from __future__ import annotations
@@ -32,6 +28,8 @@ from queuectl.domain.errors import NEVER_CONTAINED
 from queuectl.domain.pacing import doubling
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Record
+
+# ---- Objects of units
 
 KEPT_OBJECTS: Final = 20
 """How many are stored, and how many wait in memory: the newest."""
@@ -114,6 +112,8 @@ def _size(source: Input) -> int:
     return len(source.content) if isinstance(source, Received) else 0
 
 
+# ---- Units
+
 _PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
 FIRST_SECONDS: Final = 15.0
 """The first back-off of a unit. It doubles with each failure."""
@@ -158,7 +158,6 @@ class BrokenRules(Exception):
 
 Entered = Callable[[Boundary, str, str, str], None]
 """Called with the boundary, the key, the object and the namespace of a unit."""
-
 _entered: Entered | None = None
 
 

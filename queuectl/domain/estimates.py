@@ -1,9 +1,4 @@
-"""Expected starts of pending gangs, and lengths of time.
-
-Expected starts of pending gangs. They are for people: no plan depends on them.
-
-Lengths of time, in seconds.
-"""
+"""Expected starts of pending gangs. They are for people: no plan depends on them."""
 
 from __future__ import annotations
 
@@ -11,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+DAY: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +81,3 @@ class Arrival(StrEnum):
     BY_MEDIAN = "by-median"
     BY_P90 = "by-p90"  # after the median
     LATER = "later"  # than the 90th percentile
-
-
-DAY: Final = 86_400.0

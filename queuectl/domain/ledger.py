@@ -1,10 +1,7 @@
-"""The ledger, and the record of each planning cycle.
+"""Workloads as the ledger holds them: state, attempt, place, and the cluster write that is still owed; and what must hold of them.
 
-Workloads as the ledger holds them: state, attempt, place, and the cluster write that is still owed; and what must hold of them.
-
-The database is the ledger's durable form, the leader's memory its working copy; both hold exactly these values.
-
-The record of each planning cycle that changed something, and of each plan that the verifier refused.
+The database is the ledger's durable form, the leader's memory its working copy; both hold exactly these values. With them stand the
+record of each planning cycle that changed something, and of each plan that the verifier refused.
 """
 
 from __future__ import annotations
@@ -73,7 +70,6 @@ class Purpose(StrEnum):
 
 UNLISTED: Final = "unlisted"
 """In the details of a line of history: the number of earlier changes of the workload without a line."""
-
 REFUSED_WRITE: Final = "refusedWrite"
 """In the details of a reason: the write that the workload owes and the API server refuses."""
 

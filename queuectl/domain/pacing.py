@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+# ---- Pauses
+
 _MOST_DOUBLINGS: Final = 60
 """A larger exponent changes no pause that has a ceiling, and would overflow."""
 
@@ -15,6 +17,8 @@ def doubling(base: float, ceiling: float, failures: int) -> float:
     """Seconds of the pause after so many failures in a row: the first one is ``base``, and no pause is longer than ``ceiling``."""
     return min(ceiling, base * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
 
+
+# ---- Rates
 
 _MOST: Final = 10_000  # keys whose pace is remembered
 

@@ -40,18 +40,18 @@ class Cost:
         priority: of the victim.
         lost_work: GPU-seconds since its last checkpoint (or start), times utilization, plus restart cost.
         gpus: GPUs freed.
-        others: further GPUs that pods without GPUs count as in its lost work.
+        further_gpus: GPUs that pods without GPUs count as in its lost work.
     """
 
     priority: int
     lost_work: int
     gpus: Fraction
-    others: float = 0.0
+    further_gpus: float = 0.0
 
     @property
     def size(self) -> float:
         """GPUs whose work is lost with each second that it runs on."""
-        return float(self.gpus) + self.others
+        return float(self.gpus) + self.further_gpus
 
 
 class PreemptionReason(StrEnum):
@@ -147,13 +147,13 @@ class ScheduledGang:
 
     Attributes:
         slip: why it is later than the last plan had it; None = it is not.
-        known: False: this plan finds no time. ``start`` is that of the last plan. Its ``promised`` is None if ``slip`` names the cause.
+        is_current: False: this plan finds no time. ``start`` is that of the last plan. Its ``promised`` is None if ``slip`` names the cause.
     """
 
     uid: str
     start: PlannedStart
     slip: SlipCause | None = None
-    known: bool = True
+    is_current: bool = True
 
 
 @dataclass(frozen=True, slots=True)

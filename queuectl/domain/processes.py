@@ -1,9 +1,4 @@
-"""Findings and ends of processes of queuectl, which other processes read from the database.
-
-Findings of the leader beside the ledger, stored so that standby replicas report the same.
-
-How the processes of queuectl have ended.
-"""
+"""Findings of the leader and ends of processes of queuectl, which the other processes read from the database."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Numbers, times and text of users in messages.
 
-Numbers and times in the text of messages.
-
-Text of users for terminals: characters that control a terminal, or reorder what it shows, as escapes.
+Characters that control a terminal, or reorder what it shows, become escapes.
 """
 
 from __future__ import annotations
@@ -13,6 +11,8 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.quantity import format_quantity
+
+# ---- Numbers and times
 
 _LEAST: Final = 0.005
 _DIGITS: Final = re.compile("([0-9]+)")
@@ -63,6 +63,8 @@ def format_time(at: float) -> str:
     """Unix seconds as RFC 3339 in UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
+
+# ---- Text of users
 
 # C0 without tab and line feed, DEL and C1; line and paragraph separators; marks that change the direction of text.
 _CONTROLS: Final = re.compile(

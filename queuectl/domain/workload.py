@@ -77,7 +77,7 @@ class PodSet:
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
     ``needs``, ``rules``: the containers of its template, and its node rules; ``shape`` and ``limits`` follow from them, and from
     the additions of :mod:`queuectl.domain.admission`. ``path``: of its template in its object, for messages.
-    ``seen``: the requests of pods of an earlier start that were larger than those of the template, because webhooks had changed them.
+    ``larger_requests``: the requests of pods of an earlier start that were larger than those of the template, because webhooks had changed them.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfill, so the gang does not start.
@@ -96,7 +96,7 @@ class PodSet:
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
     rules: NodeRules = field(default=NodeRules(), compare=False, repr=False)
     path: str = field(default="", compare=False, repr=False)
-    seen: Resources = field(default=NOTHING, compare=False, repr=False)
+    larger_requests: Resources = field(default=NOTHING, compare=False, repr=False)
     claims: tuple[ClaimReference, ...] = ()
     shared_gpus: SharedGpus | None = None
     gpu_fraction: GpuFraction | None = None

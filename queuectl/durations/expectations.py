@@ -1,10 +1,7 @@
-"""How long gangs run, as expected from limits, users and finished gangs.
+"""How long gangs run, as expected from limits, users and finished gangs; also as a distribution.
 
-Run times learned from finished gangs like a gang, from the most specific group that has enough of them.
-
-How long one gang runs: from its limit, from what its user expects, and from finished gangs like it; also as a distribution.
-
-An expectation that is over is estimated again from the time for which the gang has run. It never ends a gang.
+Finished gangs count in groups: the most specific group of similar work that has enough of them decides. An expectation that is over is
+estimated again from the time for which the gang has run. It never ends a gang.
 """
 
 from __future__ import annotations

@@ -20,10 +20,9 @@ from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfi
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.words import counted_gpus
+from queuectl.domain.words import counted_gpus, format_time
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
-from queuectl.objects.times import format_time
 from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.preempt.protections import protected_until
 from queuectl.state.claims import exempt_from_idle_reclaim

@@ -1,10 +1,7 @@
-"""The steps of transitions, and the times and dependents that let a workload be observed again.
+"""The steps of transitions, and when a workload is observed again.
 
-The steps of transitions: leave a state, evict, queue again. They are pure functions.
-
-When to observe a workload again without a change in the cluster, because time changes its state.
-
-The jobs that depend on others, so that they are observed when these change.
+The steps (leave a state, evict, queue again) are pure functions. A workload is observed again without a change of its objects when time
+changes its state, and when a job changes on which it depends.
 """
 
 from __future__ import annotations
@@ -35,6 +32,8 @@ from queuectl.domain.snapshot import CapacityLease
 from queuectl.lifecycle.failures import ready_by
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+
+# ---- Steps
 
 
 def next_of(entry: Entry, **changes: Any) -> Entry:
@@ -105,8 +104,8 @@ def evict(
 
 def _borrows_at(reason: Reason, now: float) -> float | None:
     """The time until which an evicted gang does not borrow; None if it can borrow at once."""
-    pause = float(reason.details.get("borrowBackoffSeconds", 0.0))
-    return now + pause if pause > 0 else None
+    _pause = float(reason.details.get("borrowBackoffSeconds", 0.0))
+    return now + _pause if _pause > 0 else None
 
 
 def notice(entry: Entry, code: Code, rules: Rules) -> float:
@@ -163,12 +162,12 @@ def _failed(
     if entry.reason.details.get(PLANNED_AGAIN):
         text = f"{failed}; it is planned again with the requests of its pods"
         return rejoin(entry, now, Reason(Code.QUEUED, text), lease=None, **cleared)
-    wait = pause(policy, entry)
+    wait = _pause(policy, entry)
     reason = Reason(Code.BACKOFF, f"{failed}; the next start is tried in {wait:.0f} s")
     return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
 
 
-def pause(policy: PodsReadyRules, entry: Entry) -> float:
+def _pause(policy: PodsReadyRules, entry: Entry) -> float:
     """Seconds until a gang is retried after a failed start.
 
     The jitter depends on uid and attempt. Thus gangs that fail together do not retry together, and the same history gives the
@@ -179,7 +178,7 @@ def pause(policy: PodsReadyRules, entry: Entry) -> float:
     return wait * (1.0 + policy.backoff_jitter * int.from_bytes(drawn) / 2.0**64)
 
 
-REPLACED_WITHIN: Final = 3600.0
+_REPLACED_WITHIN: Final = 3600.0
 """Seconds in which the maker of an evicted group must create its pods again."""
 
 
@@ -192,7 +191,10 @@ def awaits_replacements(entry: Entry, now: float) -> bool:
         return False
     if entry.state is State.EVICTING:
         return True
-    return entry.evicted_for is not None and now < entry.since + REPLACED_WITHIN
+    return entry.evicted_for is not None and now < entry.since + _REPLACED_WITHIN
+
+
+# ---- Observations without a change
 
 
 def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReadyRules) -> float | None:
@@ -203,7 +205,7 @@ def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReadyRules) -> floa
     if entry.state.waiting:
         moments += entry.checks.unasked.values()
     if job is not None and job.absent:
-        moments.append(entry.since + REPLACED_WITHIN)
+        moments.append(entry.since + _REPLACED_WITHIN)
     limit = entry.execution_limit(job.max_execution) if job is not None else None
     if entry.state.live and limit is not None:
         moments.append((entry.started_at or entry.since) + limit - entry.past_seconds)

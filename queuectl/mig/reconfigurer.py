@@ -19,6 +19,7 @@ from queuectl.domain.mig import CONFIG, STATE, MigMode, MigPhase, MigReconfigura
 from queuectl.domain.plan import Move
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.words import format_time
 from queuectl.mig.changes import (
     ChangeKey,
     GpuHolders,
@@ -37,7 +38,6 @@ from queuectl.mig.fixes import MigScope
 from queuectl.mig.search import Emptied, MigFound, MigSearch
 from queuectl.mig.settings import MigSettings
 from queuectl.objects.kubernetes.mig_reconfiguration import mig_patch
-from queuectl.objects.times import format_time
 from queuectl.state.mirror import Mirror
 from queuectl.state.planning_state import PlanningState
 from queuectl.telemetry.metrics import MigMetrics

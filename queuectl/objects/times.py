@@ -1,8 +1,6 @@
-"""Times and durations in documents.
+"""RFC 3339 times and durations in documents.
 
-RFC 3339 times as unix seconds.
-
-Durations as Go writes them, ``1h30m``: what Kueue's Configuration holds.
+Durations are as Go writes them, ``1h30m``: what Kueue's Configuration holds.
 """
 
 from __future__ import annotations
@@ -12,10 +10,9 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Final
 
-from queuectl.domain.words import format_time
 from queuectl.objects.errors import RequestError
 
-__all__ = ["format_time", "parse_time", "time_or_none"]
+# ---- Times
 
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
@@ -44,6 +41,8 @@ def time_or_none(text: str | None) -> float | None:
     except ValueError:
         return None
 
+
+# ---- Durations
 
 _SECONDS: Final = {
     "h": Fraction(3600),

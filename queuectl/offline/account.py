@@ -1,9 +1,4 @@
-"""The use of each document of an input, and of its devices.
-
-The account of an input: the use of each of its documents. No document is missing in it.
-
-Warnings about devices of files that no plan uses.
-"""
+"""The account of an input: the use of each of its documents, of which none is missing, and warnings about devices that no plan uses."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.words import format_time
 from queuectl.domain.workload import DecidedRequest, Placement
 from queuectl.objects.files.workloads import KIND as WORKLOAD
-from queuectl.objects.times import format_time
 from queuectl.offline.gangs import DocumentedGang
 from queuectl.offline.slots import Warn
 

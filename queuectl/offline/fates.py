@@ -1,9 +1,4 @@
-"""The fates of gangs and pods in a snapshot, and the gangs of drained queues.
-
-The gangs that run in queues which are drained.
-
-The fates of gangs and pods in a snapshot.
-"""
+"""The fates of gangs and pods in a snapshot, and the gangs of drained queues."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def as_admitted(
 def _charged(gang: DocumentedGang, config: QueueConfig) -> str | None:
     """Its LocalQueue. A gang that runs is in one of the ClusterQueue of its admission, which a LocalQueue can have left since.
 
-    The planner finds ClusterQueues through LocalQueues, so one is made up if the namespace has none: see :func:`made_up`.
+    The planner finds ClusterQueues through LocalQueues, so one is made up if the namespace has none: see :func:`with_made_up`.
     """
     record, workload = gang.record, gang.workload
     target = workload.charged_to if workload is not None and gang.runs else None

@@ -1,11 +1,7 @@
-"""The nodes of running gangs and pods of files.
+"""The slots of running gangs of files: the hosts of their admission, else the nodes of their pods, else room in the admitted domain.
 
-The slots of running gangs: the hosts of their admission, else the nodes of their pods, else room in the admitted domain.
-
-Assigns nodes to running pods without a stated node: free capacity of nodes that they can use.
-
-An assignment can end above the host. Its pods still use nodes, so without them too much capacity would look free. The choice of
-nodes is a guess. The sum of free capacity in the stated domain is correct.
+An assignment can end above the host. Its pods still use nodes, so without them too much capacity would look free. They get free
+capacity of nodes that they can use: the choice of nodes is a guess, the sum of free capacity in the stated domain is correct.
 """
 
 from __future__ import annotations
@@ -26,7 +22,9 @@ from queuectl.offline.owners import Slot, ranked
 from queuectl.state.readiness import needed, still_needed
 from queuectl.state.usage import node_of
 
-NOWHERE: Final = "(unknown node)"
+# ---- Slots of gangs
+
+_NOWHERE: Final = "(unknown node)"
 Warn = Callable[[DocumentedGang, str], None]
 
 
@@ -185,7 +183,7 @@ class RunningGang:
                     f"podset {podset.name}: {podset_slots.missing} pods sit on no node of the input"
                 )
                 self.place.warn(self.gang, text)
-            nodes = (*nodes, (NOWHERE, podset_slots.missing))
+            nodes = (*nodes, (_NOWHERE, podset_slots.missing))
         pods = podset_slots.count if podset_slots.count != podset.count else None
         return PodSetPlacement(podset.name, nodes, flavors, pods)
 
@@ -207,7 +205,7 @@ def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]
             closed = node is not None and node.ready and not node.takes(shape.rules.tolerations)
             if node is not None and {node.name, node.hostname}.intersection(unhealthy):
                 continue
-            if name != NOWHERE and not (closed and alone):
+            if name != _NOWHERE and not (closed and alone):
                 continue
             for number in range(count):
                 label = f"{placed.podset}/{name}/{number}"
@@ -225,6 +223,9 @@ def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]
                     phase=PodPhase.RUNNING,
                     ready=True,
                 )
+
+
+# ---- Free capacity
 
 
 def used(gangs: Iterable[RunningGang], other_pods: Mapping[str, Resources]) -> dict[str, Resources]:

@@ -1,11 +1,9 @@
 """The cluster map of a snapshot, and the efficiency of its GPUs.
 
-The cluster map of a snapshot: the nodes of each gang, and the free capacity of each domain.
-
-The efficiency of the cluster: each GPU of a cluster map in one part, by node and by the value of a node label.
-
-A part takes at most what the parts before it have left of the node, in this order: measured gangs, gangs and other pods without a
-measurement, free GPUs, failed GPUs. The parts of a node therefore add up to its GPUs, also while a gang holds a failed GPU.
+The map has the nodes of each gang, and the free capacity of each domain. The efficiency puts each GPU of a map in one part, by node and
+by the value of a node label. A part takes at most what the parts before it have left of the node, in this order: measured gangs, gangs
+and other pods without a measurement, free GPUs, failed GPUs. The parts of a node therefore add up to its GPUs, also while a gang holds a
+failed GPU.
 """
 
 from __future__ import annotations
@@ -35,6 +33,8 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, Tree, index_of
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_for_shapes
 from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
+
+# ---- The map
 
 _GangsOn = list[list[GangOnNode]]
 _MILLION: Final = 1_000_000
@@ -170,6 +170,9 @@ def _domain(
         gangs=len({tenant.gang for tenant in tenants}),
         utilization=utilization_of(tenants, gangs),
     )
+
+
+# ---- The efficiency
 
 
 def efficiency_of(

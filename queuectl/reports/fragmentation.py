@@ -1,20 +1,14 @@
 """Fragmentation: free GPUs that pods cannot use, and gangs over more domains than necessary.
 
-Free GPUs, and the number of them that pods cannot use because of fragmentation.
-
 The measure is that of fragmentation gradient descent (FGD). The free GPUs of a node are fragments for a pod shape that does not fit the
 node, because other resources are used up, too few GPUs are free, or its labels and taints exclude the pod. The average over the
-shapes, weighted by their number of pods, is the expected number of free GPUs that the next pod cannot use. The shapes are those of
-pending and running gangs. A shape that does not fit any empty node of a flavor does not count for that flavor.
+shapes of pending and running gangs, weighted by their number of pods, is the expected number of free GPUs that the next pod cannot use.
+A shape that does not fit any empty node of a flavor does not count for that flavor. Fragments *inside* nodes have enough of all amounts,
+but the devices that are left are not sure to be of one PCIe root, of one NUMA node, or cut from enough memory of a GPU.
 
-A part of the fragments is *inside* nodes: all amounts are enough, but the devices that are left are not sure to be of one PCIe root, of
-one NUMA node, or cut from enough memory of a GPU. Device rows of the snapshot show it.
-
-The number of domains over which a plan spreads the gangs that it starts, compared with the lowest possible number.
-
-It is counted for each podset and each level, and for single nodes. The lowest possible number is for an empty cluster: of the
-schedulable nodes that the podset can use, the domains with the most capacity, until all its pods fit. A ratio above 1 shows the
-effect of running gangs and of the gang's other podsets. A required or preferred level does not change it.
+The domains of a gang are compared, for each podset and level, with the lowest number for an empty cluster: of the schedulable nodes that
+the podset can use, the domains with the most capacity, until all its pods fit. A ratio above 1 shows the effect of running gangs and of
+the gang's other podsets. A required or preferred level does not change it.
 """
 
 from __future__ import annotations
@@ -43,9 +37,10 @@ from queuectl.planner.problem.fleet import FleetIndex, Ints, Mask, Tree, index_o
 from queuectl.planner.problem.usage import beside_other_pods, usage_of
 from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
 
-Floats: TypeAlias = NDArray[np.float64]
+# ---- Free GPUs
 
-MOST_SHAPES: Final = 64  # the most frequent ones; the jobs of a cluster have few shapes
+Floats: TypeAlias = NDArray[np.float64]
+_MOST_SHAPES: Final = 64  # the most frequent ones; the jobs of a cluster have few shapes
 
 
 def free_gpus(
@@ -152,7 +147,7 @@ def _kinds(
         return np.fromiter((units[node.name] for node in index.nodes), np.float64, index.size)
 
     return [
-        (row, on_nodes(resource), shapes_wanted(snapshot, resource))
+        (row, on_nodes(resource), _shapes_wanted(snapshot, resource))
         for resource, row in index.column.items()
         if sizes.is_gpu(resource)
     ]
@@ -167,7 +162,7 @@ def _open_nodes(
         yield name, flavor, takes & index.labeled(flavor.node_labels)
 
 
-def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
+def _shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
     """The most frequent pod shapes of gangs that request these GPUs, each with its number of pods."""
     wanted: Counter[PodShape] = Counter()
     gangs = (
@@ -178,10 +173,10 @@ def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
         for podset in workload.podsets:
             if podset.shape.requests[resource]:
                 wanted[podset.shape] += podset.count
-    return dict(wanted.most_common(MOST_SHAPES))
+    return dict(wanted.most_common(_MOST_SHAPES))
 
 
-def left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> Ints:
+def _left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> Ints:
     """(R, N): the free capacity of each node; never below 0."""
     left: Ints = np.maximum(beside_other_pods(usage_of(snapshot, cache).free, snapshot, index), 0)
     return left
@@ -189,10 +184,10 @@ def left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) ->
 
 def left_for_shapes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> list[Ints]:
     """The same, and once more with other device rows: a pod that fits one of them fits the node."""
-    left = [left_on_nodes(snapshot, index, cache)]
+    left = [_left_on_nodes(snapshot, index, cache)]
     if snapshot.mixed_nodes is not None:
         mixed = replace(snapshot, other_pods=snapshot.mixed_nodes)
-        left.append(left_on_nodes(mixed, index, cache))
+        left.append(_left_on_nodes(mixed, index, cache))
     return left
 
 
@@ -251,8 +246,9 @@ def _any(masks: Iterable[Mask]) -> Mask:
     return reduce(np.logical_or, masks)
 
 
-_Fewest: TypeAlias = tuple[int, ...]  # per level of a tree, and of nodes
+# ---- Domains of gangs
 
+_Fewest: TypeAlias = tuple[int, ...]  # per level of a tree, and of nodes
 _MOST_KNOWN: Final = 4096
 
 

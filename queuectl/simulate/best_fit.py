@@ -20,7 +20,7 @@ from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import Order, Run, World
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
-Taken = list[tuple[str, int]]
+NodeGpus = list[tuple[str, int]]
 """Node and GPUs of each part of a job."""
 
 
@@ -47,15 +47,15 @@ class Pool:
             return bool(self.sizes)
         return sum(size // job.gpus_per_pod for size in self.sizes.values()) >= job.pods
 
-    def find(self, job: TraceJob) -> Taken | None:
+    def find(self, job: TraceJob) -> NodeGpus | None:
         """Nodes for a job; None if it does not fit now."""
         return self._one(job.gpus) if job.gpus <= self.largest else self._several(job)
 
-    def _one(self, gpus: int) -> Taken | None:
+    def _one(self, gpus: int) -> NodeGpus | None:
         at = bisect_left(self._by_free, (gpus, -1))
         return [(self._names[self._by_free[at][1]], gpus)] if at < len(self._by_free) else None
 
-    def _several(self, job: TraceJob) -> Taken | None:
+    def _several(self, job: TraceJob) -> NodeGpus | None:
         left, found = job.pods, []
         for size, node in self._whole:
             here = min(-size // job.gpus_per_pod, left)
@@ -155,15 +155,15 @@ class BestFit:
         self._due: set[int] = set()  # ids of the pools in which something has changed
 
     def never_fits(self, job: TraceJob) -> bool:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         return self._queue_of[job.queue].never_fits(job)
 
     def submitted(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         self._wait(run)
 
     def ended(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         self._free(run)
 
     def node_changed(self, event: NodeEvent) -> None:
@@ -176,7 +176,7 @@ class BestFit:
                 self._evict_from(pool, event.node)
 
     def decide(self) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         for queue in self._queues.values():
             if id(queue.pool) in self._due:
                 queue.start(self._world)

@@ -1,22 +1,13 @@
-"""The leader of a simulation, with idle reclaim and the submissions that it needs not plan.
-
-Idle reclaim in a simulation: the evaluations, warnings and evictions of the controller, in simulated time.
-
-An evaluation reads the utilization of the trace in place of samples. Gangs are evaluated only while they are quiet or were found so: the
-other gangs are never idle.
-
-Submissions that no plan can start: a gang that is equal, or is before them in a strict order, was refused, and no gang has ended since.
-
-The planner gives equal gangs of one LocalQueue the same answer. Where there are planned starts, a gang that would delay one is no shorter
-than an equal one that would. A StrictFIFO ClusterQueue with one flavor starts no gang behind a refused one. Without this, each submission to
-a full cluster would be planned only to be refused.
-
-A Reservation can let a shorter gang start and not an equal one, so with Reservations each submission is planned.
-
-The leader of a simulation: the ledger, the snapshots and the decisions of the controller, without a cluster and a database.
+"""The leader of a simulation: the ledger, the snapshots and the decisions of the controller, without a cluster and a database.
 
 The state machine, the snapshots, the planner and the decisions are those of the controller. A simulated cluster obeys at once: the
-pods of a gang are ready when it is admitted, and have ended when it is stopped.
+pods of a gang are ready when it is admitted, and have ended when it is stopped. Idle reclaim has the evaluations, warnings and evictions
+of the controller, in simulated time; an evaluation reads the utilization of the trace in place of samples.
+
+Each submission to a full cluster would be planned only to be refused. It needs no plan if a gang that is equal, or is before it in a strict
+order, was refused, and no gang has ended since. The planner gives equal gangs of one LocalQueue the same answer. Where there are planned
+starts, a gang that would delay one is no shorter than an equal one that would. A StrictFIFO ClusterQueue with one flavor starts no gang
+behind a refused one. A Reservation can let a shorter gang start and not an equal one, so with Reservations each submission is planned.
 """
 
 from __future__ import annotations
@@ -62,9 +53,292 @@ from queuectl.state.pastuse import PastUseSums
 from queuectl.state.planning_state import PlanningState
 from queuectl.state.utilization import UseTracker
 
+# ---- The leader
+
+KIND: Final = "Job"
+_COUNTED: Final = frozenset({Code.UNDECIDED, Code.WAITING_TO_RECLAIM})
+"""Reasons whose repetition changes the next plan."""
+_SEEK_SECONDS: Final = 30.0
+"""The shortest time between two searches for migrations, as the controller's setting has it by default."""
+RETRY_SECONDS: Final = 1.0
+"""The time until the controller plans again with a larger limit of the solver."""
+# A limit of wall time would make the result depend on the machine.
+_LIMITS: Final = SolverLimits(wall_seconds=1e6)
+
+
+class SimulatedLeader:
+    """Of one simulation. Times are in unix seconds.
+
+    Attributes:
+        idle_gangs: evaluates the GPU utilization of gangs.
+        next_plan: when a plan can differ from the last one without an event; None = never.
+        plans_again: gangs started, and others are considered in their place.
+        weighs_work: a gang waits to evict others because they would lose much work, so each checkpoint counts.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, now: float, durations: Durations, spent: SpentUnits
+    ) -> None:
+        """Of a simulation that begins at ``now``.
+
+        ``snapshot``: configuration, nodes and namespaces; ``spent``: by Budgets before.
+        """
+        self.config = snapshot.config
+        self._durations = durations
+        self._mirror = Mirror({"jobs": KIND})
+        spaces = snapshot.namespaces.items()
+        self._mirror.apply(
+            [
+                *(
+                    Upserted(NamespaceRecord(name, 1, tuple(labels.items())))
+                    for name, labels in spaces
+                ),
+                *(Upserted(NodeRecord(node, 1)) for node in snapshot.fleet.nodes),
+            ]
+        )
+        self._run_times = LearnedDurations(self._mirror)
+        self._past_use = PastUseSums(self._mirror)
+        self._planning = PlanningState(
+            self._mirror,
+            past_use=self._past_use,
+            durations=self._run_times,
+            uses=lambda: self.idle_gangs.uses,
+            idle_since=self._idle_since if reclaims(self.config) else never_idle,
+        )
+        self._planning.configure(self.config, now)
+        self._planning.budgets.learn(self.config.budgets, spent)
+        self._past_use.configure(self.config, (), now)
+        self.idle_gangs = IdleGangs(self._mirror, self._planning, self.config, now)
+        self._blocked = BlockedSubmissions(self.config, self.ledger)
+        self._decider = Decider(self._mirror, self.ledger)
+        self._cache = PlannerCache()
+        self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
+        self._seek_at = now
+        self.next_plan: float | None = None
+        self.weighs_work = False
+        self.plans_again = False
+
+    @property
+    def ledger(self) -> Ledger:
+        """All workloads that have not ended."""
+        return self._planning.ledger
+
+    def _idle_since(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> float | None:
+        return self.idle_gangs.since(entry, job, config, now)
+
+    def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> bool:
+        """A job is created and waits. Returns whether a plan can start it.
+
+        ``queued_at``: its place in the order of its queue.
+        """
+        namespace, queue = job.queue
+        cluster_queue = self.config.cluster_queue_of(namespace, queue)
+        assert cluster_queue is not None
+        record = JobRecord(
+            kind=KIND,
+            namespace=namespace,
+            name=job.name or job.job_id or f"line-{job.line}",
+            uid=uid,
+            version=1,
+            created_at=queued_at,
+            queue=queue,
+            podsets=self._podsets(job),
+            utilization=job.utilization,
+            submitter=job.user,
+            max_execution=self.limit(job),
+            expected_duration=job.expected if self._durations is not Durations.UNKNOWN else None,
+        )
+        self._show(Upserted(record))
+        change = handle(None, Submitted(record, priority, cluster_queue.name, job.user), now)
+        assert change is not None
+        entry = replace(change.after, queued_at=queued_at, priority_set=priority)
+        self._take_in([replace(change, after=entry)])
+        limit = cluster_queue.execution.limit(record.max_execution)
+        return not self._blocked.add(entry, record.podsets, cluster_queue, limit)
+
+    def limit(self, job: TraceJob) -> float | None:
+        """The limit of its execution time that a job states, in seconds; None = none."""
+        match self._durations:
+            case Durations.DECLARED:
+                return job.duration if job.limit is None else job.limit
+            case Durations.LEARNED:
+                return job.limit
+            case Durations.UNKNOWN:
+                return None
+
+    def _podsets(self, job: TraceJob) -> tuple[PodSet, ...]:
+        shape = (job.pods, job.gpus_per_pod, job.topology_level)
+        if shape not in self._shapes:
+            self._shapes[shape] = (podset_of(job),)
+        return self._shapes[shape]
+
+    def end(self, uid: str, now: float) -> None:
+        """A job has ended; it leaves the ledger."""
+        self._apply(uid, Ended(JobOutcome.SUCCEEDED), now)
+        self._decider.forget(uid)
+        self._blocked.forget(uid)
+        self._show(Deleted("jobs", uid, 0))
+
+    def ready(self, uid: str, now: float) -> None:
+        """All pods of a gang are ready."""
+        self._apply(uid, PodsReady(), now)
+
+    def drained(self, uid: str, now: float) -> Entry:
+        """All pods of an evicted gang have ended."""
+        self._apply(uid, Drained(), now)
+        entry = self.ledger.get(uid)
+        assert entry is not None
+        return entry
+
+    def retry(self, uid: str, now: float) -> None:
+        """The back-off of a gang is over."""
+        self._apply(uid, RetryDue(), now)
+
+    def saved(self, uid: str, at: float) -> None:
+        """A gang has written a checkpoint."""
+        job = self._mirror.jobs[uid]
+        if job.checkpoint_at != at:
+            self._show(Upserted(replace(job, checkpoint_at=at, version=job.version + 1)))
+
+    def evaluate_use(self, now: float) -> tuple[list[EntryChange], bool]:
+        """Evaluate the utilization of quiet gangs. Returns warnings and evictions, and whether plans can differ now."""
+        changes, again = self.idle_gangs.evaluate(now)
+        self._take_in(changes)
+        return changes, again
+
+    def set_ready(self, node: str, *, ready: bool) -> list[str]:
+        """A node fails or recovers. Returns the uids of the gangs with pods on it."""
+        old = self._mirror.nodes[node]
+        changed = replace(old.node, ready=ready)
+        self._show(Upserted(NodeRecord(changed, old.version + 1, old.conditions, old.cordoned)))
+        return [e.uid for e in self.ledger.entries(State.RUNNING) if _is_on(e, node)]
+
+    def _show(self, delta: Delta) -> None:
+        mirror = self._mirror
+        mirror.apply([delta])
+        mirror.touched.clear()
+        mirror.edited.clear()
+
+    @property
+    def anything_to_plan(self) -> bool:
+        """Whether a gang is pending, or runs and can be evicted for a Reservation."""
+        if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
+            return True
+        evicts = any(each.evicts for each in self.config.reservations.values())
+        return evicts and bool(self.ledger.count(State.RUNNING))
+
+    def plan(self, now: float) -> list[EntryChange]:
+        """Plan once. Returns the changes of the ledger."""
+        snapshot = self._snapshot(now, seek_room=now >= self._seek_at)
+        within, beyond = considered(snapshot)
+        lowered = DeviceRows.of(self._cache).added(within)
+        decided = plan(lowered, cache=self._cache)
+        if decided.stats.get("rooms_sought"):
+            self._seek_at = now + _SEEK_SECONDS
+        self._planning.reserved = decided.reserved
+        planned = {each.uid: each for each in decided.planned}
+        refusals = (*decided.pending, *beyond)
+        pending = (refusal for refusal in refusals if self._is_news(refusal, planned))
+        news = replace(decided, pending=tuple(pending))
+        changes = self._decider.changes(
+            self._about(snapshot, news), without_claim_podsets(news), now
+        )
+        self._take_in(changes)
+        self.weighs_work = any(map(_waits_to_reclaim, decided.pending))
+        self.plans_again = bool(beyond and decided.admitted)
+        self.next_plan = _first(self._next_plans(now, lowered, decided))
+        return changes
+
+    def _next_plans(self, now: float, snapshot: Snapshot, decided: Plan) -> Iterator[float | None]:
+        """The times from which a plan can differ without another change."""
+        yield next_plan_due(snapshot, decided)
+        yield next_turn(self.config.reservations.values(), self.config.rules.eviction_grace, now)
+        if decided.stats.get("rooms_sought"):
+            yield self._seek_at
+        if any(map(self._worth_more, decided.pending)):
+            yield now + RETRY_SECONDS
+        rule = self.config.rules.usage_fairness
+        if rule is not None:
+            yield now + rule.sampling
+        for refusal in decided.pending:
+            if refusal.lease is not None:
+                yield refusal.lease.expires_at
+
+    def _about(self, snapshot: Snapshot, news: Plan) -> Snapshot:
+        """The snapshot with the gangs of the decisions only: their number does not grow with the cluster."""
+        uids = {admission.uid for admission in news.admitted}
+        uids |= {refusal.uid for refusal in news.pending}
+        uids |= {eviction.uid for eviction in news.evicted}
+        for preemption in news.preempted:
+            uids |= {preemption.preemptor, preemption.victim}
+        for move in news.moved:
+            uids |= {move.uid, move.beneficiary}
+        known = [(self.ledger.get(uid), self._mirror.jobs.get(uid)) for uid in sorted(uids)]
+        asked = [
+            self._planning.builder.workload(entry, job) for entry, job in known if entry and job
+        ]
+        return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
+
+    def _is_news(self, refusal: Refusal, planned: Mapping[str, ScheduledGang]) -> bool:
+        """Whether the ledger must know it: the leader would write new numbers of the same reason, too."""
+        entry = self.ledger.get(refusal.uid)
+        if entry is None or entry.state is not State.PENDING or refusal.lease is not None:
+            return True
+        code = refusal.reasons[0].code
+        start = planned[refusal.uid].start if refusal.uid in planned else None
+        return entry.reason.code is not code or entry.planned_start != start or code in _COUNTED
+
+    def _worth_more(self, refusal: Refusal) -> bool:
+        """Whether a larger limit of the solver can decide it."""
+        if refusal.reasons[0].code is not Code.UNDECIDED:
+            return False
+        entry = self.ledger.get(refusal.uid)
+        return entry is not None and entry.budget < MAX_BUDGET
+
+    def fits_alone(self, uid: str, job: TraceJob, now: float) -> bool:
+        """Whether a job starts if it is the only one, without Budgets and Reservations: these hold it for a time."""
+        self.submit(uid, job, 0, now, now)
+        alone = replace(self._snapshot(now, seek_room=False), budgets=(), reservations=())
+        decided = plan(alone, cache=self._cache)
+        self.end(uid, now)
+        return bool(decided.admitted)
+
+    def _snapshot(self, now: float, *, seek_room: bool) -> Snapshot:
+        return self._planning.snapshot(now, _LIMITS, seek_room=seek_room)
+
+    def _apply(self, uid: str, event: Event, now: float) -> None:
+        change = handle(self.ledger.get(uid), event, now, self.config.rules)
+        if change is not None:
+            self._take_in([change])
+
+    def _take_in(self, changes: Iterable[EntryChange]) -> None:
+        listed = list(changes)
+        self._planning.take_in(listed)
+        self._planning.follow(listed)
+        self._planning.budgets.settle()
+        if self._durations is Durations.LEARNED:
+            self._run_times.note(listed, self.config)
+
+
+def _waits_to_reclaim(refusal: Refusal) -> bool:
+    return refusal.reasons[0].code is Code.WAITING_TO_RECLAIM
+
+
+def _is_on(entry: Entry, node: str) -> bool:
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    return any(name == node for podset in placed for name, _ in podset.nodes)
+
+
+def _first(times: Iterable[float | None]) -> float | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+# ---- Idle reclaim
+
 EVERY_SECONDS: Final = 60.0
 """The time between two evaluations, as the controller's setting has it by default."""
-
 _SCRAPE_SECONDS: Final = 30.0
 _WINDOW: Final = 120.0  # of recent use: four samples
 _FRESH_SECONDS: Final = 180.0
@@ -183,17 +457,18 @@ class IdleGangs:
         assert entry is not None
         assert curve is not None
         end = run.work(now - self._begin)
-        begin = max(end - window, run.done)
-        mean = curve.mean(max(end - EVERY_SECONDS, run.done), end)
+        begin = max(end - window, run.saved)
+        mean = curve.mean(max(end - EVERY_SECONDS, run.saved), end)
         busy = curve.busy(begin, end)
         return PodUse(
             entry.namespace, entry.name, run.job.gpus, busy, mean, 1.0, 0.0, uid, profiled=True
         )
 
 
+# ---- Submissions that no plan can start
+
 _REFUSED: Final = frozenset({Code.WAITING_FOR_QUOTA, Code.TOPOLOGY_PLACEMENT_FAILED})
 _IN_ORDER: Final = _REFUSED | {Code.WAITING_IN_ORDER}
-
 Place = tuple[int, float, str]
 """Priority with the opposite sign, time queued, uid: a smaller one is earlier."""
 
@@ -272,286 +547,3 @@ class BlockedSubmissions:
     def _has_reason(self, uid: str, codes: frozenset[Code] | set[Code]) -> bool:
         entry = self._ledger.get(uid)
         return self._waits(uid) and entry is not None and entry.reason.code in codes
-
-
-KIND: Final = "Job"
-_COUNTED: Final = frozenset({Code.UNDECIDED, Code.WAITING_TO_RECLAIM})
-"""Reasons whose repetition changes the next plan."""
-
-SEEK_SECONDS: Final = 30.0
-"""The shortest time between two searches for migrations, as the controller's setting has it by default."""
-
-RETRY_SECONDS: Final = 1.0
-"""The time until the controller plans again with a larger limit of the solver."""
-
-# A limit of wall time would make the result depend on the machine.
-_LIMITS: Final = SolverLimits(wall_seconds=1e6)
-
-
-class SimulatedLeader:
-    """Of one simulation. Times are in unix seconds.
-
-    Attributes:
-        idle_gangs: evaluates the GPU utilization of gangs.
-        next_plan: when a plan can differ from the last one without an event; None = never.
-        plans_again: gangs started, and others are considered in their place.
-        weighs_work: a gang waits to evict others because they would lose much work, so each checkpoint counts.
-    """
-
-    def __init__(
-        self, given: Snapshot, now: float, durations: Durations, spent: SpentUnits
-    ) -> None:
-        """Of a simulation that begins at ``now``.
-
-        ``given``: configuration, nodes and namespaces; ``spent``: by Budgets before.
-        """
-        self.config = given.config
-        self._known = durations
-        self._mirror = Mirror({"jobs": KIND})
-        spaces = given.namespaces.items()
-        self._mirror.apply(
-            [
-                *(
-                    Upserted(NamespaceRecord(name, 1, tuple(labels.items())))
-                    for name, labels in spaces
-                ),
-                *(Upserted(NodeRecord(node, 1)) for node in given.fleet.nodes),
-            ]
-        )
-        self._run_times = LearnedDurations(self._mirror)
-        self._past_use = PastUseSums(self._mirror)
-        self._planning = PlanningState(
-            self._mirror,
-            past_use=self._past_use,
-            durations=self._run_times,
-            uses=lambda: self.idle_gangs.uses,
-            idle_since=self._idle_since if reclaims(self.config) else never_idle,
-        )
-        self._planning.configure(self.config, now)
-        self._planning.budgets.learn(self.config.budgets, spent)
-        self._past_use.configure(self.config, (), now)
-        self.idle_gangs = IdleGangs(self._mirror, self._planning, self.config, now)
-        self._blocked = BlockedSubmissions(self.config, self.ledger)
-        self._decider = Decider(self._mirror, self.ledger)
-        self._cache = PlannerCache()
-        self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
-        self._seek_at = now
-        self.next_plan: float | None = None
-        self.weighs_work = False
-        self.plans_again = False
-
-    @property
-    def ledger(self) -> Ledger:
-        """All workloads that have not ended."""
-        return self._planning.ledger
-
-    def _idle_since(
-        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
-    ) -> float | None:
-        return self.idle_gangs.since(entry, job, config, now)
-
-    def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> bool:
-        """A job is created and waits. Returns whether a plan can start it.
-
-        ``queued_at``: its place in the order of its queue.
-        """
-        namespace, queue = job.queue
-        cluster_queue = self.config.cluster_queue_of(namespace, queue)
-        assert cluster_queue is not None
-        record = JobRecord(
-            kind=KIND,
-            namespace=namespace,
-            name=job.name or job.job_id or f"line-{job.line}",
-            uid=uid,
-            version=1,
-            created_at=queued_at,
-            queue=queue,
-            podsets=self._podsets(job),
-            utilization=job.utilization,
-            submitter=job.user,
-            max_execution=self.limit(job),
-            expected_duration=job.expected if self._known is not Durations.UNKNOWN else None,
-        )
-        self._show(Upserted(record))
-        change = handle(None, Submitted(record, priority, cluster_queue.name, job.user), now)
-        assert change is not None
-        entry = replace(change.after, queued_at=queued_at, priority_set=priority)
-        self._take_in([replace(change, after=entry)])
-        limit = cluster_queue.execution.limit(record.max_execution)
-        return not self._blocked.add(entry, record.podsets, cluster_queue, limit)
-
-    def limit(self, job: TraceJob) -> float | None:
-        """The limit of its execution time that a job states, in seconds; None = none."""
-        match self._known:
-            case Durations.DECLARED:
-                return job.duration if job.limit is None else job.limit
-            case Durations.LEARNED:
-                return job.limit
-            case Durations.UNKNOWN:
-                return None
-
-    def _podsets(self, job: TraceJob) -> tuple[PodSet, ...]:
-        shape = (job.pods, job.gpus_per_pod, job.topology_level)
-        if shape not in self._shapes:
-            self._shapes[shape] = (podset_of(job),)
-        return self._shapes[shape]
-
-    def end(self, uid: str, now: float) -> None:
-        """A job has ended; it leaves the ledger."""
-        self._apply(uid, Ended(JobOutcome.SUCCEEDED), now)
-        self._decider.forget(uid)
-        self._blocked.forget(uid)
-        self._show(Deleted("jobs", uid, 0))
-
-    def ready(self, uid: str, now: float) -> None:
-        """All pods of a gang are ready."""
-        self._apply(uid, PodsReady(), now)
-
-    def drained(self, uid: str, now: float) -> Entry:
-        """All pods of an evicted gang have ended."""
-        self._apply(uid, Drained(), now)
-        entry = self.ledger.get(uid)
-        assert entry is not None
-        return entry
-
-    def retry(self, uid: str, now: float) -> None:
-        """The back-off of a gang is over."""
-        self._apply(uid, RetryDue(), now)
-
-    def saved(self, uid: str, at: float) -> None:
-        """A gang has written a checkpoint."""
-        job = self._mirror.jobs[uid]
-        if job.checkpoint_at != at:
-            self._show(Upserted(replace(job, checkpoint_at=at, version=job.version + 1)))
-
-    def evaluate_use(self, now: float) -> tuple[list[EntryChange], bool]:
-        """Evaluate the utilization of quiet gangs. Returns warnings and evictions, and whether plans can differ now."""
-        changes, again = self.idle_gangs.evaluate(now)
-        self._take_in(changes)
-        return changes, again
-
-    def set_ready(self, node: str, *, ready: bool) -> list[str]:
-        """A node fails or recovers. Returns the uids of the gangs with pods on it."""
-        old = self._mirror.nodes[node]
-        changed = replace(old.node, ready=ready)
-        self._show(Upserted(NodeRecord(changed, old.version + 1, old.conditions, old.cordoned)))
-        return [e.uid for e in self.ledger.entries(State.RUNNING) if _is_on(e, node)]
-
-    def _show(self, delta: Delta) -> None:
-        mirror = self._mirror
-        mirror.apply([delta])
-        mirror.touched.clear()
-        mirror.edited.clear()
-
-    @property
-    def anything_to_plan(self) -> bool:
-        """Whether a gang is pending, or runs and can be evicted for a Reservation."""
-        if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
-            return True
-        evicts = any(each.evicts for each in self.config.reservations.values())
-        return evicts and bool(self.ledger.count(State.RUNNING))
-
-    def plan(self, now: float) -> list[EntryChange]:
-        """Plan once. Returns the changes of the ledger."""
-        snapshot = self._snapshot(now, seek_room=now >= self._seek_at)
-        within, beyond = considered(snapshot)
-        lowered = DeviceRows.of(self._cache).added(within)
-        decided = plan(lowered, cache=self._cache)
-        if decided.stats.get("rooms_sought"):
-            self._seek_at = now + SEEK_SECONDS
-        self._planning.reserved = decided.reserved
-        planned = {each.uid: each for each in decided.planned}
-        refusals = (*decided.pending, *beyond)
-        pending = (refusal for refusal in refusals if self._is_news(refusal, planned))
-        news = replace(decided, pending=tuple(pending))
-        changes = self._decider.changes(
-            self._about(snapshot, news), without_claim_podsets(news), now
-        )
-        self._take_in(changes)
-        self.weighs_work = any(map(_waits_to_reclaim, decided.pending))
-        self.plans_again = bool(beyond and decided.admitted)
-        self.next_plan = _first(self._next_plans(now, lowered, decided))
-        return changes
-
-    def _next_plans(self, now: float, snapshot: Snapshot, decided: Plan) -> Iterator[float | None]:
-        """The times from which a plan can differ without another change."""
-        yield next_plan_due(snapshot, decided)
-        yield next_turn(self.config.reservations.values(), self.config.rules.eviction_grace, now)
-        if decided.stats.get("rooms_sought"):
-            yield self._seek_at
-        if any(map(self._worth_more, decided.pending)):
-            yield now + RETRY_SECONDS
-        rule = self.config.rules.usage_fairness
-        if rule is not None:
-            yield now + rule.sampling
-        for refusal in decided.pending:
-            if refusal.lease is not None:
-                yield refusal.lease.expires_at
-
-    def _about(self, snapshot: Snapshot, news: Plan) -> Snapshot:
-        """The snapshot with the gangs of the decisions only: their number does not grow with the cluster."""
-        uids = {admission.uid for admission in news.admitted}
-        uids |= {refusal.uid for refusal in news.pending}
-        uids |= {eviction.uid for eviction in news.evicted}
-        for preemption in news.preempted:
-            uids |= {preemption.preemptor, preemption.victim}
-        for move in news.moved:
-            uids |= {move.uid, move.beneficiary}
-        known = [(self.ledger.get(uid), self._mirror.jobs.get(uid)) for uid in sorted(uids)]
-        asked = [
-            self._planning.builder.workload(entry, job) for entry, job in known if entry and job
-        ]
-        return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
-
-    def _is_news(self, refusal: Refusal, planned: Mapping[str, ScheduledGang]) -> bool:
-        """Whether the ledger must know it: the leader would write new numbers of the same reason, too."""
-        entry = self.ledger.get(refusal.uid)
-        if entry is None or entry.state is not State.PENDING or refusal.lease is not None:
-            return True
-        code = refusal.reasons[0].code
-        start = planned[refusal.uid].start if refusal.uid in planned else None
-        return entry.reason.code is not code or entry.planned_start != start or code in _COUNTED
-
-    def _worth_more(self, refusal: Refusal) -> bool:
-        """Whether a larger limit of the solver can decide it."""
-        if refusal.reasons[0].code is not Code.UNDECIDED:
-            return False
-        entry = self.ledger.get(refusal.uid)
-        return entry is not None and entry.budget < MAX_BUDGET
-
-    def fits_alone(self, uid: str, job: TraceJob, now: float) -> bool:
-        """Whether a job starts if it is the only one, without Budgets and Reservations: these hold it for a time."""
-        self.submit(uid, job, 0, now, now)
-        alone = replace(self._snapshot(now, seek_room=False), budgets=(), reservations=())
-        decided = plan(alone, cache=self._cache)
-        self.end(uid, now)
-        return bool(decided.admitted)
-
-    def _snapshot(self, now: float, *, seek_room: bool) -> Snapshot:
-        return self._planning.snapshot(now, _LIMITS, seek_room=seek_room)
-
-    def _apply(self, uid: str, event: Event, now: float) -> None:
-        change = handle(self.ledger.get(uid), event, now, self.config.rules)
-        if change is not None:
-            self._take_in([change])
-
-    def _take_in(self, changes: Iterable[EntryChange]) -> None:
-        listed = list(changes)
-        self._planning.take_in(listed)
-        self._planning.follow(listed)
-        self._planning.budgets.settle()
-        if self._known is Durations.LEARNED:
-            self._run_times.note(listed, self.config)
-
-
-def _waits_to_reclaim(refusal: Refusal) -> bool:
-    return refusal.reasons[0].code is Code.WAITING_TO_RECLAIM
-
-
-def _is_on(entry: Entry, node: str) -> bool:
-    placed = entry.placement.podsets if entry.placement is not None else ()
-    return any(name == node for podset in placed for name, _ in podset.nodes)
-
-
-def _first(times: Iterable[float | None]) -> float | None:
-    return min((time for time in times if time is not None), default=None)

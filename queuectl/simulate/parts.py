@@ -26,16 +26,16 @@ class Part:
     snapshot: Snapshot
 
 
-def parts(given: Snapshot) -> list[Part]:
+def parts(snapshot: Snapshot) -> list[Part]:
     """ClusterQueues are in one part if they have a common cohort, node, Budget or Reservation.
 
     With fairness by past use there is one part.
     """
-    config = given.config
-    nodes = {name: _nodes(queue, given) for name, queue in sorted(config.cluster_queues.items())}
+    config = snapshot.config
+    nodes = {name: _nodes(queue, snapshot) for name, queue in sorted(config.cluster_queues.items())}
     if config.rules.usage_fairness is not None:
-        return [Part(frozenset(nodes), given)]
-    reserved = {r.name: _reservable(r, given) for r in config.reservations.values()}
+        return [Part(frozenset(nodes), snapshot)]
+    reserved = {r.name: _reservable(r, snapshot) for r in config.reservations.values()}
     leader_of: dict[
         str, str
     ] = {}  # of each thing that queues can share, the first queue that has it
@@ -48,7 +48,7 @@ def parts(given: Snapshot) -> list[Part]:
                 for member in groups[name]:
                     groups[member] = other
     separate = {min(group): group for group in groups.values()}.values()
-    return [_part(frozenset(group), given, nodes, reserved) for group in separate]
+    return [_part(frozenset(group), snapshot, nodes, reserved) for group in separate]
 
 
 def _shared(
@@ -82,35 +82,35 @@ def _spends(budget: Budget, queue: ClusterQueue, config: QueueConfig) -> bool:
             return True
 
 
-def _nodes(queue: ClusterQueue, given: Snapshot) -> list[Node]:
+def _nodes(queue: ClusterQueue, snapshot: Snapshot) -> list[Node]:
     """The nodes of all its flavors."""
     labels = [
-        given.config.flavors[quotas.flavor].node_labels
+        snapshot.config.flavors[quotas.flavor].node_labels
         for group in queue.groups
         for quotas in group.flavors
-        if quotas.flavor in given.config.flavors
+        if quotas.flavor in snapshot.config.flavors
     ]
-    return [node for node in given.fleet.nodes if any(map(node.has_labels, labels))]
+    return [node for node in snapshot.fleet.nodes if any(map(node.has_labels, labels))]
 
 
-def _reservable(reservation: AdvanceReservation, given: Snapshot) -> list[Node]:
+def _reservable(reservation: AdvanceReservation, snapshot: Snapshot) -> list[Node]:
     """The nodes on which a Reservation can keep capacity."""
     capacity = reservation.capacity
     if capacity is None:
-        return [node for node in given.fleet.nodes if node.name in reservation.nodes]
-    flavor = given.config.flavors.get(capacity.flavor or "")
+        return [node for node in snapshot.fleet.nodes if node.name in reservation.nodes]
+    flavor = snapshot.config.flavors.get(capacity.flavor or "")
     labels = (*capacity.node_labels, *(flavor.node_labels if flavor is not None else ()))
-    return [node for node in given.fleet.nodes if node.has_labels(labels)]
+    return [node for node in snapshot.fleet.nodes if node.has_labels(labels)]
 
 
 def _part(
     queues: frozenset[str],
-    given: Snapshot,
+    snapshot: Snapshot,
     nodes: Mapping[str, Sequence[Node]],
     reserved: Mapping[str, Sequence[Node]],
 ) -> Part:
     """A part with its nodes, and all nodes of its Reservations."""
-    config = given.config
+    config = snapshot.config
     own = [config.cluster_queues[name] for name in sorted(queues)]
     mine = {node.name: node for queue in own for node in nodes[queue.name]}
     advance = {
@@ -130,7 +130,7 @@ def _part(
         reservations=advance,
     )
     fleet = Fleet(tuple(sorted(mine.values(), key=lambda node: node.name)))
-    return Part(queues, replace(given, config=narrowed, fleet=fleet))
+    return Part(queues, replace(snapshot, config=narrowed, fleet=fleet))
 
 
 # ---- Requests of jobs

@@ -47,15 +47,15 @@ class Planned:
         return self._parts[self._setting.cluster_queue(job.queue).name]
 
     def never_fits(self, job: TraceJob) -> bool:
-        """See :class:`Scheduler`. A job never fits if the planner does not start it alone."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`. A job never fits if the planner does not start it alone."""
         return not self._of(job).fits(job)
 
     def submitted(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         self._of(run.job).submitted(run)
 
     def ended(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         self._of(run.job).ended(run)
 
     def node_changed(self, event: NodeEvent) -> None:
@@ -64,7 +64,7 @@ class Planned:
             part.node_changed(event)
 
     def decide(self) -> None:
-        """See :class:`Scheduler`."""
+        """See :class:`queuectl.simulate.simulation.Scheduler`."""
         for _, part in sorted(self._touched.items()):
             part.decide()
         self._touched.clear()

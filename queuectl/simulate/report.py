@@ -13,18 +13,46 @@ from math import floor, log10
 from typing import Any, Final
 
 from queuectl.simulate.best_fit import BestFit
+from queuectl.simulate.outcomes import Figures, PolicyOutcome, Waits, outcome_of, series
 from queuectl.simulate.planned import Planned
-from queuectl.simulate.results import Figures, PolicyOutcome, Waits, outcome, series
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import PlacementRule, Policy, Run, Sample, Scheduler, World
 from queuectl.simulate.trace import size_name
 
-_HOUR: Final = 3600.0
+# ---- One simulation
 
+
+def simulate(
+    setting: Setting, policy: Policy, progress: Callable[[World], None] = lambda _: None
+) -> PolicyOutcome:
+    """Run all jobs of the setting under a policy. The same input gives the same outcome.
+
+    ``progress``: is called after each instant.
+
+    Raises:
+        BadInput: the policy cannot serve this setting.
+    """
+    world = World(setting.free_gpus())
+    scheduler = _scheduler(setting, policy, world)
+    never_fit = [job for job in setting.jobs if scheduler.never_fits(job)]
+    larger = {job.rank for job in never_fit}
+    runs = [Run(job) for job in setting.jobs if job.rank not in larger]
+    world.run(runs, setting.events, scheduler, progress)
+    return outcome_of(policy.name, setting, runs, never_fit, world)
+
+
+def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
+    if policy.placement is PlacementRule.BEST_FIT:
+        return BestFit(setting, policy.order, world)
+    return Planned(setting, policy, world)
+
+
+# ---- Tables
+
+_HOUR: Final = 3600.0
 Row = tuple[str, ...]
 Table = tuple[str, Row, list[Row]]
 """Title, names of the columns, and rows. The first column is a name, the others are numbers."""
-
 _FIGURES: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
     ("JOBS", lambda f: f"{f.jobs:,}"),
     ("FINISHED", lambda f: f"{f.waits.finished:,}"),
@@ -37,14 +65,12 @@ _FIGURES: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
     ("EVICTIONS", lambda f: f"{f.evictions:,}"),
     ("LOST GPU-H", lambda f: f"{f.lost / _HOUR:,.1f}"),
 )
-
 _OF_CLUSTER: Final[tuple[tuple[str, Callable[[PolicyOutcome], str]], ...]] = (
     ("USED", lambda o: _percent(o.utilization)),
     ("FRAGMENTED", lambda o: _percent(o.fragmentation)),
     ("MAKESPAN H", lambda o: f"{o.total.makespan / _HOUR:,.1f}"),
     ("FAIRNESS", lambda o: _index(o.fairness)),
 )
-
 _OVER_TIME: Final = {
     "allocatedGpus": "ALLOCATED GPUS",
     "usedGpus": "USED GPUS",
@@ -60,27 +86,27 @@ def tables(outcomes: Sequence[PolicyOutcome]) -> list[Table]:
     figures = tuple(title for title, _ in _FIGURES)
     rows = [(o.policy, *_texts(o.total), *(text(o) for _, text in _OF_CLUSTER)) for o in outcomes]
     of_cluster = tuple(title for title, _ in _OF_CLUSTER)
-    made: list[Table] = [("Policies", ("POLICY", *figures, *of_cluster), rows)]
+    titled: list[Table] = [("Policies", ("POLICY", *figures, *of_cluster), rows)]
     if len(outcomes) == 1:
         queues = [(_name(queue), *_texts(f)) for queue, f in outcomes[0].by_queue.items()]
-        made.append(("By queue", ("QUEUE", *figures), queues))
+        titled.append(("By queue", ("QUEUE", *figures), queues))
     else:
         of_queues = [
             (_name(queue), *(_seconds(o.by_queue[queue].waits.mean) for o in outcomes))
             for queue in outcomes[0].by_queue
         ]
-        made.append(("Mean wait by queue", ("QUEUE", *names), of_queues))
+        titled.append(("Mean wait by queue", ("QUEUE", *names), of_queues))
     sizes = [
         (size_name(size), *(_seconds(_mean(o.by_size.get(size))) for o in outcomes))
         for size in outcomes[0].by_size
     ]
-    made.append(("Mean wait by size", ("GPUS", *names), sizes))
-    return made
+    titled.append(("Mean wait by size", ("GPUS", *names), sizes))
+    return titled
 
 
-def over_time_table(found: PolicyOutcome) -> Table:
+def over_time_table(outcome: PolicyOutcome) -> Table:
     """Averages over intervals of time."""
-    columns = over_time(found, _INTERVALS)
+    columns = _over_time(outcome, _INTERVALS)
     ends = columns.pop("untilSeconds")
     rows = [
         (f"{end / _HOUR:,.1f}", *(f"{values[at]:,.1f}" for values in columns.values()))
@@ -101,16 +127,16 @@ def _mean(waits: Waits | None) -> float | None:
     return waits.mean if waits is not None else None
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f} s"
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.0f} s"
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def _index(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _index(index: float | None) -> str:
+    return "-" if index is None else f"{index:.3f}"
 
 
 # ---- The page
@@ -126,7 +152,6 @@ _STEPS: Final = (1, 2, 5, 10)
 _DAY: Final = 24 * _HOUR
 _LONG: Final = 3 * _DAY  # a longer axis is in days
 _COLORS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
-
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 96rem; padding: 0 1rem; color: #1f2937; }
 table { border-collapse: collapse; margin-bottom: 1.5rem; font-variant-numeric: tabular-nums; }
@@ -138,7 +163,6 @@ svg .grid { stroke: #e5e7eb; }
 svg .line { fill: none; stroke-width: 1.5; }
 .wide { overflow-x: auto; }
 """
-
 _Curve = list[tuple[float, float]]
 
 
@@ -175,13 +199,13 @@ def _plots(outcomes: Sequence[PolicyOutcome]) -> Iterator[str]:
         ),
         ("Waiting jobs", lambda sample: sample.waiting, lambda _: True),
     )
-    for title, value, known in plots:
-        curves = [(o.policy, series(o.samples, value, _POINTS)) for o in outcomes if known(o)]
+    for title, quantity, applies in plots:
+        curves = [(o.policy, series(o.samples, quantity, _POINTS)) for o in outcomes if applies(o)]
         if curves:
-            yield f"<h2>{title}</h2>\n{plot(title, curves)}\n"
+            yield f"<h2>{title}</h2>\n{_plot(title, curves)}\n"
 
 
-def plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:
+def _plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:
     """An SVG picture of named curves over time: (seconds, value)."""
     points = [point for _, curve in curves for point in curve]
     until = max((time for time, _ in points), default=0.0) or 1.0
@@ -233,70 +257,45 @@ def _scale(most: float) -> tuple[float, float]:
     return step * max(1, -int(-most // step)), step
 
 
-# ---- One simulation
+# ---- JSON and CSV
 
-
-def simulate(
-    setting: Setting, policy: Policy, progress: Callable[[World], None] = lambda _: None
-) -> PolicyOutcome:
-    """Run all jobs of the setting under a policy. The same input gives the same outcome.
-
-    ``progress``: is called after each instant.
-
-    Raises:
-        BadInput: the policy cannot serve this setting.
-    """
-    world = World(setting.free_gpus())
-    scheduler = _scheduler(setting, policy, world)
-    never_fit = [job for job in setting.jobs if scheduler.never_fits(job)]
-    larger = {job.rank for job in never_fit}
-    runs = [Run(job) for job in setting.jobs if job.rank not in larger]
-    world.run(runs, setting.events, scheduler, progress)
-    return outcome(policy.name, setting, runs, never_fit, world)
-
-
-def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
-    if policy.placement is PlacementRule.BEST_FIT:
-        return BestFit(setting, policy.order, world)
-    return Planned(setting, policy, world)
-
-
-POINTS: Final = 100
-
+_EXPORTED_POINTS: Final = 100
 Record = dict[str, Any]
 
 
-def document(found: PolicyOutcome) -> Record:
+def document(outcome: PolicyOutcome) -> Record:
     """The outcome as it is printed with ``-o json``."""
-    by_queue = {f"{ns}/{name}": _record(one) for (ns, name), one in found.by_queue.items()}
-    by_size = {size_name(most): _waits(waits) for most, waits in found.by_size.items()}
+    by_queue = {
+        f"{ns}/{name}": _record(figures) for (ns, name), figures in outcome.by_queue.items()
+    }
+    by_size = {size_name(most): _waits(waits) for most, waits in outcome.by_size.items()}
     return {
-        **_record(found.total),
-        **_of_cluster(found),
+        **_record(outcome.total),
+        **_of_cluster(outcome),
         "byQueue": by_queue,
         "bySize": by_size,
-        "overTime": over_time(found),
+        "overTime": _over_time(outcome),
     }
 
 
 def figures_csv(outcomes: Sequence[PolicyOutcome]) -> str:
     """A line for each policy, then for each of its queues and sizes of jobs. Cells without a value are empty."""
-    return _csv([line for found in outcomes for line in _lines(found)])
+    return _csv([line for outcome in outcomes for line in _lines(outcome)])
 
 
 def over_time_csv(outcomes: Sequence[PolicyOutcome]) -> str:
     """A line for each policy and interval of time, with averages."""
     lines: list[Record] = []
-    for found in outcomes:
-        columns = over_time(found)
+    for outcome in outcomes:
+        columns = _over_time(outcome)
         lines += [
-            {"policy": found.policy, **dict(zip(columns, values, strict=True))}
+            {"policy": outcome.policy, **dict(zip(columns, values, strict=True))}
             for values in zip(*columns.values(), strict=True)
         ]
     return _csv(lines)
 
 
-def over_time(found: PolicyOutcome, points: int = POINTS) -> dict[str, list[float]]:
+def _over_time(outcome: PolicyOutcome, points: int = _EXPORTED_POINTS) -> dict[str, list[float]]:
     """Averages over equal intervals of time: a list for each quantity, and the ends of the intervals in seconds.
 
     Utilization is absent if that of no job is known, and fragmentation if the nodes of a gang are not known.
@@ -307,27 +306,29 @@ def over_time(found: PolicyOutcome, points: int = POINTS) -> dict[str, list[floa
         "fragmentedGpus": lambda sample: sample.fragmented,
         "waitingJobs": lambda sample: sample.waiting,
     }
-    if found.utilization is None:
+    if outcome.utilization is None:
         del quantities["usedGpus"]
-    if found.fragmentation is None:
+    if outcome.fragmentation is None:
         del quantities["fragmentedGpus"]
-    curves = {name: series(found.samples, value, points) for name, value in quantities.items()}
+    curves = {
+        name: series(outcome.samples, quantity, points) for name, quantity in quantities.items()
+    }
     ends = [round(time, 3) for time, _ in curves["allocatedGpus"]]
     return {
         "untilSeconds": ends,
-        **{name: [round(value, 3) for _, value in curve] for name, curve in curves.items()},
+        **{name: [round(quantity, 3) for _, quantity in curve] for name, curve in curves.items()},
     }
 
 
-def _lines(found: PolicyOutcome) -> Iterator[Record]:
-    yield _flat({"policy": found.policy, "queue": "", "gpus": "", **_record(found.total)}) | (
-        _of_cluster(found)
+def _lines(outcome: PolicyOutcome) -> Iterator[Record]:
+    yield _flat({"policy": outcome.policy, "queue": "", "gpus": "", **_record(outcome.total)}) | (
+        _of_cluster(outcome)
     )
-    for (namespace, name), figures in found.by_queue.items():
-        where = {"policy": found.policy, "queue": f"{namespace}/{name}", "gpus": ""}
+    for (namespace, name), figures in outcome.by_queue.items():
+        where = {"policy": outcome.policy, "queue": f"{namespace}/{name}", "gpus": ""}
         yield _flat({**where, **_record(figures)})
-    for most, waits in found.by_size.items():
-        yield {"policy": found.policy, "queue": "", "gpus": size_name(most), **_waits(waits)}
+    for most, waits in outcome.by_size.items():
+        yield {"policy": outcome.policy, "queue": "", "gpus": size_name(most), **_waits(waits)}
 
 
 def _flat(record: Mapping[str, Any]) -> Record:
@@ -349,11 +350,11 @@ def _csv(lines: Sequence[Record]) -> str:
     return text.getvalue()
 
 
-def _of_cluster(found: PolicyOutcome) -> Record:
+def _of_cluster(outcome: PolicyOutcome) -> Record:
     return {
-        "utilization": _rounded(found.utilization, 6),
-        "fragmentation": _rounded(found.fragmentation, 6),
-        "fairness": _rounded(found.fairness, 6),
+        "utilization": _rounded(outcome.utilization, 6),
+        "fragmentation": _rounded(outcome.fragmentation, 6),
+        "fairness": _rounded(outcome.fairness, 6),
     }
 
 
@@ -390,5 +391,5 @@ def _record(figures: Figures) -> dict[str, Any]:
     }
 
 
-def _rounded(value: float | None, digits: int = 3) -> float | None:
-    return None if value is None else round(value, digits)
+def _rounded(number: float | None, digits: int = 3) -> float | None:
+    return None if number is None else round(number, digits)

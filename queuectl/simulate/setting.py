@@ -159,7 +159,7 @@ def make_setting(
     Raises:
         BadInput: naming the file, the line and the column.
     """
-    known: list[TraceJob] = []
+    queued: list[TraceJob] = []
     skipped: list[TraceJob] = []
     priorities: dict[int, int] = {}
     draw = Random(seed).random  # noqa: S311 - nothing secret
@@ -170,9 +170,11 @@ def make_setting(
             continue
         priorities[job.rank] = queue.capped(_priority(job, trace, snapshot.config))
         measured = job if utilization is None else utilization.applied(job, draw)
-        known.append(replace(measured, limit=_limit(job, queue)))
+        queued.append(replace(measured, limit=_limit(job, queue)))
     _check_nodes(events, snapshot.fleet)
-    return Setting(snapshot, trace, tuple(known), tuple(skipped), tuple(events), priorities, begins)
+    return Setting(
+        snapshot, trace, tuple(queued), tuple(skipped), tuple(events), priorities, begins
+    )
 
 
 def _limit(job: TraceJob, queue: ClusterQueue) -> float | None:

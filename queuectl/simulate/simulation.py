@@ -1,13 +1,7 @@
 """The discrete-event simulation of jobs under one policy.
 
-One job in a simulation: when it waits, when it runs, and the work that it loses.
-
-The policies that a simulation can compare.
-
-The discrete-event simulation: time jumps from one event to the next, and a scheduler decides after the events of each instant.
-
-At one instant jobs end first, then utilization changes, then nodes fail and recover, then alarms of the scheduler ring, then jobs are
-submitted.
+Time jumps from one event to the next, and a scheduler decides after the events of each instant. At one instant jobs end first, then
+utilization changes, then nodes fail and recover, then alarms of the scheduler ring, then jobs are submitted.
 """
 
 from __future__ import annotations
@@ -22,13 +16,15 @@ from queuectl.planner.backfill.timeline import Agenda
 from queuectl.simulate.free_gpus import FreeGpus, Placed
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
+# ---- Jobs
+
 
 @dataclass(slots=True, eq=False)
 class Run:
     """The progress of one job. Times and work are in seconds.
 
     Attributes:
-        done: work that a checkpoint has saved, or that an end has completed.
+        saved: work that a checkpoint has saved, or that an end has completed.
         running_since: since when it runs; None while it does not.
         held_since: since when it holds GPUs; None while it holds none. A gang that lost a node holds GPUs and does not run.
         ran: for how long it has run, in all.
@@ -39,7 +35,7 @@ class Run:
     """
 
     job: TraceJob
-    done: float = 0.0
+    saved: float = 0.0
     running_since: float | None = None
     held_since: float | None = None
     ran: float = 0.0
@@ -55,7 +51,7 @@ class Run:
         if self.held_since is None:
             self.held_since = now
         self.running_since = now
-        left = self.job.duration - self.done
+        left = self.job.duration - self.saved
         if self.job.limit is not None:
             left = min(left, self.job.limit - self.ran)
         return now + max(left, 0.0)
@@ -68,7 +64,7 @@ class Run:
         interval = self.job.checkpoint
         saved = elapsed - elapsed % interval if interval is not None else 0.0
         self.lost += (elapsed - saved) * self.job.gpus
-        self.done += saved
+        self.saved += saved
         self.ran += elapsed
         self.running_since = None
 
@@ -82,7 +78,7 @@ class Run:
         """It has done its work, or has reached its limit."""
         assert self.running_since is not None
         self.ran += now - self.running_since
-        self.done = self.job.duration
+        self.saved = self.job.duration
         self.running_since = None
         self._give_back(now)
         self.finished_at = now
@@ -90,7 +86,7 @@ class Run:
     def work(self, now: float) -> float:
         """Seconds of its work that are done, the unsaved ones included; while it runs."""
         assert self.running_since is not None
-        return self.done + now - self.running_since
+        return self.saved + now - self.running_since
 
     def saved_at(self, now: float) -> float | None:
         """The time of its last checkpoint in this attempt; None without one."""
@@ -123,6 +119,9 @@ class Run:
         assert self.held_since is not None
         self.held += (now - self.held_since) * self.job.gpus
         self.held_since = None
+
+
+# ---- Policies
 
 
 class Order(StrEnum):
@@ -164,6 +163,9 @@ class Policy:
     @property
     def name(self) -> str:
         return "as configured" if self.order is None else str(self.order)
+
+
+# ---- Time
 
 
 class Phase(IntEnum):

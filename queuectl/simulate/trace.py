@@ -1,12 +1,7 @@
 """Traces: jobs, events of nodes and utilization, read from tables.
 
-Classes of jobs by their GPUs: powers of two.
-
-GPU utilization of a job over its work: steps, each from a number of seconds of work on.
-
-Tables in CSV, plain or gzipped: rows with their line and typed cells. Errors name the file, the line and the column.
-
-Traces of jobs, events of nodes, and utilization, from tables. Times are in seconds after the start of the trace.
+Times are in seconds after the start of the trace. Tables are CSV, plain or gzipped. Errors name the file, the line and the column. The
+utilization of the GPUs of a job over its work is a curve of steps.
 """
 
 from __future__ import annotations
@@ -24,204 +19,7 @@ from typing import Final
 
 from queuectl.domain.errors import BadInput
 
-
-def size_class(gpus: int) -> int:
-    """The smallest power of two that is at least this number; 0 for none."""
-    return 1 << (gpus - 1).bit_length() if gpus else 0
-
-
-def size_name(most: int) -> str:
-    """The numbers of GPUs in a class: ``8`` is ``5-8``."""
-    return str(most) if most <= 2 else f"{most // 2 + 1}-{most}"
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """``steps``: (seconds of work, utilization from 0 to 1), in ascending order; the first one is at 0."""
-
-    steps: tuple[tuple[float, float], ...]
-
-    def at(self, work: float) -> float:
-        """The utilization after so many seconds of work."""
-        return self.steps[max(bisect_right(self.steps, (work, inf)) - 1, 0)][1]
-
-    def next_change(self, work: float) -> float | None:
-        """The next step after so many seconds of work; None = there is none."""
-        place = bisect_right(self.steps, (work, inf))
-        return self.steps[place][0] if place < len(self.steps) else None
-
-    def next_at_most(self, work: float, share: float) -> float | None:
-        """The seconds of work from which the utilization is at most this, ``work`` at the earliest; None = never."""
-        if self.at(work) <= share:
-            return work
-        place = bisect_right(self.steps, (work, inf))
-        return next((at for at, use in self.steps[place:] if use <= share), None)
-
-    def pieces(self, begin: float, end: float) -> list[tuple[float, float]]:
-        """(seconds, utilization) of each step between two amounts of work."""
-        edges = [begin, *(at for at, _ in self.steps if begin < at < end), end]
-        return [(b - a, self.at(a)) for a, b in pairwise(edges) if b > a]
-
-    def mean(self, begin: float, end: float) -> float:
-        """The average between two amounts of work."""
-        if end <= begin:
-            return self.at(begin)
-        return sum(seconds * use for seconds, use in self.pieces(begin, end)) / (end - begin)
-
-    def busy(self, begin: float, end: float) -> float:
-        """The utilization that is not exceeded for nine tenths of this work."""
-        left = 0.9 * (end - begin)
-        for seconds, use in sorted(self.pieces(begin, end), key=lambda piece: piece[1]):
-            left -= seconds
-            if left <= 1e-9:
-                return use
-        return self.at(begin)
-
-
-def constant(share: float) -> Curve:
-    """The same utilization from the begin to the end."""
-    return Curve(((0.0, share),))
-
-
-_GZIP = b"\x1f\x8b"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a table, with readers for its cells. An absent column is an empty cell.
-
-    Attributes:
-        name: of the file.
-        line: from 1.
-        cells: by column.
-    """
-
-    name: str
-    line: int
-    cells: Mapping[str, str]
-
-    def invalid(self, column: str, what: str) -> BadInput:
-        """An error about one cell."""
-        return BadInput(f"{self.name}: line {self.line}: {column}: {what}")
-
-    def text(self, column: str) -> str:
-        """The cell without spaces around it; empty if there is none."""
-        return self.cells.get(column, "").strip()
-
-    def required(self, column: str) -> str:
-        """The cell; an empty one is an error."""
-        text = self.text(column)
-        if not text:
-            raise self.invalid(column, "is empty")
-        return text
-
-    def number(self, column: str) -> float | None:
-        """A finite number of at least 0; None for an empty cell."""
-        text = self.text(column)
-        if not text:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            raise self.invalid(column, f"{text!r} is not a number") from None
-        if not isfinite(value) or value < 0:
-            raise self.invalid(column, f"{text!r} is not a number of at least 0")
-        return value
-
-    def seconds(self, column: str) -> float:
-        """A number that must be there."""
-        self.required(column)
-        found = self.number(column)
-        assert found is not None
-        return found
-
-    def integer(self, column: str, least: int) -> int:
-        """An integer of at least ``least``; ``8.0`` is one."""
-        text = self.required(column)
-        value = self.number(column)
-        if value is None or value != int(value) or value < least:
-            raise self.invalid(column, f"{text!r} is not an integer of at least {least}")
-        return int(value)
-
-
-def read_table(data: bytes, name: str, columns: Iterable[str]) -> Iterator[Row]:
-    """The rows after the header line.
-
-    Args:
-        data: UTF-8 text, or gzip of it.
-        name: of the file, for messages.
-        columns: that the header must have.
-
-    Raises:
-        BadInput: for the first mistake.
-    """
-    rows = _cells(data, name)
-    _, header = next(rows, (1, []))
-    header = [cell.strip() for cell in header]
-    _check(header, name, columns)
-    yield from _rows(rows, name, header)
-
-
-def read_columns(data: bytes, name: str, columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of a table with these columns, whose first one has numbers. A header line is optional.
-
-    Raises:
-        BadInput: for the first mistake.
-    """
-    rows = list(_cells(data, name))
-    if rows and rows[0][1] and not _is_number(rows[0][1][0]):
-        del rows[0]
-    yield from _rows(rows, name, columns)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _rows(
-    rows: Iterable[tuple[int, list[str]]], name: str, columns: Sequence[str]
-) -> Iterator[Row]:
-    for line, cells in rows:
-        if len(cells) != len(columns):
-            found = f"{len(cells)} cells instead of {len(columns)} ({', '.join(columns)})"
-            raise BadInput(f"{name}: line {line}: {found}")
-        yield Row(name, line, dict(zip(columns, cells, strict=True)))
-
-
-def _cells(data: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
-    """Line and cells of each line that is not empty."""
-    reader = csv.reader(io.StringIO(_text(data, name)), strict=True)
-    try:
-        for cells in reader:
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise BadInput(f"{name}: line {reader.line_num}: {error}") from None
-
-
-def _check(header: list[str], name: str, columns: Iterable[str]) -> None:
-    for column in header:
-        if header.count(column) > 1:
-            raise BadInput(f"{name}: line 1: {column}: is given twice")
-    for column in columns:
-        if column not in header:
-            raise BadInput(f"{name}: line 1: {column}: the header does not have this column")
-
-
-def _text(data: bytes, name: str) -> str:
-    try:
-        plain = gzip.decompress(data) if data.startswith(_GZIP) else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{name}: not a complete gzip file: {error}") from None
-    try:
-        return plain.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: not UTF-8 text: {error.reason} at byte {error.start}") from None
-
+# ---- Traces
 
 NAMESPACE: Final = "default"
 _NEEDED: Final = ("submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod", "queue")
@@ -328,23 +126,23 @@ class Distribution:
 Utilization = ByJob | Distribution
 
 
-def read_trace(data: bytes, name: str) -> tuple[TraceJob, ...]:
+def read_trace(content: bytes, name: str) -> tuple[TraceJob, ...]:
     """The jobs in the order of their submission.
 
     Raises:
         BadInput: naming file, line and column.
     """
-    jobs = [_job(row) for row in read_table(data, name, _NEEDED)]
-    seen: dict[str, int] = {}
+    jobs = [_job(row) for row in _read_table(content, name, _NEEDED)]
+    lines: dict[str, int] = {}
     for job in jobs:
-        if job.job_id and seen.setdefault(job.job_id, job.line) != job.line:
-            where = f"also in line {seen[job.job_id]}"
+        if job.job_id and lines.setdefault(job.job_id, job.line) != job.line:
+            where = f"also in line {lines[job.job_id]}"
             raise BadInput(f"{name}: line {job.line}: job_id: {job.job_id!r} is {where}")
     jobs.sort(key=lambda job: (job.submit, job.duration, job.line))
     return tuple(replace(job, rank=rank) for rank, job in enumerate(jobs))
 
 
-def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
+def read_events(content: bytes, name: str) -> tuple[NodeEvent, ...]:
     """The failures and recoveries of nodes, by time, then in the order of the file.
 
     The columns are the time in seconds, the node, and ``down`` or ``up``. A header line is optional, and its names do not matter.
@@ -353,7 +151,7 @@ def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
         BadInput: naming file, line and column.
     """
     events = []
-    for row in read_columns(data, name, _EVENT):
+    for row in _read_columns(content, name, _EVENT):
         state = row.required("state")
         if state not in _STATES:
             raise row.invalid("state", f"{state!r} is not one of {', '.join(_STATES)}")
@@ -361,7 +159,7 @@ def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
     return tuple(sorted(events, key=lambda event: event.time))
 
 
-def read_utilization(data: bytes, name: str) -> Utilization:
+def read_utilization(content: bytes, name: str) -> Utilization:
     """The utilization of the GPUs of jobs, in percent: by job_id, over time, or as a distribution by percentile.
 
     The header is ``job_id,gpu_util_pct``, with ``after_s`` if it changes over time, or ``percentile`` and the name of a distribution.
@@ -370,7 +168,7 @@ def read_utilization(data: bytes, name: str) -> Utilization:
     Raises:
         BadInput: naming file, line and column.
     """
-    rows = list(read_table(data, name, ()))
+    rows = list(_read_table(content, name, ()))
     if not rows:
         raise BadInput(f"{name}: has no rows")
     header = list(rows[0].cells)
@@ -380,11 +178,11 @@ def read_utilization(data: bytes, name: str) -> Utilization:
     if "job_id" not in header or _USE not in header:
         what = f"the header has neither job_id and {_USE} nor percentile and a distribution"
         raise BadInput(f"{name}: line 1: {what}")
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_job: dict[str, list[tuple[float, float]]] = {}
     last: dict[str, float] = {}
     for row in rows:
         job, at = row.required("job_id"), row.number(_AFTER) or 0.0
-        steps = found.setdefault(job, [])
+        steps = by_job.setdefault(job, [])
         if steps and _AFTER not in header:
             raise row.invalid("job_id", f"{job!r} is given twice")
         if at <= last.get(job, -1.0):
@@ -392,7 +190,7 @@ def read_utilization(data: bytes, name: str) -> Utilization:
         last[job] = at
         # Utilization before the first row is that of the first row.
         steps.append((at if steps else 0.0, _percent(row, _USE) / 100))
-    return ByJob({job: Curve(tuple(steps)) for job, steps in found.items()})
+    return ByJob({job: Curve(tuple(steps)) for job, steps in by_job.items()})
 
 
 def _percent(row: Row, column: str) -> float:
@@ -435,3 +233,209 @@ def _priority(text: str) -> int | str | None:
         return int(text) if text else None
     except ValueError:
         return text
+
+
+# ---- Classes of jobs by their GPUs
+
+
+def size_class(gpus: int) -> int:
+    """The smallest power of two that is at least this number; 0 for none."""
+    return 1 << (gpus - 1).bit_length() if gpus else 0
+
+
+def size_name(most: int) -> str:
+    """The numbers of GPUs in a class: ``8`` is ``5-8``."""
+    return str(most) if most <= 2 else f"{most // 2 + 1}-{most}"
+
+
+# ---- Curves of utilization
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """``steps``: (seconds of work, utilization from 0 to 1), in ascending order; the first one is at 0."""
+
+    steps: tuple[tuple[float, float], ...]
+
+    def at(self, work: float) -> float:
+        """The utilization after so many seconds of work."""
+        return self.steps[max(bisect_right(self.steps, (work, inf)) - 1, 0)][1]
+
+    def next_change(self, work: float) -> float | None:
+        """The next step after so many seconds of work; None = there is none."""
+        place = bisect_right(self.steps, (work, inf))
+        return self.steps[place][0] if place < len(self.steps) else None
+
+    def next_at_most(self, work: float, share: float) -> float | None:
+        """The seconds of work from which the utilization is at most this, ``work`` at the earliest; None = never."""
+        if self.at(work) <= share:
+            return work
+        place = bisect_right(self.steps, (work, inf))
+        return next((at for at, use in self.steps[place:] if use <= share), None)
+
+    def pieces(self, begin: float, end: float) -> list[tuple[float, float]]:
+        """(seconds, utilization) of each step between two amounts of work."""
+        edges = [begin, *(at for at, _ in self.steps if begin < at < end), end]
+        return [(b - a, self.at(a)) for a, b in pairwise(edges) if b > a]
+
+    def mean(self, begin: float, end: float) -> float:
+        """The average between two amounts of work."""
+        if end <= begin:
+            return self.at(begin)
+        return sum(seconds * use for seconds, use in self.pieces(begin, end)) / (end - begin)
+
+    def busy(self, begin: float, end: float) -> float:
+        """The utilization that is not exceeded for nine tenths of this work."""
+        left = 0.9 * (end - begin)
+        for seconds, use in sorted(self.pieces(begin, end), key=lambda piece: piece[1]):
+            left -= seconds
+            if left <= 1e-9:
+                return use
+        return self.at(begin)
+
+
+def constant(share: float) -> Curve:
+    """The same utilization from the begin to the end."""
+    return Curve(((0.0, share),))
+
+
+# ---- Tables
+
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, with readers for its cells. An absent column is an empty cell.
+
+    Attributes:
+        name: of the file.
+        line: from 1.
+        cells: by column.
+    """
+
+    name: str
+    line: int
+    cells: Mapping[str, str]
+
+    def invalid(self, column: str, what: str) -> BadInput:
+        """An error about one cell."""
+        return BadInput(f"{self.name}: line {self.line}: {column}: {what}")
+
+    def text(self, column: str) -> str:
+        """The cell without spaces around it; empty if there is none."""
+        return self.cells.get(column, "").strip()
+
+    def required(self, column: str) -> str:
+        """The cell; an empty one is an error."""
+        text = self.text(column)
+        if not text:
+            raise self.invalid(column, "is empty")
+        return text
+
+    def number(self, column: str) -> float | None:
+        """A finite number of at least 0; None for an empty cell."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.invalid(column, f"{text!r} is not a number") from None
+        if not isfinite(value) or value < 0:
+            raise self.invalid(column, f"{text!r} is not a number of at least 0")
+        return value
+
+    def seconds(self, column: str) -> float:
+        """A number that must be there."""
+        self.required(column)
+        found = self.number(column)
+        assert found is not None
+        return found
+
+    def integer(self, column: str, least: int) -> int:
+        """An integer of at least ``least``; ``8.0`` is one."""
+        text = self.required(column)
+        value = self.number(column)
+        if value is None or value != int(value) or value < least:
+            raise self.invalid(column, f"{text!r} is not an integer of at least {least}")
+        return int(value)
+
+
+def _read_table(content: bytes, name: str, columns: Iterable[str]) -> Iterator[Row]:
+    """The rows after the header line.
+
+    Args:
+        content: UTF-8 text, or gzip of it.
+        name: of the file, for messages.
+        columns: that the header must have.
+
+    Raises:
+        BadInput: for the first mistake.
+    """
+    rows = _cells(content, name)
+    _, header = next(rows, (1, []))
+    header = [cell.strip() for cell in header]
+    _check(header, name, columns)
+    yield from _rows(rows, name, header)
+
+
+def _read_columns(content: bytes, name: str, columns: Sequence[str]) -> Iterator[Row]:
+    """The rows of a table with these columns, whose first one has numbers. A header line is optional.
+
+    Raises:
+        BadInput: for the first mistake.
+    """
+    rows = list(_cells(content, name))
+    if rows and rows[0][1] and not _is_number(rows[0][1][0]):
+        del rows[0]
+    yield from _rows(rows, name, columns)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _rows(
+    rows: Iterable[tuple[int, list[str]]], name: str, columns: Sequence[str]
+) -> Iterator[Row]:
+    for line, cells in rows:
+        if len(cells) != len(columns):
+            found = f"{len(cells)} cells instead of {len(columns)} ({', '.join(columns)})"
+            raise BadInput(f"{name}: line {line}: {found}")
+        yield Row(name, line, dict(zip(columns, cells, strict=True)))
+
+
+def _cells(content: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Line and cells of each line that is not empty."""
+    reader = csv.reader(io.StringIO(_text(content, name)), strict=True)
+    try:
+        for cells in reader:
+            if cells:
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise BadInput(f"{name}: line {reader.line_num}: {error}") from None
+
+
+def _check(header: list[str], name: str, columns: Iterable[str]) -> None:
+    for column in header:
+        if header.count(column) > 1:
+            raise BadInput(f"{name}: line 1: {column}: is given twice")
+    for column in columns:
+        if column not in header:
+            raise BadInput(f"{name}: line 1: {column}: the header does not have this column")
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        plain = gzip.decompress(content) if content.startswith(_GZIP) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{name}: not a complete gzip file: {error}") from None
+    try:
+        return plain.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name}: not UTF-8 text: {error.reason} at byte {error.start}") from None

@@ -1,14 +1,10 @@
-"""The leader's working copy of the ledger, and the limit of history lines of a workload.
+"""The leader's working copy of the ledger: each unfinished workload, by uid and by state; and the limit of its history.
 
-The leader's working copy of the ledger: each unfinished workload, by uid and by state.
+The copy holds committed changes only: a change is applied after its commit has returned.
 
-It holds committed changes only: a change is applied after its commit has returned.
-
-The number of lines that one workload adds to the history.
-
-Lines are never deleted, so a workload that is started and stopped again and again would fill the database. Each workload can add
-:data:`AT_ONCE` lines at any rate, and then one in :data:`SECONDS`. The next line that is written has the number of those that are left
-out.
+Lines of history are never deleted, so a workload that is started and stopped again and again would fill the database. Each workload can
+add :data:`AT_ONCE` lines at any rate, and then one in :data:`SECONDS`. The next line that is written has the number of those that are
+left out.
 """
 
 from __future__ import annotations
@@ -19,6 +15,8 @@ from typing import Final
 
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import Code
+
+# ---- Workloads
 
 
 class Ledger:
@@ -69,6 +67,8 @@ class Ledger:
         self._entries[entry.uid] = entry
         self._by_state[entry.state][entry.uid] = None
 
+
+# ---- History
 
 AT_ONCE: Final = 1_000
 SECONDS: Final = 120.0

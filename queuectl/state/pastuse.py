@@ -1,15 +1,11 @@
-"""Past use and the use of budgets: the leader's copies.
+"""Past use of users and queues, and the use of budgets: the leader's copies.
 
-Past use of users and queues: the leader's copy, exact between two samples, and the samples to store.
-
-An account is updated only when its use changes, when it is stored, and when it is read. Thus the cost of a commit depends on its
-changes only. After a restart, database and ledger give the same numbers: a running gang counts since the last sample of its
+An account of past use is updated only when its use changes, when it is stored, and when it is read. Thus the cost of a commit depends on
+its changes only. After a restart, database and ledger give the same numbers: a running gang counts since the last sample of its
 accounts, or since its start if that is later.
 
-The use of budgets: the leader's copy of sums of the usage ledger, and the cost of gangs that moved.
-
-The sums are read once for each budget and month. From then on each folding of the ledger adds its hours, so the copy is equal to the
-ledger at each time, and no sum over a month is computed in a cycle.
+The sums of budgets are read once for each budget and month. From then on each folding of the ledger adds its hours, so the copy is equal
+to the ledger at each time, and no sum over a month is computed in a cycle.
 """
 
 from __future__ import annotations
@@ -34,6 +30,8 @@ from queuectl.state.holdings import charged
 from queuectl.state.marking import holds
 from queuectl.state.mirror import Mirror
 from queuectl.state.pod_claims import ClaimUsers
+
+# ---- Past use
 
 _HOLD = (State.STARTING, State.RUNNING, State.EVICTING)
 _FORGET_AFTER = 30  # half-lives: a factor of 1e-9 remains
@@ -354,6 +352,7 @@ def _spender(entry: Entry) -> Spender:
 
 
 # ---- The cost of moved gangs
+
 #
 # The source is the history in the database. This is the leader's copy: it is read when the leader starts, and updated by its commits.
 

@@ -1,8 +1,6 @@
-"""Workloads that consist of pods alone, and the requests of existing pods.
+"""Workloads that consist of pods alone, by name, and the requests of the pods of a job.
 
-Workloads that consist of pods alone, by name, and the requests of the pods of a job.
-
-Pods that request more than planned when they are created: webhooks have changed them. The next start is planned with their requests.
+Webhooks can change pods, so that they request more than planned when they are created. The next start is planned with their requests.
 """
 
 from __future__ import annotations
@@ -246,11 +244,14 @@ def under(job: JobRecord, around: PodAdmission) -> JobRecord:
     return replace(job, podsets=podsets, forbidden=forbidden)
 
 
+# ---- Pods that are larger than planned
+
+
 class LargerPods:
     """The largest requests of the gated pods of each job. It forgets those of an earlier template."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[str, tuple[PodNeeds, Resources]]] = {}  # by job and podset
+        self._larger: dict[str, dict[str, tuple[PodNeeds, Resources]]] = {}  # by job and podset
 
     def see(self, pod: PodRecord, job: JobRecord) -> None:
         """Remember a gated pod if it is larger than its podset. Pods that are a job themselves have no template."""
@@ -259,25 +260,29 @@ class LargerPods:
             return
         if pod.attempt < job.attempt or pod.requests.fits(podset.shape.requests):
             return
-        requests = pod.requests.at_least(self._of(job, podset) or podset.seen)
-        self._seen.setdefault(_template(job), {})[podset.name] = (podset.needs, requests)
+        requests = pod.requests.at_least(self._of(job, podset) or podset.larger_requests)
+        self._larger.setdefault(_template(job), {})[podset.name] = (podset.needs, requests)
 
     def _of(self, job: JobRecord, podset: PodSet) -> Resources | None:
-        needs, requests = self._seen.get(_template(job), {}).get(podset.name, (None, None))
+        needs, requests = self._larger.get(_template(job), {}).get(podset.name, (None, None))
         return requests if needs == podset.needs else None
 
     def applied(self, job: JobRecord) -> JobRecord:
         """The job with the requests that its earlier pods had; the same object if none was larger."""
-        if not self._seen.get(_template(job)):
+        if not self._larger.get(_template(job)):
             return job
         podsets = ((podset, self._of(job, podset)) for podset in job.podsets)
         return replace(
-            job, podsets=tuple(replace(p, seen=seen) if seen else p for p, seen in podsets)
+            job,
+            podsets=tuple(
+                replace(podset, larger_requests=larger) if larger else podset
+                for podset, larger in podsets
+            ),
         )
 
     def forget(self, uid: str) -> None:
         """Forget a deleted job."""
-        self._seen.pop(uid, None)
+        self._larger.pop(uid, None)
 
 
 def _template(job: JobRecord) -> str:

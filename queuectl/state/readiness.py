@@ -1,11 +1,9 @@
 """The readiness of running gangs, and their slow ranks.
 
-The ready part of a running gang, and the part of its placement that its pods still need.
-
-Finds ranks of gangs whose GPUs run far slower than those of their peers. It is a report: nothing is evicted for it.
-
-Pods of one gang are compared if their nodes have the same GPU model. A pod counts with its slowest GPU, since a step of training waits
-for it. Pods that share a GPU, and pods younger than the window, are left out. Without enough measured pods no rank is slow (I5).
+The placement of a gang has a ready part, and a part that its pods still need. A rank is slow if its GPUs run far slower than those of its
+peers. That is a report: nothing is evicted for it. Pods of one gang are compared if their nodes have the same GPU model. A pod counts
+with its slowest GPU, since a step of training waits for it. Pods that share a GPU, and pods younger than the window, are left out.
+Without enough measured pods no rank is slow (I5).
 """
 
 from __future__ import annotations
@@ -24,6 +22,8 @@ from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlace
 from queuectl.state.gpu_holders import HeldGang
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_of
+
+# ---- Ready and missing pods
 
 
 def all_ready(job: JobRecord, pods: Sequence[PodRecord]) -> bool:
@@ -196,6 +196,8 @@ def _runs(slots: Iterable[str]) -> tuple[tuple[str, int], ...]:
             runs.append((node, 1))
     return tuple(runs)
 
+
+# ---- Slow ranks
 
 WINDOW: Final = 300.0
 """Seconds over which clocks are averaged."""

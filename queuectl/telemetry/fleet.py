@@ -1,8 +1,7 @@
 """Metrics of nodes, and of the signal of their utilization.
 
-Metrics of all nodes: by status, allocatable resources, free, fragmented and stranded GPUs, and the spread of gangs over domains.
-
-Metrics of the utilization signal: the queries, the faults of the source, and the states of gangs.
+Nodes: by status, allocatable resources, free, fragmented and stranded GPUs, and the spread of gangs over domains. The signal: the
+queries, the faults of the source, and the states of gangs.
 """
 
 from __future__ import annotations
@@ -130,7 +129,9 @@ def nodes(fleet: Fleet) -> Iterator[Metric]:
     )  # fmt: skip
 
 
-EVALUATION_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+# ---- The utilization signal
+
+_EVALUATION_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class UseGauges(NamedTuple):
@@ -180,7 +181,7 @@ class UseMetrics:
             "queuectl_utilization_look_duration_seconds",
             "Duration of one query for all gangs; result is success or unreachable.",
             ["result"],
-            buckets=EVALUATION_BUCKETS,
+            buckets=_EVALUATION_BUCKETS,
             registry=registry,
         )
 

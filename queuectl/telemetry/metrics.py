@@ -1,14 +1,8 @@
-"""The metrics that queuectl exports to Prometheus.
-
-The metrics that queuectl exports to Prometheus, in a registry of their own.
+"""The metrics that queuectl exports to Prometheus, in a registry of their own.
 
 Names follow Kueue's (with the prefix ``queuectl_``) where the meaning is the same, so that you can adapt a dashboard by
 replacing the prefix. Labels are those of docs/reference/metrics.md. No label is a workload, a pod or a node, so the
 configuration bounds the number of series, not the load.
-
-Metrics of the REST API: callers, their addresses, and connections that it closes.
-
-Metrics and log events of the units that are set aside.
 """
 
 from __future__ import annotations
@@ -365,12 +359,132 @@ class Kinds(Collector):
         )
 
 
+# ---- Callers of the API
+
+SECONDS: Final = 3600.0  # for which a caller counts after its last request
+_MOST: Final = 10_000  # callers with their addresses
+
+
+class CallerMetrics(Collector):
+    """The callers of the last hour, and the number of addresses from which they send requests."""
+
+    def __init__(
+        self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._lock = Lock()  # metrics are read in a thread
+        self._closed = Counter(
+            "queuectl_api_closed_connections_total",
+            "Connections to the REST API that were closed before their clients closed them, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        registry.register(self)
+
+    def note(self, caller: str, address: str) -> None:
+        """Note a request with valid credentials."""
+        with self._lock:
+            self._seen[caller, address] = self._clock()
+            self._seen.move_to_end((caller, address))
+            if len(self._seen) > _MOST:
+                self._seen.popitem(last=False)
+
+    def closed(self, reason: str) -> None:
+        """Count a connection that is closed."""
+        self._closed.labels(reason).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        since = self._clock() - SECONDS
+        with self._lock:
+            known = [key for key, at in self._seen.items() if at >= since]
+        callers, addresses = {caller for caller, _ in known}, {address for _, address in known}
+        text = "Callers with valid credentials in the last hour."
+        yield gauge_family("api_callers", text, (), [((), float(len(callers)))])
+        text = "Addresses from which callers with valid credentials sent requests in the last hour."
+        yield gauge_family("api_caller_addresses", text, (), [((), float(len(addresses)))])
+
+
+# ---- Units that are set aside
+
+log = structlog.get_logger()
+
+
+class ContainmentMetrics:
+    """Of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._failed = Counter(
+            "queuectl_contained_errors_total",
+            "Unexpected errors that set a unit of input aside, by boundary: a defect.",
+            ["boundary"],
+            registry=registry,
+        )
+        self._set_aside = Gauge(
+            "queuectl_set_aside",
+            "Units of input that are set aside because of an unexpected error, by boundary.",
+            ["boundary"],
+            registry=registry,
+        )
+        for boundary in Boundary:  # a counter that is born with 1 has not increased for Prometheus
+            self._failed.labels(boundary)
+            self._set_aside.labels(boundary)
+
+    def watch(self, containment: Containment) -> None:
+        """Show the units of this record."""
+        for boundary in Boundary:
+
+            def counted(boundary: Boundary = boundary) -> float:
+                return containment.counts()[boundary]
+
+            self._set_aside.labels(boundary).set_function(counted)
+
+    def report(self, failure: SetAside, error: BaseException | None) -> None:
+        """Count and log a failure. The trace is logged for the first failure, and then ever more rarely."""
+        self._failed.labels(failure.boundary).inc()
+        rare = failure.failures & (failure.failures - 1) == 0
+        log.error(
+            "unit_set_aside",
+            boundary=str(failure.boundary),
+            unit=failure.ref,
+            error_id=failure.error,
+            place=failure.place,
+            failures=failure.failures,
+            exc_info=error if rare else None,
+        )
+
+
+class CarefulMetrics:
+    """Of the careful starts of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._begun = Gauge(
+            "queuectl_careful_start_timestamp_seconds",
+            "When a careful start of this process began last, in unix seconds; 0 = never.",
+            registry=registry,
+        )
+        self._suspects = Gauge(
+            "queuectl_suspects",
+            "Units of input that ended a process, and that are set aside: a defect.",
+            registry=registry,
+        )
+
+    def watch(self, containment: Containment) -> None:
+        """Show the suspects of this record."""
+        self._suspects.set_function(lambda: float(len(containment.suspects())))
+
+    def begun(self, now: float) -> None:
+        """A careful start begins at ``now``, unix seconds."""
+        self._begun.set(now)
+
+
 # ---- All metrics
 
-STAGE_BUCKETS: Final = (
+_STAGE_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-WRITE_BUCKETS: Final = (
+_WRITE_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 
@@ -466,7 +580,7 @@ class MetricsRecorder:
         self._stages = self._histogram(
             "cycle_stage_duration_seconds",
             "Duration of each stage of a planning cycle.",
-            STAGE_BUCKETS,
+            _STAGE_BUCKETS,
             "stage",
         )
         self._attempts = self._counter(
@@ -476,7 +590,7 @@ class MetricsRecorder:
         )
         self._attempt_time = self._histogram(
             "admission_attempt_duration_seconds", "Duration of a planning cycle, with verification, by result.",
-            STAGE_BUCKETS, "result",
+            _STAGE_BUCKETS, "result",
         )  # fmt: skip
         self._plans = self._counter(
             "plans_total", "Plans by proof (result): optimal, feasible or undecided.", "result"
@@ -536,7 +650,7 @@ class MetricsRecorder:
         self._taken_up = self._histogram(
             "workload_creation_latency_seconds",
             "Time from the creation of the job (whole seconds) to its row in the ledger.",
-            WRITE_BUCKETS, "kind",
+            _WRITE_BUCKETS, "kind",
         )  # fmt: skip
         self._used_lately = self._gauge(
             "local_queue_admission_fair_sharing_usage",
@@ -551,7 +665,7 @@ class MetricsRecorder:
         self._write_time = self._histogram(
             "cluster_write_duration_seconds",
             "Duration of a write to the API server.",
-            WRITE_BUCKETS,
+            _WRITE_BUCKETS,
             "kind",
         )
         self._events = self._counter(
@@ -697,119 +811,3 @@ class MetricsRecorder:
 
     def relisted(self, kind: str) -> None:
         self._relists.labels(kind).inc()
-
-
-SECONDS: Final = 3600.0  # for which a caller counts after its last request
-_MOST: Final = 10_000  # callers with their addresses
-
-
-class CallerMetrics(Collector):
-    """The callers of the last hour, and the number of addresses from which they send requests."""
-
-    def __init__(
-        self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._clock = clock
-        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._lock = Lock()  # metrics are read in a thread
-        self._closed = Counter(
-            "queuectl_api_closed_connections_total",
-            "Connections to the REST API that were closed before their clients closed them, by reason.",
-            ["reason"],
-            registry=registry,
-        )
-        registry.register(self)
-
-    def note(self, caller: str, address: str) -> None:
-        """Note a request with valid credentials."""
-        with self._lock:
-            self._seen[caller, address] = self._clock()
-            self._seen.move_to_end((caller, address))
-            if len(self._seen) > _MOST:
-                self._seen.popitem(last=False)
-
-    def closed(self, reason: str) -> None:
-        """Count a connection that is closed."""
-        self._closed.labels(reason).inc()
-
-    def collect(self) -> Iterator[Metric]:
-        """The gauges."""
-        since = self._clock() - SECONDS
-        with self._lock:
-            known = [key for key, at in self._seen.items() if at >= since]
-        callers, addresses = {caller for caller, _ in known}, {address for _, address in known}
-        text = "Callers with valid credentials in the last hour."
-        yield gauge_family("api_callers", text, (), [((), float(len(callers)))])
-        text = "Addresses from which callers with valid credentials sent requests in the last hour."
-        yield gauge_family("api_caller_addresses", text, (), [((), float(len(addresses)))])
-
-
-log = structlog.get_logger()
-
-
-class ContainmentMetrics:
-    """Of one process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._failed = Counter(
-            "queuectl_contained_errors_total",
-            "Unexpected errors that set a unit of input aside, by boundary: a defect.",
-            ["boundary"],
-            registry=registry,
-        )
-        self._set_aside = Gauge(
-            "queuectl_set_aside",
-            "Units of input that are set aside because of an unexpected error, by boundary.",
-            ["boundary"],
-            registry=registry,
-        )
-        for boundary in Boundary:  # a counter that is born with 1 has not increased for Prometheus
-            self._failed.labels(boundary)
-            self._set_aside.labels(boundary)
-
-    def watch(self, containment: Containment) -> None:
-        """Show the units of this record."""
-        for boundary in Boundary:
-
-            def counted(boundary: Boundary = boundary) -> float:
-                return containment.counts()[boundary]
-
-            self._set_aside.labels(boundary).set_function(counted)
-
-    def report(self, failure: SetAside, error: BaseException | None) -> None:
-        """Count and log a failure. The trace is logged for the first failure, and then ever more rarely."""
-        self._failed.labels(failure.boundary).inc()
-        rare = failure.failures & (failure.failures - 1) == 0
-        log.error(
-            "unit_set_aside",
-            boundary=str(failure.boundary),
-            unit=failure.ref,
-            error_id=failure.error,
-            place=failure.place,
-            failures=failure.failures,
-            exc_info=error if rare else None,
-        )
-
-
-class CarefulMetrics:
-    """Of the careful starts of one process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._begun = Gauge(
-            "queuectl_careful_start_timestamp_seconds",
-            "When a careful start of this process began last, in unix seconds; 0 = never.",
-            registry=registry,
-        )
-        self._suspects = Gauge(
-            "queuectl_suspects",
-            "Units of input that ended a process, and that are set aside: a defect.",
-            registry=registry,
-        )
-
-    def watch(self, containment: Containment) -> None:
-        """Show the suspects of this record."""
-        self._suspects.set_function(lambda: float(len(containment.suspects())))
-
-    def begun(self, now: float) -> None:
-        """A careful start begins at ``now``, unix seconds."""
-        self._begun.set(now)

@@ -1,15 +1,8 @@
 """Actions on the pages: commands for a workload, stops of queues, and the next step of a user.
 
-The buttons that stop and resume a queue, for a caller who has the right.
-
-The commands for a workload of the last day, with their results.
-
-The leader executes a command a moment later. A page reads the results at growing intervals, for about a minute. Without a
-leader, the result appears when the page is next refreshed.
-
-The next step for the user of a workload, in one sentence for each state and reason.
-
-The commands that a page offers for a workload: the label of each button, and what the command does.
+A page offers each command with the label of its button and what it does. It shows the commands of the last day with their results. The
+leader executes a command a moment later, and the page reads the results at growing intervals, for about a minute. Without a leader, the
+result appears when the page is next refreshed.
 """
 
 from __future__ import annotations
@@ -33,57 +26,80 @@ from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.web.words import moment
 
-_STOPPED_QUEUES: Final = "No gang of the queue starts until you resume it."
+# ---- Commands that a page offers
+
+_WORDS: Final = {
+    Action.HOLD: ("Hold", "It is not admitted until a user releases it."),
+    Action.RELEASE: ("Release", "It returns to its previous position in the queue."),
+    Action.REQUEUE: (
+        "Requeue",
+        "It returns to its previous position in the queue, without back-off.",
+    ),
+    Action.PREEMPT: ("Preempt", "It is evicted so that the next gang can start, and queues again."),
+    Action.DEACTIVATE: ("Deactivate", "It is not retried until a user activates it."),
+    Action.ACTIVATE: (
+        "Activate",
+        "It queues again. Failed starts and past run time no longer count.",
+    ),
+    Action.PRIORITY: ("Set priority", "The value replaces the priority of its priority classes."),
+    Action.MOVE: ("Move to another queue", "It keeps its queueing time."),
+}
+"""Reports of admission checks have no button: programs make them."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueButton:
+class ActionButton:
     """A button.
 
     Attributes:
-        label: its text.
-        follows: the effect, for the dialog that asks for confirmation.
-        address: of the REST API, for a POST.
-        body: the JSON to send there, without the reason.
-        evicts: gangs that run are evicted: the dialog shows their cost.
+        follows: what the command does, in a sentence or two.
+        evicts: the command stops running pods.
+        objection: why the command is not available now; None when it is.
     """
 
+    action: Action
     label: str
     follows: str
-    address: str
-    body: str
-    evicts: bool = False
+    evicts: bool
+    objection: str | None
 
 
-async def queue_buttons(
-    guard: Guard, request: Request, key: DocumentKey, policy: StopPolicy
-) -> list[QueueButton]:
-    """The buttons that change the stop policy of a queue. May raise ClusterUnavailable."""
-    kind = BY_KIND[key.kind]
-    path = kind.path(key.namespace, key.name)
+def _label_of(action: Action) -> str:
+    """The label of its button."""
+    return _WORDS[action][0]
 
-    async def may(verb: str) -> bool:
-        right = Right("create", f"{kind.plural}/{verb}", key.namespace, key.name)
-        return await guard.may(request, right)
 
-    def stop(label: str, follows: str, *, drain: bool) -> QueueButton:
-        body = orjson.dumps({"drain": drain}).decode()
-        return QueueButton(label, follows, f"{path}/stop", body, drain)
+async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionButton]:
+    """The commands that the caller may give for a workload. May raise ClusterUnavailable."""
+    found = []
+    for action in _WORDS:
+        what = f"workloads/{action}"
+        if await guard.may(request, Right("create", what, entry.namespace, entry.name)):
+            forbidden = reserved_to_admins(entry, action)
+            if forbidden is not None and await guard.may(request, Right("create", what)):
+                forbidden = None
+            found.append(_offer(entry, action, forbidden))
+    return found
 
-    buttons = []
-    if policy is not StopPolicy.NONE and await may("resume"):
-        follows = "Its gangs start again, in their old order."
-        buttons.append(QueueButton("Resume", follows, f"{path}/resume", "{}"))
-    if policy is not StopPolicy.HOLD_AND_DRAIN and await may("stop"):
-        if policy is StopPolicy.NONE:
-            follows = f"{_STOPPED} Gangs that run continue."
-            buttons.append(stop("Stop", follows, drain=False))
-        follows = (
-            f"{_STOPPED} Gangs that run are evicted. They keep their place in the queue order."
-        )
-        buttons.append(stop("Stop and drain", follows, drain=True))
-    return buttons
 
+def objections(buttons: Iterable[ActionButton]) -> list[tuple[str, list[str]]]:
+    """Why buttons are disabled: each reason once, with the labels that it concerns, in the order of the buttons."""
+    found: dict[str, list[str]] = {}
+    for button in buttons:
+        if button.objection is not None:
+            found.setdefault(button.objection, []).append(button.label)
+    return list(found.items())
+
+
+def _offer(entry: Entry, action: Action, forbidden: str | None) -> ActionButton:
+    label, follows = _WORDS[action]
+    evicts = entry.state.live and action in EVICTING
+    if evicts:
+        follows = f"Its {counted(entry.started_pods, 'pod')} are stopped. Work since the last checkpoint is lost. {follows}"
+    return ActionButton(action, label, follows, evicts, forbidden or objection(entry, action))
+
+
+# ---- Commands of the last day
 
 _SHOWN: Final = 3
 _MAX_READS: Final = 12
@@ -188,15 +204,70 @@ def _label(command: Command) -> str:
                 else "Admission check"
             )
         case action:
-            return label_of(action)
+            return _label_of(action)
 
+
+# ---- Stops of queues
+
+_STOPPED_QUEUES: Final = "No gang of the queue starts until you resume it."
+
+
+@dataclass(frozen=True, slots=True)
+class QueueButton:
+    """A button.
+
+    Attributes:
+        label: its text.
+        follows: the effect, for the dialog that asks for confirmation.
+        address: of the REST API, for a POST.
+        body: the JSON to send there, without the reason.
+        evicts: gangs that run are evicted: the dialog shows their cost.
+    """
+
+    label: str
+    follows: str
+    address: str
+    body: str
+    evicts: bool = False
+
+
+async def queue_buttons(
+    guard: Guard, request: Request, key: DocumentKey, policy: StopPolicy
+) -> list[QueueButton]:
+    """The buttons that change the stop policy of a queue. May raise ClusterUnavailable."""
+    kind = BY_KIND[key.kind]
+    path = kind.path(key.namespace, key.name)
+
+    async def may(verb: str) -> bool:
+        right = Right("create", f"{kind.plural}/{verb}", key.namespace, key.name)
+        return await guard.may(request, right)
+
+    def stop(label: str, follows: str, *, drain: bool) -> QueueButton:
+        body = orjson.dumps({"drain": drain}).decode()
+        return QueueButton(label, follows, f"{path}/stop", body, drain)
+
+    buttons = []
+    if policy is not StopPolicy.NONE and await may("resume"):
+        follows = "Its gangs start again, in their old order."
+        buttons.append(QueueButton("Resume", follows, f"{path}/resume", "{}"))
+    if policy is not StopPolicy.HOLD_AND_DRAIN and await may("stop"):
+        if policy is StopPolicy.NONE:
+            follows = f"{_STOPPED} Gangs that run continue."
+            buttons.append(stop("Stop", follows, drain=False))
+        follows = (
+            f"{_STOPPED} Gangs that run are evicted. They keep their place in the queue order."
+        )
+        buttons.append(stop("Stop and drain", follows, drain=True))
+    return buttons
+
+
+# ---- The next step of a user
 
 _NOTHING: Final = "No action is needed."
 _REQUEST: Final = "Fix the field that the reason names, then submit the job again."
 _STOPPED: Final = (
     "Ask an administrator when the queue resumes, or move the job to another LocalQueue."
 )
-
 PENDING: Final = {
     Code.WAITING_FOR_QUOTA: f"{_NOTHING} It starts when other gangs release quota.",
     Code.EXCEEDS_MAX_QUOTA: "Request fewer resources, or ask an administrator for more quota.",
@@ -228,7 +299,6 @@ PENDING: Final = {
     Code.QUEUE_SET: f"{_NOTHING} It is moved to the other LocalQueue.",
 }
 """By the reason of a pending gang."""
-
 _STATES: Final = {
     State.PENDING: f"{_NOTHING} It queues again.",
     State.RESERVED: PENDING[Code.WAITING_FOR_PREEMPTED],
@@ -257,74 +327,3 @@ def next_step(state: State, code: Code) -> str:
     if state is State.FINISHED and code is Code.FAILED:
         return "Check the logs of its pods."
     return _STATES[state]
-
-
-_WORDS: Final = {
-    Action.HOLD: ("Hold", "It is not admitted until a user releases it."),
-    Action.RELEASE: ("Release", "It returns to its previous position in the queue."),
-    Action.REQUEUE: (
-        "Requeue",
-        "It returns to its previous position in the queue, without back-off.",
-    ),
-    Action.PREEMPT: ("Preempt", "It is evicted so that the next gang can start, and queues again."),
-    Action.DEACTIVATE: ("Deactivate", "It is not retried until a user activates it."),
-    Action.ACTIVATE: (
-        "Activate",
-        "It queues again. Failed starts and past run time no longer count.",
-    ),
-    Action.PRIORITY: ("Set priority", "The value replaces the priority of its priority classes."),
-    Action.MOVE: ("Move to another queue", "It keeps its queueing time."),
-}
-"""Reports of admission checks have no button: programs make them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActionButton:
-    """A button.
-
-    Attributes:
-        follows: what the command does, in a sentence or two.
-        evicts: the command stops running pods.
-        objection: why the command is not available now; None when it is.
-    """
-
-    action: Action
-    label: str
-    follows: str
-    evicts: bool
-    objection: str | None
-
-
-def label_of(action: Action) -> str:
-    """The label of its button."""
-    return _WORDS[action][0]
-
-
-async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionButton]:
-    """The commands that the caller may give for a workload. May raise ClusterUnavailable."""
-    found = []
-    for action in _WORDS:
-        what = f"workloads/{action}"
-        if await guard.may(request, Right("create", what, entry.namespace, entry.name)):
-            forbidden = reserved_to_admins(entry, action)
-            if forbidden is not None and await guard.may(request, Right("create", what)):
-                forbidden = None
-            found.append(_offer(entry, action, forbidden))
-    return found
-
-
-def objections(buttons: Iterable[ActionButton]) -> list[tuple[str, list[str]]]:
-    """Why buttons are disabled: each reason once, with the labels that it concerns, in the order of the buttons."""
-    found: dict[str, list[str]] = {}
-    for button in buttons:
-        if button.objection is not None:
-            found.setdefault(button.objection, []).append(button.label)
-    return list(found.items())
-
-
-def _offer(entry: Entry, action: Action, forbidden: str | None) -> ActionButton:
-    label, follows = _WORDS[action]
-    evicts = entry.state.live and action in EVICTING
-    if evicts:
-        follows = f"Its {counted(entry.started_pods, 'pod')} are stopped. Work since the last checkpoint is lost. {follows}"
-    return ActionButton(action, label, follows, evicts, forbidden or objection(entry, action))

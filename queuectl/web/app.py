@@ -46,7 +46,7 @@ from queuectl.web.pages import (
     whatif,
     workloads,
 )
-from queuectl.web.site import PREFIX, STATIC, ClusterReader, Site
+from queuectl.web.site import PREFIX, STATIC, DashboardClusterReader, Site
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ def add_dashboard(
     app: FastAPI,
     store: ApiStore,
     guard: Guard,
-    cluster_reader: ClusterReader | None = None,
+    cluster_reader: DashboardClusterReader | None = None,
     diagnoser: Diagnoser | None = None,
     *,
     signs_in: bool = False,

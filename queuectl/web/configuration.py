@@ -1,10 +1,7 @@
-"""Configuration objects on the pages: text, changes and editor.
+"""Configuration objects on the pages: address, summary in one line, text, latest changes, and editor.
 
-Configuration objects on the pages: the address of each, its summary in one line, and its text.
-
-The latest changes of a configuration object in the audit log, made through the REST API or through the pages.
-
-The text in the editor of a configuration object, and the object that it replaces, as the forms send them.
+The audit log has the changes, made through the REST API or through the pages. The editor sends its text together with the object that it
+replaces.
 """
 
 from __future__ import annotations
@@ -32,6 +29,8 @@ from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, C
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.web.site import PREFIX
 
+# ---- Addresses and texts
+
 HOME: Final = f"{PREFIX}/config"
 BY_PLURAL: Final = {kind.plural: kind for kind in CONFIG_KINDS}
 _NAME: Final = re.compile(NAME)
@@ -43,7 +42,7 @@ def kind_of(key: DocumentKey) -> ConfigKind:
     return BY_KIND[key.kind]
 
 
-def part_of(key: DocumentKey) -> str:
+def _part_of(key: DocumentKey) -> str:
     """The part of an address that identifies an object: ``clusterqueues/vision``, ``localqueues/team-a/default``."""
     parts = (kind_of(key).plural, key.namespace, key.name)
     return "/".join(quote(part, safe="") for part in parts if part)
@@ -51,11 +50,11 @@ def part_of(key: DocumentKey) -> str:
 
 def address_of(key: DocumentKey) -> str:
     """Of its page."""
-    return f"{HOME}/{part_of(key)}"
+    return f"{HOME}/{_part_of(key)}"
 
 
 def key_of(part: str) -> DocumentKey:
-    """The object that :func:`part_of` stands for.
+    """The object that :func:`_part_of` stands for.
 
     Raises:
         Problem: not-found: the text identifies no object.
@@ -175,6 +174,8 @@ def _joined(parts: Iterable[str]) -> str:
     return "; ".join(part for part in parts if part)
 
 
+# ---- Latest changes
+
 SHOWN: Final = 5
 _MOST_LINES: Final = 200  # lines; lines of objects with a longer name are among them
 
@@ -197,6 +198,8 @@ def _changed(line: AuditLine, path: str) -> bool:
     done = not refused and not line.detail.startswith("unchanged")
     return changes and done and "dry_run=" not in query
 
+
+# ---- The editor
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final = 16
@@ -228,7 +231,7 @@ class Draft:
     @property
     def part(self) -> str:
         """The part of an address that identifies its object; empty = the object is new."""
-        return part_of(self.key) if self.key is not None else ""
+        return _part_of(self.key) if self.key is not None else ""
 
     @property
     def conditions(self) -> tuple[str | None, str | None]:

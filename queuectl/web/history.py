@@ -1,9 +1,4 @@
-"""The chart of the last 24 hours.
-
-The geometry of the history chart: step lines of hourly averages, drawn in a box of 100 by 100.
-
-The chart of the last 24 hours, of what the caller may see.
-"""
+"""The chart of the last 24 hours, of what the caller may see: step lines of hourly averages, drawn in a box of 100 by 100."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The pods of a workload, and its ranks by node, as its page shows them.
 
-The pods of a workload as its page shows them: those that do not run first, and never more than a hundred rows.
-
-The placement of a gang: its ranks by domain and node.
+Pods that do not run are first, and the table has a hundred rows at most.
 """
 
 from __future__ import annotations
@@ -18,6 +16,8 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig, Topology
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSetPlacement
+
+# ---- Pods
 
 MOST: Final = 100  # rows
 
@@ -94,6 +94,9 @@ def _row(entry: Entry, pod: PodRecord) -> PodRow:
         logs=f"kubectl logs -n {pod.namespace} {pod.name} --all-containers",
         describe=f"kubectl describe pod -n {pod.namespace} {pod.name}",
     )
+
+
+# ---- Ranks by domain and node
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Quota and its use as bars and as trees of cohorts.
 
-Quota and its use as bars: of ClusterQueues and their cohorts, with what they borrow and lend; and the use of a LocalQueue.
-
-Cohorts as trees: the quota of each Cohort and ClusterQueue, what it uses, borrows and lends, and its fair share.
+Bars are of ClusterQueues and their cohorts, with what they borrow and lend, and of LocalQueues. Trees show for each Cohort and
+ClusterQueue its quota, what it uses, borrows and lends, and its fair share.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from queuectl.planner.quota import (
     share_of,
     use_of,
 )
+
+# ---- Bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,9 @@ def held_by(
             for (_, flavor, resource), amount in usage.charges(gang):
                 held[flavor, resource] += amount
     return {row: amount for row, amount in sorted(held.items()) if amount}
+
+
+# ---- Trees of cohorts
 
 
 @dataclass(frozen=True, slots=True)

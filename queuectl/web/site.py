@@ -1,10 +1,7 @@
 """The common parts of all pages: sources, rights of the caller, and rendering.
 
-The view of the cluster for the pages: the snapshot with the quota use, which REST does not show.
-
-The rights of the caller, checked once per page. The pages show nothing else.
-
-The sources, the rights of the caller and the rendering that all pages share.
+The rights are checked once per page, and the pages show nothing else. The sources include the snapshot with the quota use, which REST
+does not show.
 """
 
 from __future__ import annotations
@@ -39,8 +36,10 @@ from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 
+# ---- Sources and rights
 
-class ClusterReader(Protocol):
+
+class DashboardClusterReader(Protocol):
     """The state of the cluster, in each process that watches it. Methods may raise StoreUnavailable."""
 
     async def cluster_map(self) -> ClusterMap | None:
@@ -134,6 +133,8 @@ async def access_of(
     )
 
 
+# ---- Rendering
+
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")
 _HEADERS: Final = {
@@ -210,7 +211,7 @@ class Site:
         bodies: Bodies,
         stated: CurrentConfiguration,
         history: UsageHistory,
-        cluster_reader: ClusterReader | None = None,
+        cluster_reader: DashboardClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
         signs_in: bool = False,

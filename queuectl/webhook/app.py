@@ -1,10 +1,6 @@
-"""The webhook: its answers, its HTTP application and its process.
+"""The webhook: its process, its HTTP application, and its answers to the AdmissionReviews of the API server.
 
-Answers to the AdmissionReviews of the API server.
-
-The HTTP application of the webhook: ``POST /mutate/POLICY``, ``GET /readyz`` and ``GET /metrics``.
-
-The process of one replica of the webhook.
+The application serves ``POST /mutate/POLICY``, ``GET /readyz`` and ``GET /metrics``.
 """
 
 from __future__ import annotations
@@ -40,107 +36,7 @@ from queuectl.telemetry.metrics import ContainmentMetrics
 from queuectl.webhook.keeper import CertificateKeeper
 from queuectl.webhook.mutations import Mutation, mutations, read_mutations
 
-_API: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-_log = structlog.get_logger(source="queuectl.webhook")
-
-
-class _Request(msgspec.Struct, rename="camel"):
-    uid: str
-    operation: str
-    user_info: dict[str, Any]
-    object: dict[str, Any]
-    namespace: str = ""
-    resource: dict[str, Any] = {}
-    old_object: dict[str, Any] | None = None
-
-
-class _Review(msgspec.Struct):
-    request: _Request
-
-
-_read = msgspec.json.Decoder(_Review).decode
-
-
-def answer(mutation: Mutation, body: bytes) -> bytes:
-    """The AdmissionReview with the response.
-
-    An object that the policy cannot be evaluated for is refused, as the API server refuses it for ``failurePolicy: Fail``.
-
-    Raises:
-        BadInput: the body is no AdmissionReview of a new object.
-    """
-    try:
-        request = _read(body).request
-    except msgspec.MsgspecError as error:
-        raise BadInput(f"not an AdmissionReview of a new object: {error}") from error
-    except RecursionError as error:
-        raise BadInput("the object is nested too deeply") from error
-    return msgspec.json.encode({**_API, "response": _response(mutation, request)})
-
-
-def _response(mutation: Mutation, request: _Request) -> Mapping[str, Any]:
-    try:
-        patch = mutation.patch(
-            request.object,
-            {
-                "userInfo": request.user_info,
-                "operation": request.operation,
-                "namespace": request.namespace,
-                "resource": request.resource,
-            },
-            request.old_object,
-        )
-    except EvaluationError as error:
-        _log.warning("mutation_failed", policy=mutation.name, error=str(error))
-        status = {"code": 422, "reason": "Invalid", "message": str(error)}
-        return {"uid": request.uid, "allowed": False, "status": status}
-    encoded = base64.b64encode(msgspec.json.encode(patch)).decode()
-    return {"uid": request.uid, "allowed": True, "patchType": "JSONPatch", "patch": encoded}
-
-
-LARGEST: Final = 8 << 20
-"""Bytes of a request. The API server accepts objects of 3 MiB."""
-
-
-def application(mutations: Mapping[str, Mutation], registry: CollectorRegistry) -> Starlette:
-    """The application for these mutations, by the name of their policy, with the metrics of the registry."""
-
-    async def mutate(request: Request) -> Response:
-        mutation = mutations.get(request.path_params["policy"])
-        if mutation is None:
-            raise HTTPException(404)
-        try:
-            body = answer(mutation, await _body(request))
-        except BadInput as error:
-            raise HTTPException(400, str(error)) from error
-        return Response(body, media_type="application/json")
-
-    async def ready(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    return Starlette(
-        routes=[
-            Route(PATH + "{policy}", mutate, methods=["POST"]),
-            Route("/readyz", ready),
-            Route("/metrics", metrics),
-        ]
-    )
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for part in request.stream():
-            body += part
-            if len(body) > LARGEST:
-                raise HTTPException(413)
-    except ClientDisconnect as error:
-        raise HTTPException(400) from error
-    return bytes(body)
-
+# ---- The process
 
 _LIMITS: Final = ConnectionLimits(of_address=None)  # its clients are a few API servers
 
@@ -198,3 +94,109 @@ async def serve(
                     task.cancel()
     finally:
         await api.close()
+
+
+# ---- The application
+
+LARGEST: Final = 8 << 20
+"""Bytes of a request. The API server accepts objects of 3 MiB."""
+
+
+def application(mutations: Mapping[str, Mutation], registry: CollectorRegistry) -> Starlette:
+    """The application for these mutations, by the name of their policy, with the metrics of the registry."""
+
+    async def mutate(request: Request) -> Response:
+        mutation = mutations.get(request.path_params["policy"])
+        if mutation is None:
+            raise HTTPException(404)
+        try:
+            body = answer(mutation, await _body(request))
+        except BadInput as error:
+            raise HTTPException(400, str(error)) from error
+        return Response(body, media_type="application/json")
+
+    async def ready(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(
+        routes=[
+            Route(PATH + "{policy}", mutate, methods=["POST"]),
+            Route("/readyz", ready),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST:
+                raise HTTPException(413)
+    except ClientDisconnect as error:
+        raise HTTPException(400) from error
+    return bytes(body)
+
+
+# ---- Answers
+
+_API: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+_log = structlog.get_logger(source="queuectl.webhook")
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    uid: str
+    operation: str
+    user_info: dict[str, Any]
+    object: dict[str, Any]
+    namespace: str = ""
+    resource: dict[str, Any] = {}
+    old_object: dict[str, Any] | None = None
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+_read = msgspec.json.Decoder(_Review).decode
+
+
+def answer(mutation: Mutation, body: bytes) -> bytes:
+    """The AdmissionReview with the response.
+
+    An object that the policy cannot be evaluated for is refused, as the API server refuses it for ``failurePolicy: Fail``.
+
+    Raises:
+        BadInput: the body is no AdmissionReview of a new object.
+    """
+    try:
+        request = _read(body).request
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"not an AdmissionReview of a new object: {error}") from error
+    except RecursionError as error:
+        raise BadInput("the object is nested too deeply") from error
+    return msgspec.json.encode({**_API, "response": _response(mutation, request)})
+
+
+def _response(mutation: Mutation, request: _Request) -> Mapping[str, Any]:
+    try:
+        patch = mutation.patch(
+            request.object,
+            {
+                "userInfo": request.user_info,
+                "operation": request.operation,
+                "namespace": request.namespace,
+                "resource": request.resource,
+            },
+            request.old_object,
+        )
+    except EvaluationError as error:
+        _log.warning("mutation_failed", policy=mutation.name, error=str(error))
+        status = {"code": 422, "reason": "Invalid", "message": str(error)}
+        return {"uid": request.uid, "allowed": False, "status": status}
+    encoded = base64.b64encode(msgspec.json.encode(patch)).decode()
+    return {"uid": request.uid, "allowed": True, "patchType": "JSONPatch", "patch": encoded}

@@ -140,7 +140,7 @@ async def main() -> None:
             await bench.commits(1000, "10-30 ms, > 20k rows/s")
             await bench.reads()
             await store.close()
-            show(bench.figures, (server.data / "PG_VERSION").read_text().strip())
+            show(bench.figures, (server.data_directory / "PG_VERSION").read_text().strip())
 
 
 if __name__ == "__main__":

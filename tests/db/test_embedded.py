@@ -86,7 +86,7 @@ async def test_it_listens_on_a_private_socket_only(directory: Path):
     async with EmbeddedServer(directory, durable=False) as server:
         assert await query(server, "SHOW listen_addresses") == ""
         assert await query(server, "SELECT current_database()") == "queuectl"
-        assert server.data.stat().st_mode & 0o077 == 0
+        assert server.data_directory.stat().st_mode & 0o077 == 0
         assert server.sockets.stat().st_mode & 0o077 == 0
         assert [entry.name for entry in server.sockets.iterdir() if entry.is_socket()] == [
             ".s.PGSQL.5432"
@@ -190,7 +190,7 @@ async def test_it_starts_again_after_a_kill_of_the_postmaster(directory: Path):
     client = await asyncpg.connect(server.url())
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
-    assert server.data.joinpath("postmaster.pid").exists()
+    assert server.data_directory.joinpath("postmaster.pid").exists()
     await server.stop()
     await server.start()
     assert await query(server, "SELECT answer FROM kept") == 42
@@ -201,7 +201,7 @@ async def test_it_starts_again_after_a_kill_of_the_postmaster(directory: Path):
 async def test_a_stale_pid_of_another_program_does_not_count_as_a_server(directory: Path):
     server = EmbeddedServer(directory, durable=False)
     await server.start()
-    pid_file = server.data / "postmaster.pid"
+    pid_file = server.data_directory / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
     await server.stop(immediate=True)
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]))

@@ -146,7 +146,7 @@ async def test_a_schema_of_a_newer_release_is_not_changed(empty_url: str, revisi
     (revisions / "versions" / "9003_pre_made_up.py").unlink()
     await upgrade(empty_url, pre_only=True, directory=revisions)
     state = await upgrade(empty_url)
-    assert state == SchemaState("9001_pre", HEAD, known=False)
+    assert state == SchemaState("9001_pre", HEAD, recognized=False)
     assert (await current(empty_url, directory=revisions)).current == "9001_pre"
 
 

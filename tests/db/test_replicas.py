@@ -224,7 +224,7 @@ async def test_an_earlier_release_starts_again_before_the_post_half(url: str, re
     """A rollback."""
     (revisions / "versions" / "9003_pre_made_up.py").unlink()
     await upgrade(url, pre_only=True, directory=revisions)
-    assert not (await upgrade(url, pre_only=True)).known
+    assert not (await upgrade(url, pre_only=True)).recognized
     async with replica(url):
         assert len((await current(url)).replicas) == 1
 

@@ -19,9 +19,9 @@ from queuectl.cluster.stream import ResourceFeed
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.records import Delta
+from queuectl.domain.words import format_time
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds.described import encoded
-from queuectl.objects.times import format_time
 from tests.doubles.known import KNOWN
 
 Document = dict[str, Any]

@@ -15,6 +15,7 @@ import msgspec
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.words import format_time
 from queuectl.objects import keys
 from queuectl.objects.kinds import index_labels, job_resources, leaderworkerset
 from queuectl.objects.kinds.job_indexes import read_indexes
@@ -23,7 +24,6 @@ from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
-from queuectl.objects.times import format_time
 from tests.doubles import (
     appwrappers,
     gangruns,

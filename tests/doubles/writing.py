@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuectl.objects.times import format_time
+from queuectl.domain.words import format_time
 from tests.doubles.apiserver import Document, Server, copied
 from tests.doubles.pod_admission import admit
 from tests.doubles.quotas import lets_in

@@ -151,7 +151,7 @@ def _decisions(plan: Plan, without: set[str]) -> dict[str, object]:
         "evictions": [gone.uid for gone in plan.evicted],
         "moves": [(moved.uid, moved.placement) for moved in plan.moved],
         "leases": {refusal.uid: refusal.lease for refusal in others},
-        "planned starts": [(one.uid, one.start) for one in plan.planned if one.known],
+        "planned starts": [(one.uid, one.start) for one in plan.planned if one.is_current],
         "reasons": {refusal.uid: refusal.reasons for refusal in others},
     }
 

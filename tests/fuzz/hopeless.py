@@ -60,5 +60,7 @@ def _decisions(plan: Plan) -> dict[str, object]:
         "evictions": sorted(gone.uid for gone in plan.evicted),
         "moves": sorted(moved.uid for moved in plan.moved),
         "leases": {refusal.uid: refusal.lease for refusal in others},
-        "planned starts": {planned.uid: planned.start for planned in plan.planned if planned.known},
+        "planned starts": {
+            planned.uid: planned.start for planned in plan.planned if planned.is_current
+        },
     }

@@ -128,7 +128,7 @@ def outcomes_of(snapshot: Snapshot, plan: Plan) -> frozenset[str]:
         "leased": any(not r.checks and r.uid not in running for r in leases),
         "awaits checks": any(r.checks and r.lease.placement.on_nodes for r in leases if r.lease),
         "awaits nodes": any(r.lease.placement.awaits_nodes for r in leases if r.lease),
-        "is planned": any(p.known for p in plan.planned),
+        "is planned": any(p.is_current for p in plan.planned),
         "uneven": bool(plan.uneven),
         "reserved in advance": any(state.nodes for state in plan.reserved),
         "spared": bool(plan.spared),

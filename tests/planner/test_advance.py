@@ -311,7 +311,7 @@ def test_the_verifier_counts_planned_starts_of_this_plan_only(known: bool) -> No
     )
     earlier = plan(replace(snapshot, reservations=()))
     kept = plan(cluster(reserved(4), pending=[])).reserved
-    starts = tuple(replace(planned, known=known) for planned in earlier.planned)
+    starts = tuple(replace(planned, is_current=known) for planned in earlier.planned)
     made = replace(earlier, reserved=kept, planned=starts)
     found = list(check_reserved(PlanIndex(snapshot, made)))
     assert bool(found) is known

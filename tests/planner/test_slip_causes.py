@@ -159,7 +159,7 @@ def test_a_repaired_gang_ends_when_it_would_have_ended() -> None:
     assert (of(repaired).slip, of(repaired).start.at) == (None, NOW + 100)
     endless = {**changes, "admitted": (busy()[0], replace(broken, ends_at=None))}
     _, lost = next_plan(snapshot, made, **endless)
-    assert (of(lost).slip, of(lost).known) == (SlipCause.LOST_NODE, False)
+    assert (of(lost).slip, of(lost).is_current) == (SlipCause.LOST_NODE, False)
 
 
 def test_a_planned_start_without_a_time_keeps_its_overruns_and_counts_once() -> None:
@@ -167,12 +167,12 @@ def test_a_planned_start_without_a_time_keeps_its_overruns_and_counts_once() -> 
     made = plan(snapshot)
     snapshot, made = next_plan(snapshot, made, admitted=tuple(busy(None, None)))
     withdrawn = of(made)
-    assert (withdrawn.slip, withdrawn.known) == (SlipCause.OVERRUN, False)
+    assert (withdrawn.slip, withdrawn.is_current) == (SlipCause.OVERRUN, False)
     assert (withdrawn.start.promised, withdrawn.start.overruns) == (None, 1)
     snapshot, made = next_plan(snapshot, made)
     assert of(made) == replace(withdrawn, slip=None)
     snapshot, made = next_plan(snapshot, made, admitted=tuple(busy(700)))
-    assert (of(made).slip, of(made).known, of(made).start.overruns) == (None, True, 1)
+    assert (of(made).slip, of(made).is_current, of(made).start.overruns) == (None, True, 1)
     assert of(made).start.promised == NOW + 700
 
 

@@ -54,7 +54,7 @@ def test_a_planned_start_that_fits_no_longer_keeps_its_latest_time_until_a_searc
     None
 ):
     first, second = next_plan(ends=500)
-    assert (second.known, second.slip, second.start) == (False, None, first.start)
+    assert (second.is_current, second.slip, second.start) == (False, None, first.start)
 
 
 def test_without_a_planned_start_before_there_is_none() -> None:

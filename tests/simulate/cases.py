@@ -9,8 +9,8 @@ from typing import Any
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
+from queuectl.simulate.outcomes import PolicyOutcome
 from queuectl.simulate.report import simulate
-from queuectl.simulate.results import PolicyOutcome
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.simulation import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.trace import read_events, read_trace

@@ -87,7 +87,7 @@ def test_the_figures_of_the_whole_trace_are_those_of_the_simulation() -> None:
     found = outcome(given, PlacementRule.BEST_FIT, Order.STRICT_FIFO)
     blocks = blocks_of(given.jobs)
     evaluation = Evaluation(found, blocks, blocks.resamples(0))
-    values = {objective: evaluation.values(objective)[0] for objective in Objective}
+    values = {objective: evaluation.figures(objective)[0] for objective in Objective}
     figures = document(found)
     assert values[Objective.MEAN_WAIT] == pytest.approx(figures["meanWaitSeconds"], abs=0.001)
     assert values[Objective.P99_WAIT] == pytest.approx(figures["p99WaitSeconds"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.domain.errors import BadInput
-from queuectl.simulate.results import PolicyOutcome
+from queuectl.simulate.outcomes import PolicyOutcome
 from queuectl.simulate.simulation import Order, PlacementRule
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 

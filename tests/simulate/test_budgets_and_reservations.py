@@ -12,7 +12,7 @@ import pytest
 
 from queuectl.domain.budgets import GPU_HOUR, SpentUnits, month_of
 from queuectl.objects.times import parse_time
-from queuectl.simulate.results import PolicyOutcome, warnings
+from queuectl.simulate.outcomes import PolicyOutcome, warnings
 from queuectl.simulate.simulation import Durations, Order, PlacementRule
 from tests.simulate.cases import outcome, setting, trace, waits
 

@@ -12,8 +12,8 @@ import pytest
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
+from queuectl.simulate.outcomes import PolicyOutcome
 from queuectl.simulate.report import document
-from queuectl.simulate.results import PolicyOutcome
 from queuectl.simulate.setting import make_setting
 from queuectl.simulate.simulation import Order, PlacementRule
 from queuectl.simulate.trace import Curve, read_trace, read_utilization

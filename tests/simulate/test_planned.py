@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 
+from queuectl.simulate.outcomes import PolicyOutcome
 from queuectl.simulate.report import document
-from queuectl.simulate.results import PolicyOutcome
 from queuectl.simulate.simulation import Order, PlacementRule
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from queuectl.simulate.results import Figures
+from queuectl.simulate.outcomes import Figures
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import Durations, Order, PlacementRule
 from tests.simulate.cases import SLICE, outcome, setting

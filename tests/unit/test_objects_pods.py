@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from queuectl.domain.fleet import Effect, Taint, Toleration
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
+from queuectl.domain.words import format_time
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import (
@@ -31,7 +32,7 @@ from queuectl.objects.kubernetes.wire import (
     WirePod,
     WirePriorityClass,
 )
-from queuectl.objects.times import format_time, parse_time
+from queuectl.objects.times import parse_time
 
 
 def pod(**parts: Any) -> PodRecord:

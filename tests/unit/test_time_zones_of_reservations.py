@@ -16,7 +16,8 @@ from queuectl.domain.reservations import (
     next_start,
     recurrence_rule,
 )
-from queuectl.objects.times import format_time, parse_time
+from queuectl.domain.words import format_time
+from queuectl.objects.times import parse_time
 from tests.support.work import lines_run
 
 HOUR: Final = 3600.0

@@ -160,7 +160,7 @@ def test_the_work_of_past_use_grows_with_the_number_of_queues() -> None:
         names = [f"queue-{n}" for n in range(number)]
         rules = Rules(usage_fairness=UsageFairness(half_life=100.0))
         local = {("team-b", name): LocalQueue("team-b", name, "main") for name in names}
-        queues = {"main": read(CLUSTER_QUEUE).value}
+        queues = {"main": read(CLUSTER_QUEUE).content}
         config = QueueConfig(cluster_queues=queues, local_queues=local, rules=rules)
         used = [
             Used(PastUseAccount.of_local_queue("team-b", name), 1.0, {"x": 1.0}) for name in names

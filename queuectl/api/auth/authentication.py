@@ -1,6 +1,6 @@
 """Authentication of callers: a token in ``Authorization: Bearer``, or the session of a browser.
 
-Every request needs a caller, except for the paths of :class:`Open`. A browser sends its cookie with requests of other sites
+Every request needs a caller, except for the paths of :class:`OpenPaths`. A browser sends its cookie with requests of other sites
 too. So a change with a session needs the browser's statement that a page of the dashboard sent it, and a header that only
 such a page can set.
 """

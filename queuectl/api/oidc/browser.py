@@ -1,12 +1,8 @@
-"""Sign-in in the browser through the issuer, by the authorization code flow.
-
-Logins in the browser: authorization code flow with PKCE (RFC 6749, RFC 7636, RFC 9700).
+"""Sign-in in the browser through the issuer, by the authorization code flow with PKCE (RFC 6749, RFC 7636, RFC 9700).
 
 One cookie binds a login to the browser that started it. It holds a random secret; state, nonce and code verifier are
 derived from it. So no replica keeps anything for a login that is not complete, any replica can complete it, and the
-parameters that the issuer sees do not reveal the verifier.
-
-Logins through the issuer as requests and responses: cookies, redirects, and the session that a login opens.
+parameters that the issuer sees do not reveal the verifier. A complete login opens a session.
 """
 
 from __future__ import annotations
@@ -34,6 +30,9 @@ from queuectl.control.settings import OidcSettings
 LOGIN_SECONDS: Final = 600.0  # in which a login must be completed
 CALLBACK: Final = "/ui/signin/callback"
 """Path to which the issuer sends the browser back."""
+
+# ---- The flow
+
 _LONGEST_CODE: Final = 4096  # characters
 _LONGEST_PAGE: Final = 1500  # characters: browsers keep cookies of 4,096 bytes
 _SECRET: Final = re.compile(r"(?P<started>\d{1,12})\.[\w-]{43}\.(?P<page>[\w-]*)", re.ASCII)
@@ -156,6 +155,8 @@ def _derived(secret: str, purpose: str) -> str:
 def _text(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
+
+# ---- Requests and responses
 
 _REASON_SECONDS: Final = 60
 _LONGEST_REASON: Final = 300  # characters: browsers keep cookies of 4,096 bytes

@@ -1,11 +1,8 @@
-"""Callers by ID tokens of the issuer: signature, claims, and the name that the claims give.
+"""Callers by ID tokens of the issuer: signature and claims (OpenID Connect Core 1.0, section 3.1.3.7), and the name that the claims give.
 
-Callers from the claims of an ID token, by the rules of kube-apiserver's OIDC authentication.
-
-Kubernetes keeps names that begin with ``system:`` for itself: an issuer that gives one to a user could make that user a
-node or a cluster admin. A token with such a name is refused, before its prefix is added and after it.
-
-ID tokens of the configured issuer: signature and claims, by OpenID Connect Core 1.0, section 3.1.3.7.
+The name follows the rules of kube-apiserver's OIDC authentication. Kubernetes keeps names that begin with ``system:`` for itself: an
+issuer that gives one to a user could make that user a node or a cluster admin. A token with such a name is refused, before its prefix
+is added and after it.
 """
 
 from __future__ import annotations
@@ -25,61 +22,13 @@ from queuectl.api.oidc.issuer import Issuer
 from queuectl.control.settings import NO_PREFIX, RESERVED, OidcSettings
 from queuectl.domain.identity import Caller
 
-AUTHENTICATED: Final = "system:authenticated"
-"""Group that the API server adds to each user that it knows; RBAC can bind it."""
-_EMAIL: Final = "email"
+# ---- Tokens
 
-
-class TokenRefused(Exception):
-    """An ID token that is not accepted. The message is a clause about the token and quotes no part of its secret."""
-
-
-def caller_from(claims: Mapping[str, Any], settings: OidcSettings) -> Caller:
-    """The caller that verified claims name.
-
-    Raises:
-        TokenRefused: a claim is missing, is not text, or names a user or group that Kubernetes reserves.
-    """
-    claim = settings.username_claim
-    if claim not in claims:
-        raise TokenRefused(f"it has no claim {claim}, which holds the user name")
-    if claim == _EMAIL and claims.get("email_verified", True) is not True:
-        raise TokenRefused("its claim email_verified is not true")
-    name = _name(claim, claims[claim], settings.username_prefix)
-    groups = [
-        _name(settings.groups_claim, group, settings.groups_prefix)
-        for group in _listed(settings.groups_claim, claims.get(settings.groups_claim))
-    ]
-    return Caller(name, tuple(dict.fromkeys([*groups, AUTHENTICATED])))
-
-
-def _listed(claim: str, content: object) -> list[object]:
-    """Groups: a list, one group as text, or none."""
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [content]
-    if isinstance(content, list):
-        return content
-    raise TokenRefused(f"its claim {claim} is neither text nor a list")
-
-
-def _name(claim: str, content: object, prefix: str) -> str:
-    if not isinstance(content, str) or not content or not content.isprintable():
-        raise TokenRefused(f"its claim {claim} holds a value that is not printable text")
-    name = content if prefix == NO_PREFIX else prefix + content
-    if content.startswith(RESERVED) or name.startswith(RESERVED):
-        raise TokenRefused(
-            f"its claim {claim} gives the name {name!r}; Kubernetes reserves names that begin with {RESERVED}"
-        )
-    return name
-
-
-ALGORITHMS: Final = (
+_ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512",
 )  # fmt: skip
 """Those that kube-apiserver accepts, too. With a key that is public, HMAC would let each reader of it sign."""
-LEEWAY_SECONDS: Final = 10
+_LEEWAY_SECONDS: Final = 10
 """Largest difference between the clocks of the issuer and of this machine."""
 _WRONG: Final = {
     "iss": "it is of another issuer",
@@ -119,7 +68,7 @@ class TokenVerifier:
         self._settings = settings
         self._issuer = issuer
         self._clock = clock
-        self._registry = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
+        self._registry = _Registry(algorithms=_ALGORITHMS, strict_check_header=False)
 
     def is_of_issuer(self, token: str) -> bool:
         """Whether a token names the configured issuer. Its signature is not verified for this."""
@@ -156,8 +105,8 @@ class TokenVerifier:
         except (JoseError, ValueError, RecursionError) as error:
             raise TokenRefused("it is not a signed JSON Web Token") from error
         algorithm, kid = header.get("alg"), header.get("kid")
-        if algorithm not in ALGORITHMS:
-            raise TokenRefused(f"its algorithm is not one of {', '.join(ALGORITHMS)}")
+        if algorithm not in _ALGORITHMS:
+            raise TokenRefused(f"its algorithm is not one of {', '.join(_ALGORITHMS)}")
         key = await self._issuer.key(kid if isinstance(kid, str) else None, algorithm)
         if key is None:
             raise TokenRefused("the issuer publishes no key of its key ID")
@@ -169,7 +118,7 @@ class TokenVerifier:
     def _check(self, claims: Mapping[str, Any], audiences: Collection[str]) -> None:
         registry = JWTClaimsRegistry(
             now=int(self._clock()),
-            leeway=LEEWAY_SECONDS,
+            leeway=_LEEWAY_SECONDS,
             iss={"essential": True, "value": self._settings.issuer},
             aud={"essential": True, "values": list(audiences)},
             exp={"essential": True},
@@ -189,3 +138,55 @@ class TokenVerifier:
         several = isinstance(audience, list) and len(audience) > 1
         if (several or party is not None) and party not in audiences:
             raise TokenRefused("its authorized party (azp) is another client")
+
+
+# ---- Claims
+
+_AUTHENTICATED: Final = "system:authenticated"
+"""Group that the API server adds to each user that it knows; RBAC can bind it."""
+_EMAIL: Final = "email"
+
+
+class TokenRefused(Exception):
+    """An ID token that is not accepted. The message is a clause about the token and quotes no part of its secret."""
+
+
+def caller_from(claims: Mapping[str, Any], settings: OidcSettings) -> Caller:
+    """The caller that verified claims name.
+
+    Raises:
+        TokenRefused: a claim is missing, is not text, or names a user or group that Kubernetes reserves.
+    """
+    claim = settings.username_claim
+    if claim not in claims:
+        raise TokenRefused(f"it has no claim {claim}, which holds the user name")
+    if claim == _EMAIL and claims.get("email_verified", True) is not True:
+        raise TokenRefused("its claim email_verified is not true")
+    name = _name(claim, claims[claim], settings.username_prefix)
+    groups = [
+        _name(settings.groups_claim, group, settings.groups_prefix)
+        for group in _listed(settings.groups_claim, claims.get(settings.groups_claim))
+    ]
+    return Caller(name, tuple(dict.fromkeys([*groups, _AUTHENTICATED])))
+
+
+def _listed(claim: str, content: object) -> list[object]:
+    """Groups: a list, one group as text, or none."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    if isinstance(content, list):
+        return content
+    raise TokenRefused(f"its claim {claim} is neither text nor a list")
+
+
+def _name(claim: str, content: object, prefix: str) -> str:
+    if not isinstance(content, str) or not content or not content.isprintable():
+        raise TokenRefused(f"its claim {claim} holds a value that is not printable text")
+    name = content if prefix == NO_PREFIX else prefix + content
+    if content.startswith(RESERVED) or name.startswith(RESERVED):
+        raise TokenRefused(
+            f"its claim {claim} gives the name {name!r}; Kubernetes reserves names that begin with {RESERVED}"
+        )
+    return name

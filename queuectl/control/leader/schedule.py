@@ -1,10 +1,7 @@
 """When the leader works: the wake-up of its loop, the repetition of failed writes, and periodic tasks.
 
-The wake-up of a leader's loop, and whether the next cycle plans.
-
-When writes that failed are sent again: each object has one time, however many events its workload has.
-
-Periodic tasks that continue after an unexpected error: a run that fails is reported, and the task starts again after a back-off.
+A failed write has one time per object at which it is sent again, however many events its workload has. A periodic task continues after
+an unexpected error: the run is reported, and the task starts again after a back-off.
 """
 
 from __future__ import annotations
@@ -19,6 +16,8 @@ from queuectl.domain.ledger import Purpose
 from queuectl.domain.pacing import doubling
 from queuectl.lifecycle.outstanding_writes import Write
 from queuectl.lifecycle.refusals import WriteOutcome
+
+# ---- The loop
 
 
 class Wakeup:
@@ -59,9 +58,11 @@ class Wakeup:
         self._requested.clear()
 
 
+# ---- Failed writes
+
 FIRST_RETRY: Final = 0.2  # seconds; the delay doubles with each failure in a row
 LAST_RETRY: Final = 10.0
-REFUSED_RETRY: Final = 1.0
+_REFUSED_RETRY: Final = 1.0
 LONGEST_WAIT: Final = 60.0
 """Seconds; the API server, or a proxy before it, cannot ask for more."""
 
@@ -105,7 +106,7 @@ class Retries:
         known = self._failed.setdefault(uid, {})
         kind, old = (write.purpose, write.attempt), known.get(write.uid)
         count = old.count + 1 if old is not None and old.kind == kind else 1
-        least = REFUSED_RETRY if outcome is WriteOutcome.REFUSED else FIRST_RETRY
+        least = _REFUSED_RETRY if outcome is WriteOutcome.REFUSED else FIRST_RETRY
         if server_delay is not None:
             least = min(server_delay, LONGEST_WAIT)
         delay = max(least, doubling(FIRST_RETRY, LAST_RETRY, count))
@@ -148,12 +149,13 @@ def _may_be_sent(failed: _Failed, write: Write, now: float) -> bool:
     return now >= failed.earliest
 
 
-Job = Callable[[], Awaitable[None]]
+# ---- Periodic tasks
 
+Job = Callable[[], Awaitable[None]]
 FIRST_PAUSE: Final = 1.0
 """Seconds before the second start. The pause doubles with each failure, up to ``LONGEST_PAUSE``."""
-LONGEST_PAUSE: Final = 300.0
-STEADY_SECONDS: Final = 600.0
+_LONGEST_PAUSE: Final = 300.0
+_STEADY_SECONDS: Final = 600.0
 """A task that has run for so long has recovered: its failures are forgotten."""
 
 
@@ -170,8 +172,8 @@ async def supervised(name: str, job: Job, containment: Containment) -> None:
             await job()
         except Exception as error:  # noqa: BLE001 - contained
             containment.failed(Boundary.TASK, name, error)
-            failures = 1 if now() - began > STEADY_SECONDS else failures + 1
-            await asyncio.sleep(doubling(FIRST_PAUSE, LONGEST_PAUSE, failures))
+            failures = 1 if now() - began > _STEADY_SECONDS else failures + 1
+            await asyncio.sleep(doubling(FIRST_PAUSE, _LONGEST_PAUSE, failures))
         else:
             containment.passed(Boundary.TASK, name)
             return

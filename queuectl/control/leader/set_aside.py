@@ -1,8 +1,7 @@
 """Gangs and objects that the leader sets aside after an unexpected error.
 
-The gangs that the plans of a leader leave out because planning fails with them.
-
-Stores the objects of units that are set aside, so that the defect can be found. Nothing depends on it.
+Plans leave out the gangs with which planning fails. Objects of units that are set aside are stored, so that the defect can be found;
+nothing depends on them.
 """
 
 from __future__ import annotations
@@ -34,9 +33,10 @@ from queuectl.domain.workload import Workload
 from queuectl.objects.files.set_aside_objects import File, pack
 from queuectl.state.mirror import Mirror
 
-TRIES: Final = 4
-"""Gangs that one plan tries again, each of another namespace."""
+# ---- Gangs
 
+_TRIES: Final = 4
+"""Gangs that one plan tries again, each of another namespace."""
 _PUT_OFF: Final = Reason(
     Code.PENDING_EVALUATION,
     "not evaluated yet; an internal error of queuectl about another gang delays the plan",
@@ -70,7 +70,7 @@ class GangsSetAside:
             if one.boundary is not Boundary.GANG or workload is None:
                 continue
             waits = containment.waits(Boundary.GANG, one.key, workload) is not None
-            if waits or tries[one.namespace] or tries.total() >= TRIES:
+            if waits or tries[one.namespace] or tries.total() >= _TRIES:
                 out.add(one.key)
             else:
                 tries[one.namespace] += 1
@@ -166,8 +166,9 @@ def _ref(workload: Workload) -> str:
     return f"{workload.kind}/{workload.ref}"
 
 
-log = structlog.get_logger()
+# ---- Objects
 
+log = structlog.get_logger()
 PAUSE_SECONDS: Final = 10.0
 """Between two rounds of writes. A round writes at most as many objects as are kept."""
 _REST: Final = 19.0

@@ -63,7 +63,7 @@ class Catalog:
     def circular_cohorts(self) -> frozenset[str]:
         """Cohorts whose parent :meth:`config` ignores. Two concurrent writes can cause a cycle."""
         parents = {
-            one.key: one.value.parent
+            one.key: one.content.parent
             for _, one in self._objects.values()
             if not isinstance(one, DocumentError) and one.kind == "Cohort"
         }
@@ -104,7 +104,10 @@ def _is_changed(body: _Body, before: QueueConfig) -> set[tuple[str, str]]:
     was, (_, now) = before.local_queues.get(place), _taken(body)
     if was is None or isinstance(now, DocumentError):
         return {place}
-    same = now.value.cluster_queue == was.cluster_queue and now.value.stop_policy == was.stop_policy
+    same = (
+        now.content.cluster_queue == was.cluster_queue
+        and now.content.stop_policy == was.stop_policy
+    )
     return set() if same else {place}
 
 

@@ -1,11 +1,8 @@
-"""Configuration documents as a QueueConfig, and whether it lets a workload be planned.
-
-Parses configuration objects of queuectl and of Kueue into a QueueConfig.
+"""Parses configuration objects of queuectl and of Kueue into a QueueConfig, which states whether a workload can be planned.
 
 :func:`validate` is for one object over REST, :func:`build` for the objects in the database; files use both. An unknown field is an
-error. A known field that is not supported is a warning. Server metadata and status are ignored.
-
-Whether a workload can be planned: the reasons of its queues and namespace, which do not depend on capacity.
+error. A known field that is not supported is a warning. Server metadata and status are ignored. The reasons for which a workload is not
+planned are those of its queues and namespace, and do not depend on capacity.
 """
 
 from __future__ import annotations
@@ -42,6 +39,13 @@ from queuectl.objects.configuration.config_kinds import API_VERSION, BY_KIND, ON
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
 from queuectl.objects.configuration.groups import read_override
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
+from queuectl.objects.configuration.queues import (
+    read_cluster_queue,
+    read_cohort,
+    read_local_queue,
+    warn_cluster_queue,
+    warn_cohort,
+)
 from queuectl.objects.configuration.reservations import read_budget, read_reservation, read_top_up
 from queuectl.objects.configuration.settings import (
     Warned,
@@ -51,17 +55,12 @@ from queuectl.objects.configuration.settings import (
     warn_configuration,
 )
 from queuectl.objects.configuration.settings_wire import ConfigurationDocument
-from queuectl.objects.configuration.values import (
-    read_cluster_queue,
-    read_cohort,
-    read_local_queue,
-    warn_cluster_queue,
-    warn_cohort,
-)
 from queuectl.objects.documents import Document, as_document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.keys import MAX_EXECUTION
 from queuectl.objects.names import is_name
+
+# ---- Parsing
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -228,12 +227,12 @@ def _normalize(kind: ConfigKind, decoded: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReadDocument:
-    """A parsed configuration object. ``key`` is its name, with the namespace if its kind has one."""
+    """A parsed configuration object. ``key`` is its name, with the namespace if its kind has one; ``content`` is its value in the domain."""
 
     document: Document
     kind: str
     key: Any
-    value: Any
+    content: Any
 
 
 def read(body: Mapping[str, Any] | Document) -> ReadDocument:
@@ -265,16 +264,16 @@ def build(
     objects = list(map(read, documents))
     if strict:
         cohorts = {one.key: one for one in objects if one.kind == "Cohort"}
-        parents = {name: one.value.parent for name, one in cohorts.items()}
+        parents = {name: one.content.parent for name, one in cohorts.items()}
         refuse_circular_cohorts((one.document for one in reversed(cohorts.values())), parents)
     return together(objects, revision)
 
 
 def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
-    """The same for parsed objects. It ignores the parents of Cohorts in cycles, see :func:`tangled`."""
+    """The same for parsed objects. It ignores the parents of Cohorts in cycles, see :func:`circular_cohorts`."""
     parts: dict[str, dict[Any, Any]] = {kind: {} for kind in BY_KIND}
     for one in objects:
-        parts[one.kind][one.key] = one.value
+        parts[one.kind][one.key] = one.content
     cohorts = parts["Cohort"]
     for name in circular_cohorts({name: cohort.parent for name, cohort in cohorts.items()}):
         cohorts[name] = replace(cohorts[name], parent=None)
@@ -317,6 +316,9 @@ def _with_checks(queue: ClusterQueue, checks: Mapping[str, AdmissionCheck]) -> C
         return queue
     rules = (replace(rule, provisions=rule.name in makers) for rule in queue.admission_checks)
     return replace(queue, admission_checks=tuple(rules))
+
+
+# ---- Admissibility
 
 
 def _in_line(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:

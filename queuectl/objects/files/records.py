@@ -1,8 +1,6 @@
-"""Documents of files as the records of a watch.
+"""Documents of Kubernetes as the records that the watch of the controller delivers for them.
 
-Documents of Kubernetes to the records that the watch of the controller delivers for them.
-
-Which documents are jobs, and which of them were not created yet.
+Some documents are jobs, and some of these were not created yet.
 """
 
 from __future__ import annotations
@@ -62,6 +60,8 @@ from queuectl.objects.kubernetes.wire import (
     WirePriorityClass,
     WireResourceQuota,
 )
+
+# ---- Records
 
 _DEVICES: Final = "resource.k8s.io/v1"
 _READERS: Final[Mapping[tuple[str, str], tuple[Any, Callable[[Any], Record]]]] = {
@@ -124,6 +124,9 @@ def with_slots(node: NodeRecord) -> NodeRecord:
     """The Node with the number of pods that kubelet takes by default."""
     room = Resources({**node.node.allocatable, PODS: DEFAULT_PODS})
     return replace(node, node=replace(node.node, allocatable=room))
+
+
+# ---- Jobs
 
 
 def is_job(document: Document, kinds: JobKinds = KINDS) -> bool:

@@ -1,12 +1,7 @@
-"""Kueue's Workloads, from files and from a server.
+"""Kueue's Workloads, from files and from a server: pending (``spec.podSets``) or running (``status.admission``).
 
-Kueue's Workload: pending (``spec.podSets``) or running (``status.admission``).
-
-Strict in ``spec``, as for the configuration kinds; pod templates, metadata and status are read leniently.
-
-Reads the Workloads of a Kueue that was shut down, from the server.
-
-Unlike a file of a user, an invalid Workload is not refused: it is ignored.
+A file of a user is read strictly in ``spec``, as for the configuration kinds; pod templates, metadata and status are read leniently. A
+Workload of a Kueue that was shut down is read from the server: an invalid one is not refused, but ignored.
 """
 
 from __future__ import annotations
@@ -43,8 +38,9 @@ from queuectl.objects.kubernetes.templates import (
 from queuectl.objects.kubernetes.wire import Condition, Meta, OwnerReference, Template, Wire
 from queuectl.objects.times import time_or_none
 
-KIND: Final = "Workload"
+# ---- From files
 
+KIND: Final = "Workload"
 _UNHONORED: Final = ("workload-slice-replacement-for", "priority-boost")  # annotations of Kueue's
 
 
@@ -392,6 +388,9 @@ def _warnings(wire: WireWorkload) -> list[str]:
         "spec.preemptionGates": bool(spec.preemption_gates),
     }
     return [f"{field}: not supported" for field, asked in found.items() if asked]
+
+
+# ---- From a server
 
 
 class _Spec(Wire):

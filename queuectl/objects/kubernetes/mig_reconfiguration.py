@@ -11,7 +11,8 @@ import msgspec
 
 from queuectl.domain.mig import ANNOTATION, CONFIG, STATE, MigGeometry, MigPhase, MigReconfiguration
 from queuectl.domain.records import NodeRecord
-from queuectl.objects.times import format_time, parse_time
+from queuectl.domain.words import format_time
+from queuectl.objects.times import parse_time
 
 
 class _Geometry(msgspec.Struct):

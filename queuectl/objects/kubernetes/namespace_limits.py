@@ -32,6 +32,8 @@ from queuectl.objects.kubernetes.wire import (
     WireResourceQuota,
 )
 
+# ---- LimitRanges
+
 
 class LimitItem(Wire):
     type: str = ""
@@ -100,6 +102,8 @@ def _ratios(quantities: dict[str, Quantity] | None, path: str) -> dict[str, Frac
     with under(path):
         return {name: read_factor(name, text) for name, text in (quantities or {}).items()}
 
+
+# ---- ResourceQuotas
 
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."

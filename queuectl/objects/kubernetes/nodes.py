@@ -1,11 +1,7 @@
 """Nodes, their topologies, Namespaces and PriorityClasses as records.
 
-Nodes, Namespaces and PriorityClasses to records.
-
-NodeResourceTopology objects to records.
-
-Agents such as node-feature-discovery publish them. ``available`` is not read (see :mod:`queuectl.devices.numa`), so that its changes
-do not start a plan.
+NodeResourceTopology objects come from agents such as node-feature-discovery. ``available`` is not read (see
+:mod:`queuectl.devices.numa`), so that its changes do not start a plan.
 """
 
 from __future__ import annotations
@@ -45,15 +41,15 @@ from queuectl.objects.kubernetes.wire import (
 )
 from queuectl.objects.times import time_or_none
 
+# ---- Nodes, Namespaces and PriorityClasses
+
 DEFAULT_PODS: Final = 110  # kubelet's
 _HIGHEST_OF_USERS: Final = (
     1_000_000_000  # values above are Kubernetes' own classes, system-node-critical for one
 )
-
 _OF_KUBELET: Final = frozenset(
     {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
 )
-
 _EFFECTS = {effect.value: effect for effect in Effect}
 
 
@@ -62,7 +58,7 @@ def version_of(text: str) -> int:
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 20 else 0
 
 
-def read_labels(labels: dict[str, str] | None) -> dict[str, str]:
+def _read_labels(labels: dict[str, str] | None) -> dict[str, str]:
     """With interned keys and values: most repeat on thousands of nodes."""
     return {intern(key): intern(value) for key, value in (labels or {}).items()}
 
@@ -105,7 +101,7 @@ def read_node(wire: WireNode) -> NodeRecord:
         capacity = read_vector(status.capacity, round_up=False)
     node = Node(
         name=intern(meta.name),
-        labels=read_labels(meta.labels),
+        labels=_read_labels(meta.labels),
         allocatable=allocatable,
         taints=read_taints(spec.taints, "spec.taints") if spec is not None else (),
         ready=_ready(status),
@@ -154,7 +150,7 @@ def _failed(capacity: Resources, allocatable: Resources) -> Resources:
 
 
 def _sorted_labels(meta: NamespaceMeta) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(read_labels(meta.labels).items()))
+    return tuple(sorted(_read_labels(meta.labels).items()))
 
 
 def read_namespace(wire: WireNamespace) -> NamespaceRecord:
@@ -230,7 +226,7 @@ def with_hostnames(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
     def named(node: Node) -> Node:
         if HOSTNAME in node.labels or lacks_hostname(node, queues) is not None:
             return node
-        return replace(node, labels=read_labels({**node.labels, HOSTNAME: node.name}))
+        return replace(node, labels=_read_labels({**node.labels, HOSTNAME: node.name}))
 
     return list(map(named, nodes))
 
@@ -244,9 +240,10 @@ def lacks_hostname(node: Node, queues: QueueConfig) -> str | None:
     return None
 
 
+# ---- Topologies of nodes
+
 API_VERSION: Final = "topology.node.k8s.io/v1alpha2"
 KIND: Final = "NodeResourceTopology"
-
 _NUMA_NODE: Final = "Node"  # a type of zones; others are sockets or caches
 _POLICY: Final = "topologyManagerPolicy"
 _SCOPE: Final = "topologyManagerScope"

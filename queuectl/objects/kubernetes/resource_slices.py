@@ -1,9 +1,4 @@
-"""ResourceSlices and DeviceTaintRules as records.
-
-ResourceSlices to records.
-
-DeviceTaintRules to records.
-"""
+"""ResourceSlices and DeviceTaintRules as records."""
 
 from __future__ import annotations
 
@@ -47,6 +42,8 @@ from queuectl.objects.kubernetes.resource_wire import (
 )
 from queuectl.objects.kubernetes.templates import read_term
 from queuectl.objects.kubernetes.wire import NodeSelectorTerms, Quantity
+
+# ---- Slices
 
 _EFFECTS: Final = {effect.value: effect for effect in DeviceEffect}
 
@@ -130,7 +127,7 @@ def _amount(path: str, quantity: Quantity | None) -> Fraction:
     return read_factor(path, quantity)
 
 
-# ---- devices
+# ---- Devices
 
 
 def _device(device: WireDevice, spec: SliceSpec, path: str) -> PublishedDevice:
@@ -174,7 +171,7 @@ def _kind(device: WireDevice, driver: str, path: str) -> DeviceKind:
             driver=intern(driver),
             attributes=tuple(attributes[name] for name in sorted(attributes)),
             capacity=_same(capacity),
-            taints=tuple(map(read_taint, device.taints or ())),
+            taints=tuple(map(_read_taint, device.taints or ())),
             shared=bool(device.allow_multiple_allocations),
             policies=_same(policies),
         )
@@ -206,7 +203,7 @@ def _pair(name: str, attribute: AttributeValue) -> tuple[str, AttributeValue]:
     return (name, attribute) if isinstance(attribute, tuple) else _kept_pair(name, attribute)
 
 
-def read_taint(taint: WireDeviceTaint, rule: str = "") -> DeviceTaint:
+def _read_taint(taint: WireDeviceTaint, rule: str = "") -> DeviceTaint:
     """A taint. An unknown effect has no effect, as in kube-scheduler. ``rule``: the name of its DeviceTaintRule."""
     effect = _EFFECTS.get(taint.effect, DeviceEffect.NONE)
     return DeviceTaint(taint.key, effect, taint.value or "", rule)
@@ -287,6 +284,8 @@ def _step(quantity: Quantity | None) -> Fraction | None:
     return step
 
 
+# ---- DeviceTaintRules
+
 KIND: Final = "DeviceTaintRule"
 VERSION: Final = "resource.k8s.io/v1"
 OLDER_VERSION: Final = "resource.k8s.io/v1beta2"
@@ -318,6 +317,6 @@ def _read(wire: WireTaintRule, selector: TaintSelector | None) -> TaintRuleRecor
     content = None
     if selector is not None:
         content = DeviceTaintRule(
-            read_taint(taint, meta.name), selector.driver, selector.pool, selector.device
+            _read_taint(taint, meta.name), selector.driver, selector.pool, selector.device
         )
     return TaintRuleRecord(meta.name, version_of(meta.resource_version), content)

@@ -1,18 +1,12 @@
-"""Pod templates as placement requests, with their claims and RuntimeClasses.
-
-The placement requests of a pod template: its shape, its topology request, and unsupported constraints.
+"""The placement requests of a pod template: its shape, its topology request, its claims, its RuntimeClass, and unsupported constraints.
 
 A pin chooses the node before kube-scheduler. Constraints that kube-scheduler evaluates against *other pods* are therefore refused,
 because their pods would fail as Unschedulable again and again: required pod (anti-)affinity, hard topology spread, host ports, a
-preset nodeName. Resource claims are only named here; :mod:`queuectl.domain.pod_claims` finds the devices.
+preset nodeName. Resource claims are only named here; :mod:`queuectl.domain.devices` finds the devices.
 
 Volumes are allowed. A template does not show whether the volume of a claim is tied to some nodes, and most training jobs mount a
 shared file system that is not. If it is, kube-scheduler refuses the pin, the start of the gang fails, and the node is
 excluded for the gang, so the number of attempts is bounded.
-
-The resource claims in the spec of a pod template.
-
-RuntimeClasses.
 """
 
 from __future__ import annotations
@@ -60,6 +54,10 @@ from queuectl.objects.kubernetes.wire import (
 )
 from queuectl.objects.names import is_label_key
 
+_EFFECTS: Final = frozenset(effect.value for effect in Effect)
+
+# ---- PodSets
+
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _BOOLEANS: Final = {"true": True, "false": False}
 _LARGEST_COUNT: Final = 2**31 - 1
@@ -88,7 +86,7 @@ def read_podset(
         check_labels(labels)
     with under(f"{path}.metadata.annotations"):
         topology, group = read_topology(annotations, count, kueue=kueue)
-        sharing = read_sharing(annotations)
+        sharing = _read_sharing(annotations)
         one_numa_node = read_numa_policy(annotations)
     shape = read_shape(template.spec, f"{path}.spec")
     needs = _needs(template.spec, f"{path}.spec")
@@ -143,7 +141,7 @@ def check_count(count: int, path: str) -> int:
     return count
 
 
-# ---- topology
+# ---- Topology
 
 
 def read_topology(
@@ -170,7 +168,7 @@ def read_topology(
     )
 
 
-def read_sharing(annotations: Mapping[str, str] | None) -> SharedGpus | None:
+def _read_sharing(annotations: Mapping[str, str] | None) -> SharedGpus | None:
     """The annotation about shared GPUs; None without it.
 
     Raises:
@@ -265,7 +263,7 @@ def _words(podset: PodSet) -> str:
     return f"{request.mode.lower()} {request.level}" if request else "no topology"
 
 
-# ---- shape
+# ---- Shape
 
 
 def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
@@ -281,7 +279,7 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
         rules = NodeRules(
             selector=tuple(sorted((spec.node_selector or {}).items())),
             affinity=_node_affinity(spec.affinity),
-            tolerations=read_rule_tolerations(spec.tolerations or ()),
+            tolerations=_read_rule_tolerations(spec.tolerations or ()),
         )
         return PodShape(pod_requests(spec), rules)
 
@@ -294,7 +292,7 @@ def _needs(spec: TemplateSpec | None, path: str) -> PodNeeds:
 
 def _claims(spec: TemplateSpec | None, path: str) -> tuple[ClaimReference, ...]:
     with under(path, "."):
-        return read_pod_claims(spec or TemplateSpec())
+        return _read_pod_claims(spec or TemplateSpec())
 
 
 def _refuse_unsupported(spec: TemplateSpec) -> None:
@@ -395,7 +393,7 @@ def _is_integer(text: str) -> bool:
     return bool(re.fullmatch(r"[+-]?[0-9]{1,18}", text))
 
 
-def read_rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Toleration, ...]:
+def _read_rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Toleration, ...]:
     """The tolerations that decide where a pod can run: sorted, so that equal shapes are equal. An unknown operator or effect tolerates nothing."""
     known = {
         Toleration(
@@ -410,10 +408,10 @@ def read_rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Tolera
     return tuple(sorted(known, key=lambda t: (t.key, t.operator, t.value, t.effect or "")))
 
 
-_EFFECTS: Final = frozenset(effect.value for effect in Effect)
+# ---- Claims
 
 
-def read_pod_claims(spec: TemplateSpec) -> tuple[ClaimReference, ...]:
+def _read_pod_claims(spec: TemplateSpec) -> tuple[ClaimReference, ...]:
     """The claims that the spec names, in its order.
 
     Raises:
@@ -456,6 +454,8 @@ def _used(spec: TemplateSpec) -> Iterator[tuple[str, str]]:
                 yield f"{field}[{i}].resources.claims[{j}]", claim.name
 
 
+# ---- RuntimeClasses
+
 API_VERSION: Final = "node.k8s.io/v1"
 KIND: Final = "RuntimeClass"
 
@@ -488,6 +488,6 @@ def read_runtime_class(wire: WireRuntimeClass) -> RuntimeClassRecord:
         intern(meta.name),
         overhead,
         tuple(sorted((scheduling.node_selector or {}).items())),
-        read_rule_tolerations(scheduling.tolerations or ()),
+        _read_rule_tolerations(scheduling.tolerations or ()),
     )
     return RuntimeClassRecord(content.name, version_of(meta.resource_version), content)

@@ -1,9 +1,4 @@
-"""The proposed configuration objects, and their YAML.
-
-A proposal as YAML with comments.
-
-The proposed objects, with the reason for each.
-"""
+"""The proposed configuration objects, with the reason for each, and their YAML with comments."""
 
 from __future__ import annotations
 
@@ -24,95 +19,9 @@ from queuectl.objects.configuration.groups import MOST_IN_GROUP, MOST_QUOTAS
 from queuectl.objects.proposal.labels import gpu_resources
 from queuectl.objects.proposal.pools import Levels, NodePool, find_pools, named, propose_levels
 
-_WIDTH: Final = 110
-_MAP: Final = "tag:yaml.org,2002:map"
-_SEQUENCE: Final = "tag:yaml.org,2002:seq"
-
-
-class _Row(dict[str, Any]):
-    """A mapping that is written in one line."""
-
-
-class _Words(list[Any]):
-    """A list that is written in one line."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes an object that occurs twice in full each time."""
-
-    def ignore_aliases(self, _: Any) -> bool:
-        return True
-
-
-_Dumper.add_representer(
-    _Row, lambda dumper, row: dumper.represent_mapping(_MAP, row, flow_style=True)
-)
-_Dumper.add_representer(
-    _Words, lambda dumper, words: dumper.represent_sequence(_SEQUENCE, words, flow_style=True)
-)
-
-
-def as_yaml(proposal: Proposal, source: str) -> str:
-    """The objects, each with its reasons before it. ``source``: where the nodes were read."""
-    head = "\n".join(_head(proposal, source))
-    return "---\n".join(
-        [f"{head}\n{_entry(proposal.entries[0])}", *map(_entry, proposal.entries[1:])]
-    )
-
-
-def _head(proposal: Proposal, source: str) -> Iterator[str]:
-    nodes = f"{counted(proposal.nodes, 'node')}, {proposal.gpus} with GPUs"
-    yield from _comment(f"Proposed by queuectl init for {source}: {nodes}.")
-    yield from _comment(
-        "Review the objects, then run queuectl apply --dry-run -f FILE, and queuectl apply -f FILE."
-    )
-    if proposal.left_out:
-        yield from _comment("Left out:")
-        for sentence in proposal.left_out:
-            yield from _comment(sentence, "- ")
-    yield ""
-
-
-def _entry(entry: ProposedObject) -> str:
-    comments = "".join(f"{line}\n" for reason in entry.reasons for line in _comment(reason))
-    body = yaml.dump(
-        _rows(entry.body), Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True
-    )
-    return comments + body
-
-
-def _comment(text: str, mark: str = "") -> Iterable[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=f"# {mark}",
-        subsequent_indent=f"# {' ' * len(mark)}",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _rows(node: Any) -> Any:
-    """The value with lists of plain values, and mappings of two or more plain values in lists, in one line each."""
-    if isinstance(node, dict):
-        return {key: _rows(part) for key, part in node.items()}
-    if isinstance(node, list):
-        if _are_plain(node):
-            return _Words(node)
-        return [_Row(each) if _is_row(each) else _rows(each) for each in node]
-    return node
-
-
-def _are_plain(nodes: Iterable[Any]) -> bool:
-    return not any(isinstance(value, (dict, list)) for value in nodes)
-
-
-def _is_row(node: Any) -> bool:
-    return isinstance(node, dict) and len(node) > 1 and _are_plain(node.values())
-
+# ---- Proposals
 
 Body = dict[str, Any]
-
 _VOLUMES: Final = "attachable-volumes-"
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 _GKE_SHARES: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
@@ -182,7 +91,7 @@ def _object(kind: str, name: str, spec: Body, namespace: str | None = None) -> B
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-# ---- topologies
+# ---- Topologies
 
 
 def _topologies(pools: Sequence[NodePool]) -> dict[str, tuple[Levels, list[NodePool]]]:
@@ -225,7 +134,7 @@ def _domains(numbers: Sequence[int]) -> str:
     return " and ".join(counted(number, "domain") for number in numbers)
 
 
-# ---- flavors
+# ---- Flavors
 
 
 def _flavor(pool: NodePool, topology: str) -> ProposedObject:
@@ -287,7 +196,7 @@ def _is_of_gpus(taint: Taint) -> bool:
     return vendor_of(taint.key) is not None or (taint.key, taint.value) == (_GPU_TAINT, "gpu")
 
 
-# ---- queues
+# ---- Queues
 
 
 def _covered(pools: Sequence[NodePool]) -> tuple[list[str], list[str]]:
@@ -372,3 +281,94 @@ def _unusable(nodes: Iterable[Node]) -> Iterator[str]:
         if _is_usable(node) and node.failed:
             devices = ", ".join(f"{node.failed[name]} {name}" for name in sorted(node.failed))
             yield f"{devices} of {node.name}: unhealthy for the device plugin"
+
+
+# ---- YAML with comments
+
+_WIDTH: Final = 110
+_MAP: Final = "tag:yaml.org,2002:map"
+_SEQUENCE: Final = "tag:yaml.org,2002:seq"
+
+
+class _Row(dict[str, Any]):
+    """A mapping that is written in one line."""
+
+
+class _Words(list[Any]):
+    """A list that is written in one line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes an object that occurs twice in full each time."""
+
+    def ignore_aliases(self, _: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    _Row, lambda dumper, row: dumper.represent_mapping(_MAP, row, flow_style=True)
+)
+
+
+_Dumper.add_representer(
+    _Words, lambda dumper, words: dumper.represent_sequence(_SEQUENCE, words, flow_style=True)
+)
+
+
+def as_yaml(proposal: Proposal, source: str) -> str:
+    """The objects, each with its reasons before it. ``source``: where the nodes were read."""
+    head = "\n".join(_head(proposal, source))
+    return "---\n".join(
+        [f"{head}\n{_entry(proposal.entries[0])}", *map(_entry, proposal.entries[1:])]
+    )
+
+
+def _head(proposal: Proposal, source: str) -> Iterator[str]:
+    nodes = f"{counted(proposal.nodes, 'node')}, {proposal.gpus} with GPUs"
+    yield from _comment(f"Proposed by queuectl init for {source}: {nodes}.")
+    yield from _comment(
+        "Review the objects, then run queuectl apply --dry-run -f FILE, and queuectl apply -f FILE."
+    )
+    if proposal.left_out:
+        yield from _comment("Left out:")
+        for sentence in proposal.left_out:
+            yield from _comment(sentence, "- ")
+    yield ""
+
+
+def _entry(entry: ProposedObject) -> str:
+    comments = "".join(f"{line}\n" for reason in entry.reasons for line in _comment(reason))
+    body = yaml.dump(
+        _rows(entry.body), Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True
+    )
+    return comments + body
+
+
+def _comment(text: str, mark: str = "") -> Iterable[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"# {mark}",
+        subsequent_indent=f"# {' ' * len(mark)}",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _rows(node: Any) -> Any:
+    """The value with lists of plain values, and mappings of two or more plain values in lists, in one line each."""
+    if isinstance(node, dict):
+        return {key: _rows(part) for key, part in node.items()}
+    if isinstance(node, list):
+        if _are_plain(node):
+            return _Words(node)
+        return [_Row(each) if _is_row(each) else _rows(each) for each in node]
+    return node
+
+
+def _are_plain(nodes: Iterable[Any]) -> bool:
+    return not any(isinstance(value, (dict, list)) for value in nodes)
+
+
+def _is_row(node: Any) -> bool:
+    return isinstance(node, dict) and len(node) > 1 and _are_plain(node.values())

@@ -1,13 +1,11 @@
-"""The nodes of a cluster in pools, and the levels of their Topologies.
+"""The nodes of a cluster in pools, one for each flavor, and the levels of their Topologies.
 
-The nodes of a cluster in pools, one for each flavor: by GPU model, by how the GPUs are divided, and nodes without GPUs.
+A pool is a GPU model in one division of its GPUs, or nodes without GPUs. It has labels that select its nodes and no other node that is
+counted. Nodes that no label distinguishes are in one pool.
 
-A pool has labels that select its nodes and no other node that is counted. Nodes that no label distinguishes are in one pool.
-
-The levels of a Topology for some nodes: labels that all nodes have, and whose domains are inside one another.
-
-The checks read the nodes alone. A label is no level if a node lacks it, if all nodes have one value, if each node has a value of its own,
-or if one of its domains has nodes in two domains of a coarser level. Of two labels with the same domains, one is kept.
+A level is a label that all nodes have, and domains of levels are inside one another. The checks read the nodes alone: a label is no
+level if a node lacks it, if all nodes have one value, if each node has a value of its own, or if one of its domains has nodes in two
+domains of a coarser level. Of two labels with the same domains, one is kept.
 """
 
 from __future__ import annotations
@@ -32,6 +30,8 @@ from queuectl.objects.proposal.labels import (
     has_hardware,
     place_rank,
 )
+
+# ---- Pools
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 _MOST_WITHOUT_GPUS: Final = 8  # pools
@@ -130,7 +130,7 @@ def _shares(node: Node, gpus: Iterable[str]) -> tuple[str, ...]:
     return (*ways, *(node.labels[key] for key in _SHARES if key in node.labels))
 
 
-# ---- labels that select exactly the nodes of a pool
+# ---- Labels that select exactly the nodes of a pool
 
 
 def _separated(uses: Mapping[_Use, list[Node]], nodes: Sequence[Node]) -> Iterator[NodePool]:
@@ -210,7 +210,7 @@ def _gpus(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(sorted({name for node in nodes for name in gpu_resources(node)}))
 
 
-# ---- nodes without GPUs
+# ---- Nodes without GPUs
 
 
 def _without_gpus(
@@ -251,7 +251,7 @@ def _of_all(nodes: Sequence[Node]) -> Labels:
 def _cpu_pools(key: str, families: Sequence[str], usable: Sequence[Node]) -> Iterator[NodePool]:
     for value in families:
         members = tuple(node for node in usable if _has(node, (key, value)))
-        name = "cpu" if len(families) == 1 else f"cpu-{as_name(value)}"
+        name = "cpu" if len(families) == 1 else f"cpu-{_as_name(value)}"
         yield NodePool(name, ((key, value),), members, ())
 
 
@@ -265,10 +265,10 @@ def named(nodes: Sequence[Node]) -> str:
     return first if len(nodes) == 1 else f"{counted(len(nodes), 'node')} ({first}, …)"
 
 
-# ---- names
+# ---- Names
 
 
-def as_name(text: str) -> str:
+def _as_name(text: str) -> str:
     """A value of a label as part of a name that Kubernetes accepts."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "unnamed"
 
@@ -286,11 +286,11 @@ def _with_names(pools: Iterable[NodePool]) -> list[NodePool]:
 
 def _further(pool: NodePool) -> list[str]:
     """The part of a name for the labels after the one of the model."""
-    return [as_name(value) for _, value in pool.labels[1:]]
+    return [_as_name(value) for _, value in pool.labels[1:]]
 
 
 def _model(pool: NodePool) -> str:
-    return _VENDOR_WORDS.sub("", as_name(pool.labels[0][1])) or as_name(pool.labels[0][1])
+    return _VENDOR_WORDS.sub("", _as_name(pool.labels[0][1])) or _as_name(pool.labels[0][1])
 
 
 def _unique(models: Iterable[tuple[str, NodePool]]) -> Iterator[NodePool]:
@@ -302,6 +302,8 @@ def _unique(models: Iterable[tuple[str, NodePool]]) -> Iterator[NodePool]:
         taken.add(name)
         yield replace(pool, name=name)
 
+
+# ---- Levels of a Topology
 
 _NAMED: Final = 3  # nodes in one sentence
 

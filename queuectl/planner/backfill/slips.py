@@ -262,9 +262,9 @@ class Slips:
         last = lapsed.request.pending.planned_start
         assert last is not None
         if lapsed.undecided or last.promised is None:
-            return ScheduledGang(uid, last, known=False)
+            return ScheduledGang(uid, last, is_current=False)
         self.causes[uid] = self._cause(lapsed.request, last, self.gangs)
-        return replace(self._slip(uid, replace(last, promised=None)), known=False)
+        return replace(self._slip(uid, replace(last, promised=None)), is_current=False)
 
     def _slip(self, uid: str, start: PlannedStart) -> ScheduledGang:
         cause = self.causes[uid]

@@ -389,7 +389,7 @@ def next_expected_end(snapshot: Snapshot, plan: Plan) -> float | None:
 
     The controller ends a gang at its limit, so limits do not count.
     """
-    last = max((each.start.at for each in plan.planned if each.known), default=None)
+    last = max((each.start.at for each in plan.planned if each.is_current), default=None)
     if last is None:
         return None
     ends = (

@@ -71,7 +71,7 @@ class PlanIndex:
     @cached_property
     def planned(self) -> tuple[ScheduledGang, ...]:
         """The starts that this plan gives to pending gangs. One without a time has that of an earlier plan, and takes no place."""
-        return tuple(p for p in self.plan.planned if p.known and p.uid in self.pending)
+        return tuple(p for p in self.plan.planned if p.is_current and p.uid in self.pending)
 
     @cached_property
     def started(self) -> frozenset[str]:

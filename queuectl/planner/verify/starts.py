@@ -52,7 +52,7 @@ def _promise(index: PlanIndex, planned: ScheduledGang) -> Iterator[PlanViolation
         yield broken("does not wait, or waits for its victims")
         return
     last, start = entry.planned_start, planned.start
-    if not planned.known:  # it keeps its latest time, or it loses it for a cause
+    if not planned.is_current:  # it keeps its latest time, or it loses it for a cause
         if last is None:
             yield broken("has no planned start to keep")
         elif planned.slip is None and start != last:

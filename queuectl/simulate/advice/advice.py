@@ -13,7 +13,7 @@ from queuectl.objects.documents import Document
 from queuectl.simulate.advice.blocks import Blocks, blocks_of
 from queuectl.simulate.advice.changes import Body, Change, Kind, changed_objects, combined
 from queuectl.simulate.advice.objectives import Evaluation, Floats, Objective, improvement
-from queuectl.simulate.results import PolicyOutcome
+from queuectl.simulate.outcomes import PolicyOutcome
 from queuectl.simulate.setting import Setting
 
 PERCENT: Final = 90
@@ -32,7 +32,7 @@ Run = Callable[[Setting, str], PolicyOutcome]
 class Interval:
     """A figure of the whole trace, and the interval of the resamples; None without jobs."""
 
-    value: float | None
+    figure: float | None
     low: float | None
     high: float | None
 
@@ -93,7 +93,7 @@ class Advice:
         """Changes with a higher score than the recommended one that can be worse than the present configuration."""
         best = self.recommended
         above = self.ranked[: self.ranked.index(best)] if best is not None else self.ranked
-        return [one for one in above if not one.lost and (one.score.value or 0.0) > 0]
+        return [one for one in above if not one.lost and (one.score.figure or 0.0) > 0]
 
 
 class Adviser:
@@ -123,9 +123,9 @@ class Adviser:
         self.setting = make(documents, _PRESENT)
         self._blocks = blocks_of(self.setting.jobs)
         self._drawn = self._blocks.resamples(seed)
-        found = run(self.setting, _PRESENT.name)
-        self._fit = frozenset(run.job.rank for run in found.runs)
-        self._present = self._evaluated(found)
+        outcome = run(self.setting, _PRESENT.name)
+        self._fit = frozenset(run.job.rank for run in outcome.runs)
+        self._present = self._evaluated(outcome)
         self._refused: list[tuple[str, str]] = []
 
     def advise(self, changes: Sequence[Change]) -> Advice:
@@ -134,7 +134,7 @@ class Adviser:
         best = _best_of_each_kind(_ordered(ranked))
         if len(best) > 1 and (found := self._ranked(combined(best))) is not None:
             ranked.append(found)
-        figures = {o: _interval(self._present.values(o)) for o in Objective}
+        figures = {o: _interval(self._present.figures(o)) for o in Objective}
         return Advice(self._weights, self._blocks, figures, _ordered(ranked), self._refused)
 
     def _ranked(self, change: Change) -> Ranked | None:
@@ -143,29 +143,29 @@ class Adviser:
             setting = self._make(documents, change)
             if _is_same(setting, self.setting):
                 return None  # the change states what the input means already
-            found = self._run(setting, change.name)
+            outcome = self._run(setting, change.name)
         except BadInput as error:
             self._refused.append((change.name, str(error)))
             return None
-        after, fit = self._evaluated(found), {run.job.rank for run in found.runs}
+        after, fit = self._evaluated(outcome), {run.job.rank for run in outcome.runs}
         return Ranked(
             change,
-            {o: _interval(after.values(o)) for o in Objective},
-            {o: _interval(after.values(o) - self._present.values(o)) for o in Objective},
+            {o: _interval(after.figures(o)) for o in Objective},
+            {o: _interval(after.figures(o) - self._present.figures(o)) for o in Objective},
             self._score(after),
             changed_objects(self._documents, documents),
             len(self._fit - fit),
             len(fit - self._fit),
         )
 
-    def _evaluated(self, found: PolicyOutcome) -> Evaluation:
-        return Evaluation(found, self._blocks, self._drawn, self._fit)
+    def _evaluated(self, outcome: PolicyOutcome) -> Evaluation:
+        return Evaluation(outcome, self._blocks, self._drawn, self._fit)
 
     def _score(self, after: Evaluation) -> Interval:
         total = np.zeros(len(self._drawn))
         for objective, weight in self._weights.items():
             better = improvement(
-                objective, self._present.values(objective), after.values(objective)
+                objective, self._present.figures(objective), after.figures(objective)
             )
             total += weight * np.where(np.isfinite(better), better, 0.0)
         return _interval(total)
@@ -178,18 +178,18 @@ def _is_same(changed: Setting, present: Setting) -> bool:
     return queues and changed.jobs == present.jobs
 
 
-def _interval(values: Floats) -> Interval:
-    """``values``: of the whole trace, then of each resample."""
-    known = values[1:][np.isfinite(values[1:])]
-    if not np.isfinite(values[0]) or not known.size:
+def _interval(figures: Floats) -> Interval:
+    """``figures``: of the whole trace, then of each resample."""
+    known = figures[1:][np.isfinite(figures[1:])]
+    if not np.isfinite(figures[0]) or not known.size:
         return Interval(None, None, None)
     low, high = np.percentile(known, _TAILS)
-    return Interval(float(values[0]), float(low), float(high))
+    return Interval(float(figures[0]), float(low), float(high))
 
 
 def _ordered(ranked: Sequence[Ranked]) -> list[Ranked]:
     """Changes under which all jobs still fit are first, then the score counts."""
-    return sorted(ranked, key=lambda one: (one.lost > 0, -(one.score.value or 0.0)))
+    return sorted(ranked, key=lambda one: (one.lost > 0, -(one.score.figure or 0.0)))
 
 
 def _best_of_each_kind(ranked: Sequence[Ranked]) -> list[Change]:

@@ -55,9 +55,9 @@ class Change:
     jobs: Callable[[Jobs], Jobs] = lambda jobs: jobs
     instruction: str = ""
 
-    def documents(self, given: Sequence[Document]) -> list[Document]:
+    def documents(self, before: Sequence[Document]) -> list[Document]:
         """The input after the change. Objects that do not change stay the same objects."""
-        return [self._changed(document) for document in given]
+        return [self._changed(document) for document in before]
 
     def _changed(self, document: Document) -> Document:
         if document.kind != "ClusterQueue":
@@ -66,10 +66,12 @@ class Change:
         self.queues(body)
         return document if body == document.body else replace(document, body=body)
 
-    def differs(self, given: Sequence[Document], jobs: Jobs) -> bool:
+    def differs(self, before: Sequence[Document], jobs: Jobs) -> bool:
         """Whether it changes anything."""
-        after = self.documents(given)
-        return any(a is not b for a, b in zip(after, given, strict=True)) or self.jobs(jobs) != jobs
+        after = self.documents(before)
+        return (
+            any(a is not b for a, b in zip(after, before, strict=True)) or self.jobs(jobs) != jobs
+        )
 
 
 def combined(changes: Sequence[Change]) -> Change:
@@ -79,10 +81,10 @@ def combined(changes: Sequence[Change]) -> Change:
         for change in changes:
             change.queues(body)
 
-    def jobs(given: Jobs) -> Jobs:
+    def jobs(requests: Jobs) -> Jobs:
         for change in changes:
-            given = change.jobs(given)
-        return given
+            requests = change.jobs(requests)
+        return requests
 
     return Change(
         tuple(kind for change in changes for kind in change.kinds),
@@ -93,7 +95,7 @@ def combined(changes: Sequence[Change]) -> Change:
     )
 
 
-def set_field(*path: str, value: object) -> Edit:
+def set_field(*path: str, to: object) -> Edit:
     """Sets a field of the spec."""
 
     def edit(body: Body) -> None:
@@ -101,16 +103,16 @@ def set_field(*path: str, value: object) -> Edit:
         for name in path[:-1]:
             below = at.get(name)
             at[name] = at = dict(below) if isinstance(below, dict) else {}
-        at[path[-1]] = value
+        at[path[-1]] = to
 
     return edit
 
 
-def only_if(wanted: Callable[[Body], bool], edit: Edit) -> Edit:
+def only_if(matches: Callable[[Body], bool], edit: Edit) -> Edit:
     """The edit, of the ClusterQueues that match."""
 
     def checked(body: Body) -> None:
-        if wanted(body):
+        if matches(body):
             edit(body)
 
     return checked
@@ -140,15 +142,15 @@ Split = dict[str, int]
 """ClusterQueue to GPUs."""
 
 
-def quota_splits(given: Sequence[Document], setting: Setting) -> Iterator[Change]:
+def quota_splits(documents: Sequence[Document], setting: Setting) -> Iterator[Change]:
     """The GPUs of each flavor by the GPU-seconds that the jobs of its queues request, in part or fully.
 
     Each queue keeps enough for its largest job that fits now.
     """
-    present = _present(given)
+    present = _present(documents)
     if not present:
         return
-    yield from _shared(given, present)
+    yield from _shared(documents, present)
     demand, largest = _demand(setting)
     unit = gcd(*(node.allocatable[GPU] for node in setting.fleet.nodes)) or 1
     for name, share in _SHARES.items():
@@ -162,15 +164,15 @@ def quota_splits(given: Sequence[Document], setting: Setting) -> Iterator[Change
             for queue, number in sorted(splits[flavor].items())
             if number != quotas[queue]
         )
-        more = _OTHER_RESOURCES if _covers_others(given) else ""
+        more = _OTHER_RESOURCES if _covers_others(documents) else ""
         yield Change((Kind.QUOTA,), f"quota {name}: {moved}", _edit(splits), instruction=more)
 
 
-def _shared(given: Sequence[Document], present: Mapping[str, Split]) -> Iterator[Change]:
+def _shared(documents: Sequence[Document], present: Mapping[str, Split]) -> Iterator[Change]:
     """The ClusterQueues of a flavor, none of which has a cohort, in one cohort."""
     free = {
         document.body["metadata"]["name"]
-        for document in given
+        for document in documents
         if document.kind == "ClusterQueue"
         and not any((document.body.get("spec") or {}).get(name) for name in _COHORT.values())
     }
@@ -182,24 +184,24 @@ def _shared(given: Sequence[Document], present: Mapping[str, Split]) -> Iterator
         def edit(body: dict[str, Any], queues: Sequence[str] = queues) -> None:
             if body["metadata"]["name"] in queues:
                 field = _COHORT.get(str(body.get("apiVersion")), "cohortName")
-                set_field(field, value=COHORT)(body)
-                set_field("preemption", "reclaimWithinCohort", value="Any")(body)
+                set_field(field, to=COHORT)(body)
+                set_field("preemption", "reclaimWithinCohort", to="Any")(body)
 
         name = f"one cohort of {' and '.join(queues)}, which reclaim their quota (flavor {flavor})"
         yield Change((Kind.QUOTA,), name, edit)
 
 
-def _present(given: Sequence[Document]) -> dict[str, Split]:
+def _present(documents: Sequence[Document]) -> dict[str, Split]:
     """By flavor, the nominal quotas of ClusterQueues that are whole numbers; flavors of several queues only."""
-    found: dict[str, Split] = defaultdict(dict)
-    for document in given:
+    by_flavor: dict[str, Split] = defaultdict(dict)
+    for document in documents:
         if document.kind != "ClusterQueue":
             continue
         for flavor, resource in _resources(document.body):
             amount = str(resource.get("nominalQuota"))
             if amount.isdecimal() and len(amount) < 19:
-                found[flavor][document.body["metadata"]["name"]] = int(amount)
-    return {flavor: quotas for flavor, quotas in found.items() if len(quotas) > 1}
+                by_flavor[flavor][document.body["metadata"]["name"]] = int(amount)
+    return {flavor: quotas for flavor, quotas in by_flavor.items() if len(quotas) > 1}
 
 
 def _resources(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -211,11 +213,11 @@ def _resources(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield str(flavor.get("name")), resource
 
 
-def _covers_others(given: Sequence[Document]) -> bool:
+def _covers_others(documents: Sequence[Document]) -> bool:
     """Whether ClusterQueues have quota of resources other than GPUs and pods."""
     return any(
         set(group.get("coveredResources") or ()) - {GPU, PODS}
-        for document in given
+        for document in documents
         if document.kind == "ClusterQueue"
         for group in (document.body.get("spec") or {}).get("resourceGroups") or ()
     )
@@ -242,25 +244,25 @@ def _split(
     """In whole nodes if all quotas are. ``node``: GPUs of a node."""
     total, unit = sum(quotas.values()), gcd(node, *quotas.values())
     unit = unit if unit == node else 1
-    asked = sum(demand.get(queue, 0.0) for queue in quotas)
-    if not asked:
+    requested = sum(demand.get(queue, 0.0) for queue in quotas)
+    if not requested:
         return quotas
-    wanted = {
-        queue: (1 - share) * now + share * total * demand.get(queue, 0.0) / asked
+    targets = {
+        queue: (1 - share) * now + share * total * demand.get(queue, 0.0) / requested
         for queue, now in quotas.items()
     }
     least = {
         queue: -(-min(largest.get(queue, 0), now) // unit) * unit for queue, now in quotas.items()
     }
-    found = {queue: max(least[queue], int(wanted[queue] // unit) * unit) for queue in quotas}
-    while (left := total - sum(found.values())) != 0:
+    split = {queue: max(least[queue], int(targets[queue] // unit) * unit) for queue in quotas}
+    while (left := total - sum(split.values())) != 0:
         step = unit if left > 0 else -unit
-        open_queues = [q for q in sorted(found) if step > 0 or found[q] > least[q]]
+        open_queues = [q for q in sorted(split) if step > 0 or split[q] > least[q]]
         if not open_queues:
             return quotas
-        queue = max(open_queues, key=lambda q: (wanted[q] - found[q]) * step)
-        found[queue] += step
-    return found
+        queue = max(open_queues, key=lambda q: (targets[q] - split[q]) * step)
+        split[queue] += step
+    return split
 
 
 def _edit(splits: Mapping[str, Split]) -> Any:
@@ -279,16 +281,16 @@ def _edit(splits: Mapping[str, Split]) -> Any:
 _ANNOTATION: Final = f"{PREFIX}{REQUIRED_TOPOLOGY}"
 
 
-def candidates(given: Sequence[Document], setting: Setting) -> list[Change]:
+def candidates(documents: Sequence[Document], setting: Setting) -> list[Change]:
     """All changes that differ from the input, in a fixed order."""
     every = [
-        *quota_splits(given, setting),
+        *quota_splits(documents, setting),
         *_strategies(),
         *_preemption(setting),
         *_topology(setting),
         *_idle_reclaim(setting),
     ]
-    return [change for change in every if change.differs(given, setting.jobs)]
+    return [change for change in every if change.differs(documents, setting.jobs)]
 
 
 def _strategies() -> Iterator[Change]:
@@ -296,22 +298,22 @@ def _strategies() -> Iterator[Change]:
         yield Change(
             (Kind.STRATEGY,),
             f"queueingStrategy {strategy}",
-            set_field("queueingStrategy", value=strategy.value),
+            set_field("queueingStrategy", to=strategy.value),
         )
 
 
 def _preemption(setting: Setting) -> Iterator[Change]:
-    def one(field: str, value: str) -> Change:
-        name = f"preemption.{field} {value}"
-        return Change((Kind.PREEMPTION,), name, set_field("preemption", field, value=value))
+    def change(field: str, mode: str) -> Change:
+        name = f"preemption.{field} {mode}"
+        return Change((Kind.PREEMPTION,), name, set_field("preemption", field, to=mode))
 
     priorities_differ = len(set(setting.priorities.values())) > 1
     if any(queue.cohort for queue in setting.config.cluster_queues.values()):
-        for value in ("Never", "LowerPriority", "Any") if priorities_differ else ("Never", "Any"):
-            yield one("reclaimWithinCohort", value)
+        for mode in ("Never", "LowerPriority", "Any") if priorities_differ else ("Never", "Any"):
+            yield change("reclaimWithinCohort", mode)
     if priorities_differ:
-        for value in ("Never", "LowerPriority"):
-            yield one("withinClusterQueue", value)
+        for mode in ("Never", "LowerPriority"):
+            yield change("withinClusterQueue", mode)
 
 
 def _topology(setting: Setting) -> Iterator[Change]:
@@ -356,7 +358,7 @@ def _idle_reclaim(setting: Setting) -> Iterator[Change]:
         def edit(body: dict[str, Any], mode: dict[str, object] = mode) -> None:
             policy = (body.get("spec") or {}).get("policy") or {}
             known = policy.get("idleReclaim") or {}
-            set_field("policy", "idleReclaim", value={**known, **mode})(body)
+            set_field("policy", "idleReclaim", to={**known, **mode})(body)
 
         yield Change((Kind.IDLE_RECLAIM,), f"idleReclaim {name}", only_if(_native, edit))
 

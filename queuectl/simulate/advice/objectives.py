@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from queuectl.domain.errors import BadInput
 from queuectl.simulate.advice.blocks import Blocks
-from queuectl.simulate.results import PolicyOutcome, series_between
+from queuectl.simulate.outcomes import PolicyOutcome, series_between
 from queuectl.simulate.simulation import Run
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -44,7 +44,7 @@ class Evaluation:
 
     def __init__(
         self,
-        found: PolicyOutcome,
+        outcome: PolicyOutcome,
         blocks: Blocks,
         drawn: Counts,
         counted: Container[int] | None = None,
@@ -52,22 +52,22 @@ class Evaluation:
         """Blocks, resamples and counted jobs are the same for all outcomes that are compared.
 
         Args:
-            found: the outcome.
+            outcome: the outcome.
             blocks: of the trace.
             drawn: (R, B): how often each block is in each resample.
             counted: ranks of the jobs whose waits, fairness and lost work count; None = all.
         """
-        self._found = found
+        self._outcome = outcome
         self._blocks = blocks
-        self._runs = [run for run in found.runs if counted is None or run.job.rank in counted]
+        self._runs = [run for run in outcome.runs if counted is None or run.job.rank in counted]
         self._finished = [run for run in self._runs if run.finished_at is not None]
-        self._values = {objective: self._made(objective, drawn) for objective in Objective}
+        self._figures = {objective: self._computed(objective, drawn) for objective in Objective}
 
-    def values(self, objective: Objective) -> Floats:
+    def figures(self, objective: Objective) -> Floats:
         """(R,): the figure in each resample; nan without jobs."""
-        return self._values[objective]
+        return self._figures[objective]
 
-    def _made(self, objective: Objective, drawn: Counts) -> Floats:
+    def _computed(self, objective: Objective, drawn: Counts) -> Floats:
         match objective:
             case Objective.MEAN_WAIT:
                 return self._mean_wait(self._finished, drawn)
@@ -94,25 +94,25 @@ class Evaluation:
         waits = np.array([run.waited for run in self._finished])
         order = np.argsort(waits, kind="stable")
         waits, at = waits[order], self._blocks.of(self._finished)[order]
-        found = np.full(len(drawn), np.nan)
+        figures = np.full(len(drawn), np.nan)
         for number, times in enumerate(drawn):
             ranks = np.cumsum(times[at])
             if ranks[-1]:
                 rank = max(1, -(-99 * int(ranks[-1]) // 100))
-                found[number] = waits[np.searchsorted(ranks, rank)]
-        return found
+                figures[number] = waits[np.searchsorted(ranks, rank)]
+        return figures
 
     def _allocation(self, drawn: Counts) -> Floats:
         """Of all GPUs until the last submission: after it, the cluster only becomes empty."""
-        blocks, samples = self._blocks, self._found.samples
+        blocks, samples = self._blocks, self._outcome.samples
         held = series_between(samples, lambda s: s.held, blocks.begin, blocks.end, blocks.number)
-        gpus = max(self._found.gpus, 1)
+        gpus = max(self._outcome.gpus, 1)
         return _ratio(_by(drawn, np.array(held)), gpus * drawn.sum(axis=1).astype(float))
 
     def _fairness(self, drawn: Counts) -> Floats:
         """Jain's index of the queues, as in the other figures."""
         shares = []
-        for queue in self._found.by_queue:
+        for queue in self._outcome.by_queue:
             runs = [run for run in self._finished if run.job.queue == queue]
             ran = _by(drawn, self._sums(runs, [run.ran for run in runs]))
             shares.append(_ratio(ran, _by(drawn, self._sums(runs, [r.completion for r in runs]))))
@@ -124,12 +124,12 @@ class Evaluation:
         squares = known.sum(axis=0) * (listed**2).sum(axis=0)
         return _ratio(listed.sum(axis=0) ** 2, squares)
 
-    def _sums(self, runs: Sequence[Run], values: Sequence[float]) -> Floats:
+    def _sums(self, runs: Sequence[Run], amounts: Sequence[float]) -> Floats:
         """(B,): by block."""
-        found: Floats = np.bincount(
-            self._blocks.of(runs), np.array(values, dtype=np.float64), self._blocks.number
+        sums: Floats = np.bincount(
+            self._blocks.of(runs), np.array(amounts, dtype=np.float64), self._blocks.number
         ).astype(np.float64)
-        return found
+        return sums
 
 
 def improvement(objective: Objective, before: Floats, after: Floats) -> Floats:
@@ -145,7 +145,7 @@ def read_objectives(texts: Sequence[str]) -> dict[Objective, float]:
     Raises:
         BadInput: a text is none.
     """
-    found: dict[Objective, float] = {}
+    weights: dict[Objective, float] = {}
     for text in texts or [Objective.MEAN_WAIT.value]:
         name, equals, number = text.partition("=")
         if name not in {objective.value for objective in Objective}:
@@ -156,18 +156,18 @@ def read_objectives(texts: Sequence[str]) -> dict[Objective, float]:
             weight = 0.0
         if not 0 < weight < float("inf"):
             raise BadInput(f"--objective {name}: the weight {number!r} is not greater than 0")
-        if Objective(name) in found:
+        if Objective(name) in weights:
             raise BadInput(f"--objective {name}: is given twice")
-        found[Objective(name)] = weight
-    total = sum(found.values())
-    return {objective: weight / total for objective, weight in found.items()}
+        weights[Objective(name)] = weight
+    total = sum(weights.values())
+    return {objective: weight / total for objective, weight in weights.items()}
 
 
 def _by(drawn: Counts, sums: Floats) -> Floats:
-    found: Floats = drawn @ sums
-    return found
+    weighted: Floats = drawn @ sums
+    return weighted
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    found: Floats = np.where(below != 0, above / np.where(below != 0, below, 1.0), np.nan)
-    return found
+    ratio: Floats = np.where(below != 0, above / np.where(below != 0, below, 1.0), np.nan)
+    return ratio

@@ -31,10 +31,10 @@ def ranking(advice: Advice) -> Table:
     columns = ("CHANGE", "SCORE", f"{PERCENT} % OF RESAMPLES", *(_title(o) for o in Objective))
     present = ("as configured", "", "", *(_value(o, advice.present[o]) for o in Objective))
     rows = [present]
-    for one in advice.ranked:
-        name = one.change.name + "".join(f" ({note})" for note in _notes(one))
-        figures = (_value(o, one.figures[o]) for o in Objective)
-        rows.append((name, _percent(one.score.value), _range(one.score, _percent), *figures))
+    for ranked in advice.ranked:
+        name = ranked.change.name + "".join(f" ({note})" for note in _notes(ranked))
+        figures = (_value(o, ranked.figures[o]) for o in Objective)
+        rows.append((name, _percent(ranked.score.figure), _range(ranked.score, _percent), *figures))
     return ("Changes", columns, rows)
 
 
@@ -57,7 +57,7 @@ def summary(advice: Advice) -> Iterator[str]:
         yield from _worse(advice, best)
     for one in advice.uncertain:
         yield (
-            f"Not certain: {one.change.name}: {_percent(one.score.value)} over the whole trace, "
+            f"Not certain: {one.change.name}: {_percent(one.score.figure)} over the whole trace, "
             f"but {_percent(one.score.low)} in the weakest resamples"
         )
     for name, reason in advice.refused:
@@ -72,10 +72,10 @@ def _worse(advice: Advice, best: Ranked) -> Iterator[str]:
 
 
 def _is_worse(objective: Objective, best: Ranked) -> bool:
-    found = best.differences[objective]
-    if found.low is None or found.high is None:
+    difference = best.differences[objective]
+    if difference.low is None or difference.high is None:
         return False
-    return found.high < 0 if objective.larger_is_better else found.low > 0
+    return difference.high < 0 if objective.larger_is_better else difference.low > 0
 
 
 def instructions(best: Ranked) -> str:
@@ -97,7 +97,7 @@ def document(advice: Advice) -> dict[str, Any]:
             "intervalPercent": PERCENT,
         },
         "present": _figures(advice.present),
-        "changes": [_record(one) for one in advice.ranked],
+        "changes": [_record(ranked) for ranked in advice.ranked],
         "recommended": best.change.name if best is not None else None,
         "notSimulated": [{"change": name, "reason": reason} for name, reason in advice.refused],
     }
@@ -111,11 +111,11 @@ def html(advice: Advice) -> str:
     return page("Advice", f"{lines}{apply}{html_table(ranking(advice))}{_scores(advice)}")
 
 
-def _notes(one: Ranked) -> Iterator[str]:
-    if one.lost:
-        yield f"{counted(one.lost, 'job')} would never fit"
-    if one.gained:
-        yield f"{counted(one.gained, 'job')} would fit that never fit now"
+def _notes(ranked: Ranked) -> Iterator[str]:
+    if ranked.lost:
+        yield f"{counted(ranked.lost, 'job')} would never fit"
+    if ranked.gained:
+        yield f"{counted(ranked.gained, 'job')} would fit that never fit now"
 
 
 _ROW: Final = 24  # pixels
@@ -141,26 +141,26 @@ def _scores(advice: Advice) -> str:
         parts.append(
             f'<text x="{at:.1f}" y="{height - 6}" text-anchor="middle">{_percent(edge)}</text>'
         )
-    for number, one in enumerate(advice.ranked):
-        parts += _score_row(one, number * _ROW + _ROW / 2, scale)
+    for number, ranked in enumerate(advice.ranked):
+        parts += _score_row(ranked, number * _ROW + _ROW / 2, scale)
     return "".join([*parts, "</svg>\n"])
 
 
-def _score_row(one: Ranked, y: float, scale: float) -> Iterator[str]:
-    name = one.change.name if len(one.change.name) <= 60 else one.change.name[:59] + "…"
+def _score_row(ranked: Ranked, y: float, scale: float) -> Iterator[str]:
+    name = ranked.change.name if len(ranked.change.name) <= 60 else ranked.change.name[:59] + "…"
     yield f'<text x="{_MIDDLE - _HALF - 10}" y="{y + 4}" text-anchor="end">{escape(name)}</text>'
-    score = one.score
-    if score.value is None or score.low is None or score.high is None:
+    score = ranked.score
+    if score.figure is None or score.low is None or score.high is None:
         return
-    color = "#15803d" if one.better else "#4b5563"
+    color = "#15803d" if ranked.better else "#4b5563"
     left, right = (_MIDDLE + edge * scale for edge in (score.low, score.high))
     yield f'<line stroke="{color}" x1="{left:.1f}" x2="{right:.1f}" y1="{y}" y2="{y}"/>'
-    yield f'<circle fill="{color}" cx="{_MIDDLE + score.value * scale:.1f}" cy="{y}" r="4"/>'
+    yield f'<circle fill="{color}" cx="{_MIDDLE + score.figure * scale:.1f}" cy="{y}" r="4"/>'
 
 
 def _effect(objective: Objective, advice: Advice, best: Ranked) -> str:
     title, form = _FORMS[objective]
-    before, after = advice.present[objective].value, best.figures[objective].value
+    before, after = advice.present[objective].figure, best.figures[objective].figure
     if before is None or after is None:
         return f"{title}: not known, because no such job finished"
     difference = _range(best.differences[objective], lambda v: ("+" if v >= 0 else "") + form(v))
@@ -171,39 +171,39 @@ def _title(objective: Objective) -> str:
     return objective.value.replace("-", " ").upper()
 
 
-def _value(objective: Objective, found: Interval) -> str:
-    return "-" if found.value is None else _FORMS[objective][1](found.value)
+def _value(objective: Objective, interval: Interval) -> str:
+    return "-" if interval.figure is None else _FORMS[objective][1](interval.figure)
 
 
-def _range(found: Interval, form: Callable[[float], str]) -> str:
-    if found.low is None or found.high is None:
+def _range(interval: Interval, form: Callable[[float], str]) -> str:
+    if interval.low is None or interval.high is None:
         return "-"
-    return f"{form(found.low)} to {form(found.high)}"
+    return f"{form(interval.low)} to {form(interval.high)}"
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.1f} %"
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:+.1f} %"
 
 
-def _record(one: Ranked) -> dict[str, Any]:
+def _record(ranked: Ranked) -> dict[str, Any]:
     return {
-        "change": one.change.name,
-        "kinds": [str(kind) for kind in one.change.kinds],
-        "score": _interval(one.score),
-        "better": one.better,
-        "neverFit": one.lost,
-        "fitOnlyThen": one.gained,
-        "figures": _figures(one.figures),
-        "differences": _figures(one.differences),
-        "objects": list(one.objects),
-        "instruction": one.change.instruction or None,
+        "change": ranked.change.name,
+        "kinds": [str(kind) for kind in ranked.change.kinds],
+        "score": _interval(ranked.score),
+        "better": ranked.better,
+        "neverFit": ranked.lost,
+        "fitOnlyThen": ranked.gained,
+        "figures": _figures(ranked.figures),
+        "differences": _figures(ranked.differences),
+        "objects": list(ranked.objects),
+        "instruction": ranked.change.instruction or None,
     }
 
 
-def _figures(found: Mapping[Objective, Interval]) -> dict[str, Any]:
-    return {str(objective): _interval(one) for objective, one in found.items()}
+def _figures(intervals: Mapping[Objective, Interval]) -> dict[str, Any]:
+    return {str(objective): _interval(interval) for objective, interval in intervals.items()}
 
 
-def _interval(found: Interval) -> dict[str, float | None]:
-    values = {"value": found.value, "low": found.low, "high": found.high}
+def _interval(interval: Interval) -> dict[str, float | None]:
+    values = {"value": interval.figure, "low": interval.low, "high": interval.high}
     return {name: None if value is None else round(value, 6) for name, value in values.items()}

@@ -1,8 +1,6 @@
-"""Faults of GPUs: the metrics of each vendor, and their PromQL.
+"""Faults of GPUs: the metrics of each vendor's exporter that show them, and their PromQL.
 
-The metrics of each vendor's exporter that show faults of GPUs.
-
-The PromQL of faults of GPUs: for each signal one query over the whole cluster, with a series for each GPU that has it.
+For each signal there is one query over the whole cluster, with a series for each GPU that has it.
 """
 
 from __future__ import annotations
@@ -15,6 +13,8 @@ from queuectl.domain.node_health import GpuClock, GpuFault, HealthSignal, NodeHe
 from queuectl.telemetry.signal.names import HONORED, RENAMED
 from queuectl.telemetry.signal.queries import duration
 from queuectl.telemetry.signal.trust import Trust
+
+# ---- Names
 
 _FAILED: Final = 20  # DCGM's result FAIL; 10 is a warning
 _NANOSECONDS: Final = 1e9
@@ -96,7 +96,7 @@ NVIDIA_HEALTH: Final = HealthNames(
     clock="DCGM_FI_DEV_SM_CLOCK",
     check="DCGM",
 )
-AMD_HEALTH: Final = HealthNames(
+_AMD_HEALTH: Final = HealthNames(
     node="hostname",
     gpu="gpu_id",
     metrics={
@@ -110,7 +110,7 @@ AMD_HEALTH: Final = HealthNames(
     check="AMD's exporter",
 )
 _UNCORRECTABLE: Final = 'type="uncorrectable"'
-INTEL_HEALTH: Final = HealthNames(
+_INTEL_HEALTH: Final = HealthNames(
     node="node",
     gpu="pci_bdf",
     metrics={
@@ -124,13 +124,14 @@ INTEL_HEALTH: Final = HealthNames(
 """XPU Manager 1, and the last metric version 2."""
 VENDORS_HEALTH: Final[Mapping[str, HealthNames]] = {
     "nvidia": NVIDIA_HEALTH,
-    "amd": AMD_HEALTH,
-    "intel": INTEL_HEALTH,
+    "amd": _AMD_HEALTH,
+    "intel": _INTEL_HEALTH,
 }
 
+# ---- Queries
 
 _THERMAL_WINDOW: Final = 300.0
-COVERED: Final = 0.8  # the part of the expected samples that a clock needs
+_COVERED: Final = 0.8  # the part of the expected samples that a clock needs
 _FRESH_SCRAPES: Final = 2.5  # two intervals, and the duration of a scrape
 
 
@@ -191,7 +192,7 @@ class HealthQueries:
         if not self.names.clock:
             return None
         samples = f"{self._series(self.names.clock)}[{duration(window)}]"
-        enough = f"count_over_time({samples}) >= {COVERED * window / self.scrape}"
+        enough = f"count_over_time({samples}) >= {_COVERED * window / self.scrape}"
         return f"avg_over_time({samples}) and {enough} and {self._fresh(self.names.clock)}"
 
     def clock(self, labels: Mapping[str, str], mhz: float) -> GpuClock | None:

@@ -92,7 +92,7 @@ class PolicyOutcome:
     never_fit: tuple[TraceJob, ...]
 
 
-def outcome(
+def outcome_of(
     policy: str, setting: Setting, runs: Sequence[Run], never_fit: Sequence[TraceJob], world: World
 ) -> PolicyOutcome:
     """The figures of a finished simulation. ``runs``: of all jobs that could start."""
@@ -129,7 +129,7 @@ def outcome(
 
 
 def _part(
-    samples: Sequence[Sample], value: Callable[[Sample], float], total: Figures
+    samples: Sequence[Sample], quantity: Callable[[Sample], float], total: Figures
 ) -> float | None:
     """A number of GPUs over the makespan, as a fraction of all GPU-seconds."""
     everything = total.gpus * total.makespan
@@ -137,7 +137,7 @@ def _part(
         return None
     end = total.begin + total.makespan
     sums = (
-        value(sample) * (min(after.time, end) - max(sample.time, total.begin))
+        quantity(sample) * (min(after.time, end) - max(sample.time, total.begin))
         for sample, after in pairwise(samples)
         if sample.time < end and after.time > total.begin
     )
@@ -182,8 +182,8 @@ def _by_size(runs: Iterable[Run]) -> dict[int, Waits]:
     return {size: _waits(classes[size]) for size in sorted(classes)}
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean(numbers: Sequence[float]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def nearest_rank(ordered: Sequence[float], percent: int) -> float | None:
@@ -204,36 +204,36 @@ def _jain(shares: Sequence[float]) -> float | None:
     return sum(shares) ** 2 / squares if squares else None
 
 
-def warnings(found: PolicyOutcome, trace: str) -> Iterator[str]:
+def warnings(outcome: PolicyOutcome, trace: str) -> Iterator[str]:
     """A line for each kind of job that never fits, and one for those that had not ended. ``trace``: name of its file."""
     kinds: dict[tuple[LocalQueueKey, int, int, str], list[int]] = {}
-    for job in found.never_fit:
+    for job in outcome.never_fit:
         kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level)
         kinds.setdefault(kind, []).append(job.line)
     for ((namespace, name), pods, gpus, level), lines in kinds.items():
-        asked = f"{counted(pods, 'pod')} × {gpus} {GPU}" + (f" in one {level}" if level else "")
-        what = f"{asked} never fit in LocalQueue {namespace}/{name}"
+        request = f"{counted(pods, 'pod')} × {gpus} {GPU}" + (f" in one {level}" if level else "")
+        what = f"{request} never fit in LocalQueue {namespace}/{name}"
         yield f"{trace}: line {min(lines)}: {what}: {counted(len(lines), 'job')}"
-    if left := [run.job.line for run in found.runs if run.finished_at is None]:
+    if left := [run.job.line for run in outcome.runs if run.finished_at is None]:
         what = f"{counted(len(left), 'job')} did not start in the year after the last event"
         yield f"{trace}: line {min(left)}: {what}"
 
 
 def series(
-    samples: Sequence[Sample], value: Callable[[Sample], float], points: int
+    samples: Sequence[Sample], quantity: Callable[[Sample], float], points: int
 ) -> list[tuple[float, float]]:
     """Averages of a quantity over equal intervals: (end of the interval in seconds, average)."""
     if len(samples) < 2 or samples[-1].time <= samples[0].time:
         return []
     begin, end = samples[0].time, samples[-1].time
     step = (end - begin) / points
-    averages = series_between(samples, value, begin, end, points)
+    averages = series_between(samples, quantity, begin, end, points)
     return [(begin + (i + 1) * step, average) for i, average in enumerate(averages)]
 
 
 def series_between(
     samples: Sequence[Sample],
-    value: Callable[[Sample], float],
+    quantity: Callable[[Sample], float],
     begin: float,
     end: float,
     points: int,
@@ -248,6 +248,6 @@ def series_between(
             until = last if index == points - 1 else min(last, begin + (index + 1) * step)
             if until <= at:  # rounding: the next interval begins here
                 index, until = index + 1, min(last, begin + (index + 2) * step)
-            sums[min(index, points - 1)] += value(sample) * (until - at)
+            sums[min(index, points - 1)] += quantity(sample) * (until - at)
             at = until
     return [total / step for total in sums]
