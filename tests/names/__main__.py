@@ -1,16 +1,14 @@
 """Checks the names of the code: ``python -m tests.names``.
 
 A public name, a parameter, and a local value that lives longer than ``LINES`` lines state a meaning: a word of ``EMPTY`` fits any
-value. The spelling is American. It prints a line for each such name, and exits with 1 if there are any outside ``OPEN``, or none in a package of it.
+value. The spelling is American. It prints a line for each such name, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +28,6 @@ BRITISH: Final = re.compile(
     r"(?:cancell|labell|modell|signall)(?:ed|ing|er)|fulfil(?!l)|behaviour|colour|favour|honour|neighbour"
     r"|judgement|centre|licence|grey|(?:organ|normal|serial|minim|maxim|optim|summar|anonym|initial)is(?:e|ing|ation)"
 )
-OPEN: Final = frozenset(
-    {"planner/cache", "planner/cycle", "planner/plan_cycle", "planner/preempt", "planner/verify"}
-)
-"""Packages and modules that are not checked yet. The list only shrinks."""
 API: Final = frozenset(
     {"View", "ReportView", "BaseModel", "Struct", "Wire", "Strict", "ObjectHead", "DescriptionPart"}
 )
@@ -180,29 +174,12 @@ def _is_wrong(word: str) -> bool:
     return word in EMPTY or BRITISH.search(word) is not None
 
 
-def package(path: str) -> str:
-    """The entry of ``OPEN`` that a module belongs to; otherwise its package."""
-    parts = path.removesuffix(".py").split("/")
-    prefixes = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((prefix for prefix in prefixes if prefix in OPEN), parts[0])
-
-
 def main() -> int:
     """Check everything."""
-    parser = argparse.ArgumentParser(prog="python -m tests.names")
-    parser.add_argument("--count", action="store_true", help="print the numbers of all packages")
-    arguments = parser.parse_args()
-    everything = [finding for path in sorted(ROOT.rglob("*.py")) for finding in findings(path)]
-    counts = Counter(package(finding.path) for finding in everything)
-    if arguments.count:
-        print("\n".join(f"{count:6} {name}" for name, count in counts.most_common()))
-    closed = [finding for finding in everything if package(finding.path) not in OPEN]
-    print("\n".join(map(str, closed)), end="\n" * bool(closed))
-    clean = sorted(OPEN - counts.keys())
-    if clean:
-        print(f"tests/names: remove from OPEN, because they are clean: {', '.join(clean)}")
-    print(f"names: {len(closed)} findings", file=sys.stderr)
-    return int(bool(closed or clean))
+    names = [finding for path in sorted(ROOT.rglob("*.py")) for finding in findings(path)]
+    print("\n".join(map(str, names)), end="\n" * bool(names))
+    print(f"names: {len(names)} findings", file=sys.stderr)
+    return int(bool(names))
 
 
 if __name__ == "__main__":

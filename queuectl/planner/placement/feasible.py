@@ -6,7 +6,7 @@ neither.
 
 The model also places gangs together, in the cycle and as the final check of each plan. A solution of the aggregated model is
 packed node by node; a node class that does not pack gets exact rows (:mod:`queuectl.planner.model.patterns`) and the model is
-solved again. So the answer is never wrong: SOLVED means placed on real amounts, REFUTED means that no placement exists.
+solved again. The answer is therefore never wrong: SOLVED means placed on real amounts, REFUTED means that no placement exists.
 """
 
 from __future__ import annotations
