@@ -220,13 +220,19 @@ def of_the_ledger(does: str) -> bool:
     return does.startswith("COMMIT after") and "usage_" not in does.replace("usage_marks (", "")
 
 
-@pytest.mark.parametrize("fault", [LOST, LATE], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    # Each takes up to twenty seconds of processor time.
+    [LOST, pytest.param(LATE, marks=pytest.mark.faults)],
+    ids=lambda fault: fault.name,
+)
 @pytest.mark.parametrize(
     ("tell", "kind"),
     [
         (through_the_database, "Job"),  # it knows no kinds
         (through_the_api, "Job"),
-        (through_the_api, "PyTorchJob"),
+        # Its objects differ, and the requests are the same.
+        pytest.param(through_the_api, "PyTorchJob", marks=pytest.mark.faults),
     ],
 )
 @pytest.mark.timeout(600)

@@ -35,6 +35,8 @@ HAVE: Final = {
     Extra.DEMO: {Extra.PLANNER, Extra.SERVER, Extra.DEMO},
 }
 """For each installation the extras that it includes."""
+IN_TEST_FAST: Final = {None, Extra.SERVER}
+"""`make test-operations` makes the others: each environment compiles the packages that it imports, which takes several seconds."""
 
 
 def uv(*arguments: str | Path) -> str:
@@ -95,7 +97,14 @@ def sdist(distributions: Path) -> Path:
     return built
 
 
-@pytest.fixture(scope="module", params=HAVE, ids=lambda extra: extra or "base")
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(extra, marks=() if extra in IN_TEST_FAST else pytest.mark.operations)
+        for extra in HAVE
+    ],
+    ids=lambda extra: extra or "base",
+)
 def installed(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Installation:
