@@ -44,6 +44,7 @@ from queuectl.planner.explain.mig import carried_out
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
 from tests.planner.relaxed import starts
+from tests.support.examples import examples
 
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
@@ -433,7 +434,7 @@ def fewest(snapshot: Snapshot, uid: str) -> int | None:
     return None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(fleets())
 def test_no_trial_of_all_reconfigurations_finds_fewer_nodes(snapshot: Snapshot) -> None:
     answer = found(snapshot)
@@ -449,7 +450,7 @@ def test_no_trial_of_all_reconfigurations_finds_fewer_nodes(snapshot: Snapshot) 
             assert fewest(snapshot, uid) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(fleets(items=2))
 def test_a_gang_of_several_profiles_starts_on_the_nodes_that_are_found(snapshot: Snapshot) -> None:
     answer = found(snapshot)
