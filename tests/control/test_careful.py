@@ -115,6 +115,7 @@ async def test_a_child_shows_the_gang_whose_expression_ends_it(world: World) -> 
     assert end.how == "SIGSEGV"
 
 
+@pytest.mark.faults
 async def test_a_careful_start_sets_the_unit_aside_and_another_gang_starts(world: World) -> None:
     run_child = world.child("gang", "crash")
     async with running(world.url, world.cluster, QUICK, run_child) as supervisor:

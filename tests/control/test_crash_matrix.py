@@ -7,7 +7,6 @@ controller is killed at each step, in a few runs with many deaths each, and the 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ import pytest
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.objects.kinds import KINDS, JobKinds
-from tests.control.kills import KillPoint, KillSchedule, Point
+from tests.control.kills import EVERY_KILL, KillPoint, KillSchedule, Point
 from tests.control.rig import Rig, gang, live, rig
 from tests.doubles.cluster import Moment
 from tests.doubles.known import KNOWN
@@ -31,7 +30,7 @@ ENDLESS = ("RayCluster",)
 """Kinds that run until they are deleted."""
 BOTH, ONE = tuple(Moment), (Moment.AFTER,)
 """The sides of a step on which the controller dies."""
-PERIODS = (1, 3) if os.environ.get("EVERY_KILL") else (1,)
+PERIODS = (1, 3) if EVERY_KILL else (1,)
 """The controller dies at every n-th step. `make test-faults` has longer runs between the deaths, too."""
 ROUNDS = 3
 """Runs for the points that no schedule met, at most. A controller that dies skips steps, such as a report of a state that has passed."""

@@ -35,8 +35,6 @@ HAVE: Final = {
     Extra.DEMO: {Extra.PLANNER, Extra.SERVER, Extra.DEMO},
 }
 """For each installation the extras that it includes."""
-IN_TEST_FAST: Final = {None, Extra.SERVER}
-"""`make test-operations` makes the others: each environment compiles the packages that it imports, which takes several seconds."""
 
 
 def uv(*arguments: str | Path) -> str:
@@ -100,7 +98,8 @@ def sdist(distributions: Path) -> Path:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(extra, marks=() if extra in IN_TEST_FAST else pytest.mark.operations)
+        # An environment compiles the packages that it imports, which takes several seconds.
+        pytest.param(extra, marks=pytest.mark.operations if extra else ())
         for extra in HAVE
     ],
     ids=lambda extra: extra or "base",
