@@ -69,8 +69,8 @@ test-system: controlplane ## on a real control plane, with a real Prometheus
 	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
-test-operations: controlplane ## installation, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
-	$(RUN)/python -m pytest $(or $(TESTS),tests/operations) -m operations $(PYTEST_ARGS)
+test-operations: controlplane ## installation, the wheel with each extra, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
+	$(RUN)/python -m pytest $(or $(TESTS),tests/operations tests/packaging) -m operations $(PYTEST_ARGS)
 
 test-browser: controlplane ## the dashboard in a real Chromium, also on a real control plane; three minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/web tests/oidc tests/system) -m browser \

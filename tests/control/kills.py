@@ -6,6 +6,7 @@ runs can be compared. A commit of several workloads has several names.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from queuectl.domain.commands import Answer
 from queuectl.domain.ledger import EntryChange
 from tests.doubles.cluster import Moment
 
+EVERY_KILL: Final = bool(os.environ.get("EVERY_KILL"))
+"""Whether tests take all moments of faults: `make test-faults`."""
 Point = tuple[str, int, Moment]
 """A side of a step: its name, the number of equal steps that were done before, and before or after it."""
 ACCOUNT: Final = "account"

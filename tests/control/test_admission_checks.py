@@ -281,6 +281,7 @@ async def test_a_check_for_other_flavors_is_not_needed(database_url: str) -> Non
         await world.until_state(uid, State.RUNNING)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_never_starts_a_gang_before_its_checks(

@@ -9,6 +9,7 @@ import pytest
 from queuectl.domain.gates import ENDLESS
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_arrays import array, finish, indexes
 from tests.control.work import ANY_WORK, Work, kind_parameter
@@ -34,7 +35,7 @@ def fail(world: Rig, uid: str) -> None:
         world.cluster.fail_pod(one.name, job.namespace)
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_job_starts_after_the_one_that_it_depends_on_succeeded(
     database_url: str, kind: str
 ) -> None:

@@ -22,12 +22,12 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.planner.cache import PlannerCache
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_crash_matrix import survives
 from tests.control.test_lifecycle import document_of, rules
 from tests.support.postgres import TestPostgres
 
-KINDS = ("Job", "PyTorchJob")
 QUEUE = "queuectl.dev/queue-name"
 
 
@@ -134,7 +134,7 @@ async def test_a_priority_that_expired_without_a_leader_is_reset_by_the_next_lea
 # -- preemption
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_gang_preempted_by_hand_makes_room_for_the_head_of_the_queue(
     database_url: str, kind: str
 ) -> None:
@@ -298,7 +298,7 @@ async def test_a_drain_evicts_what_its_preview_shows(database_url: str, queue: D
         assert await previewer(world).drain_cost(other) == DrainCost(0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_pending_gang_is_moved_to_a_queue_with_quota_and_starts(
     database_url: str, kind: str
 ) -> None:
@@ -466,6 +466,7 @@ async def story(world: Rig) -> None:
     await world.at_rest()
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_of_it_changes_no_outcome(postgres: TestPostgres) -> None:
     await survives(postgres, story)

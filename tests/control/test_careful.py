@@ -68,8 +68,14 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
     ("boundary", "error", "how", "at"),
     [
         ("object", "crash", "SIGSEGV", Boundary.OBJECT),
-        ("record", "fill", "out of memory", Boundary.RECORD),
-        ("object", "hang", f"no progress for {SILENCE:g} s", Boundary.OBJECT),
+        # A child takes five seconds of processor time.
+        pytest.param(
+            *("record", "fill", "out of memory", Boundary.RECORD), marks=pytest.mark.faults
+        ),
+        pytest.param(
+            *("object", "hang", f"no progress for {SILENCE:g} s", Boundary.OBJECT),
+            marks=pytest.mark.faults,
+        ),
     ],
 )
 async def test_a_child_shows_the_unit_that_ends_it(
@@ -85,6 +91,7 @@ async def test_a_child_shows_the_unit_that_ends_it(
     assert end.suspect.how == f"ended the process: {how}"
 
 
+@pytest.mark.faults
 async def test_a_child_shows_the_gang_whose_expression_ends_it(world: World) -> None:
     server = world.cluster.server
     server.create("deviceclasses", device_class())
@@ -108,6 +115,7 @@ async def test_a_child_shows_the_gang_whose_expression_ends_it(world: World) -> 
     assert end.how == "SIGSEGV"
 
 
+@pytest.mark.faults
 async def test_a_careful_start_sets_the_unit_aside_and_another_gang_starts(world: World) -> None:
     run_child = world.child("gang", "crash")
     async with running(world.url, world.cluster, QUICK, run_child) as supervisor:

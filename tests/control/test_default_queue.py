@@ -12,6 +12,7 @@ from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.records import NamespaceRecord
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 from queuectl.state.defaults import mislabeled
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, rig
 
 YES = ((DEFAULT_QUEUE_LABEL, "true"),)
@@ -46,7 +47,7 @@ def unlabeled_gang(kind: str, name: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_job_without_a_queue_is_queued_in_the_default_one(
     database_url: str, kind: str
 ) -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_lifecycle import until_reason
 
-KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+KINDS = pytest.mark.parametrize("kind", ALIKE)
 
 
 @KINDS

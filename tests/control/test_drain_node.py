@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from queuectl.domain.ledger import Purpose, State
+from tests.control.alike import ALIKE
 from tests.control.rig import gang, live, rig
 from tests.control.test_refused_writes import purpose
 from tests.doubles.cluster import Written
 
-KINDS = ("Job", "PyTorchJob")
 
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 @pytest.mark.parametrize("slowly", [False, True])
 async def test_pods_of_a_drained_node_are_placed_on_other_nodes(
     database_url: str, kind: str, slowly: bool

@@ -13,13 +13,14 @@ from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import Code
+from tests.control.alike import first_alone
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_crash_matrix import ENDLESS, survives
 from tests.control.test_lifecycle import rules
 from tests.support.elastic import GROWING, elastic_of
 from tests.support.postgres import TestPostgres
 
-KINDS = pytest.mark.parametrize("kind", GROWING)
+KINDS = pytest.mark.parametrize("kind", first_alone(GROWING))
 
 
 def elastic(kind: str, least: int, most: int) -> Document:
@@ -69,7 +70,7 @@ def notice(world: Rig, uid: str) -> str:
     return pod.preempt_requested
 
 
-@pytest.mark.parametrize("kind", ["Job", *GROWING])
+@pytest.mark.parametrize("kind", ["Job", *first_alone(GROWING)])
 async def test_a_rank_has_a_notice_of_its_own_and_leaves_when_its_pod_is_ready(
     database_url: str, kind: str
 ) -> None:
@@ -195,7 +196,11 @@ async def nothing() -> None:
     ("kind", "stop"),
     [
         *(("Job", stop) for stop in (held, requeued, drained, preempted, suspended)),
-        *((kind, held) for kind in GROWING),
+        # `make test-kinds` runs the kinds after the first.
+        *(
+            pytest.param(kind, held, marks=pytest.mark.kinds if number else ())
+            for number, kind in enumerate(GROWING)
+        ),
     ],
 )
 async def test_a_job_is_resumed_for_its_gang_only_while_the_release_of_an_added_pod_has_no_answer(
@@ -244,14 +249,8 @@ def resumes(patch: Document) -> bool:
     return any(one.get("suspend") is False for one in (spec, spec.get("runPolicy", {})))
 
 
-# `make test-faults` runs the kinds after the first: their objects differ, and the steps are the same.
-@pytest.mark.parametrize(
-    "kind",
-    [
-        next(iter(GROWING)),
-        *(pytest.param(kind, marks=pytest.mark.faults) for kind in list(GROWING)[1:]),
-    ],
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", GROWING)
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome(
     postgres: TestPostgres, kind: str

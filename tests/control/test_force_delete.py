@@ -14,13 +14,12 @@ from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.records import Deleted, NodeRecord, Upserted
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from tests.control.alike import ALIKE
 from tests.control.rig import gang, live, rig
 from tests.doubles.cluster import FakeCluster
 
-KINDS = ("Job", "PyTorchJob")
 
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_only_pods_of_an_evicted_gang_on_a_dead_node_are_deleted(
     database_url: str, kind: str
 ) -> None:

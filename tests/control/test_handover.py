@@ -17,10 +17,10 @@ from queuectl.domain.records import Delta
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import MetricsRecorder
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, rig
 from tests.doubles.apiserver import Watcher
 
-KINDS = ("Job", "PyTorchJob")
 GATED = {"queuectl.dev/admission-gated-by": "example.com/go"}
 NO_GATES = {"metadata": {"annotations": {"queuectl.dev/admission-gated-by": None}}}
 
@@ -85,7 +85,7 @@ async def standby_of(world: Rig) -> AsyncIterator[Standby]:
         await standby.stop()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 @pytest.mark.parametrize("outage", [False, True])
 async def test_what_a_silent_watch_did_not_show_is_neither_deleted_nor_stopped(
     database_url: str, kind: str, outage: bool

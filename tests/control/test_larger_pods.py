@@ -11,10 +11,11 @@ from queuectl.domain.commands import Action
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import CPU
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_lifecycle import starts_within, until_reason
 
-KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+KINDS = pytest.mark.parametrize("kind", ALIKE)
 
 
 def sidecar(pod: Any, cpu: str = "100m") -> None:

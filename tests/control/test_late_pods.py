@@ -7,6 +7,7 @@ import pytest
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import QUICK, gang, live, rig
 from tests.doubles.apiserver import Document
 from tests.doubles.cluster import FakeCluster
@@ -28,7 +29,7 @@ def slow(cluster: FakeCluster, kind: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cluster.controllers, name, late)
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_gang_starts_although_pods_of_an_earlier_start_are_created_late(
     database_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ async def story(world: Rig) -> None:
     await world.at_rest()
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome_for_groups_of_a_set(
     postgres: TestPostgres,

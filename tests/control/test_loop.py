@@ -14,13 +14,14 @@ from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.support.postgres import TestPostgres
 
 KINDS = ("Job", "PyTorchJob")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_gang_starts_with_all_pods_runs_and_ends(database_url: str, kind: str) -> None:
     async with rig(database_url, 4) as world:
         uid = world.cluster.submit(gang(kind, "train", 3))
@@ -33,7 +34,7 @@ async def test_a_gang_starts_with_all_pods_runs_and_ends(database_url: str, kind
         await world.at_rest()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_admission_costs_one_write_and_one_per_pod(database_url: str, kind: str) -> None:
     async with rig(database_url, 4) as world:
         uid = world.cluster.submit(gang(kind, "train", 4))
@@ -44,7 +45,7 @@ async def test_admission_costs_one_write_and_one_per_pod(database_url: str, kind
         assert written == {kind: 1, "Pod": 4}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_preempted_gang_ends_with_all_pods_keeps_its_position_and_runs_again(
     database_url: str, kind: str
 ) -> None:
@@ -237,7 +238,7 @@ async def test_a_lost_node_moves_only_its_pods(database_url: str) -> None:
         assert entry.attempt == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_gang_that_is_still_starting_moves_its_pods_off_a_lost_node(
     database_url: str, kind: str
 ) -> None:
@@ -289,7 +290,7 @@ async def test_a_lost_node_is_replaced_by_preemption_while_the_other_pods_run_on
         assert len(waits.preempted_at) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_deleted_job_is_forgotten_and_its_nodes_are_free(
     database_url: str, kind: str
 ) -> None:
@@ -312,7 +313,7 @@ async def test_a_burst_is_admitted_together(database_url: str) -> None:
         await world.at_rest()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_after_a_loss_of_the_database_running_gangs_run_on_and_count(
     postgres: TestPostgres, kind: str
 ) -> None:

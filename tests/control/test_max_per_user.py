@@ -10,6 +10,7 @@ from queuectl.demo.scenario import Document
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_lifecycle import rules, until_reason
 from tests.doubles.admission import born
@@ -37,7 +38,7 @@ def asked_by(user: str, kind: str, name: str) -> Document:
     return document
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_gang_waits_for_gangs_of_its_own_user_and_those_of_others_start(
     database_url: str, kind: str
 ) -> None:

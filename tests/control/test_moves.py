@@ -170,6 +170,7 @@ async def test_the_spent_budget_is_known_after_a_restart(database_url: str) -> N
         await world.until_state(again, State.RUNNING)
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_of_a_migration_changes_no_outcome(postgres: TestPostgres) -> None:
     await survives(postgres, story, defragmenting)

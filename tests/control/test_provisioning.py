@@ -641,8 +641,8 @@ def empty(url: str) -> AbstractAsyncContextManager[Rig]:
     return rig(url, 0)
 
 
-# A PyTorchJob has the steps of a Job, and a second template. `make test-faults` runs the Job.
-@pytest.mark.parametrize("kind", [pytest.param("Job", marks=pytest.mark.faults), "PyTorchJob"])
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_asks_for_no_node_twice(postgres: TestPostgres, kind: str) -> None:
     async def story(world: Rig) -> None:

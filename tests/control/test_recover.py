@@ -22,6 +22,7 @@ from queuectl.objects.keys import (
     STATUS_ANNOTATION,
 )
 from queuectl.objects.kinds import KINDS
+from tests.control.alike import ALIKE
 from tests.control.process import running, until
 from tests.control.rig import Rig, gang, live, rig
 from tests.support.postgres import TestPostgres
@@ -108,7 +109,7 @@ def forge(world: Rig, kind: str, name: str) -> str:
     return world.cluster.submit(document)
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_annotations_of_a_tenant_neither_admit_nor_release_nor_set_a_priority(
     database_url: str, postgres: TestPostgres, kind: str
 ) -> None:
@@ -146,7 +147,7 @@ async def test_annotations_of_a_tenant_neither_admit_nor_release_nor_set_a_prior
     await postgres.drop(name)
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_lost_database_loses_no_gang_and_starts_none_twice(
     database_url: str, postgres: TestPostgres, kind: str
 ) -> None:

@@ -17,6 +17,7 @@ from queuectl.domain.errors import WriteConflict
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, Purpose, State
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_arrays import array
 from tests.control.test_elastic import elastic
@@ -24,7 +25,6 @@ from tests.control.test_lifecycle import rules, until_reason
 from tests.control.work import Work
 from tests.doubles.cluster import Moment, Written
 
-KINDS = ("Job", "PyTorchJob")
 CODES = (400, 403, 404, 409, 413, 422)
 
 
@@ -83,7 +83,7 @@ def refused_now(world: Rig, write: Purpose) -> float:
     return world.metrics.registry.get_sample_value("queuectl_refused_writes", labels) or 0.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_refused_start_frees_its_slots_and_reports_the_reason(
     database_url: str, kind: str
 ) -> None:
@@ -105,7 +105,7 @@ async def test_a_refused_start_frees_its_slots_and_reports_the_reason(
         await world.at_rest()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_start_is_sent_without_the_status_if_the_annotations_are_full(
     database_url: str, kind: str
 ) -> None:
@@ -120,7 +120,7 @@ async def test_a_start_is_sent_without_the_status_if_the_annotations_are_full(
         await world.until_state(uid, State.HELD)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_gang_that_cannot_be_stopped_still_counts_and_others_are_placed_elsewhere(
     database_url: str, kind: str
 ) -> None:
@@ -168,7 +168,7 @@ async def test_a_gang_whose_victim_cannot_be_stopped_gets_another_victim(databas
         assert live(world.cluster.pods_of(other)) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_pods_that_cannot_be_placed_fail_the_start(database_url: str, kind: str) -> None:
     async with rig(database_url, 2 * len(CODES)) as world:
         world.settings = world.settings.model_copy(update={"unschedulable_seconds": 0.2})
@@ -198,7 +198,7 @@ async def test_a_replacement_that_cannot_be_placed_is_reported(database_url: str
         await world.until(lambda: len(live(world.cluster.pods_of(uid))) == 2, "whole again")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_nothing_is_freed_while_an_answer_is_unknown(database_url: str, kind: str) -> None:
     async with rig(database_url, 2) as world:
         refuse(world, *Purpose, None)

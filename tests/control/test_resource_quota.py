@@ -6,6 +6,7 @@ import pytest
 
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import gang, live, rig
 from tests.control.test_lifecycle import document_of, until_reason
 
@@ -15,7 +16,7 @@ QUOTA = {
 }
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_gang_is_pending_until_its_namespace_has_quota(
     database_url: str, kind: str
 ) -> None:

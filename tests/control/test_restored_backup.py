@@ -10,6 +10,7 @@ from sqlalchemy import make_url
 
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, State
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_recover import suspended
 from tests.support.postgres import TestPostgres
@@ -67,7 +68,7 @@ async def after_the_backup(world: Rig, uids: dict[str, str]) -> None:
     await world.stop()
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_complete_gangs_continue_and_no_attempt_starts_twice(
     database_url: str, postgres: TestPostgres, kind: str
 ) -> None:

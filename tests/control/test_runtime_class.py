@@ -9,10 +9,11 @@ import pytest
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import CPU
 from queuectl.domain.reasons import Code
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_lifecycle import until_reason
 
-KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+KINDS = pytest.mark.parametrize("kind", ALIKE)
 SCHEDULING = {
     "nodeSelector": {"kata": "yes"},
     "tolerations": [{"key": "kata", "operator": "Exists", "effect": "NoSchedule"}],

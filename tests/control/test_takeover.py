@@ -14,13 +14,13 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
 from queuectl.objects.times import parse_time
+from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, nodes, rig
 from tests.control.test_crash_matrix import BOTH, survives
 from tests.doubles.cluster import FakeCluster
 from tests.support.kueue import ADMITTED, CREATED, GPU, QUEUE_LABEL, of_kueue, workload
 from tests.support.postgres import TestPostgres
 
-KINDS = ["Job", "PyTorchJob"]
 PODSETS = {"Job": {"main": 2}, "PyTorchJob": {"master": 1, "worker": 1}}
 
 
@@ -59,7 +59,7 @@ async def adopted(world: Rig, uid: str) -> Entry:
     return entry
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 async def test_a_running_gang_runs_on_with_the_admission_of_kueue(
     database_url: str, kind: str, version: str
@@ -103,7 +103,7 @@ async def test_ranks_stay_where_the_topology_assignment_put_them(database_url: s
         assert list(entry.placement.podsets[0].nodes) == order
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_without_its_workload_it_is_charged_by_its_nodes(
     database_url: str, kind: str
 ) -> None:
@@ -117,7 +117,7 @@ async def test_without_its_workload_it_is_charged_by_its_nodes(
         assert {f for p in entry.placement.podsets for f in p.flavors.values()} == {"gpu"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_a_suspended_job_is_started_with_gates_and_labels(
     database_url: str, kind: str
 ) -> None:
@@ -182,7 +182,7 @@ async def test_a_running_trainjob_is_evicted_and_queued_at_its_old_place(databas
         assert all(pod.pin for pod in cluster.pods_of(entry.uid))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 async def test_an_adopted_gang_is_preempted_and_its_new_pods_are_gated(
     database_url: str, kind: str
 ) -> None:
@@ -273,5 +273,6 @@ async def taken_over(world: Rig) -> None:
     await world.at_rest()
 
 
+@pytest.mark.faults
 async def test_a_take_over_continues_after_a_kill_at_any_step(postgres: TestPostgres) -> None:
     await survives(postgres, taken_over, one_runs_and_one_waits, sides=BOTH)

@@ -113,6 +113,7 @@ async def agrees_on_losses(world: Rig) -> None:
     assert low.evictions == len(recorded) == 1
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_the_ledger_agrees_with_the_history_wherever_the_controller_dies(
     postgres: TestPostgres,

@@ -16,7 +16,7 @@ from tests.control.test_arrays import array, indexes
 from tests.control.test_pod_groups import pod
 
 ANY_WORK: Final = (*KINDS, "array", "Pod", "PodGroup")
-REPRESENTATIVE: Final = ("Job", "PyTorchJob", "JobSet", "array", "Pod", "PodGroup")
+REPRESENTATIVE: Final = ("Job", "JobSet", "array", "PodGroup")
 """Work that differs in its objects: `make test-fast` runs rules of all kinds for it, and `make test-kinds` for the others."""
 
 

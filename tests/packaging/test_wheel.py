@@ -95,7 +95,15 @@ def sdist(distributions: Path) -> Path:
     return built
 
 
-@pytest.fixture(scope="module", params=HAVE, ids=lambda extra: extra or "base")
+@pytest.fixture(
+    scope="module",
+    params=[
+        # An environment compiles the packages that it imports, which takes several seconds.
+        pytest.param(extra, marks=pytest.mark.operations if extra else ())
+        for extra in HAVE
+    ],
+    ids=lambda extra: extra or "base",
+)
 def installed(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Installation:

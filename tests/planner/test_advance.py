@@ -28,6 +28,7 @@ from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.starts import check_reserved
 from tests.planner.backfill_clock import Arrival, Clock, job
 from tests.planner.build import NOW, config, holding, node, queue, world
+from tests.support.examples import examples
 
 NODES = tuple(node(f"n{number}", f"r{number // 2}", gpu=2) for number in range(4))
 STRATEGIES = [*QueueingStrategy]
@@ -372,7 +373,7 @@ def short_of(snapshot: Snapshot, state: ReservationState) -> dict[str, int]:
     return {name: 2 * pods - free[name] for name, pods in state.nodes if free[name] < 2 * pods}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     arrivals(),
     st.sampled_from(STRATEGIES),

@@ -15,6 +15,7 @@ from queuectl.planner.verify import verify
 from tests.planner.backfill_clock import job, line, member
 from tests.planner.build import NOW, holding, node, world
 from tests.planner.oracle_backfill import Cluster, Gang, Quota
+from tests.support.examples import examples
 
 LENGTHS = st.sampled_from([10.0, 20.0, 30.0, None])
 
@@ -118,7 +119,7 @@ def _running(number: int, on: int, gpus: int, ends: float) -> Admitted:
     return replace(held, ends_at=None if ends == inf else NOW + ends)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(clusters() | cohorts() | trees())
 def test_the_same_gangs_start_and_planned_starts_are_the_earliest(
     drawn: tuple[Cluster, list[Gang]],

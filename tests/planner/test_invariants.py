@@ -39,9 +39,10 @@ from tests.planner.story import (
     Step,
     Story,
 )
+from tests.support.examples import examples
 
 HISTORIES = settings(
-    max_examples=int(os.environ.get("QUEUECTL_HISTORIES", "40")),
+    max_examples=int(os.environ.get("QUEUECTL_HISTORIES", examples(60))),
     deadline=None,
     database=None,
     print_blob=False,

@@ -16,6 +16,7 @@ from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import gang, podset
 from tests.planner.oracle import layers, least_victims, legal_victims, queue_order
+from tests.support.examples import examples
 
 
 def jammed(seed: int) -> Snapshot:
@@ -34,7 +35,8 @@ def jammed(seed: int) -> Snapshot:
     return replace(snapshot, pending=(*snapshot.pending, *map(Pending, more)))
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(8)))
 def test_each_gang_in_order_gets_the_least_victims_given_those_before(block: int) -> None:
     evicting = 0
     for seed in range(40 * block, 40 * (block + 1)):

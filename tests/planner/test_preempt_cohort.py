@@ -34,6 +34,7 @@ from tests.planner.documents import (
 from tests.planner.generate_cohorts import FLAVORS, cohorts
 from tests.planner.oracle_cohorts import Cohorts
 from tests.planner.test_preempt import plan_of
+from tests.support.examples import examples
 
 ORDER = {"victimOrder": ["maxPriority", "count", "lostWork"]}
 LOWER, NEWER, ANY = "LowerPriority", "LowerOrNewerEqualPriority", "Any"
@@ -223,13 +224,15 @@ def agrees_with_brute_force(snapshot: Snapshot) -> None:
     assert not verify(snapshot, plan_of(snapshot, request, answer))
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(4)))
 def test_the_victims_are_the_least_of_all_legal_sets(block: int) -> None:
     for seed in range(250 * block, 250 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, opting_out=True))
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(4)))
 def test_the_victims_are_the_least_where_nodes_are_short_too(block: int) -> None:
     for seed in range(60 * block, 60 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, nodes=True, opting_out=True))

@@ -19,6 +19,7 @@ from queuectl.planner.verify import verify
 from tests.planner.documents import Doc, cohort, flavor
 from tests.planner.generate_cohorts import cohorts
 from tests.planner.test_preempt_cohort import Row, agrees_with_brute_force, comes, many, runs, team
+from tests.support.examples import examples
 
 FINAL = FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE
 INITIAL = FairStrategy.LESS_THAN_INITIAL_SHARE
@@ -161,13 +162,15 @@ def test_an_eviction_by_shares_is_not_reversed() -> None:
 # Against brute force.
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(4)))
 def test_the_victims_are_the_least_of_all_sets_with_a_fair_order(block: int) -> None:
     for seed in range(200 * block, 200 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, fair=True))
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(4)))
 def test_the_victims_are_the_least_with_a_fair_order_where_nodes_are_short_too(block: int) -> None:
     for seed in range(60 * block, 60 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, fair=True, nodes=True))

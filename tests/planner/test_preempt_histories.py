@@ -16,6 +16,7 @@ from queuectl.planner.verify import verify
 from tests.planner.documents import TOPOLOGY, Doc, cluster_queue, flavor, nodes, planned, workload
 from tests.planner.generate_cohorts import contest
 from tests.planner.test_preempt_cohort import ANY, LOWER, comes, runs, team
+from tests.support.examples import examples
 
 CYCLES = 40
 
@@ -54,6 +55,7 @@ def history(snapshot: Snapshot) -> Iterator[Cycle]:
     raise AssertionError(f"still evicting or starting after {CYCLES} cycles")
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
 @pytest.mark.parametrize("nodes", [False, True], ids=["quota", "nodes"])
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_every_preemptor_starts_and_no_victim_evicts_its_preemptor(
     block: int, opting_out: bool, nodes: bool, fair: bool
 ) -> None:
     evictions = 0
-    for seed in range(60 * block, 60 * (block + 1)):
+    for seed in range(60 * block, 60 * block + examples(60)):
         pairs: list[tuple[str, str]] = []
         reserved: set[str] = set()
         for cycle in history(contest(seed, fair=fair, nodes=nodes, opting_out=opting_out)):
@@ -72,7 +74,7 @@ def test_every_preemptor_starts_and_no_victim_evicts_its_preemptor(
             pairs += [(p.preemptor, p.victim) for p in cycle.made.preempted]
         assert not any((victim, preemptor) in pairs for preemptor, victim in pairs), seed
         evictions += len(pairs)
-    assert evictions > 10
+    assert evictions > examples(60) // 6
 
 
 # Two gangs, each within the nominal quota of its ClusterQueue, of which only one can run.

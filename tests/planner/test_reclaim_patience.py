@@ -19,6 +19,7 @@ from tests.planner.histories import Simulation
 from tests.planner.queues import cohort, cq
 from tests.planner.story import Arrives, Scene
 from tests.planner.test_borrow_backoff import team
+from tests.support.examples import examples
 
 NODES: Final = [node(f"n{i}", gpu=8) for i in range(4)]
 PATIENCE: Final = 30.0
@@ -48,7 +49,7 @@ def contested(draw: st.DrawFn) -> Snapshot:
     return world(NODES, [wants], held, *queues)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(contested())
 def test_an_owner_evicts_by_the_end_of_its_patience_although_no_gang_ends_as_expected(
     snapshot: Snapshot,

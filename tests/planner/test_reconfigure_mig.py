@@ -53,6 +53,7 @@ from queuectl.planner import explain, plan
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
 from tests.planner.relaxed import starts
+from tests.support.examples import examples
 
 diagnose = partial(explain.diagnose, reconfiguration=fixes)
 
@@ -444,7 +445,7 @@ def fewest(snapshot: Snapshot, uid: str) -> int | None:
     return None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(fleets())
 def test_no_trial_of_all_reconfigurations_finds_fewer_nodes(snapshot: Snapshot) -> None:
     answer = found(snapshot)
@@ -460,7 +461,7 @@ def test_no_trial_of_all_reconfigurations_finds_fewer_nodes(snapshot: Snapshot) 
             assert fewest(snapshot, uid) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(fleets(items=2))
 def test_a_gang_of_several_profiles_starts_on_the_nodes_that_are_found(snapshot: Snapshot) -> None:
     answer = found(snapshot)

@@ -25,6 +25,7 @@ from tests.planner.generate import ORDERS, FreeNodes
 from tests.planner.oracle import layers, legal_victims
 from tests.planner.oracle_fit import Oracle, SuggestedFix, Task
 from tests.planner.plans import rules
+from tests.support.examples import examples
 
 
 def planned(snapshot: Snapshot) -> Plan:
@@ -318,7 +319,8 @@ def _tenants(rng: random.Random, room: FreeNodes) -> Iterator[Admitted]:
             yield holding(workload, row, leaving=leaving, started_at=NOW - age)
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(6)))
 def test_the_plan_repairs_now_or_later_or_restarts_exactly_as_brute_force(block: int) -> None:
     outcomes: set[str] = set()
     for seed in range(100 * block, 100 * (block + 1)):

@@ -18,6 +18,7 @@ from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, node, podset, world
 from tests.planner.test_fill import spreads
+from tests.support.examples import examples
 
 SEEDS = 400
 NOTHING = Resources()
@@ -70,7 +71,8 @@ def climbed(nodes: list[Node], used: set[str], level: str) -> int:
     return next((i for i, number in enumerate(narrow) if number == 1), len(narrow))
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.seeds
+@pytest.mark.parametrize("part", range(examples(4)))
 def test_a_leader_and_its_workers_use_hardly_more_racks_than_enumeration_finds(part: int) -> None:
     """At most one in a hundred small clusters misses a preferred domain, or uses more blocks or racks."""
     wider = 0

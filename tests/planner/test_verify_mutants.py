@@ -22,8 +22,11 @@ from tests.planner.mutants import (
     after,
     take_what_is_kept_for_a_lease,
 )
+from tests.support.examples import EXPLORING
 
-BLOCK, BLOCKS = 40, 8
+BLOCK, BLOCKS = 40, 8 if EXPLORING else 4
+ACROSS = 5 if EXPLORING else 3
+"""Blocks of 60 plans across queues."""
 
 
 @cache
@@ -32,6 +35,7 @@ def planned(seed: int) -> tuple[Snapshot, Plan]:
     return snapshot, plan(snapshot)
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_every_plan_is_accepted(block: int) -> None:
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
@@ -39,6 +43,7 @@ def test_every_plan_is_accepted(block: int) -> None:
         assert verify(snapshot, made) == (), seed
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__.replace("_", " "))
 def test_every_mutant_is_rejected(make: Maker) -> None:
     made_wrong = 0
@@ -57,17 +62,19 @@ def reclaimed(seed: int) -> tuple[Snapshot, Plan]:
     return snapshot, plan(snapshot)
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(ACROSS))
 def test_every_plan_across_queues_is_accepted(block: int) -> None:
     for seed in range(block * 60, (block + 1) * 60):
         snapshot, made = reclaimed(seed)
         assert verify(snapshot, made) == (), seed
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("make", RECLAIMERS, ids=lambda make: make.__name__.replace("_", " "))
 def test_every_mutant_with_a_victim_of_another_queue_is_rejected(make: Maker) -> None:
     made_wrong = 0
-    for seed in range(300):
+    for seed in range(60 * ACROSS):
         for mutant in make(*reclaimed(seed)):
             rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
             assert mutant.rule in rules, (seed, mutant.plan)
@@ -98,7 +105,7 @@ def test_every_mutant_of_a_move_is_rejected(make: Maker) -> None:
 def test_every_start_that_takes_capacity_kept_for_a_lease_is_rejected() -> None:
     """In the cycle after one that evicted: some victims have left, others have not, and more gangs leave besides."""
     made_wrong = 0
-    for seed in range(BLOCK * BLOCKS // 2):
+    for seed in range(4 * BLOCK):
         snapshot = mixed(seed)
         for number, gang in enumerate(snapshot.admitted):
             if seed % 3 == number % 3 and number < 3:

@@ -25,6 +25,7 @@ import pytest_asyncio
 
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade
+from tests.support.engines import reused_engines
 
 TEMPLATE = "queuectl_template"
 SLOW_SECONDS = 3.0
@@ -137,8 +138,9 @@ async def running_postgres() -> AsyncIterator[TestPostgres]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres() -> AsyncIterator[TestPostgres]:
     """The server of the session. A test that stops it must start it again, or use its own server."""
-    async with running_postgres() as running:
-        yield running
+    with reused_engines():
+        async with running_postgres() as running:
+            yield running
 
 
 @pytest_asyncio.fixture
