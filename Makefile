@@ -62,11 +62,11 @@ test-fast: setup ## everything that needs no control plane
 	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not faults and not gpus and not image and not real and not operations and not browser and not kinds" \
 	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
 
-# In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
-# a lot, for gangs that run, windows that pass, and leases that end.
+# In four groups that share control planes, as tests/system/groups.py says, and one worker for each. Four workers on two cores: they
+# wait a lot, for gangs that run, windows that pass, and leases that end.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds/test_life_cycle.py) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
-	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
+	$(RUN)/python -m pytest -p tests.system.groups -p tests.system.own_groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds/test_life_cycle.py) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
+	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
 test-operations: controlplane ## installation, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes

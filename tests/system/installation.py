@@ -280,12 +280,21 @@ def leading_controller(
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
     with LocalCluster.start(shape, progress=LineProgress()) as cluster, admission(cluster):
         cluster.client.apply(*ENGINEER)
-        controller = CheckedController.start(cluster, QUICK | dict(settings or {}))
-        try:
-            controller.wait_ready()
+        with controller_on(cluster, settings) as controller:
             yield cluster, controller
-        finally:
-            controller.stop()
+
+
+@contextmanager
+def controller_on(
+    cluster: LocalCluster, settings: Mapping[str, str] | None = None
+) -> Iterator[ControllerProcess]:
+    """queuectl leading on a control plane with its manifests."""
+    controller = CheckedController.start(cluster, QUICK | dict(settings or {}))
+    try:
+        controller.wait_ready()
+        yield controller
+    finally:
+        controller.stop()
 
 
 def pods_of(pods: list[PodRecord]) -> dict[str, int]:

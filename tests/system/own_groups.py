@@ -1,0 +1,65 @@
+"""A plugin of pytest for ``make test-system``, beside :mod:`tests.system.groups`: each worker collects and runs groups of its own.
+
+Workers of pytest-xdist all collect all tests, which takes eight seconds of processor time each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.longest import OwnTests
+from tests.system.groups import group_of
+
+SECONDS: Final[Mapping[str, int]] = {
+    "system/test_idle_reclaim": 250,
+    "cluster/test_doctor": 250,
+    "cluster/test_access": 250,
+    "cluster/test_localcluster_run": 250,
+}
+"""The time of the long groups, by their first files. Each worker gets one of them."""
+ELSEWHERE: Final = {"docs"}
+"""Folders of which other targets run all tests. They are not collected."""
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OwnTests:
+    return OwnTests(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    config = session.config
+    worker: Mapping[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is not None:
+        number = int(worker["workerid"].removeprefix("gw"))
+        config.args = shares(config.args, worker["workercount"])[number]
+
+
+def shares(arguments: Iterable[str], workers: int) -> list[list[str]]:
+    """Share out the files of these arguments of pytest. Tests of one group stay together."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for argument in arguments:
+        path = Path(argument.partition("::")[0])
+        if path.is_dir():
+            for file in sorted(path.rglob("test_*.py")):
+                if ELSEWHERE.isdisjoint(file.parts):
+                    groups[group_of(str(file))].append(str(file))
+        else:
+            groups[group_of(str(path))].append(argument)
+    times = {group: sum(_seconds(each) for each in files) for group, files in groups.items()}
+    loads = [0] * workers
+    own: list[list[str]] = [[] for _ in loads]
+    for group in sorted(groups, key=lambda one: times[one], reverse=True):
+        least = loads.index(min(loads))
+        loads[least] += times[group]
+        own[least] += groups[group]
+    return own
+
+
+def _seconds(argument: str) -> int:
+    file = "/".join(Path(argument.partition("::")[0]).with_suffix("").parts[-2:])
+    return SECONDS.get(file, 1)
