@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 SMALL = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=2)
+TINY = ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, operators=())
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +362,7 @@ def test_jobs_run_after_a_restart_of_the_api_server(cluster: LocalCluster, names
 def test_two_clusters_at_once_are_independent(
     cluster: LocalCluster,
 ) -> None:
-    with LocalCluster.start(ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False)) as other:
+    with LocalCluster.start(TINY) as other:
         assert other.server != cluster.server
         assert not any(other.health().values())
         assert not any(cluster.health().values())
