@@ -18,7 +18,7 @@ from tests.system.groups import group_of
 SECONDS: Final[Mapping[str, int]] = {
     "system/test_idle_reclaim": 250,
     "cluster/test_doctor": 250,
-    "cluster/test_access": 250,
+    "system/test_queues": 250,
     "cluster/test_localcluster_run": 250,
 }
 """The time of the long groups, by their first files. Each worker gets one of them."""
