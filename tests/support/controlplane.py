@@ -117,15 +117,20 @@ def with_policies() -> Iterator[LocalCluster]:
 
 @contextmanager
 def without_controller(cluster: LocalCluster) -> Iterator[ControlPlane]:
-    """A control plane of :func:`with_policies`. At the end, it waits until what tests have deleted is gone."""
-    account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")
-    yield ControlPlane(cluster, account)
+    """A control plane of :func:`with_policies`, for tests that act as the controller."""
+    yield ControlPlane(
+        cluster, cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")
+    )
 
-    def terminating() -> bool:
-        found = cluster.client.get("/api/v1/namespaces")["items"]
-        return any("deletionTimestamp" in one["metadata"] for one in found)
 
-    wait_until(lambda: not terminating(), "deleted namespaces are gone", 120.0)
+def until_deleted(client: Client) -> None:
+    """Wait until the namespaces that tests have deleted are gone with their jobs and pods."""
+
+    def all_gone() -> bool:
+        there = client.get("/api/v1/namespaces")["items"]
+        return not any("deletionTimestamp" in one["metadata"] for one in there)
+
+    wait_until(all_gone, "deleted namespaces are gone", 60.0)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.localcluster import LocalCluster
-from tests.support.controlplane import with_policies
+from tests.support.controlplane import until_deleted, with_policies
 from tests.support.shared_resource import SharedResource, shared_resource
 from tests.system.installation import Installation, controller_on
 from tests.system.measured import MeasuredInstallation, measured_installation
@@ -19,7 +19,8 @@ __all__ = ["shared_resource"]
 
 @contextmanager
 def with_controller(cluster: LocalCluster) -> Iterator[Installation]:
-    """queuectl leading on a control plane of :func:`with_policies`."""
+    """queuectl leading on a control plane of :func:`with_policies`, which other tests can have used before."""
+    until_deleted(cluster.client)
     with controller_on(cluster) as controller, ApiConnection(controller.api) as rest:
         yield Installation(cluster, controller, rest)
 
