@@ -5,7 +5,7 @@ Workers of pytest-xdist all collect all tests, which takes eight seconds of proc
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ SECONDS: Final[Mapping[str, int]] = {
 """The time of the long groups, by their first files. Each worker gets one of them."""
 ELSEWHERE: Final = {"docs"}
 """Folders of which other targets run all tests. They are not collected."""
+_SPENT: Final[defaultdict[str, Counter[str]]] = defaultdict(Counter)
+"""The seconds of each file, by the name of the worker."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OwnTests:
@@ -37,6 +39,19 @@ def pytest_collection(session: pytest.Session) -> None:
     if worker is not None:
         number = int(worker["workerid"].removeprefix("gw"))
         config.args = shares(config.args, worker["workercount"])[number]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    node = getattr(report, "node", None)
+    if node is not None:
+        _SPENT[node.gateway.id][report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the time of each worker and its files, by which groups are made equal."""
+    for worker, files in sorted(_SPENT.items()):
+        longest = ", ".join(f"{Path(file).stem} {spent:.0f}" for file, spent in files.most_common())
+        terminalreporter.write_line(f"{worker}: {sum(files.values()):.0f} s: {longest}")
 
 
 def shares(arguments: Iterable[str], workers: int) -> list[list[str]]:
