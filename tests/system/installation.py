@@ -129,10 +129,10 @@ class Workspace:
     def workloads(self) -> dict[str, dict[str, Any]]:
         """Workloads of the namespace by name, as the REST API returns them; empty while it does not answer."""
         try:
-            found = self.rest.workloads().values()
+            found = self.rest.workloads(self.namespace).values()
         except ApiRefused:
             return {}
-        return {w["name"]: w for w in found if w["namespace"] == self.namespace}
+        return {workload["name"]: workload for workload in found}
 
     def workload(self, name: str) -> dict[str, Any]:
         """One of them; empty while it is not known, or the API does not answer."""
