@@ -346,6 +346,7 @@ def test_nodes_can_be_added_cordoned_and_deleted(cluster: LocalCluster) -> None:
     assert name not in cluster.nodes.names()
 
 
+@pytest.mark.faults
 def test_jobs_run_after_a_restart_of_the_api_server(cluster: LocalCluster, namespace: str) -> None:
     cluster.client.apply(job(namespace, "before", 2, template(run_seconds=0.2)))
     cluster.restart_apiserver()
