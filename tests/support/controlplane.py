@@ -124,13 +124,13 @@ def without_controller(cluster: LocalCluster) -> Iterator[ControlPlane]:
 
 
 def until_deleted(client: Client) -> None:
-    """Wait until the namespaces that tests have deleted are gone with their jobs and pods."""
+    """Wait for the end of the namespaces that tests have deleted, with their jobs and pods."""
 
-    def all_gone() -> bool:
+    def none_ends() -> bool:
         there = client.get("/api/v1/namespaces")["items"]
         return not any("deletionTimestamp" in one["metadata"] for one in there)
 
-    wait_until(all_gone, "deleted namespaces are gone", 60.0)
+    wait_until(none_ends, "the end of deleted namespaces", 60.0)
 
 
 @pytest.fixture(scope="module")
