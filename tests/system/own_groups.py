@@ -17,7 +17,7 @@ from tests.system.groups import group_of
 
 SECONDS: Final[Mapping[str, int]] = {
     "system/test_idle_reclaim": 250,
-    "cluster/test_doctor": 250,
+    "cluster/test_kubernetes": 250,
     "system/test_queues": 250,
     "cluster/test_localcluster_run": 250,
 }
