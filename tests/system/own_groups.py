@@ -5,7 +5,7 @@ Workers of pytest-xdist all collect all tests, which takes eight seconds of proc
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ SECONDS: Final[Mapping[str, int]] = {
 """The time of the long groups, by their first files. Each worker gets one of them."""
 ELSEWHERE: Final = {"docs"}
 """Folders of which other targets run all tests. They are not collected."""
-_SPENT: Final[defaultdict[str, Counter[str]]] = defaultdict(Counter)
+_SPENT: Final[defaultdict[str, defaultdict[str, float]]] = defaultdict(lambda: defaultdict(float))
 """The seconds of each file, by the name of the worker."""
 
 
@@ -50,7 +50,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show the time of each worker and its files, by which groups are made equal."""
     for worker, files in sorted(_SPENT.items()):
-        longest = ", ".join(f"{Path(file).stem} {spent:.0f}" for file, spent in files.most_common())
+        ordered = sorted(files.items(), key=lambda one: one[1], reverse=True)
+        longest = ", ".join(f"{Path(file).stem} {spent:.0f}" for file, spent in ordered)
         terminalreporter.write_line(f"{worker}: {sum(files.values()):.0f} s: {longest}")
 
 
