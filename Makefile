@@ -62,22 +62,22 @@ test-fast: setup ## everything that needs no control plane
 	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not faults and not gpus and not image and not real and not operations and not browser and not kinds" \
 	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
 
-# In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
-# a lot, for gangs that run, windows that pass, and leases that end.
+# In four groups that share control planes, as tests/system/groups.py says, and one worker for each. Four workers on two cores: they
+# wait a lot, for gangs that run, windows that pass, and leases that end.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds/test_life_cycle.py) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
-	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
+	$(RUN)/python -m pytest -p tests.system.groups -p tests.system.own_groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds/test_life_cycle.py) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
+	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
-test-operations: controlplane ## installation, the wheel with each extra, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
+test-operations: controlplane ## installation with each value of the chart, the wheel with each extra, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
 	$(RUN)/python -m pytest $(or $(TESTS),tests/operations tests/packaging) -m operations $(PYTEST_ARGS)
 
 test-browser: controlplane ## the dashboard in a real Chromium, also on a real control plane; three minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/web tests/oidc tests/system) -m browser \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
-test-docs: controlplane ## the commands of every page of the documentation, on a real control plane; ten minutes
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system/docs) -m "docs and not gpus" \
+test-docs: controlplane ## the commands of every page of the documentation, and the demo of the README, on a real control plane; ten minutes
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system/docs tests/system/test_demo.py) -m "docs and not gpus" \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 test-faults: controlplane ## the controller killed at every step, and losses of the API server, the database and local clusters, on a real control plane; a quarter of an hour

@@ -50,10 +50,12 @@ class ApiConnection:
             path = BY_KIND[document["kind"]].path(metadata.get("namespace", ""), metadata["name"])
             self._ask("PUT", path, json=document)
 
-    def workloads(self) -> dict[str, Json]:
-        """The newest workload of each ``namespace/name``: a name can be used again."""
+    def workloads(self, namespace: str | None = None) -> dict[str, Json]:
+        """The newest workload of each ``namespace/name``, of one or of all namespaces: a name can be used again."""
         found: list[Json] = []
         query: dict[str, object] = {"limit": _PAGE}
+        if namespace is not None:
+            query["namespace"] = namespace
         while True:
             page = self._ask("GET", f"{PREFIX}/workloads", params=query)
             found += page["items"]

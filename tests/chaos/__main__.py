@@ -12,7 +12,7 @@ from queuectl.demo.controller import install
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from tests.chaos.suite import chaos
-from tests.system.conftest import NODES
+from tests.support.controlplane import NODES
 
 HOUR = 3600.0
 

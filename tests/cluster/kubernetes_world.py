@@ -19,7 +19,7 @@ from queuectl.localcluster.client import Client
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
 from tests.cluster.world import RESOURCES, View, scheduled
-from tests.support.controlplane import SMALL, ControlPlane, in_force
+from tests.support.controlplane import NODES, ControlPlane, in_force
 
 SECONDS = 30.0
 
@@ -170,9 +170,8 @@ def new_namespace(admin: Client) -> str:
 def tidy(plane: ControlPlane, namespace: str) -> None:
     """Delete the namespace in the background, and restore the nodes."""
     plane.cluster.client.delete(f"/api/v1/namespaces/{namespace}")
-    [spec] = SMALL.nodes
     there = set(plane.cluster.nodes.names())
-    missing = [node for node in spec.documents() if node["metadata"]["name"] not in there]
+    missing = [node for node in NODES.documents() if node["metadata"]["name"] not in there]
     for node in missing:
         plane.cluster.client.create("/api/v1/nodes", node)
     plane.cluster.nodes.wait_ready(node["metadata"]["name"] for node in missing)

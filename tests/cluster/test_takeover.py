@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queuectl.cluster.apply import apply, wait_until_in_force
 from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.review import kueue_runs, probe_policies
 from queuectl.cluster.server import confirm_absent
 from queuectl.domain.errors import ClusterError
@@ -17,7 +18,7 @@ from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
 from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, place, start, submitted
-from tests.support.controlplane import SYSTEM_NAMESPACE, everything
+from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane, restore_bindings
 from tests.support.jobs import WITH_TRAINING_OPERATOR, batch_job, pytorch_job
 from tests.support.kueue import of_kueue, workload
 
@@ -61,35 +62,33 @@ def workloads_crd(version: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-async def without_kueue_keys(own: Api, admin: Api, world: KubernetesWorld) -> AsyncIterator[None]:
+@pytest.fixture(scope="module")
+def without_kueue_keys(control_plane: ControlPlane) -> Iterator[None]:
     """The state without kueue-keys.yaml: the policies ignore Kueue's label."""
     for binding in BINDINGS:
-        await asyncio.to_thread(world.admin.delete, binding)
+        control_plane.cluster.client.delete(binding)
     try:
-        async with asyncio.timeout(20):
-            while await probe_policies(  # noqa: ASYNC110 - of what the cluster does
-                own, SYSTEM_NAMESPACE, kueue=False
-            ):
-                await asyncio.sleep(0.1)
+        asyncio.run(connected(control_plane.kubeconfig, until_label_ignored))
         yield
     finally:
-        await apply(admin, everything())
-        await wait_until_in_force(admin, kueue=True)
+        asyncio.run(connected(control_plane.cluster.kubeconfig, restore_bindings))
 
 
-@pytest.mark.usefixtures("without_kueue_keys")
-async def test_the_probe_requires_policies_for_kueues_label_only_if_the_label_counts(
-    own: Api, admin: Api
-) -> None:
-    missing = await probe_policies(own, SYSTEM_NAMESPACE, kueue=True)
-    assert len(missing) == len(WITH_TRAINING_OPERATOR)
-    assert all("apply deploy/optional/kueue-keys.yaml" in text for text in missing)
-    await apply(admin, everything())
-    await wait_until_in_force(admin, kueue=True)
-    too_much = await probe_policies(own, SYSTEM_NAMESPACE, kueue=False)
-    assert len(too_much) == len(WITH_TRAINING_OPERATOR)
-    assert all("delete deploy/optional/kueue-keys.yaml" in text for text in too_much)
+async def connected(kubeconfig: Path, action: Callable[[Api], Awaitable[None]]) -> None:
+    api = await Api.connect(Connection(kubeconfig=kubeconfig))
+    try:
+        await action(api)
+    finally:
+        await api.close()
+
+
+async def until_label_ignored(own: Api) -> None:
+    """Wait until the policies ignore Kueue's label."""
+    async with asyncio.timeout(20):
+        while await probe_policies(  # noqa: ASYNC110 - of what the cluster does
+            own, SYSTEM_NAMESPACE, kueue=False
+        ):
+            await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("kind", ["Job", pytest.param("PyTorchJob", marks=pytest.mark.kinds)])
@@ -169,3 +168,17 @@ async def test_a_kueue_is_detected_by_its_webhooks(own: Api, world: KubernetesWo
         assert await kueue_runs(own)
     finally:
         await asyncio.to_thread(world.admin.delete, f"{collection}/{name}")
+
+
+@pytest.mark.usefixtures("without_kueue_keys")
+async def test_the_probe_requires_policies_for_kueues_label_only_if_the_label_counts(
+    own: Api, admin: Api
+) -> None:
+    """The last test of this file, because it ends the state without the label."""
+    missing = await probe_policies(own, SYSTEM_NAMESPACE, kueue=True)
+    assert len(missing) == len(WITH_TRAINING_OPERATOR)
+    assert all("apply deploy/optional/kueue-keys.yaml" in text for text in missing)
+    await restore_bindings(admin)
+    too_much = await probe_policies(own, SYSTEM_NAMESPACE, kueue=False)
+    assert len(too_much) == len(WITH_TRAINING_OPERATOR)
+    assert all("delete deploy/optional/kueue-keys.yaml" in text for text in too_much)

@@ -25,9 +25,9 @@ from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import FEATURES, Entry
 from tests.kinds.test_life_cycle import lives
 from tests.support import chart
+from tests.support.controlplane import NODES
 from tests.support.outside import chart_without, declaration, declared_instead
 from tests.support.shared_resource import SharedResource
-from tests.system.conftest import NODES
 from tests.system.installation import Installation, installed
 
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(1500)]

@@ -27,7 +27,7 @@ KINDS: Final = ("Job", "PyTorchJob", "PodGroup", "StatefulSet")
 @pytest.fixture(scope="module")
 def installation(shared_resource: SharedResource) -> Installation:
     """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    return shared_resource.get(default_installation)
+    return default_installation(shared_resource)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """A real control plane with queuectl's manifests applied, and its identities.
 
 A conftest imports the fixture ``control_plane`` from here and ``shared_resource`` from :mod:`tests.support.shared_resource`.
-
-Other sizes: ``with running(ClusterSpec(nodes=...)) as plane``.
 """
 
 from __future__ import annotations
@@ -19,12 +17,13 @@ from queuectl.cluster.apply import Document, apply, manifests, optional, wait_un
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
-from queuectl.localcluster.client import Client
+from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
 from tests.support.shared_resource import SharedResource
 
 SYSTEM_NAMESPACE = "queuectl-system"
-SMALL = ClusterSpec(nodes=(NodeSpec(racks_per_block=2, hosts_per_rack=2),), fsync=False)
+NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
+SPEC = ClusterSpec(nodes=(NODES,), fsync=False)
 
 # Rights of an engineer in the namespaces of their team. The role "edit" of Kubernetes does not include PyTorchJobs.
 ENGINEER = [
@@ -93,6 +92,12 @@ async def set_up(kubeconfig: Path) -> None:
     await in_force(kubeconfig)
 
 
+async def restore_bindings(admin: Api) -> None:
+    """Apply the bindings of the policies again, and wait until all policies are in force."""
+    await apply(admin, [one for one in everything() if one["kind"].endswith("PolicyBinding")])
+    await wait_until_in_force(admin, kueue=True)
+
+
 async def in_force(kubeconfig: Path) -> None:
     """Wait until the policies are in force, also after a restart of the API server."""
     api = await Api.connect(Connection(kubeconfig=kubeconfig))
@@ -103,15 +108,32 @@ async def in_force(kubeconfig: Path) -> None:
 
 
 @contextmanager
-def running(spec: ClusterSpec = SMALL) -> Iterator[ControlPlane]:
-    """Start a control plane. Missing programs are built first."""
-    with LocalCluster.start(spec, progress=LineProgress()) as cluster:
+def with_policies() -> Iterator[LocalCluster]:
+    """A control plane with queuectl's manifests applied, for tests with and without a controller. Missing programs are built first."""
+    with LocalCluster.start(SPEC, progress=LineProgress()) as cluster:
         asyncio.run(set_up(cluster.kubeconfig))
-        account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")
-        yield ControlPlane(cluster, account)
+        yield cluster
+
+
+@contextmanager
+def without_controller(cluster: LocalCluster) -> Iterator[ControlPlane]:
+    """A control plane of :func:`with_policies`, for tests that act as the controller."""
+    yield ControlPlane(
+        cluster, cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")
+    )
+
+
+def until_deleted(client: Client) -> None:
+    """Wait for the end of the namespaces that tests have deleted, with their jobs and pods."""
+
+    def none_ends() -> bool:
+        there = client.get("/api/v1/namespaces")["items"]
+        return not any("deletionTimestamp" in one["metadata"] for one in there)
+
+    wait_until(none_ends, "the end of deleted namespaces", 60.0)
 
 
 @pytest.fixture(scope="module")
 def control_plane(shared_resource: SharedResource) -> ControlPlane:
-    """Four nodes of eight GPUs in two racks."""
-    return shared_resource.get(running)
+    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
+    return shared_resource.get(with_policies, without_controller)

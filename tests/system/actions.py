@@ -210,12 +210,12 @@ def cohort(
         yield workspace
 
 
-def kubectl(installation: Installation, *arguments: str, given: str | None = None) -> str:
-    """The output of kubectl, run as cluster administrator; ``given`` is its standard input."""
+def kubectl(installation: Installation, *arguments: str) -> str:
+    """The output of kubectl, run as cluster administrator."""
     program = installation.cluster.kubectl
     if program is None:
         pytest.skip("kubectl is not built; make controlplane builds it")
     command = [str(program), "--kubeconfig", str(installation.cluster.kubeconfig), *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from queuectl.localcluster import NodeSpec
+from queuectl.demo.api_connection import ApiConnection
+from queuectl.localcluster import LocalCluster
+from tests.support.controlplane import until_deleted, with_policies
 from tests.support.shared_resource import SharedResource, shared_resource
-from tests.system.installation import Installation, installed
+from tests.system.installation import Installation, controller_on
 from tests.system.measured import MeasuredInstallation, measured_installation
 
 __all__ = ["shared_resource"]
 
-NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
+
+@contextmanager
+def with_controller(cluster: LocalCluster) -> Iterator[Installation]:
+    """queuectl leading on a control plane of :func:`with_policies`, which other tests can have used before."""
+    until_deleted(cluster.client)
+    with controller_on(cluster) as controller, ApiConnection(controller.api) as rest:
+        yield Installation(cluster, controller, rest)
 
 
-def default_installation() -> AbstractContextManager[Installation]:
-    """The control plane of most tests. Tests that pass this function to a SharedResource share it."""
-    return installed(NODES)
+def default_installation(shared_resource: SharedResource) -> Installation:
+    """The installation of most tests."""
+    return shared_resource.get(with_policies, with_controller)
 
 
 @pytest.fixture(scope="module")
 def installation(shared_resource: SharedResource) -> Installation:
     """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    return shared_resource.get(default_installation)
+    return default_installation(shared_resource)
 
 
 @pytest.fixture(scope="module")

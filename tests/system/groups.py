@@ -17,27 +17,24 @@ GROUPS: Final = (
     ("kinds/test_matrix", "kinds/test_changes", "kinds/test_scale", "kinds/test_hold", "kinds/test_examples", "kinds/test_jobsets",
      "kinds/test_mpijobs", "kinds/test_appwrappers", "kinds/test_rayclusters", "kinds/test_rayservices", "kinds/test_rayjobs",
      "kinds/test_leaderworkersets", "kinds/test_trainjobs", "kinds/test_sparkapplications"),
-    ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest"),
-    ("system/test_lifecycle", "system/test_expected_start", "system/test_users_and_pods", "system/test_interruptions",
-     "system/test_default_queue", "system/test_serve_api", "system/test_refusals", "system/test_forged", "system/test_limits",
-     "system/test_backfill"),
+    ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards", "system/test_chart",
+     "cluster/test_kubectl_plugin", "utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus",
+     "system/test_alerts", "utilization/test_recording_rules", "utilization/test_sources"),
+    ("cluster/test_kubernetes", "system/test_lifecycle", "system/test_expected_start", "system/test_users_and_pods",
+     "system/test_interruptions", "system/test_default_queue", "system/test_limits", "system/test_backfill"),
     ("system/test_queues", "system/test_why", "system/test_gangs", "system/test_pods", "system/test_arrays", "system/test_elastic",
      "kinds/test_life_cycle"),
-    ("cluster/test_access", "cluster/test_policies", "cluster/test_pod_policies", "cluster/test_preemption", "cluster/test_submitters",
-     "system/test_rights"),
+    ("cluster/test_localcluster_run", "cluster/test_doctor", "cluster/test_takeover", "cluster/test_tokenrequest",
+     "cluster/test_access", "cluster/test_policies", "cluster/test_pod_policies", "cluster/test_preemption",
+     "cluster/test_submitters", "system/test_rights", "system/test_serve_api", "system/test_refusals", "system/test_forged",
+     "cluster/test_kinds_outside_queues"),
     ("system/test_demo",),
-    ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
-    ("cluster/test_localcluster_run",),
     ("docs/test_tutorials",),
     ("system/test_devices", "system/test_device_page", "system/test_random_devices", "system/test_claim_facts"),
-    ("cluster/test_kinds_outside_queues",),
-    ("system/test_chart", "cluster/test_kubectl_plugin"),
-    ("utilization/test_sources",),
-    ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus", "system/test_alerts"),
 )  # fmt: skip
-"""Files of a group share a control plane and run in one worker. The longest groups are first, so that all workers end at about
-the same time. A file that is not named here is its own group. tests/utilization/test_sources.py is late, because it repeats its simulation
-if the machine is too busy."""
+"""Files of a group run in one worker in this order, and those that need the same control plane share it: tests without a controller
+are before those with one. `make test-system` has four workers and four long groups. tests/utilization/test_sources.py is the last of its
+group, because it repeats its simulation if the machine is too busy. A file that is not named here is its own group."""
 _TURNS: Final = {
     file: (f"group {number}", number, turn)
     for number, group in enumerate(GROUPS)
@@ -59,6 +56,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     yield
     if nextitem is None or _turn(nextitem.nodeid)[0] != _turn(item.nodeid)[0]:
         SHARED_RESOURCE.end()
+
+
+def group_of(file: str) -> str:
+    """The group of a file of tests, by its path."""
+    return _turn(file)[0]
 
 
 def _turn(nodeid: str) -> tuple[str, int, int]:

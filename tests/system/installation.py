@@ -129,10 +129,10 @@ class Workspace:
     def workloads(self) -> dict[str, dict[str, Any]]:
         """Workloads of the namespace by name, as the REST API returns them; empty while it does not answer."""
         try:
-            found = self.rest.workloads().values()
+            found = self.rest.workloads(self.namespace).values()
         except ApiRefused:
             return {}
-        return {w["name"]: w for w in found if w["namespace"] == self.namespace}
+        return {workload["name"]: workload for workload in found}
 
     def workload(self, name: str) -> dict[str, Any]:
         """One of them; empty while it is not known, or the API does not answer."""
@@ -280,12 +280,21 @@ def leading_controller(
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
     with LocalCluster.start(shape, progress=LineProgress()) as cluster, admission(cluster):
         cluster.client.apply(*ENGINEER)
-        controller = CheckedController.start(cluster, QUICK | dict(settings or {}))
-        try:
-            controller.wait_ready()
+        with controller_on(cluster, settings) as controller:
             yield cluster, controller
-        finally:
-            controller.stop()
+
+
+@contextmanager
+def controller_on(
+    cluster: LocalCluster, settings: Mapping[str, str] | None = None
+) -> Iterator[ControllerProcess]:
+    """queuectl leading on a control plane with its manifests."""
+    controller = CheckedController.start(cluster, QUICK | dict(settings or {}))
+    try:
+        controller.wait_ready()
+        yield controller
+    finally:
+        controller.stop()
 
 
 def pods_of(pods: list[PodRecord]) -> dict[str, int]:

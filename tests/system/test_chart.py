@@ -1,12 +1,10 @@
-"""helm renders the chart: the committed manifests are its output, and each value has its effect."""
+"""helm renders the chart: the committed manifests are its output, and the common values have their effect."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
-from collections.abc import Iterable, Mapping
-from importlib.metadata import version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +12,19 @@ import pytest
 import yaml
 
 from queuectl.cluster.apply import Document, manifests, older_manifests
-from queuectl.cluster.writes import BINDING, POLICY
 from queuectl.localcluster import build
 from queuectl.localcluster.prometheus import check_rules
-from queuectl.localcluster.versions import SUPPORTED, kubectl
+from queuectl.localcluster.versions import kubectl
 from tests.support import chart
 from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
-from tests.support.gangruns import JOB_KINDS
-from tests.support.outside import chart_without, declaration
+from tests.support.chart_values import ALL, IMAGE, RUNBOOKS, by_name, mutated, of_kind, pod
 
 pytestmark = pytest.mark.system
-
-OLDER = ("1.33", "1.34", "1.35")
-MINORS = tuple(release.rpartition(".")[0] for release in SUPPORTED)
-IMAGE = {"image": {"repository": "registry.example.com/queuectl"}}
-RUNBOOKS = "https://docs.example.com/how-to"
-ALL: Mapping[str, Any] = {
-    **IMAGE,
-    "imagePullSecrets": [{"name": "registry"}],
-    "database": {"sslMode": "verify-full", "caSecretName": "database-ca", "passwordFiles": True, "pgbouncer": "transaction"},
-    "settings": {"QUEUECTL_IN_FLIGHT": "16"},
-    "podLabels": {"team": "platform"},
-    "podAnnotations": {"note": "text"},
-    "nodeSelector": {"pool": "system"},
-    "tolerations": [{"key": "system", "operator": "Exists"}],
-    "affinity": {"nodeAffinity": {}},
-    "extraVolumes": [{"name": "oidc", "secret": {"secretName": "oidc"}}],
-    "extraVolumeMounts": [{"name": "oidc", "mountPath": "/etc/queuectl/oidc"}],
-    "networkPolicy": {"apiFrom": [{"podSelector": {}}]},
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-    "prometheusRule": {"enabled": True, "runbookBaseUrl": RUNBOOKS, "recordingRules": True, "labels": {"release": "prometheus"}},
-    "dashboards": {"enabled": True, "annotations": {"folder": "queuectl"}},
-    "kueueKeys": {"enabled": True},
-    "queuedGpus": {"enabled": True},
-    "forceDelete": {"enabled": True},
-    "migReconfiguration": {"enabled": True},
-    "namespace": {"create": True},
-}  # fmt: skip
-
-
-def of_kind(found: list[Any], kind: str) -> list[Any]:
-    return [one for one in found if one["kind"] == kind]
-
-
-def pod(values: Mapping[str, Any]) -> Any:
-    [deployment] = of_kind(documents(values), "Deployment")
-    return deployment["spec"]["template"]["spec"]
 
 
 @pytest.fixture(scope="module")
 def all_documents() -> list[Any]:
     return documents(ALL)
-
-
-def mutated(values: Mapping[str, Any], release: str) -> Mapping[str, Any]:
-    """The values for a version of Kubernetes."""
-    return {**values, **WEBHOOK} if release in OLDER else values
 
 
 def test_the_committed_manifests_are_those_of_the_chart() -> None:
@@ -88,77 +43,6 @@ def test_lint_has_no_findings() -> None:
             done = helm("lint", CHART, "--strict", "--kube-version", release, values=given)
             findings = [line for line in done.stdout.splitlines() if line.startswith("[")]
             assert (done.returncode, findings) == (0, ["[INFO] Chart.yaml: icon is recommended"])
-
-
-@pytest.mark.parametrize("release", MINORS)
-def test_the_chart_renders_for_each_supported_version(release: str) -> None:
-    for values in (IMAGE, ALL):
-        found = documents(mutated(values, release), release)
-        assert {one["apiVersion"] for one in found if "Admission" in one["kind"]} == {
-            "admissionregistration.k8s.io/v1"
-        }
-        assert bool(of_kind(found, POLICY)) == (release not in OLDER)
-        assert bool(of_kind(found, "MutatingWebhookConfiguration")) == (release in OLDER)
-
-
-def test_the_webhook_can_serve_while_a_cluster_is_upgraded() -> None:
-    assert not of_kind(documents({**IMAGE, **WEBHOOK}, "1.36"), POLICY)
-
-
-def test_each_binding_of_a_policy_becomes_a_webhook_of_each_replica() -> None:
-    """Those of the opt-in for Kueue's label too. tests/unit/test_webhook.py compares the fields."""
-    bindings = {one["metadata"]["name"] for one in of_kind(documents(ALL), BINDING)}
-    assert "queuectl-jobs-kueue" in bindings
-    for replicas in (1, 3):
-        values = {**ALL, **WEBHOOK, "webhook": {"replicas": replicas}}
-        [made] = of_kind(documents(values), "MutatingWebhookConfiguration")
-        webhooks = {one["name"].removesuffix(".queuectl.dev"): one for one in made["webhooks"]}
-        assert set(webhooks) == {f"{name}-{n}" for name in bindings for n in range(replicas)}
-        closed = {name for name, one in webhooks.items() if one["failurePolicy"] == "Fail"}
-        assert closed == {f"{name}-{replicas - 1}" for name in bindings}
-
-
-def test_the_webhook_has_the_values_of_the_pods() -> None:
-    found = documents({**ALL, **WEBHOOK, "webhook": {"replicas": 3}}, namespace="gpu-queues")
-    [controller, webhook] = (
-        one["spec"] for kind in ("Deployment", "StatefulSet") for one in of_kind(found, kind)
-    )
-    assert webhook["replicas"] == 3
-    shown, other = webhook["template"]["spec"], controller["template"]["spec"]
-    for name in (
-        "imagePullSecrets",
-        "nodeSelector",
-        "tolerations",
-        "affinity",
-        "priorityClassName",
-    ):
-        assert shown[name] == other[name]
-    [container] = shown["containers"]
-    assert container["image"] == other["containers"][0]["image"]
-    hosts = [f"queuectl-webhook-{number}.gpu-queues.svc" for number in range(3)]
-    expected = ["--namespace=gpu-queues", *(f"--host={host}" for host in hosts)]
-    assert container["args"][:5] == ["webhook", *expected]
-    services = {one["metadata"]["name"] for one in of_kind(found, "Service")}
-    assert {host.partition(".")[0] for host in hosts} <= services
-    assert webhook["template"]["metadata"]["labels"]["team"] == "platform"
-    assert {one["metadata"]["name"] for one in of_kind(found, "PodDisruptionBudget")} == {
-        "queuectl",
-        "queuectl-webhook",
-    }
-
-
-def test_only_the_port_of_the_webhook_is_open() -> None:
-    servers = [{"ipBlock": {"cidr": "192.0.2.0/28"}}]
-    values = {**IMAGE, **WEBHOOK, "networkPolicy": {"webhookFrom": servers}}
-    [workload, policy] = (
-        one
-        for kind in ("StatefulSet", "NetworkPolicy")
-        for one in of_kind(documents(values), kind)
-        if one["metadata"]["name"] == "queuectl-webhook"
-    )
-    labels = workload["spec"]["template"]["metadata"]["labels"].items()
-    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels
-    assert policy["spec"]["ingress"] == [{"ports": [{"port": "https"}], "from": servers}]
 
 
 @pytest.mark.parametrize(
@@ -180,128 +64,6 @@ def test_only_the_port_of_the_webhook_is_open() -> None:
 def test_wrong_values_are_refused(values: Mapping[str, Any], release: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         documents(values, release)
-
-
-def test_each_object_is_in_the_namespace_of_the_release() -> None:
-    found = documents(ALL, namespace="gpu-queues")
-    assert "queuectl-system" not in str(found)
-    assert {one["metadata"].get("namespace", "gpu-queues") for one in found} == {"gpu-queues"}
-    [policy] = [one for one in of_kind(found, "ValidatingAdmissionPolicy") if one["metadata"]["name"] == "queuectl-pods"]  # fmt: skip
-    assert "system:serviceaccount:gpu-queues:queuectl" in str(policy)
-
-
-def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs() -> None:
-    operator = {"namespace": "training", "serviceAccount": "operator"}
-    found = documents({**IMAGE, "trainingOperator": operator})
-    account = "system:serviceaccount:training:operator"
-    named = {
-        (one["kind"].removesuffix("AdmissionPolicy"), one["metadata"]["name"]): count
-        for one in found
-        if (count := str(one).count(account))
-    }
-    assert named == {
-        ("Mutating", "queuectl-appwrappers"): 1,
-        ("Mutating", "queuectl-jaxjobs"): 1,
-        ("Mutating", "queuectl-jobs"): 2,
-        ("Mutating", "queuectl-jobsets"): 3,
-        ("Mutating", "queuectl-mpijobs"): 1,
-        ("Mutating", "queuectl-paddlejobs"): 1,
-        ("Mutating", "queuectl-pods"): 1,
-        ("Mutating", "queuectl-pytorchjobs"): 2,
-        ("Mutating", "queuectl-rayclusters"): 2,
-        ("Mutating", "queuectl-rayjobs"): 1,
-        ("Mutating", "queuectl-sparkapplications"): 1,
-        ("Mutating", "queuectl-tfjobs"): 1,
-        ("Mutating", "queuectl-trainjobs"): 1,
-        ("Mutating", "queuectl-trainjobs-jobsets"): 1,
-        ("Mutating", "queuectl-xgboostjobs"): 1,
-        ("Validating", "queuectl-appwrappers"): 1,
-        ("Validating", "queuectl-jaxjobs"): 1,
-        ("Validating", "queuectl-jobs"): 3,
-        ("Validating", "queuectl-jobsets"): 3,
-        ("Validating", "queuectl-mpijobs"): 1,
-        ("Validating", "queuectl-paddlejobs"): 1,
-        ("Validating", "queuectl-pods"): 5,
-        ("Validating", "queuectl-pytorchjobs"): 2,
-        ("Validating", "queuectl-rayclusters"): 2,
-        ("Validating", "queuectl-rayjobs"): 1,
-        ("Validating", "queuectl-scheduling-groups"): 1,
-        ("Validating", "queuectl-sparkapplications"): 1,
-        ("Validating", "queuectl-tfjobs"): 1,
-        ("Validating", "queuectl-trainjobs"): 1,
-        ("Validating", "queuectl-unqueued-appwrappers"): 1,
-        ("Validating", "queuectl-unqueued-jaxjobs"): 1,
-        ("Validating", "queuectl-unqueued-jobs"): 1,
-        ("Validating", "queuectl-unqueued-jobsets"): 1,
-        ("Validating", "queuectl-unqueued-mpijobs"): 1,
-        ("Validating", "queuectl-unqueued-paddlejobs"): 1,
-        ("Validating", "queuectl-unqueued-pytorchjobs"): 1,
-        ("Validating", "queuectl-unqueued-rayclusters"): 1,
-        ("Validating", "queuectl-unqueued-rayjobs"): 1,
-        ("Validating", "queuectl-unqueued-sparkapplications"): 1,
-        ("Validating", "queuectl-unqueued-tfjobs"): 1,
-        ("Validating", "queuectl-unqueued-xgboostjobs"): 1,
-        ("Validating", "queuectl-xgboostjobs"): 1,
-    }
-    assert "kubeflow:" not in str(found)
-
-
-def default_bindings(values: Mapping[str, Any]) -> set[tuple[str, ...]]:
-    """The labels that keep a new job from the queue "default"."""
-    return {
-        tuple(one["key"] for one in selector["matchExpressions"])
-        for binding in of_kind(documents(values), BINDING)
-        if "namespaceSelector" in binding["spec"]["matchResources"]
-        and (selector := binding["spec"]["matchResources"].get("objectSelector"))
-    }
-
-
-def test_a_label_of_kueue_keeps_a_job_from_the_default_queue_only_where_it_counts() -> None:
-    ours, theirs = "queuectl.dev/queue-name", "kueue.x-k8s.io/queue-name"
-    assert default_bindings(IMAGE) == {(ours,)}
-    for value in ("enabled", "kueueRuns"):
-        assert default_bindings({**IMAGE, "kueueKeys": {value: True}}) == {(ours, theirs)}
-
-
-def test_an_administrator_decides_which_pods_preempt_gangs() -> None:
-    preemption = {
-        "managedPriority": 500,
-        "priorityClasses": ["production"],
-        "namespaces": ["kube-system", "gpu-operator"],
-    }
-    found = documents({**IMAGE, "preemption": preemption}, namespace="gpu-queues")
-    names = ("queuectl-preemption", "queuectl-preemption-daemonsets")
-    policies = [one for one in found if one["metadata"]["name"] in names]
-    assert len(policies) == 2 * len(names)
-    for one in policies:
-        if one["kind"] == "ValidatingAdmissionPolicy":
-            assert "'queuectl-managed', 'production'" in str(one)
-            assert re.search(r"> 500|<= 500", str(one))
-        else:
-            [label, allowed] = one["spec"]["matchResources"]["namespaceSelector"][
-                "matchExpressions"
-            ]
-            assert label["key"] == "queuectl.dev/allow-preemption"
-            assert allowed["values"] == ["kube-system", "gpu-operator", "gpu-queues"]
-    [managed] = of_kind(found, "PriorityClass")
-    assert managed["value"] == 500
-    [pods] = [one for one in of_kind(found, POLICY) if one["metadata"]["name"] == "queuectl-pods"]
-    assert "path: '/spec/priority', value: 500" in str(pods["spec"]).replace("\\", "")
-
-
-@pytest.mark.parametrize(
-    ("image", "expected"),
-    [
-        ({"repository": "r/q"}, f"r/q:{version('queuectl')}"),
-        ({"repository": "r/q", "tag": "main"}, "r/q:main"),
-        ({"repository": "r/q", "tag": "main", "digest": f"sha256:{'0' * 64}"}, f"r/q@sha256:{'0' * 64}"),
-    ],
-)  # fmt: skip
-def test_the_migration_and_the_controller_run_the_same_image(image: Any, expected: str) -> None:
-    shown = pod({"image": image})
-    assert [one["image"] for one in (*shown["initContainers"], *shown["containers"])] == [
-        expected
-    ] * 2
 
 
 def test_the_containers_read_the_certificate_authority_and_the_passwords() -> None:
@@ -339,22 +101,6 @@ def test_the_values_of_the_pods_are_in_the_pods() -> None:
     assert (env["QUEUECTL_IN_FLIGHT"], env["QUEUECTL_FORCE_DELETE_SECONDS"]) == ("16", "300")
     assert ALL["extraVolumeMounts"][0] in container["volumeMounts"]
     assert ALL["extraVolumes"][0] in shown["volumes"]
-
-
-def test_only_the_namespace_of_prometheus_reads_the_metrics() -> None:
-    [policy] = of_kind(documents(IMAGE), "NetworkPolicy")
-    metrics = next(
-        rule for rule in policy["spec"]["ingress"] if rule["ports"] == [{"port": "metrics"}]
-    )
-    [source] = metrics["from"]
-    assert source["namespaceSelector"]["matchLabels"] == {
-        "kubernetes.io/metadata.name": "monitoring"
-    }
-    none = documents({**IMAGE, "networkPolicy": {"metricsFrom": []}})
-    assert [rule["ports"] for rule in of_kind(none, "NetworkPolicy")[0]["spec"]["ingress"]] == [
-        [{"port": "https"}]
-    ]
-    assert not of_kind(documents({**IMAGE, "networkPolicy": {"enabled": False}}), "NetworkPolicy")
 
 
 def test_the_rules_are_those_of_the_files_with_links_to_the_runbook(
@@ -395,10 +141,6 @@ def test_each_dashboard_is_a_config_map(all_documents: list[Any]) -> None:
     assert {name: text.rstrip("\n") for name, text in found.items()} == committed
 
 
-def by_name(found: Iterable[Document]) -> dict[tuple[str, str], Document]:
-    return {(one["kind"], one["metadata"]["name"]): one for one in found}
-
-
 def test_the_base_is_the_chart_without_opt_ins_and_monitoring() -> None:
     assert by_name(documents(BASE_VALUES)) == by_name(manifests())
 
@@ -419,103 +161,3 @@ def test_the_manifests_for_older_servers_are_the_chart_with_the_webhook() -> Non
 def words(document: Document) -> list[str]:
     """kustomize changes the line breaks of expressions."""
     return json.dumps(document, sort_keys=True).replace("\\n", " ").split()
-
-
-OWN_KINDS: Mapping[str, Any] = {**IMAGE, "jobKinds": JOB_KINDS}
-
-
-def test_a_declared_kind_has_policies_rights_and_the_account_of_its_controller() -> None:
-    before, after = (by_name(documents(values)) for values in (IMAGE, OWN_KINDS))
-    added = {name for kind, name in after.keys() - before.keys() if "Admission" in kind}
-    assert added == {
-        "queuectl-gangruns",
-        "queuectl-controller-gangruns",
-        "queuectl-gangruns-default",
-        "queuectl-unqueued-gangruns",
-    }
-    rules = after["ClusterRole", "queuectl"]["rules"]
-    [rule] = [one for one in rules if one["resources"] == ["gangruns"]]
-    assert rule["verbs"] == ["get", "list", "watch", "patch"]
-    pods = after["ValidatingAdmissionPolicy", "queuectl-pods"]
-    assert "system:serviceaccount:research:gangrun-controller" in str(pods)
-
-
-def test_the_controller_reads_the_declared_kinds_and_restarts_when_they_change() -> None:
-    found = by_name(documents(OWN_KINDS))
-    [written] = found["ConfigMap", "queuectl-job-kinds"]["data"].values()
-    assert yaml.safe_load(written) == {"jobKinds": JOB_KINDS}
-    [container] = found["Deployment", "queuectl"]["spec"]["template"]["spec"]["containers"]
-    variables = {one["name"]: one.get("value") for one in container["env"]}
-    file = variables["QUEUECTL_KINDS_FILE"]
-    assert file is not None
-    [mount] = [one for one in container["volumeMounts"] if file.startswith(one["mountPath"])]
-    assert mount["name"] == "kinds"
-    other = {**OWN_KINDS, "jobKinds": [JOB_KINDS[0] | {"index": ""}]}
-    templates = [
-        by_name(documents(values))["Deployment", "queuectl"]["spec"]["template"]["metadata"]
-        for values in (OWN_KINDS, other)
-    ]
-    assert templates[0] != templates[1]
-
-
-def test_the_webhook_has_webhooks_and_policies_for_a_declared_kind_and_restarts_when_it_changes() -> (
-    None
-):
-    before, after = (by_name(documents({**one, **WEBHOOK})) for one in (IMAGE, OWN_KINDS))
-    configuration = ("MutatingWebhookConfiguration", "queuectl")
-    names = [
-        {one["name"]: one for one in found[configuration]["webhooks"]} for found in (before, after)
-    ]
-    added = names[1].keys() - names[0].keys()
-    bindings = ("queuectl-gangruns", "queuectl-gangruns-default")
-    assert added == {f"{one}-{number}.queuectl.dev" for one in bindings for number in (0, 1)}
-    for name in added:
-        [rule] = names[1][name]["rules"]
-        assert (rule["apiGroups"], rule["resources"]) == (["research.example.com"], ["gangruns"])
-
-    written = after["ConfigMap", "queuectl-job-kinds"]["data"]["policies.yaml"]
-    by_policy = by_name(documents(OWN_KINDS))
-    assert list(yaml.safe_load_all(written)) == [by_policy[POLICY, "queuectl-gangruns"]]
-    templates = [
-        found["StatefulSet", "queuectl-webhook"]["spec"]["template"] for found in (before, after)
-    ]
-    [container] = templates[1]["spec"]["containers"]
-    assert "--policies=/etc/queuectl/kinds/policies.yaml" in container["args"]
-    assert {one["mountPath"] for one in container["volumeMounts"]} == {
-        "/tmp",
-        "/etc/queuectl/kinds",
-    }
-    assert templates[0]["metadata"] != templates[1]["metadata"]
-
-
-def test_a_built_in_kind_that_is_declared_has_the_same_policies(tmp_path: Path) -> None:
-    """Except for the account of its controller, and that the types of its templates are not checked."""
-    without = chart_without("XGBoostJob", tmp_path / "queuectl")
-    values = {**IMAGE, "jobKinds": [declaration("XGBoostJob")]}
-    before, after = by_name(documents(IMAGE)), by_name(documents(values, chart=without))
-    named = [one for one in before if "xgboostjobs" in one[1]]
-    assert {kind for kind, _ in named} >= {POLICY, BINDING, "ValidatingAdmissionPolicy"}
-    for one in named:
-        text = json.dumps(after[one]).replace("dyn(object)", "object")
-        expected = json.dumps(before[one]).replace("dyn(object)", "object")
-        text, expected = (each.replace("dyn(oldObject)", "oldObject") for each in (text, expected))
-        assert json.loads(text) == json.loads(expected), one
-
-
-WRONG_KINDS: list[tuple[list[Any], Mapping[str, Any], str]] = [
-    ([JOB_KINDS[0] | {"kind": "JobSet"}], {}, "jobKinds[0] (JobSet): kind: JobSet is the name of another job kind"),
-    ([JOB_KINDS[0] | {"plural": "jobs"}], {}, "jobKinds[0] (GangRun): plural: jobs is the name of another kind"),
-    ([JOB_KINDS[0], JOB_KINDS[0]], {}, "jobKinds[1] (GangRun): kind: GangRun is the name of another job kind"),
-    ([{name: value for name, value in JOB_KINDS[0].items() if name != "suspend"}], {}, "suspend"),
-    ([JOB_KINDS[0] | {"suspend": "spec['suspend']"}], {}, "/jobKinds/0/suspend"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kinds", "more", "error"), WRONG_KINDS, ids=[one for *_, one in WRONG_KINDS]
-)
-def test_a_wrong_declaration_is_refused_with_the_value_and_the_field(
-    kinds: list[Any], more: Mapping[str, Any], error: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(error)):
-        documents({**IMAGE, **more, "jobKinds": kinds})

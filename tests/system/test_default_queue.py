@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx2
@@ -13,8 +12,6 @@ from queuectl.demo.scenario import PodSetManifest
 from queuectl.objects import keys
 from tests.system.actions import (
     apply,
-    kubectl,
-    restart_controller,
     restart_in_test_faults,
     until_reason,
 )
@@ -31,9 +28,9 @@ def default_queue(workspace: Workspace) -> None:
 
 def takes_in(workspace: Workspace) -> bool:
     """Whether the API server would put a Job without a queue label into the queue; a dry run."""
-    probe = json.dumps(m.job("probe", workspace.namespace, None, PodSetManifest(1)))
-    create = ("create", "--dry-run=server", "-o", "json", "-f", "-")
-    return managed(json.loads(kubectl(workspace.installation, *create, given=probe)))
+    probe = m.job("probe", workspace.namespace, None, PodSetManifest(1))
+    collection = workspace.client.path_of(probe).rsplit("/", 1)[0]
+    return managed(workspace.client.create(collection, probe, dryRun="All"))
 
 
 def managed(job: dict[str, Any]) -> bool:
@@ -107,7 +104,7 @@ def test_it_begins_with_the_queue_and_ends_with_it(installation: Installation) -
         path = f"/api/v1/namespaces/{workspace.namespace}/localqueues/default"
         answer = httpx2.delete(installation.controller.api + path, trust_env=False)
         assert answer.status_code == 204, answer.text
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until(
             lambda: not takes_in(workspace), "jobs without a queue are left alone again"
         )

@@ -58,6 +58,7 @@ def readme() -> tuple[Shown, list[str]]:
     return report, re.findall(r"^(✓ .*?): ", text, re.MULTILINE)
 
 
+@pytest.mark.docs
 def test_every_check_holds_and_every_line_it_prints_works(home: Path):
     report, promised = readme()
     shown = subprocess.run(

@@ -1,7 +1,6 @@
 """Holds, drains, time-outs and limits on a real control plane, with the controller killed on the way.
 
-Each test names the moments at which the controller is killed by SIGKILL: `make test` uses one of them, and `make test-faults` all. Every workspace is audited when it ends: all pods of a
-gang start or none, no node is overcommitted, and no gang starts twice.
+Each test names the moments at which the controller is killed by SIGKILL: `make test-faults` uses all of them, and `make test` two. Every workspace is audited when it ends: all pods of a gang start or none, no node is overcommitted, and no gang starts twice.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def test_a_drained_queue_resumes_in_order(installation: Installation) -> None:
             workspace.gang(kind, name, 4)
             workspace.until_state(name, "Running" if name == "first" else "Pending")
         stop_queue(workspace, 32, "HoldAndDrain")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         for name in ("first", "second", "third"):
             until_reason(workspace, name, "Pending", "ClusterQueueStopped")
         until_empty(workspace, "first")
@@ -84,7 +83,7 @@ def test_running_gangs_of_a_stopped_queue_continue(installation: Installation) -
         stop_queue(workspace, 32, "Hold")
         workspace.job("waits", PodSetManifest(1, gpus=8), seconds=1)
         until_reason(workspace, "waits", "Pending", "ClusterQueueStopped")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until_state("runs", "Finished")
         assert workspace.workload("runs")["attempt"] == 1
         assert reason(workspace, "waits") == ("Pending", "ClusterQueueStopped")
@@ -114,7 +113,7 @@ def test_a_gang_is_stopped_when_it_has_run_too_long(installation: Installation, 
         workspace.until_state("long", "Pending")
         run_command(workspace, "other", "hold")
         workspace.until(lambda: workspace.workload("long").get("attempt") == 1, "it has started")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         until_reason(workspace, "long", "Deactivated", "MaximumExecutionTimeExceeded")
         assert not [p for p in workspace.pods("long") if not p.terminal]
         workspace.until(

@@ -20,7 +20,6 @@ from tests.system.actions import (
     configured,
     kubectl,
     remove,
-    restart_controller,
     restart_in_test_faults,
     stop_queue,
     until_reason,
@@ -195,7 +194,7 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
         assert "needed for user ann in ClusterQueue" in explained["message"]
         assert not workspace.pods("second")
         remove(workspace, "first")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until_state("second", "Running")
         until_reason(workspace, "third", "Pending", "MaxPerUserExceeded")
 

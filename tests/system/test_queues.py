@@ -114,7 +114,7 @@ def test_after_a_burst_each_team_holds_its_share(installation: Installation) -> 
             for team in ("two", "three"):
                 workspace.gang(KINDS[i % 2], gangs[team][i], 2, gpus=4, queue=team)
         workspace.until(lambda: out(workspace, gangs["one"]), "the first must leave")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         shares = {"one": 2, "two": 4, "three": 6}
 
         def held() -> dict[str, int]:
@@ -149,7 +149,7 @@ def test_a_gang_waits_until_its_gates_are_removed(installation: Installation) ->
             "PyTorchJob", "train", 2, annotations={gate: "example.com/data,example.com/paid"}
         )
         until_reason(workspace, "train", "Held", "AdmissionGated")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         lift(workspace, gate, "example.com/paid")
         workspace.until(
             lambda: workspace.workload("train").get("gates") == ["example.com/paid"],
@@ -173,7 +173,7 @@ def test_a_gang_starts_after_the_jobs_that_it_depends_on(installation: Installat
         workspace.until(
             lambda: workspace.workload("train").get("after") == ["Job/data:any"], "one job is left"
         )
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.gang("Job", "data", 2)
         workspace.until_state("data", "Running")
         assert reason(workspace, "train") == ("Held", "Dependency")
@@ -220,7 +220,7 @@ def test_a_failed_start_is_repeated_on_other_nodes(installation: Installation) -
                 until_reason(workspace, "train", "Evicting", "PodsReadyTimeout")
                 (late,) = evictions(workspace, "train")
                 assert late["reason"]["details"] == {"cause": "WaitForStart"}
-            restart_controller(workspace)
+            restart_in_test_faults(workspace)
             with configured(workspace, waitForPodsReady=starting(within=300)):
                 remove(workspace, "filler")
                 installation.cluster.nodes.cordon(bad)
@@ -249,7 +249,7 @@ def test_a_gang_that_never_starts_is_deactivated(installation: Installation) -> 
             m.pytorchjob("never", workspace.namespace, "main", master=pods, worker=pods)
         )
         workspace.until(lambda: evictions(workspace, "never"), "the first start has failed")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         until_reason(workspace, "never", "Deactivated", "RequeuingLimitExceeded")
         restart_in_test_faults(workspace)
         until_empty(workspace, "never")
@@ -272,7 +272,7 @@ def test_a_gang_is_pending_until_its_namespace_has_quota(installation: Installat
         until_reason(workspace, "third", "Pending", "ResourceQuotaExceeded")
         assert not workspace.pods("second"), "nothing of it was started"
         workspace.client.apply(resource_quota(workspace, 32))
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until_state("second", "Running")
         until_reason(workspace, "third", "Pending", "ResourceQuotaExceeded")
         remove(workspace, "first")  # what it used is given back by the quota's own controller

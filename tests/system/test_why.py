@@ -83,6 +83,9 @@ def test_a_node_in_use_again_starts_a_gang_that_waits_for_it(installation: Insta
         path = "/api/v1/nodes/b0-r0-h0"
         workspace.client.patch(path, {"spec": {"unschedulable": True}})
         try:
+            workspace.until(
+                lambda: workspace.client.get(path)["spec"].get("taints"), "the time of the cordon"
+            )
             workspace.submit(
                 on(job(workspace, "all", PodSetManifest(4, gpus=8)), **{RACK: "b0-r0"})
             )

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.longest import ELSEWHERE, LONGEST, seconds, shares
-from tests.system.groups import GROUPS
+from tests.system import own_groups
+from tests.system.groups import GROUPS, group_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -52,3 +53,18 @@ def test_tests_of_one_file_stay_together() -> None:
 def test_a_file_of_a_group_exists(name: str) -> None:
     room = "system/" if name.startswith("docs/") else ""
     assert (TESTS / room / f"{name}.py").is_file()
+
+
+def test_each_worker_of_test_system_has_one_long_group_and_no_group_is_divided() -> None:
+    folders = ("system", "cluster", "utilization")
+    own = own_groups.shares([str(TESTS / folder) for folder in folders], 4)
+    files = [file for share in own for file in share]
+    assert len(files) == len(set(files))
+    assert {file for file in files if "docs" in Path(file).parts} == set()
+    assert len(files) == sum(
+        "docs" not in file.parts for name in folders for file in (TESTS / name).rglob("test_*.py")
+    )
+    groups = [{group_of(file) for file in share} for share in own]
+    assert len(set[str]().union(*groups)) == sum(map(len, groups))
+    long = {group_of(f"{name}.py") for name in own_groups.SECONDS}
+    assert [len(long & each) for each in groups] == [1, 1, 1, 1]

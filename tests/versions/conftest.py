@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from queuectl.localcluster.versions import SUPPORTED
-from tests.system.conftest import NODES
+from tests.support.controlplane import NODES
 from tests.system.installation import Installation, installed
 from tests.versions.webhook import admission
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.demo.scenario import Document
-from tests.system.conftest import NODES
+from tests.support.controlplane import NODES
 from tests.system.installation import Installation, installed
 
 GROUP: Final = "scheduling.k8s.io"

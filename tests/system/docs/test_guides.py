@@ -45,7 +45,7 @@ UNTRIED = {
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
 BLOCKS = {
-    "make demo": "test_demo; `make test` is what runs this",
+    "make demo": "test_demo; `make test` is of contributors",
     "✓ all pods": "test_demo",
     "$ queuectl report": "test_demo",
 }

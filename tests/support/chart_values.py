@@ -1,0 +1,56 @@
+"""Values of the chart for its tests, and ways into its documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from queuectl.cluster.apply import Document
+from tests.support.chart import WEBHOOK, documents
+
+OLDER = ("1.33", "1.34", "1.35")
+
+IMAGE = {"image": {"repository": "registry.example.com/queuectl"}}
+
+RUNBOOKS = "https://docs.example.com/how-to"
+
+ALL: Mapping[str, Any] = {
+    **IMAGE,
+    "imagePullSecrets": [{"name": "registry"}],
+    "database": {"sslMode": "verify-full", "caSecretName": "database-ca", "passwordFiles": True, "pgbouncer": "transaction"},
+    "settings": {"QUEUECTL_IN_FLIGHT": "16"},
+    "podLabels": {"team": "platform"},
+    "podAnnotations": {"note": "text"},
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "extraVolumes": [{"name": "oidc", "secret": {"secretName": "oidc"}}],
+    "extraVolumeMounts": [{"name": "oidc", "mountPath": "/etc/queuectl/oidc"}],
+    "networkPolicy": {"apiFrom": [{"podSelector": {}}]},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "runbookBaseUrl": RUNBOOKS, "recordingRules": True, "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True, "annotations": {"folder": "queuectl"}},
+    "kueueKeys": {"enabled": True},
+    "queuedGpus": {"enabled": True},
+    "forceDelete": {"enabled": True},
+    "migReconfiguration": {"enabled": True},
+    "namespace": {"create": True},
+}  # fmt: skip
+
+
+def of_kind(found: list[Any], kind: str) -> list[Any]:
+    return [one for one in found if one["kind"] == kind]
+
+
+def pod(values: Mapping[str, Any]) -> Any:
+    [deployment] = of_kind(documents(values), "Deployment")
+    return deployment["spec"]["template"]["spec"]
+
+
+def mutated(values: Mapping[str, Any], release: str) -> Mapping[str, Any]:
+    """The values for a version of Kubernetes."""
+    return {**values, **WEBHOOK} if release in OLDER else values
+
+
+def by_name(found: Iterable[Document]) -> dict[tuple[str, str], Document]:
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
