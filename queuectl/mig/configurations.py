@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from queuectl.domain.changes import with_fleet
+from queuectl.domain.diagnosis import with_fleet
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpus import MIG_STRATEGY, model_of, unit_of
 from queuectl.domain.mig import CONFIG, STATE, SUCCESS, WHOLE, MigConfig, MigGeometry, MigPool

@@ -8,8 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from queuectl.domain.changes import Relocate, SuggestedChange, is_cordoned
-from queuectl.domain.diagnosis import Remedy, SuggestedFix
+from queuectl.domain.diagnosis import Relocate, Remedy, SuggestedChange, SuggestedFix, is_cordoned
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.mig import CONFIG, MigPhase, MigReconfiguration
 from queuectl.domain.plan import Move, Proof

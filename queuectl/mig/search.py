@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from queuectl.devices.reading import Selects
 from queuectl.devices.shared import without_claim_podsets
-from queuectl.domain.changes import Relocate
-from queuectl.domain.diagnosis import SuggestedFix
+from queuectl.domain.diagnosis import Relocate, SuggestedFix
 from queuectl.domain.mig import MigMode
 from queuectl.domain.plan import Move, Plan
 from queuectl.domain.queues import QueueConfig

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from queuectl.domain.changes import AddNodes
 from queuectl.domain.devices import DeviceInventory
+from queuectl.domain.diagnosis import AddNodes
 from queuectl.domain.errors import BadInput, TookTooLong
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ignored import Ignored

@@ -8,10 +8,17 @@ from typing import Any
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.control.questions.what_if import ConfigurationSource, WhatIfPlanner
-from queuectl.domain.changes import AddQuota
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, SuggestedFix
+from queuectl.domain.diagnosis import (
+    AddQuota,
+    Diagnosis,
+    Excess,
+    Limit,
+    Obstacle,
+    Remedy,
+    SuggestedFix,
+)
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, ExpectedStarts
 from queuectl.domain.events import (
     Admit,

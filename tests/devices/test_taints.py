@@ -16,7 +16,6 @@ from queuectl.devices.pools import (
     node_devices,
     out_of_placement,
 )
-from queuectl.domain.changes import apply_all
 from queuectl.domain.devices import (
     Device,
     DeviceEffect,
@@ -31,7 +30,7 @@ from queuectl.domain.devices import (
     PoolSlice,
     PublishedDevice,
 )
-from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
+from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix, apply_all
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose

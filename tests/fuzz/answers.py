@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from queuectl.control.checked_plan import checked_plan
-from queuectl.domain.changes import apply_all
+from queuectl.domain.diagnosis import apply_all
 from queuectl.domain.fleet import Node
 from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.reasons import NEVER_FITS, Code

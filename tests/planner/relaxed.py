@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from queuectl.domain.changes import HealNodes, RelaxLevel, RelaxRules
-from queuectl.domain.diagnosis import Limit
+from queuectl.domain.diagnosis import HealNodes, Limit, RelaxLevel, RelaxRules
 from queuectl.domain.fleet import Fleet, Node, NodeRules
 from queuectl.domain.quantity import NOTHING, Resources, total
 from queuectl.domain.queues import ClusterQueue, FlavorQuotas

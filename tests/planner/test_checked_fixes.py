@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.domain.changes import LimitRun, apply_all
-from queuectl.domain.diagnosis import Limit, Remedy
+from queuectl.domain.diagnosis import Limit, LimitRun, Remedy, apply_all
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Growth, Workload

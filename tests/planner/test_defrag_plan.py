@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import apply_all
-from queuectl.domain.diagnosis import Remedy
+from queuectl.domain.diagnosis import Remedy, apply_all
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.plan import Move, Plan
 from queuectl.domain.queues import (

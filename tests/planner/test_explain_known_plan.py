@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from queuectl.domain.changes import apply_all
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.diagnosis import Diagnosis, apply_all
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
 from queuectl.planner.capacity.state import CycleState

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from queuectl.domain.changes import apply_all
+from queuectl.domain.diagnosis import apply_all
 from queuectl.domain.plan import Proof
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache

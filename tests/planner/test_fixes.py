@@ -8,19 +8,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from queuectl.domain.changes import (
+from queuectl.domain.diagnosis import (
     AddNodes,
     AddQuota,
+    Diagnosis,
     FewerPods,
     HealNodes,
     Leave,
     RaisePriority,
     RelaxLevel,
+    Remedy,
     SuggestedChange,
+    SuggestedFix,
     Withdraw,
     apply_all,
 )
-from queuectl.domain.diagnosis import Diagnosis, Remedy, SuggestedFix
 from queuectl.domain.fleet import Effect, Taint
 from queuectl.domain.queues import (
     Protection,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.budgets import GPU_HOUR
-from queuectl.domain.changes import LimitRun, NewMonth, TopUpBudget, apply_all
-from queuectl.domain.diagnosis import Limit, Remedy
+from queuectl.domain.diagnosis import Limit, LimitRun, NewMonth, Remedy, TopUpBudget, apply_all
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose
 from tests.planner.relaxed import starts

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import (
+from queuectl.domain.diagnosis import (
     AllowPreemption,
     LiftProtection,
     MakePreemptible,
     PolicyField,
+    Remedy,
     SuggestedChange,
+    SuggestedFix,
     apply_all,
 )
-from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.queues import (
     ClusterQueue,
     Protection,

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import FewerPods, Leave, RaiseUserCap, SuggestedChange, apply_all
-from queuectl.domain.diagnosis import Diagnosis, Limit, Remedy, SuggestedFix
+from queuectl.domain.diagnosis import (
+    Diagnosis,
+    FewerPods,
+    Leave,
+    Limit,
+    RaiseUserCap,
+    Remedy,
+    SuggestedChange,
+    SuggestedFix,
+    apply_all,
+)
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reasons import Code

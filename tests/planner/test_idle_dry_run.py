@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queuectl.domain.changes import ReclaimIdle
-from queuectl.domain.diagnosis import Remedy
+from queuectl.domain.diagnosis import ReclaimIdle, Remedy
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import Protection, QueueingStrategy, ReclaimWithinCohort
 from queuectl.domain.reasons import Code

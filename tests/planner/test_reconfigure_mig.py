@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import Relocate, apply_all
-from queuectl.domain.diagnosis import Remedy, SuggestedFix
+from queuectl.domain.diagnosis import Relocate, Remedy, SuggestedFix, apply_all
 from queuectl.domain.fleet import Fleet, Node, Toleration
 from queuectl.domain.mig import (
     MigConfig,

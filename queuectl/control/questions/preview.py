@@ -16,8 +16,8 @@ from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.contained_plan import planned_around
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
-from queuectl.domain.changes import Leave
 from queuectl.domain.commands import Action
+from queuectl.domain.diagnosis import Leave
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import Entry

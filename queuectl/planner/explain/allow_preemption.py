@@ -15,16 +15,17 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from queuectl.domain.changes import (
+from queuectl.domain.diagnosis import (
     AllowPreemption,
     LiftProtection,
     MakePreemptible,
     PolicyField,
     ReclaimIdle,
+    Remedy,
     SuggestedChange,
+    SuggestedFix,
     apply_all,
 )
-from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.gpus import as_number
 from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, ReclaimWithinCohort

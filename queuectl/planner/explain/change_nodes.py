@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from queuectl.domain.changes import AddNodes, HealNodes
-from queuectl.domain.diagnosis import Remedy, SuggestedFix
+from queuectl.domain.diagnosis import AddNodes, HealNodes, Remedy, SuggestedFix
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import Resources
 from queuectl.domain.words import counted

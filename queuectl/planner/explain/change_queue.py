@@ -10,16 +10,19 @@ from typing import Any, Final
 
 from queuectl.domain.accounting import UNITS
 from queuectl.domain.budgets import GPU_HOUR, gpu_hours
-from queuectl.domain.changes import (
+from queuectl.domain.diagnosis import (
     AllowFlavor,
     FewerPods,
     Leave,
+    Limit,
     LimitRun,
     NewMonth,
+    Obstacle,
     RaiseUserCap,
+    Remedy,
+    SuggestedFix,
     TopUpBudget,
 )
-from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import FlavorQuotas
 from queuectl.domain.snapshot import Admitted

@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.changes import (
+from queuectl.domain.devices import CLAIM_PODSET
+from queuectl.domain.diagnosis import (
     FewerPods,
+    Limit,
     LimitRun,
     RaisePriority,
     RelaxLevel,
     RelaxRules,
+    Remedy,
     SuggestedChange,
+    SuggestedFix,
     apply_all,
 )
-from queuectl.domain.devices import CLAIM_PODSET
-from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from queuectl.domain.changes import SuggestedChange, apply_all
-from queuectl.domain.diagnosis import SuggestedFix
+from queuectl.domain.diagnosis import SuggestedChange, SuggestedFix, apply_all
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason

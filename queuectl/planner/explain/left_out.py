@@ -12,8 +12,14 @@ from operator import is_
 
 import numpy as np
 
-from queuectl.domain.changes import AddQuota, RelaxLevel, RelaxRules, SuggestedChange, apply_all
-from queuectl.domain.diagnosis import Limit
+from queuectl.domain.diagnosis import (
+    AddQuota,
+    Limit,
+    RelaxLevel,
+    RelaxRules,
+    SuggestedChange,
+    apply_all,
+)
 from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration, is_passing
 from queuectl.domain.plan import Proof
 from queuectl.domain.quantity import NOTHING, Resources

@@ -13,9 +13,16 @@ from typing import Any, Final
 
 from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.pools import effective, out_of_placement
-from queuectl.domain.changes import Leave, Relocate, Withdraw
 from queuectl.domain.devices import DeviceOption
-from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
+from queuectl.domain.diagnosis import (
+    Leave,
+    Limit,
+    Obstacle,
+    Relocate,
+    Remedy,
+    SuggestedFix,
+    Withdraw,
+)
 from queuectl.domain.gpus import as_number, summed
 from queuectl.domain.plan import Proof
 from queuectl.domain.queues import ClusterQueue, Defragment

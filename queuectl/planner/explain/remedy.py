@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
-from queuectl.domain.changes import AddQuota, RaisePriority, SuggestedChange
-from queuectl.domain.diagnosis import SuggestedFix
+from queuectl.domain.diagnosis import AddQuota, RaisePriority, SuggestedChange, SuggestedFix
 from queuectl.domain.workload import Workload
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.context import GangContext, least_of

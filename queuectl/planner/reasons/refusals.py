@@ -18,8 +18,8 @@ import numpy as np
 
 from queuectl.devices.numa_devices import NUMA_DRIVER
 from queuectl.devices.pools import effective
-from queuectl.domain.changes import is_cordoned
 from queuectl.domain.devices import NodeDevices, not_sure
+from queuectl.domain.diagnosis import is_cordoned
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
