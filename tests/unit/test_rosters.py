@@ -90,7 +90,7 @@ def test_after_any_changes_a_roster_is_that_of_its_pods(
 def test_a_group_that_follows_changes_is_one_that_is_assembled_of_its_pods(
     steps: list[tuple[int, dict[str, Any] | None]],
 ) -> None:
-    """Podsets of a gang that has started are those of its start, so only pods that wait are compared."""
+    """Podsets of a gang that has started are those of its start, and those of a gang that ends are the last ones: they are not compared."""
     mirror, pods = Mirror.of(KINDS), dict[str, PodRecord]()
     for version, (number, change) in enumerate(steps, start=1):
         waits = {**(change or {}), "gated": True, "phase": "Pending", "labels": {}}
@@ -108,7 +108,8 @@ def test_a_group_that_follows_changes_is_one_that_is_assembled_of_its_pods(
 
 
 def described(job: JobRecord) -> tuple[object, ...]:
-    return job.podsets, job.awaits, job.error, job.gates, job.deleting, job.queue, job.attempt
+    podsets = () if job.deleting else job.podsets
+    return podsets, job.awaits, job.error, job.gates, job.deleting, job.queue, job.attempt
 
 
 EVENTS: dict[str, Callable[[int, int], PodRecord]] = {
