@@ -8,29 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.verify.capacity import check_capacity, check_kept
-from queuectl.planner.verify.devices import Selects, check_devices, check_shared_gpus, check_vendors
-from queuectl.planner.verify.order import check_order
-from queuectl.planner.verify.placement import (
-    check_balance,
-    check_gangs,
-    check_shares,
-    check_whole_nodes,
-)
+from queuectl.planner.verify import capacity, devices, order, placement, quota, starts, victims
+from queuectl.planner.verify.devices import Selects, check_devices, check_vendors
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
-from queuectl.planner.verify.quota import (
-    check_allowances,
-    check_budgets,
-    check_claims,
-    check_quota,
-    check_users,
-)
-from queuectl.planner.verify.starts import check_planned, check_reserved
-from queuectl.planner.verify.victims import check_moves, check_spared, check_victims
+
+_MODULES: Final = (placement, capacity, quota, order, victims, devices, starts)
 
 __all__ = ["PlanRule", "PlanViolation", "verify"]
 
@@ -46,15 +33,10 @@ def verify(
         selects: the devices of a node, by position, that an option of a request selects; without it devices are not checked.
     """
     index = PlanIndex(snapshot, plan)
-    checks = (
-        *(check_gangs, check_balance, check_shares, check_capacity, check_quota),
-        *(check_order, check_victims, check_kept, check_moves, check_allowances),
-        *(check_users, check_budgets, check_claims, check_spared, check_shared_gpus),
-        *(check_planned, check_whole_nodes, check_reserved),
-    )
     found = [*_partition(index), *_reasons(index)]
-    for check in checks:
-        found.extend(check(index))
+    for module in _MODULES:
+        for check in module.CHECKS:
+            found.extend(check(index))
     if selects is not None:
         found.extend(check_devices(index, selects))
         found.extend(check_vendors(index, selects))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
@@ -309,3 +309,10 @@ def _needed(lease: _Lease) -> Use:
     else:
         add_use(need, lease.claim.workload, lease.claim.placement)
     return need
+
+
+CHECKS: Final = (
+    check_capacity,
+    check_kept,
+)
+"""The checks of this module that need only the plan."""

@@ -573,3 +573,7 @@ def _of_node(option: DeviceOption, devices: NodeDevices, selects: Selects) -> It
         driver = devices.devices[at].kind.driver
         if driver.startswith(_GPUS):
             yield driver
+
+
+CHECKS: Final = (check_shared_gpus,)
+"""The checks of this module that need only the plan."""

@@ -8,7 +8,7 @@ thumb, not a guarantee. Nor is it checked where past use alone decides, for that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from queuectl.domain.checks import CONTROLLERS, PROVISIONING
 from queuectl.domain.plan import Proof, Refusal
@@ -294,3 +294,7 @@ def _may_use(
     member = index.members[queue.name]
     fits = all(v <= member.most(name, r) for r, v in asked.items())
     return fits and flavor_refusal(group, flavor, podset, index) is None
+
+
+CHECKS: Final = (check_order,)
+"""The checks of this module that need only the plan."""

@@ -446,3 +446,12 @@ def _devices(amounts: Resources) -> bool:
 
 def _nodes(placement: Placement) -> set[str]:
     return {name for placed in placement.podsets for name, _ in placed.nodes}
+
+
+CHECKS: Final = (
+    check_gangs,
+    check_balance,
+    check_shares,
+    check_whole_nodes,
+)
+"""The checks of this module that need only the plan."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
 from queuectl.domain.fleet import Effect
@@ -321,3 +322,13 @@ def _charged_to_user(
         for (queue, _, resource), amount in charges(index, workload, placement):
             amounts[queue, workload.user, resource] += amount
     return amounts
+
+
+CHECKS: Final = (
+    check_quota,
+    check_allowances,
+    check_users,
+    check_budgets,
+    check_claims,
+)
+"""The checks of this module that need only the plan."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from queuectl.domain.plan import Admission, Plan, ScheduledGang
 from queuectl.domain.quantity import Resources
@@ -345,3 +345,10 @@ def _admitted(index: PlanIndex, reservation: AdvanceReservation, workload: Workl
 
 def _end(index: PlanIndex, gang: Admitted) -> float:
     return inf if gang.ends_at is None else max(gang.ends_at, index.snapshot.now + 1)
+
+
+CHECKS: Final = (
+    check_planned,
+    check_reserved,
+)
+"""The checks of this module that need only the plan."""

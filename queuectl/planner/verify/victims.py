@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from queuectl.domain.plan import Move, Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, Defragment, OptOut, ReclaimMode, WithinClusterQueue
@@ -382,3 +383,11 @@ def _budgets(index: PlanIndex) -> Iterator[PlanViolation]:
                 f"moves cost {cost} GPU-seconds after {before} within a day, allowed are {budget}"
             )
             yield PlanViolation(PlanRule.MOVE, name, text)
+
+
+CHECKS: Final = (
+    check_victims,
+    check_moves,
+    check_spared,
+)
+"""The checks of this module that need only the plan."""
