@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import yaml
 
 from queuectl.cluster.apply import Document, manifests, older_manifests
 from queuectl.cluster.writes import BINDING, POLICY
+from queuectl.distribution import version
 from queuectl.localcluster import build
 from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import SUPPORTED, kubectl
@@ -292,7 +292,7 @@ def test_an_administrator_decides_which_pods_preempt_gangs() -> None:
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        ({"repository": "r/q"}, f"r/q:{version('queuectl')}"),
+        ({"repository": "r/q"}, f"r/q:{version()}"),
         ({"repository": "r/q", "tag": "main"}, "r/q:main"),
         ({"repository": "r/q", "tag": "main", "digest": f"sha256:{'0' * 64}"}, f"r/q@sha256:{'0' * 64}"),
     ],
