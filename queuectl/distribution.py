@@ -46,7 +46,7 @@ def install_command(extra: str) -> str:
 
 
 def conflict() -> str | None:
-    """The sentence that names a conflicting distribution and the way out; None without one."""
+    """The sentence that names a conflicting distribution and the commands that end the conflict; None without one."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
