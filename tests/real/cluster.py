@@ -60,15 +60,15 @@ def real_installation(shapes: Sequence[Shape] = NODES) -> Iterator[RealInstallat
 
 @contextmanager
 def real_nodes(shapes: Sequence[Shape] = NODES) -> Iterator[tuple[LocalCluster, dict[str, Node]]]:
-    """A control plane and real nodes, without queuectl. Only one can exist in a sandbox."""
+    """A control plane and real nodes, without queuectl. Only one can exist in a sandbox at a time."""
     spec = ClusterSpec(nodes=(), fsync=False, lease_seconds=settings.LEASE_SECONDS)
     assets = programs.ensure()
     with LocalCluster.start(spec, progress=LineProgress()) as cluster:
-        network.create(len(shapes))
-        _publish(cluster)
-        _start_dns(cluster, assets)
         nodes = {one.name: Node(cluster, assets, one, len(shapes)) for one in shapes}
+        network.create(len(shapes))
         try:
+            _publish(cluster)
+            _start_dns(cluster, assets)
             with ThreadPoolExecutor(len(nodes)) as threads:
                 list(threads.map(Node.power_on, nodes.values()))
             cluster.nodes.wait_ready(nodes, seconds=_READY_SECONDS)
@@ -77,6 +77,7 @@ def real_nodes(shapes: Sequence[Shape] = NODES) -> Iterator[tuple[LocalCluster, 
         finally:
             for node in nodes.values():
                 node.power_off()
+            network.remove()
 
 
 @contextmanager

@@ -54,6 +54,12 @@ def create(count: int) -> None:
     subprocess.run(["nft", "-f", "-"], input=_REDIRECT, text=True, check=True)
 
 
+def remove() -> None:
+    """Remove the bridge with its routes, and the redirection. The next cluster of the run creates its own."""
+    _ip("link", "delete", BRIDGE)
+    subprocess.run(["nft", "delete", "table", "ip", "loopback"], check=True)
+
+
 def routes(count: int) -> list[str]:
     """For each node the range of its pods and its address, as the init of a node takes them."""
     return [f"{pods(number)}={address(number)}" for number in range(count)]
