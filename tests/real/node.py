@@ -55,8 +55,8 @@ class Node:
         run = sandbox.home()
         assert run is not None, "nodes run in the sandbox only"
         self.shape = shape
-        self.home = run / shape.name
-        self.home.mkdir()
+        self.home = run / cluster.name / shape.name
+        self.home.mkdir(parents=True)
         self._routes = network.routes(count)
         self._programs = assets.programs
         self._supervisor = KeeperHandle(self.home)

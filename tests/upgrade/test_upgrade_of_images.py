@@ -131,7 +131,7 @@ def upgrade_and_roll_back(timeline: Timeline, home: Deployed, old: Release, new:
         home.pause(paused=True)
         step.result = f"ready: {len(home.ready(old))} old, {len(home.ready(new))} new"
         assert home.ready(old)
-    with timeline.step("`queuectl db upgrade` beside an old replica") as step:
+    with timeline.step("`queuectl db upgrade` while an old replica runs") as step:
         refuse_post_half(home, new, REGISTERED)
         step.result = "refused"
     with timeline.step("rollout of the new release") as step:
