@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.main import get_command
 
-from queuectl.cli import credentials
-from queuectl.cli.credentials import KubeconfigContext
+from queuectl import kubeconfig
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.kubeconfig import KubeconfigContext
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
@@ -139,7 +139,7 @@ def connection_options() -> ConnectionOptions:
 def context() -> KubeconfigContext | None:
     """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
     chosen = connection_options()
-    return credentials.current_context(chosen.kubeconfig, chosen.context)
+    return kubeconfig.current_context(chosen.kubeconfig, chosen.context)
 
 
 def default_namespace() -> str:

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from queuectl.cli.errors import CommandFailed
+from queuectl.distribution import DISTRIBUTION, install_command
 
-_PACKAGE: Final = "queuectl"
 _REQUIREMENT: Final = re.compile(
     r"(?P<name>[\w.-]+)(?:\[(?P<extras>[\w,.-]+)\])?.*;.*extra == ['\"](?P<extra>[\w.-]+)['\"]"
 )
@@ -56,17 +56,17 @@ def require(extra: Extra, what: str) -> None:
 
 def install_hint(extra: Extra) -> str:
     """The end of a sentence, with the install command."""
-    return f"needs the extra {extra}: pip install '{_PACKAGE}[{extra}]'"
+    return f"needs the extra {extra}: {install_command(extra)}"
 
 
 def _packages(extra: str) -> Iterator[str]:
     from importlib.metadata import requires
 
-    for line in requires(_PACKAGE) or ():
+    for line in requires(DISTRIBUTION) or ():
         found = _REQUIREMENT.match(line)
         if found is None or found["extra"] != extra:
             continue
-        if found["name"] == _PACKAGE:
+        if found["name"] == DISTRIBUTION:
             for nested in found["extras"].split(","):
                 yield from _packages(nested)
         else:

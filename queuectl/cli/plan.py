@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -20,6 +19,7 @@ from rich.table import Table
 from queuectl.cli import terminal
 from queuectl.cli.render import natural_width
 from queuectl.cli.targets import declared_kinds, ignored_lines, read_bytes, read_objects
+from queuectl.distribution import version
 from queuectl.domain.diagnosis import Diagnosis, SuggestedFix
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import MakeRoom
@@ -352,7 +352,7 @@ def _planned_again(refused: RefusedPlanFile) -> CheckedPlan:
     if same_plan(refused, checked.decided):
         sys.stderr.write("the plan is identical to the refused plan\n")
     else:
-        versions = f"queuectl {refused.version} made that plan, {version('queuectl')} this one"
+        versions = f"queuectl {refused.version} made that plan, {version()} this one"
         sys.stderr.write(f"the plan differs from the refused plan: {versions}\n")
     return checked
 

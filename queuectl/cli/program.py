@@ -11,6 +11,8 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from queuectl.distribution import conflict, version
+
 # ---- Name
 
 NAME: Final = "queuectl"
@@ -27,14 +29,14 @@ def called() -> str:
 
 def version_line() -> str:
     """The program and its version."""
-    from importlib.metadata import version
-
-    return f"{NAME} {version(NAME)}"
+    return f"{NAME} {version()}"
 
 
 def version_command() -> None:
     """Print the version of this program. `queuectl doctor` compares it with the version of the server."""
     typer.echo(version_line())
+    if (sentence := conflict()) is not None:
+        typer.echo(f"warning: {sentence}", err=True)
 
 
 # ---- Log

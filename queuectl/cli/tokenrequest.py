@@ -20,8 +20,8 @@ import httpx2
 
 from queuectl.cli import credentials
 from queuectl.cli.connection import lenient
-from queuectl.cli.credentials import KubeconfigContext
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.kubeconfig import KubeconfigContext
 
 LASTS_SECONDS: Final = 600  # the minimum of Kubernetes; a longer command requests another token
 _TIMEOUT_SECONDS: Final = 30.0

@@ -15,9 +15,9 @@ from weakref import WeakSet
 
 import aiohttp
 
+from queuectl import kubeconfig
 from queuectl.cluster.library import (
     ApiClient,
-    ConfigException,
     Configuration,
     load_incluster_config,
     load_kube_config,
@@ -55,11 +55,27 @@ async def open_client(connection: Connection) -> ApiClient:
         BadInput: the kubeconfig, or the pod's service account, cannot be used.
     """
     configuration = Configuration()
+    files = str(connection.kubeconfig or _kubeconfig_from_environment())
+    if files:
+        context = kubeconfig.current_context(files, connection.context)
+        if context is None:
+            raise BadInput(
+                f"kubeconfig {files}: no current context: `kubectl config use-context` sets one"
+            )
+        kubeconfig.check(context)
+    elif not _in_pod():
+        raise BadInput(
+            "no kubeconfig, and this is no pod: set KUBECONFIG to the kubeconfig of the cluster"
+        )
     try:
-        await _configure(configuration, connection)
-    except (ConfigException, OSError) as error:
-        source = connection.kubeconfig or _kubeconfig_from_environment()
-        raise BadInput(f"{source or 'service account of this pod'}: {error}") from error
+        await _configure(configuration, connection, files)
+    except BadInput:
+        raise
+    except (
+        Exception
+    ) as error:  # the library raises whatever its parsing of an unexpected field raises
+        source = f"kubeconfig {files}" if files else "service account of this pod"
+        raise BadInput(f"{source}: {type(error).__name__}: {error}") from error
     configuration.connection_pool_maxsize = (
         connection.in_flight + connection.watches + _SPARE_CONNECTIONS
     )
@@ -97,9 +113,7 @@ class Sockets:
             await asyncio.sleep(0.001)
 
 
-async def _configure(configuration: Configuration, connection: Connection) -> None:
-    files = str(connection.kubeconfig or _kubeconfig_from_environment())
-
+async def _configure(configuration: Configuration, connection: Connection, files: str) -> None:
     async def load() -> None:
         if not files:
             # The refresh of the library uses the clock of the machine, and waits an hour longer if that is set back by an hour.
@@ -146,9 +160,11 @@ def _check_proxy(configuration: Configuration, source: str) -> None:
 
 def _kubeconfig_from_environment() -> str:
     """The value of ``$KUBECONFIG``, which can name several files; empty in a pod, which uses its service account."""
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return ""
-    return os.environ.get("KUBECONFIG", "")
+    return "" if _in_pod() else os.environ.get("KUBECONFIG", "")
+
+
+def _in_pod() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def _skip_proxy_to_loopback(client: ApiClient) -> None:

@@ -7,6 +7,7 @@ process has imported the whole library before, it uses that.
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Final
 
 _LIBRARY: Final = "kubernetes_asyncio"
+logging.getLogger(f"{_LIBRARY}.config").setLevel(logging.CRITICAL)  # it also raises what it logs
 
 
 def _empty_module(name: str) -> ModuleType:

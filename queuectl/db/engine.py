@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -25,6 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Invalidate
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from queuectl.distribution import version
 from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 from queuectl.domain.quantity import Resources
 
@@ -32,7 +32,7 @@ from queuectl.domain.quantity import Resources
 
 T = TypeVar("T")
 PROGRAM: Final = "queuectl"
-APPLICATION: Final = f"{PROGRAM} {version(PROGRAM)}"
+APPLICATION: Final = f"{PROGRAM} {version()}"
 """The name of sessions in ``pg_stat_activity``, by which a migration finds the releases that are connected."""
 _DRIVER: Final = "postgresql+asyncpg"
 _NUL: Final = "\x00"

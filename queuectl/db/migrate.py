@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, TypeVar
@@ -28,6 +27,7 @@ from queuectl.db.engine import (
 )
 from queuectl.db.replicas import Replica
 from queuectl.db.tables import schema_requirement
+from queuectl.distribution import version
 from queuectl.domain.errors import StoreError, UnusableSchema
 
 _PATIENCE: Final = 24 * 3600.0
@@ -182,7 +182,7 @@ def _present(connection: Connection, revisions: Collection[str]) -> str | None:
     if not required:  # the first revision of a release writes one
         raise UnusableSchema(
             f"the schema ({', '.join(heads)}) belongs to an earlier commit of queuectl or to another program, so version "
-            f"{version(PROGRAM)} does not use it. Create a new database. To keep the queues and the gangs of an earlier commit, "
+            f"{version()} does not use it. Create a new database. To keep the queues and the gangs of an earlier commit, "
             "export its configuration with `queuectl config export`, and run `queuectl recover` on the new database"
         )
     replicas.check_usable(required, revisions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any, Final
 
 from sqlalchemy import delete, exists, func, insert, select, update
@@ -12,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.engine import decode_json
 from queuectl.db.replicas import EXPIRY_SECONDS
 from queuectl.db.tables import leadership, process_runs, replicas
+from queuectl.distribution import version
 from queuectl.domain.containment import Boundary, Suspect
 from queuectl.domain.processes import KEPT_RUNS, ProcessEnd
 
@@ -54,7 +54,7 @@ async def unknown_ends(connection: AsyncConnection, since: float) -> tuple[float
     found = select(_c.ended_at).where(
         _c.how == ProcessEnd.UNKNOWN.value,
         _c.ended_at > func.greatest(tried, since),
-        _c.release == version("queuectl"),
+        _c.release == version(),
     )
     return tuple((await connection.scalars(found.order_by(_c.ended_at))).all())
 
@@ -78,7 +78,7 @@ async def _ended(connection: AsyncConnection, which: Any) -> None:
 def _row(name: str, epoch: int | None) -> dict[str, Any]:
     return {
         "name": name,
-        "release": version("queuectl"),
+        "release": version(),
         "epoch": epoch,
         "began_at": _NOW,
         "how": ProcessEnd.UNKNOWN.value,

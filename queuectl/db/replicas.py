@@ -16,7 +16,6 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any, Final
 
 import structlog
@@ -25,6 +24,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from queuectl.db.tables import leadership, replicas, schema_requirement
 from queuectl.db.usage import Transaction
+from queuectl.distribution import version
 from queuectl.domain.errors import StoreError, StoreUnavailable, UnusableSchema
 
 log = structlog.get_logger()
@@ -77,7 +77,7 @@ class Registration:
         self._revisions = revisions
         self._row: dict[str, Any] = {
             "name": name,
-            "release": version("queuectl"),
+            "release": version(),
             "revision": revisions[-1],
         }
 
@@ -152,7 +152,7 @@ def check_usable(required: str, revisions: Collection[str]) -> None:
     """
     if required not in revisions:
         raise UnusableSchema(
-            f"the schema has {required}, the second half of the upgrade to a newer release, so version {version('queuectl')} "
+            f"the schema has {required}, the second half of the upgrade to a newer release, so version {version()} "
             "cannot use it: run the newer release, or restore a backup from before that upgrade"
         )
 

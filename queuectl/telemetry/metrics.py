@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
-from importlib.metadata import version
 from threading import Lock
 from typing import Final
 
@@ -30,6 +29,7 @@ from prometheus_client import (
 )
 from prometheus_client.registry import Collector
 
+from queuectl.distribution import version
 from queuectl.domain.accounting import UNITS
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.estimates import Arrival, RunTimeSource
@@ -620,7 +620,7 @@ class MetricsRecorder:
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
         self._epoch = self._gauge("leader_epoch", "Epoch of the last leadership of this process.")
         self._gauge("build_info", "Always 1; the label has the version.", "version").labels(
-            version("queuectl")
+            version()
         ).set(1)
 
     def _define_workloads(self) -> None:

@@ -111,7 +111,7 @@ async def test_outside_of_a_pod_without_kubeconfig_there_is_no_cluster(
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    with pytest.raises(BadInput, match="service account"):
+    with pytest.raises(BadInput, match="set KUBECONFIG"):
         await Api.connect(Connection())
 
 

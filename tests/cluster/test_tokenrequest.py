@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from queuectl.cli import credentials
-from queuectl.cli.credentials import KubeconfigContext
+from queuectl import kubeconfig
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.tokenrequest import made_for
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.apply import apply
 from queuectl.cluster.client import Api
+from queuectl.kubeconfig import KubeconfigContext
 from tests.support.controlplane import ControlPlane
 from tests.support.people import account, namespace
 
@@ -61,7 +61,7 @@ def written(plane: ControlPlane, folder: Path, form: str) -> KubeconfigContext:
         cluster["insecure-skip-tls-verify"] = True
     path = folder / "config"
     path.write_text(yaml.safe_dump(document))
-    found = credentials.current_context(str(path))
+    found = kubeconfig.current_context(str(path))
     assert found is not None
     return found
 
@@ -110,7 +110,7 @@ async def test_a_user_with_a_token_gets_another_if_rbac_allows_it(
     with pytest.raises(
         CommandFailed, match=r"cannot create resource \"serviceaccounts/token\""
     ) as no:
-        made_for(ACCOUNT, credentials.current_context(str(path)))
+        made_for(ACCOUNT, kubeconfig.current_context(str(path)))
     assert no.value.code is Exit.NOT_ALLOWED
 
 
@@ -123,7 +123,7 @@ async def test_an_account_that_does_not_exist_is_named(
     control_plane: ControlPlane, name: str, says: str
 ) -> None:
     with pytest.raises(CommandFailed, match=f"no token of ServiceAccount {name}") as no:
-        made_for(name, credentials.current_context(str(control_plane.cluster.kubeconfig)))
+        made_for(name, kubeconfig.current_context(str(control_plane.cluster.kubeconfig)))
     assert (no.value.code, says in str(no.value)) == (Exit.NOT_FOUND, True)
 
 

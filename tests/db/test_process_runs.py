@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import version
 
 import asyncpg
 import pytest
 
 from queuectl.db.engine import DatabaseSettings
+from queuectl.distribution import version
 from queuectl.domain.errors import StoreError
 from queuectl.domain.processes import KEPT_RUNS
 from tests.support.stores import PostgresStore
@@ -20,7 +20,7 @@ async def test_ends_of_processes_of_another_release_do_not_count(database_url: s
     await store.begin_run("a")
     await store.begin_run("a")
     assert len(await store.unknown_ends(0.0)) == 1
-    await connection.execute("UPDATE process_runs SET release = $1", f"not {version('queuectl')}")
+    await connection.execute("UPDATE process_runs SET release = $1", f"not {version()}")
     assert await store.unknown_ends(0.0) == ()
     await connection.close()
     await store.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from queuectl.cluster.writes import BINDING, POLICY
+from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
 from tests.support.chart import WEBHOOK, documents
 from tests.support.chart_values import ALL, IMAGE, OLDER, by_name, mutated, of_kind, pod
@@ -205,7 +205,7 @@ def test_an_administrator_decides_which_pods_preempt_gangs() -> None:
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        ({"repository": "r/q"}, f"r/q:{version('queuectl')}"),
+        ({"repository": "r/q"}, f"r/q:{version()}"),
         ({"repository": "r/q", "tag": "main"}, "r/q:main"),
         ({"repository": "r/q", "tag": "main", "digest": f"sha256:{'0' * 64}"}, f"r/q@sha256:{'0' * 64}"),
     ],

@@ -14,14 +14,14 @@ from tests.packaging.release import NotReleased, Repository, notes
 
 DAY: Final = dt.date(2027, 3, 1)
 CHANGELOG: Final = "# Changelog\n\n## Unreleased\n\n- One change.\n"
-PROJECT: Final = '[project]\nname = "queuectl"\nversion = "0.1.0"\n'
+PROJECT: Final = '[project]\nname = "queuectl-k8s"\nversion = "0.1.0"\n'
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     """A clone with a project, a lock file, a manifest and a changelog."""
     (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "uv.lock").write_text('[[package]]\nname = "queuectl"\nversion = "0.1.0"\n')
+    (tmp_path / "uv.lock").write_text('[[package]]\nname = "queuectl-k8s"\nversion = "0.1.0"\n')
     (tmp_path / "deploy").mkdir()
     (tmp_path / "deploy/controller.yaml").write_text("image: queuectl:0.1.0\n")
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)

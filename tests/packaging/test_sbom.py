@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+from queuectl.distribution import DISTRIBUTION
 from tests.packaging.sbom import bill_of_materials
 from tests.packaging.versions import ROOT, version
 
@@ -11,7 +12,7 @@ from tests.packaging.versions import ROOT, version
 def test_it_lists_the_locked_packages_of_the_server_and_the_vendored_files() -> None:
     document = bill_of_materials()
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")
-    assert document["metadata"]["component"]["name"] == "queuectl"
+    assert document["metadata"]["component"]["name"] == DISTRIBUTION
     assert document["metadata"]["component"]["version"] == version()
     components = {one["name"]: one for one in document["components"]}
     lock = tomllib.loads((ROOT / "uv.lock").read_text())["package"]

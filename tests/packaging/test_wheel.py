@@ -21,6 +21,7 @@ from uv import find_uv_bin
 
 from queuectl.cli.commands import COMMANDS
 from queuectl.cli.extras import Extra
+from queuectl.distribution import DISTRIBUTION
 from queuectl.web.vendor import listed
 from tests.packaging.versions import ROOT, version
 
@@ -145,7 +146,7 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = message_from_bytes(archive.read(name))
         held = {path for path in archive.namelist() if "/licenses/" in path}
-    assert (metadata["Name"], metadata["Version"]) == ("queuectl", version())
+    assert (metadata["Name"], metadata["Version"]) == (DISTRIBUTION, version())
     assert metadata["License-Expression"] == "Apache-2.0 AND 0BSD"
     licenses = ["LICENSE", *(f"queuectl/web/static/{name}" for name in LICENSES)]
     assert sorted(metadata.get_all("License-File", [])) == sorted(licenses)
@@ -180,7 +181,7 @@ def test_a_command_without_its_extra_names_the_install_command(installed: Instal
         if command.extra is None or command.extra in HAVE[installed.extra]:
             continue
         done = installed.queuectl(name)
-        hint = f"`queuectl {name}` needs the extra {command.extra}: pip install 'queuectl[{command.extra}]'"
+        hint = f"`queuectl {name}` needs the extra {command.extra}: pip install '.[{command.extra}]' in a clone of queuectl"
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"error: {hint}\n"
 
@@ -210,7 +211,7 @@ def test_the_commands_of_its_extra_work(installed: Installation) -> None:
 
 def test_the_doctor_examines_what_its_packages_allow(installed: Installation) -> None:
     done = installed.queuectl("doctor", "--server", f"http://{CLOSED}")
-    hint = "needs the extra server: pip install 'queuectl[server]'"
+    hint = "needs the extra server: pip install '.[server]' in a clone of queuectl"
     assert (hint in done.stdout) == (Extra.SERVER not in HAVE[installed.extra])
     assert "Traceback" not in done.stderr
 

@@ -36,7 +36,7 @@ class Place:
 
 PLACES: Final = (
     Place("pyproject.toml", r"^version = \""),
-    Place("uv.lock", r"^name = \"queuectl\"\nversion = \""),
+    Place("uv.lock", r"^name = \"queuectl-k8s\"\nversion = \""),
     Place("deploy/**/*.yaml", r"\bqueuectl[:-]"),
     Place("deploy/**/*.yaml", r"\bapp\.kubernetes\.io/version: \"?"),
     Place("deploy/chart/Chart.yaml", r"^(?:appVersion|version): \"?"),

@@ -6,7 +6,6 @@ import asyncio
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from queuectl.db.embedded import DATABASE, PORT, USER, EmbeddedServer
 from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.scenario import Document
+from queuectl.distribution import version
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import tls
@@ -23,7 +23,7 @@ from tests.support.people import account, binding
 from tests.support.postgres import server_directory
 
 IMAGES: Final = Path(__file__).parents[2] / "build" / "image"
-ARCHIVE: Final = IMAGES / f"queuectl-{version('queuectl')}.tar"
+ARCHIVE: Final = IMAGES / f"queuectl-{version()}.tar"
 SECONDS: Final = 120.0
 HOST: Final = f"queuectl.{SYSTEM_NAMESPACE}.svc"
 EACH: Final = "all"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from typing import Any
 
 import jsonschema
@@ -15,6 +14,7 @@ import yaml
 from queuectl.cluster.apply import older_manifests
 from queuectl.cluster.server import MINIMUM, Server
 from queuectl.control.settings import settings_names
+from queuectl.distribution import version
 from tests.support.chart import (
     CHART,
     DEPLOY,
@@ -67,7 +67,7 @@ def accepted(values: Mapping[str, Any]) -> bool:
 
 
 def test_the_chart_has_the_version_of_the_package() -> None:
-    assert METADATA["version"] == METADATA["appVersion"] == version("queuectl")
+    assert METADATA["version"] == METADATA["appVersion"] == version()
 
 
 def test_the_chart_refuses_servers_that_are_not_supported() -> None:

@@ -15,10 +15,13 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 
+from queuectl import kubeconfig
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli import credentials, tokenrequest
 from queuectl.cli.credentials import TokenAuth
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.domain.errors import BadInput
+from queuectl.kubeconfig import KubeconfigContext
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, NO_RIGHTS, people
 from tests.doubles.store import MemoryStore
@@ -245,7 +248,7 @@ class TestAsAServiceAccount:
     ) -> None:
         asked: list[object] = []
 
-        def made(account: str, context: credentials.KubeconfigContext | None) -> str:
+        def made(account: str, context: KubeconfigContext | None) -> str:
             asked.append((account, context and context.user))
             return ADMIN
 
@@ -403,17 +406,17 @@ class TestTheKubeconfig:
     ) -> None:
         path = tmp_path / "config"
         path.write_text(content)
-        with pytest.raises(CommandFailed, match=str(path)) as refused:
-            credentials.current_context(str(path))
+        with pytest.raises(BadInput, match=str(path)) as refused:
+            kubeconfig.current_context(str(path))
         assert says in str(refused.value)
         assert SECRET not in str(refused.value)
 
     def test_a_named_file_must_exist(self, tmp_path: Path) -> None:
-        with pytest.raises(CommandFailed, match="nowhere: not found"):
-            credentials.current_context(str(tmp_path / "nowhere"))
+        with pytest.raises(BadInput, match="nowhere: not found"):
+            kubeconfig.current_context(str(tmp_path / "nowhere"))
 
     def test_its_repr_has_no_token(self, tmp_path: Path) -> None:
-        found = credentials.current_context(str(config(tmp_path / "config", {"token": SECRET})))
+        found = kubeconfig.current_context(str(config(tmp_path / "config", {"token": SECRET})))
         assert SECRET not in repr(found)
 
 

@@ -13,6 +13,7 @@ from queuectl.cli import extras
 from queuectl.cli.commands import COMMANDS
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.extras import Extra
+from queuectl.distribution import DISTRIBUTION
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -22,7 +23,7 @@ def listed(extra: str) -> set[str]:
     found = set()
     for line in PROJECT["optional-dependencies"][extra]:
         needed = Requirement(line)
-        if needed.name == "queuectl":
+        if needed.name == DISTRIBUTION:
             found |= {name for nested in needed.extras for name in listed(nested)}
         else:
             found.add(needed.name)
@@ -65,7 +66,7 @@ def test_a_command_of_a_missing_extra_names_the_install_command(
         COMMANDS["plan"].load("plan")
     assert (
         str(failed.value)
-        == "`queuectl plan` needs the extra planner: pip install 'queuectl[planner]'"
+        == "`queuectl plan` needs the extra planner: pip install '.[planner]' in a clone of queuectl"
     )
     assert failed.value.code is Exit.FAILURE
 

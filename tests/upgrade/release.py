@@ -76,7 +76,7 @@ class Release:
 
     def _metadata(self) -> tuple[str, str]:
         """The path and the text of the metadata of the package."""
-        [(path, text)] = self.archive.find("*/queuectl-*.dist-info/METADATA").items()
+        [(path, text)] = self.archive.find("*/queuectl_k8s-*.dist-info/METADATA").items()
         return path, text.decode()
 
     def _with_files(self, files: dict[str, bytes], suffix: str, folder: Path) -> Release:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,6 +12,7 @@ from queuectl.cli.client import Json, RequestRefused, ServerClient
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import CommandFailed
+from queuectl.distribution import version
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
@@ -36,7 +36,7 @@ def examine(client: ServerClient) -> tuple[list[Finding], bool]:
         fix = "run it as a user with the right to get metrics of queuectl.dev"
         return [*findings, Finding("versions", Level.UNKNOWN, str(error), fix)], True
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
-    return findings + of_metrics(samples, version("queuectl")), True
+    return findings + of_metrics(samples, version()), True
 
 
 def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
@@ -114,5 +114,5 @@ async def database(url: str) -> list[Finding]:
         return [Finding("database", Level.PROBLEM, str(error))]
     found = [(str(one), one.release, one.expired) for one in state.replicas]
     return judge.schema(state.current, state.head, migrated=state.recognized) + judge.replicas(
-        found, version("queuectl")
+        found, version()
     )

@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
 
+from queuectl.distribution import version
 from queuectl.domain.devices import NO_DEVICES
 from queuectl.domain.errors import BadInput
 from queuectl.domain.fleet import Fleet
@@ -90,9 +90,7 @@ def read_plan(content: bytes) -> Plan:
 
 def pack(snapshot: Snapshot, plan: Plan, broken: Iterable[BrokenRule]) -> bytes:
     """A file with all names."""
-    refused = RefusedPlanFile(
-        FORMAT, version("queuectl"), False, tuple(broken), snapshot, plan_bytes(plan)
-    )
+    refused = RefusedPlanFile(FORMAT, version(), False, tuple(broken), snapshot, plan_bytes(plan))
     return gzip.compress(_encode(refused), mtime=0)
 
 
@@ -105,7 +103,7 @@ def unpack(content: bytes, name: str) -> RefusedPlanFile:
     try:
         refused = _decode(_unzipped(content))
     except (zlib.error, msgspec.MsgspecError, ValueError) as error:
-        text = f"{name}: no file of a refused plan that queuectl {version('queuectl')} reads"
+        text = f"{name}: no file of a refused plan that queuectl {version()} reads"
         raise BadInput(f"{text}: {error}") from None
     if refused.format != FORMAT:
         raise BadInput(f"{name}: format: {refused.format!r} is not {FORMAT!r}")

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
 
+from queuectl.distribution import version
 from queuectl.domain.containment import KEPT_BYTES, Received, SetAside
 from queuectl.domain.quantity import Resources
 from queuectl.objects import keys
@@ -67,7 +67,7 @@ def pack(failure: SetAside, received: Received | None, records: Iterable[object]
     """
     about = {
         "format": FORMAT,
-        "version": version("queuectl"),
+        "version": version(),
         "boundary": str(failure.boundary),
         "unit": failure.ref,
         "error": failure.error,

@@ -215,7 +215,7 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     page.type("source <(queuectl completion bash)")
     assert "server" in page.type("queuectl doctor")
     # tests/packaging installs the package.
-    page.end("pip install queuectl", "export QUEUECTL_", "kubectl -n queuectl-system port-forward")
+    page.end("pip install .", "export QUEUECTL_", "kubectl -n queuectl-system port-forward")
 
 
 @pytest.mark.parametrize(("page", "name"), KIND_PAGES.items())
