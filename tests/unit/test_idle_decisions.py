@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.control.leader.decisions import Decider
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.reasons import Code, Reason
@@ -93,10 +94,8 @@ def test_a_deleted_workload_is_forgotten() -> None:
     assert len(events.by(would_go())) == 1
 
 
-def preempting(
-    victim_idles: bool, reason: PreemptionReason, **changed: Any
-) -> list[tuple[str, State]]:
-    """Uid and state after a plan that evicts u1 so that u2 fits, committed when u2's job has these fields."""
+def preemption(victim_idles: bool, reason: PreemptionReason, **changed: Any) -> list[EntryChange]:
+    """Changes by a plan that evicts u1 so that u2 fits, committed when u2's job has these fields."""
     world = DryRunEvents().world
     world.mirror.apply([Upserted(replace(world.mirror.jobs["u2"], version=9, **changed))])
     decider = Decider(world.mirror, world.ledger, lambda _: victim_idles)
@@ -111,7 +110,14 @@ def preempting(
     lease = CapacityLease(PLACEMENT, ("u1",), 100.0, 700.0)
     refusal = Refusal("u2", (Reason(Code.WAITING_FOR_PREEMPTED),), lease)
     plan = Plan(preempted=(Preemption("u1", "u2", COST, reason.value),), pending=(refusal,))
-    changes = decider.changes(snapshot, plan, 100.0)
+    return decider.changes(snapshot, plan, 100.0)
+
+
+def preempting(
+    victim_idles: bool, reason: PreemptionReason, **changed: Any
+) -> list[tuple[str, State]]:
+    """Uid and state after these changes."""
+    changes = preemption(victim_idles, reason, **changed)
     return [(change.after.uid, change.after.state) for change in changes]
 
 
@@ -140,6 +146,7 @@ def test_a_gang_that_works_again_before_the_commit_is_kept_and_its_preemptor_doe
         {"priority_class": "high"},
         {"deleting": True},
         {"suspended": False},
+        {"outcome": JobOutcome.SUCCEEDED},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -147,3 +154,19 @@ def test_no_gang_is_evicted_for_one_that_asks_for_something_else_by_then(
     changed: dict[str, Any],
 ) -> None:
     assert preempting(True, PreemptionReason.IN_CLUSTER_QUEUE, **changed) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "borrows_later"),
+    [
+        (PreemptionReason.IN_CLUSTER_QUEUE, True),
+        (PreemptionReason.TIME_SLICE, False),
+        (PreemptionReason.IDLE, False),
+    ],
+)
+def test_a_preempted_gang_borrows_again_after_a_pause_unless_it_was_idle_or_its_time_slice_was_over(
+    reason: PreemptionReason, borrows_later: bool
+) -> None:
+    victim = next(change for change in preemption(True, reason) if change.after.uid == "u1")
+    assert ("borrowBackoffSeconds" in victim.after.reason.details) is borrows_later
+    assert (victim.after.requeue_at is not None) is borrows_later

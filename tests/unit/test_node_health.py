@@ -290,6 +290,22 @@ def test_a_node_whose_end_is_announced_stays_out_of_placement_beside_unhealthy_o
     assert [node.takes(()) for node in mirror.fleet.nodes] == [True, False]
 
 
+def test_the_announcement_of_an_end_by_a_taint_changes_what_is_planned_once() -> None:
+    mirror = Mirror({})
+    mirror.apply([Upserted(record("n1"))])
+    assert mirror.mark_interrupted({}, {"n1": "taint"})
+    assert not mirror.mark_interrupted({}, {"n1": "taint"})
+    assert mirror.mark_interrupted({}, {})
+
+
+def test_a_heartbeat_shows_no_new_condition() -> None:
+    mirror = Mirror({})
+    condition, other = ("Fault", "True", ""), ("Fault", "False", "")
+    for version, shown, seen in [(1, condition, 1), (2, condition, 1), (3, other, 2)]:
+        mirror.apply([Upserted(record("n1", shown, version=version))])
+        assert mirror.nodes.conditions_seen == seen
+
+
 # ---- evictions
 
 
@@ -318,6 +334,17 @@ def test_a_queue_can_drain_unhealthy_nodes_with_notice(
         assert change.after.reason.code is Code.NODE_UNHEALTHY
         assert "n1: GPU 3: XID 79" in change.after.reason.message
         assert change.after.stop_at == NOW + 30.0
+
+
+def test_a_gang_that_changes_for_another_reason_keeps_no_other_gang_on_a_failing_node() -> None:
+    busy, other = RUNNING, replace(RUNNING, uid="u2")
+    world = World(busy, other, records=[RESUMED, replace(RESUMED, uid="u2", name="other")])
+    world.mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
+    config = QueueConfig(
+        cluster_queues={"cq": ClusterQueue("cq", unhealthy_nodes=UnhealthyNodes.DRAIN)}
+    )
+    changes = requeued(world.mirror, world.ledger, config, NOW, {busy.uid})
+    assert [change.after.uid for change in changes] == [other.uid]
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,8 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
     ("one that became ready between two checks", LIVE, RESUMED, READY, 110, State.RUNNING, Code.PODS_READY),
     ("pods larger than their template", LIVE, RESUMED, [pod("p1", requests=SHAPE.requests * 2)], 20,
      State.EVICTING, Code.PODS_LARGER_THAN_ASKED),
+    ("a larger pod of an earlier attempt stops no gang", RUNNING, RESUMED,
+     [*READY, pod("old", attempt=0, requests=LARGER.requests)], 20, State.RUNNING, Code.PODS_READY),
     ("pods larger than was planned, though their template is as large by now",
      replace(LIVE, planned=DecidedRequest({"main": SHAPE.requests}, "")), replace(RESUMED, podsets=(PodSet("main", 2, LARGER),)),
      [pod("p1", requests=LARGER.requests)], 20, State.EVICTING, Code.PODS_LARGER_THAN_ASKED),

@@ -227,6 +227,7 @@ def test_thresholds_are_the_queues_own() -> None:
     lenient = replace(RULE, idle_below=0.1, active_above=0.2, window=300.0)
     assert judged(gang(rule=lenient), [row(pod(), 0.09)]).state is U.IDLE
     assert judged(gang(), [row(pod(), 0.09)]).state is U.LOW
+    assert judged(gang(), [row(pod(), RULE.low_below)]).state is U.ACTIVE
     assert UseTracker(SCRAPE).windows([gang(rule=lenient)], sample([QUIET])) == [300.0]
 
 

@@ -170,6 +170,14 @@ def test_each_workload_owes_the_writes_of_its_sort(
     assert [told(write) for write in found] == ([expected] if expected else [])
 
 
+@pytest.mark.parametrize("sort", [PODS, ONE_POD, INDEX, ADDED])
+def test_a_pod_whose_release_is_withdrawn_is_owed_no_further_write(sort: str) -> None:
+    seen = Seen(sort, suspended=False, released=False)
+    leaving = entry(seen, *LEAVING)
+    withdrawn = [replace(pod, attempt=leaving.attempt) for pod in seen.pods]
+    assert outstanding_writes(leaving, seen.record, withdrawn, NODES, {}) == []
+
+
 @pytest.mark.parametrize("sort", SORTS)
 def test_a_notice_is_on_the_object_that_is_stopped(sort: str) -> None:
     seen = Seen(sort, suspended=False, released=True)
