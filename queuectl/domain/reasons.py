@@ -144,10 +144,61 @@ MEANINGS: Final[Mapping[Code, str]] = {
 }
 """One line for each code that many pending gangs can have; after an eviction a gang shows the cause of that until it is planned."""
 
+NO_ACTION: Final = "No action is needed."
+_REQUEST: Final = "Fix the field that the reason names, then submit the job again."
+STOPPED_QUEUE: Final = (
+    "Ask an administrator when the queue resumes, or move the job to another LocalQueue."
+)
+NEXT_STEPS: Final[Mapping[Code, str]] = {
+    Code.WAITING_FOR_QUOTA: f"{NO_ACTION} It starts when other gangs release quota.",
+    Code.EXCEEDS_MAX_QUOTA: "Request fewer resources, or ask an administrator for more quota.",
+    Code.NO_MATCHING_FLAVOR: "Change the node selector or the tolerations, or use another LocalQueue.",
+    Code.TOPOLOGY_PLACEMENT_FAILED: f"{NO_ACTION} It starts when nodes become free. A coarser topology level can start it earlier.",
+    Code.SHAPE_NEVER_FITS: "Request smaller pods, fewer pods in a domain, or a coarser topology level.",
+    Code.RESOURCE_QUOTA_EXCEEDED: "Delete pods of the namespace, or ask for a larger ResourceQuota.",
+    Code.LIMIT_RANGE_VIOLATED: "Change the requests of the pods so that they fulfill the LimitRange.",
+    Code.MAX_PER_USER: f"{NO_ACTION} It starts when another job of its user ends.",
+    Code.TOO_MANY_PENDING: f"{NO_ACTION} The planner considers it when older gangs of its LocalQueue start or are deleted.",
+    Code.BUDGET_SPENT: f"{NO_ACTION} It starts next month, or after an administrator has topped the Budget up.",
+    Code.WAITING_FOR_PREEMPTED: f"{NO_ACTION} It starts when the pods of its victims have ended.",
+    Code.WAITING_TO_RECLAIM: f"{NO_ACTION} It reclaims quota from gangs that borrow.",
+    Code.WAITING_IN_ORDER: f"{NO_ACTION} Its queue is StrictFIFO: it starts after the gangs before it.",
+    Code.WOULD_DELAY: f"{NO_ACTION} A shorter time limit or expected duration can start it earlier.",
+    Code.RESERVATION_AHEAD: f"{NO_ACTION} It starts on other nodes, or before the Reservation with a shorter time limit.",
+    Code.UNDECIDED: f"{NO_ACTION} The next planning cycle considers it again.",
+    Code.PENDING_EVALUATION: f"{NO_ACTION} The next planning cycle considers it.",
+    Code.QUEUED: f"{NO_ACTION} The next planning cycle considers it.",
+    Code.WAITING_FOR_PODS: "Create the missing pods of a group. For an array, the Job controller creates them.",
+    Code.MISCONFIGURED: _REQUEST,
+    Code.UNSUPPORTED: _REQUEST,
+    Code.QUEUE_STOPPED: STOPPED_QUEUE,
+    Code.LOCAL_QUEUE_STOPPED: STOPPED_QUEUE,
+    Code.TERMINATING: "If it stays, ask an administrator which finalizers the object or its namespace has.",
+    Code.UNSATISFIED_CHECKS: "Ask an administrator: an admission check of its queue is not set up.",
+    Code.WAITING_FOR_CHECKS: f"{NO_ACTION} It starts when its admission checks are ready.",
+    Code.INTERNAL_ERROR: "Report the error to an administrator. A changed job is tried again at once.",
+    Code.QUEUE_SET: f"{NO_ACTION} It is moved to the other LocalQueue.",
+}
+"""The next step for the user of a pending gang, by its reason."""
+
 
 # The sets below say how each code is handled. Add a new code to each set that applies; tests/unit/test_reasons.py checks that.
 
 # The gang fits neither the empty cluster nor the whole quota: evicting others does not help.
+LACKS_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS})
+"""Nodes that an autoscaler makes can let the gang start."""
+
+TO_BE_CONSIDERED: Final = frozenset(
+    {
+        Code.QUEUED,
+        Code.PENDING_EVALUATION,
+        Code.UNDECIDED,
+        Code.WAITING_FOR_PREEMPTED,
+        Code.WAITING_TO_RECLAIM,
+    }
+)
+"""The gang is to be considered. With other reasons it is refused until the state of the cluster changes: Kueue's two kinds of pending."""
+
 NEVER_FITS: Final = frozenset(
     {
         *(Code.SHAPE_NEVER_FITS, Code.UNSUPPORTED),

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import TO_BE_CONSIDERED, Code
 from queuectl.telemetry.names import KnownNames
 
 # ---- Conversion of amounts to gauges
@@ -68,21 +68,10 @@ Where: TypeAlias = tuple[str, str, str, State, Code]
 Head: TypeAlias = tuple[str, ...]
 """Label values of one gauge."""
 
-# Kueue's two kinds of pending: to be considered, or refused until the state of the cluster changes.
-_IN_LINE: Final = frozenset(
-    {
-        Code.QUEUED,
-        Code.PENDING_EVALUATION,
-        Code.UNDECIDED,
-        Code.WAITING_FOR_PREEMPTED,
-        Code.WAITING_TO_RECLAIM,
-    }
-)
-
 
 def pending_status(code: Code) -> str:
     """``active`` while the gang is to be considered, ``inadmissible`` after it was refused."""
-    return "active" if code in _IN_LINE else "inadmissible"
+    return "active" if code in TO_BE_CONSIDERED else "inadmissible"
 
 
 class WorkloadGauges(Collector):

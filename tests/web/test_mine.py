@@ -12,8 +12,8 @@ from queuectl.domain.identity import Right
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import SortKey, WorkloadOrder
-from queuectl.domain.reasons import NOT_IN_LINE, PLANNED, TRANSIENT, Code
-from queuectl.web.actions import PENDING, next_step
+from queuectl.domain.reasons import NEXT_STEPS, NOT_IN_LINE, PLANNED, TRANSIENT, Code
+from queuectl.web.actions import next_step
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from queuectl.web.pods import MOST, pod_table
 from queuectl.web.words import TableColumn, headings
@@ -71,7 +71,7 @@ async def test_a_list_without_jobs_names_whose_jobs_it_would_have(
 
 @pytest.mark.parametrize("code", sorted(PLANNED | NOT_IN_LINE | TRANSIENT))
 def test_each_pending_reason_has_advice(code: Code):
-    assert next_step(State.PENDING, code) == PENDING[code]
+    assert next_step(State.PENDING, code) == NEXT_STEPS[code]
 
 
 def test_a_failed_job_leads_to_its_logs():

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from queuectl.domain.fleet import Fleet, Node, NodeTemplate
 from queuectl.domain.plan import Refusal
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, needed_checks
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import LACKS_NODES, Code, Reason
 from queuectl.domain.snapshot import NO_END, CapacityLease, Pending, Snapshot
 from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
@@ -28,8 +27,6 @@ from queuectl.planner.problem.request import GangRequest, quota_only, request_of
 from queuectl.planner.reasons.refusals import short_of_quota
 from queuectl.planner.search.flavor_choice import FlavorChooser
 from queuectl.planner.solver import Solver
-
-_FOR_WANT_OF_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS})
 
 
 def makes_nodes(queue: ClusterQueue | None) -> bool:
@@ -103,7 +100,7 @@ def hold_without_nodes(
         solver: of the plan.
     """
     workload = pending.workload
-    if why and not any(reason.code in _FOR_WANT_OF_NODES for reason in why):
+    if why and not any(reason.code in LACKS_NODES for reason in why):
         return NotMade()
     claims = _claims(workload)
     never = []
