@@ -21,6 +21,7 @@ from tests.support.relay import LATE, LOST, Fault, Relay, Request, slow
 LEASE = 4.0  # seconds; QUICK
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 POLICY_SECONDS = 2.0  # until a policy that was deleted refuses nothing
+STRUCK_SECONDS = 15.0
 API_SERVER = "kube-apiserver"
 WRITES = ("PATCH", "PUT", "POST", "DELETE")
 
@@ -78,23 +79,23 @@ def database_frozen(stage: Stage, load: Load, draw: Random) -> None:
 
 def commits_lost(stage: Stage, load: Load, draw: Random) -> None:
     with judging(stage.wires.database, draw, LOST, 0.5, "COMMIT"):
-        stage.last(4.0)
+        until_struck(stage, stage.wires.database, 4.0)
 
 
 def commits_late(stage: Stage, load: Load, draw: Random) -> None:
     late = Fault(LATE.name, hold=draw.choice((0.2, 1.0, 3.0)))
     with judging(stage.wires.database, draw, late, 0.3, "COMMIT"):
-        stage.last(5.0)
+        until_struck(stage, stage.wires.database, 5.0)
 
 
 def statements_lost(stage: Stage, load: Load, draw: Random) -> None:
     with judging(stage.wires.database, draw, LOST, 0.1, ""):
-        stage.last(4.0)
+        until_struck(stage, stage.wires.database, 4.0)
 
 
 def database_slow(stage: Stage, load: Load, draw: Random) -> None:
     with judging(stage.wires.database, draw, slow(draw.choice((0.05, 0.3))), 1.0, ""):
-        stage.last(5.0)
+        until_struck(stage, stage.wires.database, 5.0)
 
 
 def api_server_frozen(stage: Stage, load: Load, draw: Random) -> None:
@@ -116,13 +117,13 @@ def api_server_killed(stage: Stage, load: Load, draw: Random) -> None:
 
 def api_answers_lost(stage: Stage, load: Load, draw: Random) -> None:
     with judging(stage.wires.api, draw, LOST, 0.5, *WRITES):
-        stage.last(4.0)
+        until_struck(stage, stage.wires.api, 4.0)
 
 
 def api_writes_late(stage: Stage, load: Load, draw: Random) -> None:
     late = Fault(LATE.name, hold=draw.choice((0.2, 1.0, 3.0)))
     with judging(stage.wires.api, draw, late, 0.5, *WRITES):
-        stage.last(5.0)
+        until_struck(stage, stage.wires.api, 5.0)
 
 
 def watches_cut(stage: Stage, load: Load, draw: Random) -> None:
@@ -322,6 +323,13 @@ def pods(stage: Stage) -> list[PodRecord]:
 
 def delete_pod(stage: Stage, pod: PodRecord) -> None:
     stage.client.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.name}", missing_ok=True)
+
+
+def until_struck(stage: Stage, relay: Relay, seconds: float) -> None:
+    """Wait for the duration of a fault, and on until a request has met it: the load can pause for that long."""
+    before = len(relay.struck)
+    stage.last(seconds)
+    stage.until(lambda: len(relay.struck) > before, STRUCK_SECONDS)
 
 
 @contextmanager
