@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from queuectl.distribution import DISTRIBUTION
 from tests.support.audit import ROOT, audit
 
 VULNERABLE = "jinja2"
@@ -146,7 +147,7 @@ def license_of(found: Distribution) -> str:
 
 
 def test_every_package_the_program_runs_on_has_a_license_that_goes_with_its_own() -> None:
-    licenses = {found.name.lower(): license_of(found) for found in runtime("queuectl")}
+    licenses = {found.name.lower(): license_of(found) for found in runtime(DISTRIBUTION)}
     assert len(licenses) > 20
     odd = {name: text for name, text in licenses.items() if not any(a in text for a in ALLOWED)}
     assert {name: odd[name] for name in odd if WEAK_COPYLEFT.get(name, "?") not in odd[name]} == {}
