@@ -11,6 +11,7 @@ import shutil
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -132,7 +133,8 @@ def check(context: KubeconfigContext) -> None:
         BadInput: it cannot; the message names the file, the field, and what to do.
     """
     where = f"kubeconfig {context.cluster_file}, context {context.name!r}"
-    for problem in (*_problems_of_cluster(context), *_problems_of_user(context)):
+    problem = next(chain(_problems_of_cluster(context), _problems_of_user(context)), None)
+    if problem is not None:
         raise BadInput(f"{where}: {problem}")
 
 
@@ -176,8 +178,8 @@ def _problems_of_files(
         text = entry.get(f"{name}-data")
         if text:
             try:
-                b64decode(text, validate=True)
-            except (binascii.Error, TypeError, ValueError):
+                b64decode("".join(text.split()), validate=True)
+            except (binascii.Error, AttributeError, ValueError):
                 yield f"{kind}s[].{kind}.{name}-data: not base64: {_NEW_FILE}"
         elif (path := entry.get(name)) and not (
             isinstance(path, str) and (folder / path).is_file()

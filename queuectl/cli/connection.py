@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from queuectl import kubeconfig
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.domain.errors import BadInput
 from queuectl.kubeconfig import KubeconfigContext
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ def connection_options() -> ConnectionOptions:
 def context() -> KubeconfigContext | None:
     """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
     chosen = connection_options()
-    return kubeconfig.current_context(chosen.kubeconfig, chosen.context)
+    try:
+        return kubeconfig.current_context(chosen.kubeconfig, chosen.context)
+    except BadInput as error:
+        raise CommandFailed(str(error), Exit.BAD_INPUT) from error
 
 
 def default_namespace() -> str:

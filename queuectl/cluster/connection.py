@@ -65,17 +65,16 @@ async def open_client(connection: Connection) -> ApiClient:
         kubeconfig.check(context)
     elif not _in_pod():
         raise BadInput(
-            "no kubeconfig, and this is no pod: set KUBECONFIG to the kubeconfig of the cluster"
+            "no kubeconfig, and no service account of a pod: set KUBECONFIG to the kubeconfig of the cluster"
         )
+    source = f"kubeconfig {files}" if files else "service account of this pod"
     try:
         await _configure(configuration, connection, files)
-    except BadInput:
-        raise
-    except (
-        Exception
-    ) as error:  # the library raises whatever its parsing of an unexpected field raises
-        source = f"kubeconfig {files}" if files else "service account of this pod"
+    # The library raises whatever its parsing of an unexpected field raises.
+    except Exception as error:
         raise BadInput(f"{source}: {type(error).__name__}: {error}") from error
+    if files:
+        _check_proxy(configuration, f"{files}, {_named(connection.context)}")
     configuration.connection_pool_maxsize = (
         connection.in_flight + connection.watches + _SPARE_CONNECTIONS
     )
@@ -130,8 +129,6 @@ async def _configure(configuration: Configuration, connection: Connection, files
         keys.update({name: key.strip() for name, key in keys.items()})
 
     await load()
-    if files:
-        _check_proxy(configuration, f"{files}, {_named(connection.context)}")
     due = time.monotonic() + _REFRESH_SECONDS
 
     async def refresh(_: Configuration) -> None:

@@ -355,10 +355,10 @@ def default_directory(major: int, environ: Mapping[str, str] = os.environ) -> Pa
 
 
 def _socket_directory(directory: Path, account: ServerAccount | None) -> Path:
-    """A directory beside the data, or a shorter one if the path of the socket is too long for an address."""
-    beside = directory / "sock"
-    if len(os.fsencode(beside / _SOCKET)) <= _LONGEST_SOCKET_PATH:
-        return beside
+    """A directory next to the data, or a shorter one if the path of the socket is too long for an address."""
+    sockets = directory / "sock"
+    if len(os.fsencode(sockets / _SOCKET)) <= _LONGEST_SOCKET_PATH:
+        return sockets
     short = f"queuectl-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
     runtime = "/run" if account else os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK):

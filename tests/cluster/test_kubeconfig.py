@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from queuectl.cluster.connection import Connection, open_client
 from queuectl.domain.errors import BadInput
+from queuectl.kubeconfig import check, current_context
 
 Kubeconfig = dict[str, Any]
 SECRET = "a-token-that-no-message-shows"
@@ -119,6 +120,16 @@ async def test_a_valid_file_is_used(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(VALID))
     await opened(path)
+
+
+def test_data_in_lines_is_base64(tmp_path: Path) -> None:
+    config = copy.deepcopy(VALID)
+    cluster(**{"certificate-authority-data": "QUJD\nREVG\n"})(config)
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(config))
+    context = current_context(str(path))
+    assert context is not None
+    check(context)
 
 
 odd = st.recursive(

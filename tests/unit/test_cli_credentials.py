@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 
 from queuectl import kubeconfig
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.cli import credentials, tokenrequest
+from queuectl.cli import connection, credentials, tokenrequest
 from queuectl.cli.credentials import TokenAuth
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.errors import BadInput
@@ -414,6 +414,16 @@ class TestTheKubeconfig:
     def test_a_named_file_must_exist(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="nowhere: not found"):
             kubeconfig.current_context(str(tmp_path / "nowhere"))
+
+    def test_a_command_fails_with_the_sentence(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`doctor` and `init` report a command that fails as one of several findings."""
+        (tmp_path / "config").write_text("[]")
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        with pytest.raises(CommandFailed, match="not a kubeconfig") as refused:
+            connection.context()
+        assert refused.value.code is Exit.BAD_INPUT
 
     def test_its_repr_has_no_token(self, tmp_path: Path) -> None:
         found = kubeconfig.current_context(str(config(tmp_path / "config", {"token": SECRET})))

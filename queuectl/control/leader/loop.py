@@ -212,14 +212,14 @@ class Loop:
     def _report_to(self, recorder: EventRecorder, objects: SetAsideObjects) -> None:
         """Store each object that is set aside, and write an Event on it if its workload is not pending: a pending one shows its reason."""
 
-        def told(failure: SetAside, _: BaseException | None) -> None:
+        def report(failure: SetAside, _: BaseException | None) -> None:
             objects.note(failure)
             entry = self.leader_state.entry(failure.key)
             pending = entry is not None and entry.state in (State.PENDING, State.RESERVED)
             if not (pending and failure.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
                 recorder.note(failure.key, failure.reason)
 
-        self._containment.listener = told
+        self._containment.listener = report
 
     def _assemble(self, epoch: int) -> EventRecorder:
         """Make the parts that know the epoch or each other."""
