@@ -195,7 +195,8 @@ def _of_description(kind: str) -> list[Document]:
         elif place.key:
             content = [{place.key: "workers", **content}]
         parts.append(nested(place.path, content))
-    return [_of(kind, merged(parts)["spec"])]
+    spec: Any = merged(parts)["spec"]
+    return [_of(kind, spec)]
 
 
 def _entry(place: PodSets, template: Document, factor: int) -> Document:
