@@ -17,7 +17,6 @@ import structlog
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.resources import watched
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.leader.election import Leadership
@@ -180,12 +179,6 @@ class ServeComponents:
         return blockers
 
 
-def connection(settings: Settings, kinds: JobKinds, in_flight: int) -> Connection:
-    """The connection to the API server, with one stream for each watch. ``in_flight``: ordinary requests at a time."""
-    watches = len(watched(kinds=kinds))
-    return Connection(kubeconfig=settings.kubeconfig, in_flight=in_flight, watches=watches)
-
-
 def job_kinds(settings: Settings) -> JobKinds:
     """The job kinds, with those that ``QUEUECTL_KINDS_FILE`` declares.
 
@@ -262,7 +255,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         )
         stack.push_async_callback(command_service.close)
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, settings.in_flight + _SPARE_CONNECTIONS),
+            Connection(settings.kubeconfig, in_flight=settings.in_flight + _SPARE_CONNECTIONS),
             namespace=settings.namespace,
             hooks=WatchMeter(metrics),
             kinds=kinds,
@@ -307,7 +300,7 @@ async def careful_child(arguments: ChildArguments) -> None:
         stack.push_async_callback(store.close)
         clock.set(await store.now())
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, _SPARE_CONNECTIONS),
+            Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS),
             namespace=settings.namespace,
             kinds=kinds,
             containment=containment,
@@ -333,7 +326,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         clock = SteadyClock()
         clock.set(await store.now())
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, _SPARE_CONNECTIONS),
+            Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS),
             namespace=settings.namespace,
             kinds=kinds,
         )

@@ -15,23 +15,12 @@ from typer.testing import CliRunner
 from queuectl.cli.plan import plan_command
 from queuectl.demo.scenario import configuration
 from queuectl.objects.configuration.queue_config import validate
-from tests.support.pages import PAGES
+from tests.support.pages import EXAMPLES, KIND_PAGES, PAGES
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "docs" / "examples"
 STATE = ("nodes.yaml", "queues.yaml")
-KINDS = (
-    "tfjob.yaml",
-    "xgboostjob.yaml",
-    "paddlejob.yaml",
-    "jaxjob.yaml",
-    "jobset.yaml",
-    "raycluster.yaml",
-    "mpijob.yaml",
-    "rayjob.yaml",
-    "trainjob.yaml",
-)
-"""Of other kinds; each has a page of its name."""
+KINDS = tuple(page.replace(".md", ".yaml") for page in KIND_PAGES)
+"""Of other kinds."""
 
 app = typer.Typer()
 app.command()(plan_command)
