@@ -113,27 +113,29 @@ class Reason:
 
 
 class Handling(Flag):
-    """How the reason of a pending gang is handled."""
+    """How the reason of a pending gang is handled.
 
-    TRANSIENT = (
-        auto()
-    )  # it requires no action and often ends soon: it becomes an Event only if it lasts
-    NOT_IN_LINE = (
-        auto()
-    )  # it waits for a user, an administrator, or a larger cluster or quota, not for other gangs
-    TO_BE_CONSIDERED = (
-        auto()
-    )  # the planner is to consider it; else it is refused until the state of the cluster changes
-    NEVER_FITS = (
-        auto()
-    )  # it fits neither the empty cluster nor the whole quota: evicting others does not help
-    FOR_NODES = auto()  # free nodes would let it start: other gangs can migrate
-    FOR_QUOTA = auto()  # free quota would let it start: evictions can help, as for nodes
-    LACKS_NODES = auto()  # nodes that an autoscaler makes can let it start
-    AT_A_LIMIT = (
-        auto()
-    )  # a limit other than quota keeps it out: it holds back only gangs that share the limit
-    ENDS_BY_TIME = auto()  # the detail ``until`` is the time from which the next plan can lift it
+    Attributes:
+        TRANSIENT: it requires no action and often ends soon. It becomes an Event only if it lasts.
+        NOT_IN_LINE: the gang waits for a user, an administrator, or a larger cluster or quota, not for other gangs.
+        TO_BE_CONSIDERED: the planner is to consider the gang. Without it, the gang is refused until the state of the cluster changes.
+        NEVER_FITS: the gang fits neither the empty cluster nor the whole quota. Evictions do not help.
+        FOR_NODES: free nodes would let it start. Migrations and evictions of other gangs can help.
+        FOR_QUOTA: free quota would let it start. Evictions can help.
+        MORE_NODES: it can start on nodes that an autoscaler makes.
+        AT_A_LIMIT: a limit other than quota keeps it out. It holds back only gangs that share the limit.
+        ENDS_BY_TIME: the detail ``until`` is the time from which the next plan can lift it.
+    """
+
+    TRANSIENT = auto()
+    NOT_IN_LINE = auto()
+    TO_BE_CONSIDERED = auto()
+    NEVER_FITS = auto()
+    FOR_NODES = auto()
+    FOR_QUOTA = auto()
+    MORE_NODES = auto()
+    AT_A_LIMIT = auto()
+    ENDS_BY_TIME = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +177,12 @@ PENDING_REASONS: Final[Mapping[Code, PendingReason]] = {
     Code.TOPOLOGY_PLACEMENT_FAILED: PendingReason(
         "The free nodes do not have the shape or the topology that the gang requests.",
         f"{NO_ACTION} It starts when nodes become free. A coarser topology level can start it earlier.",
-        Handling.TRANSIENT | Handling.LACKS_NODES | Handling.FOR_NODES,
+        Handling.TRANSIENT | Handling.MORE_NODES | Handling.FOR_NODES,
     ),
     Code.SHAPE_NEVER_FITS: PendingReason(
         "The gang does not fit the nodes, even if all of them are free.",
         "Request smaller pods, fewer pods in a domain, or a coarser topology level.",
-        Handling.NOT_IN_LINE | Handling.LACKS_NODES | Handling.NEVER_FITS,
+        Handling.NOT_IN_LINE | Handling.MORE_NODES | Handling.NEVER_FITS,
     ),
     Code.RESOURCE_QUOTA_EXCEEDED: PendingReason(
         "A ResourceQuota of the namespace does not permit the pods.",
@@ -314,7 +316,7 @@ TO_BE_CONSIDERED: Final = _handled(Handling.TO_BE_CONSIDERED)  # Kueue's active 
 NEVER_FITS: Final = _handled(Handling.NEVER_FITS)
 WAITS_FOR_NODES: Final = _handled(Handling.FOR_NODES)
 WAITS_FOR_ROOM: Final = _handled(Handling.FOR_NODES | Handling.FOR_QUOTA)
-LACKS_NODES: Final = _handled(Handling.LACKS_NODES)
+LACKS_NODES: Final = _handled(Handling.MORE_NODES)
 AT_A_LIMIT: Final = _handled(Handling.AT_A_LIMIT)
 ENDS_BY_TIME: Final = _handled(Handling.ENDS_BY_TIME)
 
