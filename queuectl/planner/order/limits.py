@@ -340,9 +340,9 @@ class GangLimits:
         self, workload: Workload, bounds: Iterable[CountedLimit]
     ) -> Iterator[CountedLimit]:
         """Those that a gang is over, with what others take."""
-        own = self._leased.get(workload.uid, {})
+        own = self._leased.get(workload.uid, Counter[LimitRow]())
         for bound in bounds:
-            taken = self._taken[bound.row] - own.get(bound.row, 0)
+            taken = self._taken[bound.row] - own[bound.row]
             limit = replace(bound, held=bound.held + taken) if taken else bound
             if limit.exceeded():
                 yield limit
