@@ -12,9 +12,10 @@ from typing import Any, Final
 
 
 class Code(StrEnum):
-    """Reason codes: part of the API. The comment, or the row of ``PENDING_REASONS``, is the meaning for users."""
+    """Reason codes: part of the API. The comment is the meaning for users."""
 
     # pending
+    # PENDING_REASONS has the meanings.
     WAITING_FOR_QUOTA = "WaitingForQuota"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     NO_MATCHING_FLAVOR = "NoMatchingFlavor"
