@@ -15,7 +15,7 @@ class Code(StrEnum):
     """Reason codes: part of the API. The comment is the meaning for users."""
 
     # pending
-    # PENDING_REASONS has the meanings.
+    # Their meanings are in PENDING_REASONS.
     WAITING_FOR_QUOTA = "WaitingForQuota"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     NO_MATCHING_FLAVOR = "NoMatchingFlavor"
