@@ -24,6 +24,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
+from queuectl.objects.kinds import KINDS, JobKinds, with_declared
+from queuectl.objects.kinds.declared import read_kinds
 
 # ---- Sign-in through an OpenID Connect issuer
 
@@ -459,6 +461,22 @@ def read_settings() -> Settings:
         ) from error
     except ValueError as error:  # a nested setting that is no JSON
         raise InvalidSettings([str(error)]) from error
+
+
+def job_kinds(settings: Settings) -> JobKinds:
+    """The job kinds, with those that ``QUEUECTL_KINDS_FILE`` declares.
+
+    Raises:
+        BadInput: a declaration is wrong; the message names kind and field.
+    """
+    file = settings.kinds_file
+    if file is None:
+        return KINDS
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"QUEUECTL_KINDS_FILE: {file}: {error.strerror or error}") from None
+    return with_declared(read_kinds(content, str(file)))
 
 
 # ---- Names of environment variables

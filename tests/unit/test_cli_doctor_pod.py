@@ -26,6 +26,7 @@ from queuectl.cli.main import run
 from queuectl.control.settings import Settings
 from queuectl.db.engine import address_of
 from queuectl.domain.records import LeaderRecord
+from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
@@ -249,6 +250,20 @@ def test_a_wrong_or_missing_setting_is_named(
     assert found.level is PROBLEM
     assert says in found.message
     assert found.fix
+
+
+@pytest.mark.parametrize("content", ["jobKinds: [1]", "{", None])
+@pytest.mark.usefixtures("environment")
+def test_a_wrong_declaration_of_kinds_is_named(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "job-kinds.yaml"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("QUEUECTL_KINDS_FILE", str(file))
+    kinds, [found] = pod.own_kinds(Settings())
+    assert (kinds, found.check, found.level) == (KINDS, "kinds", PROBLEM)
+    assert str(file) in found.message
 
 
 @pytest.mark.parametrize(

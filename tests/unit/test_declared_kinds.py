@@ -15,9 +15,9 @@ import yaml
 
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.server import compared
-from queuectl.control.composition import connection, job_kinds
+from queuectl.control.composition import connection
 from queuectl.control.kueue import KueueDetector
-from queuectl.control.settings import Settings
+from queuectl.control.settings import Settings, job_kinds
 from queuectl.domain.errors import BadInput
 from queuectl.domain.jobs import JobOutcome, JobRecord, PriorAdmission
 from queuectl.objects.documents import as_document, read_documents

@@ -60,12 +60,12 @@ class Replica:
     Attributes:
         holder: its name in the Lease.
         kubeconfig: its access to the API server; None = the account of the pod.
-        kinds_file: the job kinds that the chart declares; None = none.
+        kinds: of jobs, with those that the chart declares.
     """
 
     holder: str
-    kubeconfig: Path | None = None
-    kinds_file: Path | None = None
+    kubeconfig: Path | None
+    kinds: JobKinds
 
 
 async def examine(
@@ -143,16 +143,15 @@ async def _examined_inside(
     api: Api, server: Server, namespace: str, replica: Replica
 ) -> list[Finding]:
     documents = manifests if server.has_mutating_policies else older_manifests
-    kinds = await own_kinds.declared_kinds(api, namespace, replica.kinds_file)
 
     async def rights() -> list[Finding]:
         return judge.rights(await refused(api, documents(), namespace, own=True))
 
     async def acting() -> list[Finding]:
-        return await _acting(api, namespace, kinds, controller=True)
+        return await _acting(api, namespace, replica.kinds, controller=True)
 
     async def declared() -> list[Finding]:
-        return await own_kinds.examine(api, namespace, replica.kinds_file)
+        return await own_kinds.compared(api, replica.kinds)
 
     async def leader() -> list[Finding]:
         lease = await Lease(api, namespace, _NAME).read()

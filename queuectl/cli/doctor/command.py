@@ -20,6 +20,7 @@ from queuectl.cli.errors import Exit
 from queuectl.cli.extras import Extra
 from queuectl.cli.render import emit_json
 from queuectl.domain.words import counted
+from queuectl.objects.kinds import KINDS
 
 _SIGNS: Final = {
     Level.OK: ("ok", "green"),
@@ -94,10 +95,12 @@ def _inside(namespace: str, database_url: str | None, *, audit: bool) -> list[Fi
     from queuectl.cli.doctor import server as serving
 
     settings, findings = pod.own_settings()
-    replica = cluster.Replica(os.environ[pod.HOLDER])
+    replica = cluster.Replica(os.environ[pod.HOLDER], None, KINDS)
     if settings is not None:
         findings += pod.examine(settings)
-        replica = cluster.Replica(settings.holder, settings.kubeconfig, settings.kinds_file)
+        kinds, wrong_kinds = pod.own_kinds(settings)
+        findings += wrong_kinds
+        replica = cluster.Replica(settings.holder, settings.kubeconfig, kinds)
     if database_url:
         findings += asyncio.run(serving.database(database_url))
     if settings is not None and settings.api_database_url:

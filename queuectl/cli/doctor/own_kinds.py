@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -20,36 +19,34 @@ _CONFIG_MAP: Final = "queuectl-job-kinds"  # of the chart
 _KEY: Final = "job-kinds.yaml"
 
 
-async def declared_kinds(api: Api, namespace: str, file: Path | None = None) -> JobKinds:
+async def declared_kinds(api: Api, namespace: str) -> JobKinds:
     """The job kinds, with the declared ones if they can be read."""
     with suppress(BadInput, ClusterError):
-        return await declared(api, namespace, file)
+        return await declared(api, namespace)
     return KINDS
 
 
-async def examine(api: Api, namespace: str, file: Path | None = None) -> list[Finding]:
+async def examine(api: Api, namespace: str) -> list[Finding]:
     """Findings on the declared kinds. Can raise ClusterError."""
     try:
-        kinds = await declared(api, namespace, file)
+        kinds = await declared(api, namespace)
     except BadInput as error:
         return judge.kinds(0, [str(error)])
+    return await compared(api, kinds)
+
+
+async def compared(api: Api, kinds: JobKinds) -> list[Finding]:
+    """Findings on kinds, with the declared ones among them. Can raise ClusterError."""
     return judge.kinds(len(kinds) - len(KINDS), await mismatches(api, kinds))
 
 
-async def declared(api: Api, namespace: str, file: Path | None = None) -> JobKinds:
+async def declared(api: Api, namespace: str) -> JobKinds:
     """The job kinds, with those that the chart declares for the controller.
-
-    Args:
-        api: reads the ConfigMap of the chart.
-        namespace: of that ConfigMap.
-        file: with its content, where it is mounted; None = not here.
 
     Raises:
         BadInput: a declaration is wrong.
         ClusterError: the ConfigMap cannot be read.
     """
-    if file is not None:
-        return _mounted(file)
     path = f"/api/v1/namespaces/{namespace}/configmaps/{_CONFIG_MAP}"
     try:
         body = await api.request("GET", path)
@@ -57,11 +54,3 @@ async def declared(api: Api, namespace: str, file: Path | None = None) -> JobKin
         return KINDS
     data = msgspec.json.decode(body).get("data") or {}
     return with_declared(read_kinds(data.get(_KEY, ""), f"ConfigMap {namespace}/{_CONFIG_MAP}"))
-
-
-def _mounted(file: Path) -> JobKinds:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{file}: {error.strerror or error}") from None
-    return with_declared(read_kinds(content, str(file)))

@@ -19,7 +19,8 @@ from queuectl.cli.doctor import judge
 from queuectl.cli.doctor import server as serving
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.distribution import version
-from queuectl.domain.errors import QueuectlError
+from queuectl.domain.errors import BadInput
+from queuectl.objects.kinds import KINDS, JobKinds
 
 if TYPE_CHECKING:
     from queuectl.api.server import ListenAddress
@@ -61,6 +62,16 @@ def own_settings() -> tuple[Settings | None, list[Finding]]:
     return settings, [Finding("settings", Level.OK, f"valid; this replica is {settings.holder}")]
 
 
+def own_kinds(settings: Settings) -> tuple[JobKinds, list[Finding]]:
+    """The job kinds of the replica, and the error of its declaration of further ones."""
+    from queuectl.control.settings import job_kinds
+
+    try:
+        return job_kinds(settings), []
+    except BadInput as error:
+        return KINDS, judge.kinds(0, [str(error)])
+
+
 def examine(settings: Settings) -> list[Finding]:
     """Findings on the ports of the replica: health, REST API and metrics."""
     from queuectl.api.server import ListenAddress
@@ -69,7 +80,7 @@ def examine(settings: Settings) -> list[Finding]:
         health = ListenAddress.parse(settings.health_listen).local
         metrics = ListenAddress.parse(settings.metrics_listen).local
         rest = ListenAddress.parse(settings.listen).local
-    except QueuectlError as error:
+    except BadInput as error:
         return [Finding("settings", Level.PROBLEM, str(error), _CHART)]
     leader = f"kubectl -n {settings.namespace} exec POD-OF-THE-LEADER -- queuectl doctor"
     return [
