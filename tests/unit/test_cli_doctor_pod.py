@@ -9,10 +9,11 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -226,7 +227,7 @@ def test_a_renewed_file_that_the_server_does_not_use_is_reported(
     ("status", "level"), [(200, OK), (401, OK), (503, PROBLEM), (404, PROBLEM)]
 )
 def test_the_answer_of_the_api_to_a_request_without_credentials(status: int, level: Level) -> None:
-    [found] = judge.rest("https://127.0.0.1:8443", status)
+    [found] = judge.rest_api("https://127.0.0.1:8443", status)
     assert (found.level, bool(found.fix)) == (level, level is not OK)
 
 
@@ -339,21 +340,20 @@ def refusing(code: str, message: str) -> Iterator[str]:
         ("3D000", 'database "queuectl" does not exist', "docs/how-to/database.md"),
     ],
 )
-def test_a_refused_login_says_why_and_what_to_correct(code: str, message: str, fix: str) -> None:
-    examined: dict[str, Callable[[str], object]] = {
+def test_a_refused_login_states_why_and_what_to_correct(code: str, message: str, fix: str) -> None:
+    examined: dict[str, Callable[[str], Coroutine[Any, Any, list[Finding]]]] = {
         "QUEUECTL_DATABASE_URL": serving.database,
         "QUEUECTL_API_DATABASE_URL": serving.database_of_api,
     }
     with refusing(code, message) as address:
         for variable, examine in examined.items():
             url = f"postgresql://queuectl:{SECRET}@{address}/queuectl"
-            [found] = asyncio.run(examine(url))  # type: ignore[arg-type]  # a coroutine
-            assert isinstance(found, Finding)
+            [found] = asyncio.run(examine(url))
             assert found.level is PROBLEM
             assert f"queuectl on {address} as queuectl: " in found.message
             assert message in found.message
             assert fix in found.fix
-            assert f"{variable}" in found.fix
+            assert variable in found.fix
             assert SECRET not in found.message + found.fix
 
 

@@ -246,7 +246,7 @@ def readiness(blockers: Sequence[str]) -> list[Finding]:
     return [Finding("server", Level.PROBLEM, f"not ready: {each}", fix) for each in blockers]
 
 
-def rest(url: str, status: int) -> list[Finding]:
+def rest_api(url: str, status: int) -> list[Finding]:
     """Findings on the REST API, by its answer to a request without credentials. ``status``: of the answer."""
     if status in _ANSWERS:
         return [Finding("rest", Level.OK, f"{url} answers")]

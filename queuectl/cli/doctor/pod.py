@@ -91,7 +91,7 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def left_out(*, audit: bool) -> list[Finding]:
-    """What the account of the pod has no right to read. ``audit``: the invariants were asked for."""
+    """The checks for which the account of the pod lacks rights. ``audit``: the invariants were asked for."""
     message = (
         "not checked in the pod: objects of deploy/, labels of ResourceFlavors, Reservations, MIG, NUMA nodes, "
         "other gang schedulers"
@@ -136,7 +136,7 @@ def _of_rest(address: ListenAddress, chain: Path | None) -> list[Finding]:
         return [Finding("rest", Level.PROBLEM, message, fix)]
     except (OSError, HTTPException) as error:
         return [Finding("rest", Level.PROBLEM, f"no answer from {url} ({error})", _LOG)]
-    return judge.rest(url, response.status) + _of_certificate(response.certificate)
+    return judge.rest_api(url, response.status) + _of_certificate(response.certificate)
 
 
 def _of_certificate(certificate: Mapping[str, Any]) -> list[Finding]:
@@ -176,7 +176,8 @@ def _get(address: ListenAddress, path: str, tls: ssl.SSLContext | None = None) -
         connection = HTTPSConnection(address.host, address.port, timeout=_SECONDS, context=tls)
     try:
         connection.request("GET", path)
-        peer = connection.sock.getpeercert() if tls is not None else None
+        secure = connection.sock
+        peer = secure.getpeercert() if isinstance(secure, ssl.SSLSocket) else None
         answer = connection.getresponse()
         return Response(answer.status, answer.read(), peer or {})
     finally:
