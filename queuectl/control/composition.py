@@ -23,7 +23,7 @@ from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
 from queuectl.control.ports import HealthSource, UseSource
 from queuectl.control.progress import SteadyClock, longest_step
-from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
+from queuectl.control.settings import MetricNames, Settings, UtilizationSettings, job_kinds
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
@@ -48,8 +48,7 @@ from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
-from queuectl.objects.kinds import KINDS, JobKinds, with_declared
-from queuectl.objects.kinds.declared import read_kinds
+from queuectl.objects.kinds import JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
@@ -177,22 +176,6 @@ class ServeComponents:
         except StoreUnavailable as error:
             blockers.append(f"database: {error}")
         return blockers
-
-
-def job_kinds(settings: Settings) -> JobKinds:
-    """The job kinds, with those that ``QUEUECTL_KINDS_FILE`` declares.
-
-    Raises:
-        BadInput: a declaration is wrong; the message names kind and field.
-    """
-    file = settings.kinds_file
-    if file is None:
-        return KINDS
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise BadInput(f"QUEUECTL_KINDS_FILE: {file}: {error.strerror or error}") from None
-    return with_declared(read_kinds(content, str(file)))
 
 
 @asynccontextmanager

@@ -19,9 +19,8 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.resources import watched
 from queuectl.cluster.server import compared
-from queuectl.control.composition import job_kinds
 from queuectl.control.kueue import KueueDetector
-from queuectl.control.settings import Settings
+from queuectl.control.settings import Settings, job_kinds
 from queuectl.domain.errors import BadInput
 from queuectl.domain.jobs import JobOutcome, JobRecord, PriorAdmission
 from queuectl.objects.documents import as_document, read_documents

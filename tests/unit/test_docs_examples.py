@@ -54,10 +54,10 @@ def block_after(page: str, command: str) -> list[str]:
     return [line.rstrip() for line in rest.split("```\n")[1].splitlines()]
 
 
-def test_the_plan_of_the_home_page_prints_what_the_page_shows() -> None:
+def test_the_plan_of_the_readme_prints_what_it_shows() -> None:
     command = "queuectl plan " + " ".join(f"-f docs/examples/{n}" for n in (*STATE, "job.yaml"))
     shown = [line.rstrip() for line in plan(*STATE, "job.yaml").splitlines()]
-    assert shown == block_after("index.md", command)
+    assert shown == block_after("README.md", command)
 
 
 def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:
