@@ -148,6 +148,12 @@ COMMANDS: Final = {
         Reader.ADMINISTRATOR,
         extra=Extra.SERVER,
     ),
+    "kueue": LazyCommand(
+        "queuectl.cli.kueue:app",
+        "Hand the running gangs over to Kueue.",
+        Reader.ADMINISTRATOR,
+        extra=Extra.SERVER,
+    ),
     "drain": LazyCommand(
         "queuectl.cli.drain:drain_command",
         "Wait until no gang holds cordoned nodes, or move the gangs.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,13 +30,14 @@ def cluster_connection() -> Connection:
     return Connection(kubeconfig=path, context=chosen.context)
 
 
-async def list_items(api: Api, path: str) -> list[Document]:
-    """All items of a list. Raises ClusterError."""
+async def list_items(api: Api, path: str, query: Iterable[tuple[str, str]] = ()) -> list[Document]:
+    """All items of a list. ``query``: that selects them. Raises ClusterError."""
+    selected = tuple(query)
     found: list[Document] = []
     token = ""
     while True:
-        query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
-        body = await api.request("GET", path, query=query)
+        page_query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
+        body = await api.request("GET", path, query=[*selected, *page_query])
         page = decoded(msgspec.json.decode, body, LEVELS + 2)
         found += page["items"]
         token = page["metadata"].get("continue") or ""

@@ -26,7 +26,7 @@ from queuectl.domain.errors import (
     WriteRefused,
 )
 
-Method = Literal["GET", "POST", "PATCH", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Query = Sequence[tuple[str, str]]
 
 JSON: Final = "application/json"

@@ -84,6 +84,13 @@ async def kueue_keys_act(api: Api, namespace: str) -> bool:
     return keys.GATE in str(made["spec"])
 
 
+async def allowed(api: Api, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+    """Whether the identity has a right in all namespaces. ``group``: "" = the core group."""
+    attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+    body = await api.request("POST", _REVIEWS, body={"spec": {"resourceAttributes": attributes}})
+    return bool(document_in(_REVIEWS, body, "status")["status"].get("allowed"))
+
+
 async def probe_policies(
     api: Api,
     namespace: str,
@@ -152,9 +159,7 @@ def _warnings(policy: _Document) -> list[str]:
 
 async def _probe_status(api: Api, server: Server) -> AsyncIterator[str]:
     """A sentence if queuectl cannot start a Job a second time."""
-    asked = {"verb": "patch", "group": "batch", "resource": "jobs", "subresource": "status"}
-    body = await api.request("POST", _REVIEWS, body={"spec": {"resourceAttributes": asked}})
-    if not document_in(_REVIEWS, body, "status")["status"].get("allowed"):
+    if not await allowed(api, "patch", "batch", "jobs", "status"):
         yield (
             f"queuectl must patch the status of Jobs on Kubernetes {server}, and has no right to: "
             "set the value mutation of the chart to webhook, or apply deploy/older-servers"

@@ -6,7 +6,7 @@ Durations are as Go writes them, ``1h30m``: what Kueue's Configuration holds.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
 
@@ -32,6 +32,11 @@ def parse_time(text: str) -> float:
     if moment is None:
         raise ValueError(f"{text!r} is not an RFC 3339 time, e.g. 2026-01-31T12:00:00Z")
     return moment.timestamp()
+
+
+def format_time(seconds: float) -> str:
+    """Unix seconds as the API server writes them: RFC 3339 in whole seconds."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def time_or_none(text: str | None) -> float | None:

@@ -26,7 +26,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -49,6 +49,10 @@ API: Final = "kueue.x-k8s.io/v1beta2"
 _SPACE: Final = "kueue-system"
 _ACCOUNT: Final = "kueue-controller-manager"
 _PROGRAM: Final = "kueue"
+GATES: Final = {"DisableWaitForPodsReady": True, "VisibilityOnDemand": False}
+"""The feature gates of a manager of HEAD. Before 0.19, waitForPodsReady is off and its gate does not exist."""
+FRAMEWORKS: Final = ("batch/job",)
+"""The kinds of jobs that the manager queues."""
 _SECONDS: Final = 120.0
 _LAST_LINES: Final = 12
 
@@ -143,8 +147,16 @@ class Kueue:
         self._health = health
 
     @classmethod
-    def start(cls, cluster: LocalCluster, folder: Path) -> Kueue:
+    def start(
+        cls,
+        cluster: LocalCluster,
+        folder: Path,
+        gates: Mapping[str, bool] = GATES,
+        frameworks: Sequence[str] = FRAMEWORKS,
+    ) -> Kueue:
         """Install and start what a folder holds, wait until it is ready, and register its webhooks.
+
+        ``gates`` and ``frameworks``: of the manager.
 
         Raises:
             LocalClusterError: the folder lacks something; the manager ended, or is not ready in time: then the message
@@ -161,7 +173,8 @@ class Kueue:
             here = partial(redirected, port=webhook, bundle=bundle)
             _install(cluster, here(_documents(files / "crds")), _documents(files / "rbac"))
             config = home / "config.yaml"
-            config.write_text(yaml.safe_dump(_configuration(home, webhook, metrics, health)))
+            settings = _configuration(home, webhook, metrics, health, gates, frameworks)
+            config.write_text(yaml.safe_dump(settings))
             account = cluster.kubeconfig_for_service_account(_SPACE, _ACCOUNT)
             supervisor.start(
                 _PROGRAM,
@@ -235,7 +248,14 @@ def _conditions(document: Document) -> dict[str, str]:
     return {one["type"]: one["status"] for one in document.get("status", {}).get("conditions", [])}
 
 
-def _configuration(home: Path, webhook: int, metrics: int, health: int) -> dict[str, Any]:
+def _configuration(
+    home: Path,
+    webhook: int,
+    metrics: int,
+    health: int,
+    gates: Mapping[str, bool],
+    frameworks: Sequence[str],
+) -> dict[str, Any]:
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -257,6 +277,6 @@ def _configuration(home: Path, webhook: int, metrics: int, health: int) -> dict[
                 "ResourceFlavor.kueue.x-k8s.io": 1,
             }
         },
-        "integrations": {"frameworks": ["batch/job"]},
-        "featureGates": {"DisableWaitForPodsReady": True, "VisibilityOnDemand": False},
+        "integrations": {"frameworks": list(frameworks)},
+        "featureGates": dict(gates),
     }

@@ -1,0 +1,282 @@
+"""The requests of ``queuectl kueue hand-over`` to the API server, with the credentials of the user's kubeconfig."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.cli.reads import Document, list_items
+from queuectl.cluster.client import Api, document_in
+from queuectl.cluster.review import allowed, kueue_runs
+from queuectl.domain.errors import ObjectGone
+from queuectl.domain.jobs import PriorAdmission
+from queuectl.handover.gangs import Adopted, Cluster, Fate, Queued, Stopped, fates
+from queuectl.handover.workloads import API_VERSION, FINALIZER
+from queuectl.objects import keys
+from queuectl.objects.configuration.config_kinds import KUEUE_VERSIONS
+from queuectl.objects.configuration.queue_config import ReadDocument, read, together
+from queuectl.objects.errors import UNREADABLE, DocumentError
+from queuectl.objects.files.workloads import WireLeftWorkload, read_prior_admission
+from queuectl.objects.kinds import KINDS, path
+from queuectl.objects.kinds.described import MERGE_PATCH
+from queuectl.objects.kubernetes.nodes import read_node
+from queuectl.objects.kubernetes.wire import WireNode
+
+_WORKLOADS: Final = f"/apis/{API_VERSION}/workloads"
+_CLASS: Final = f"/apis/scheduling.k8s.io/v1/priorityclasses/{keys.POD_PRIORITY_CLASS}"
+_OWN: Final = (("labelSelector", "app.kubernetes.io/name=queuectl"),)
+_CONFIGURATION: Final = {
+    "Topology": "topologies",
+    "ResourceFlavor": "resourceflavors",
+    "WorkloadPriorityClass": "workloadpriorityclasses",
+    "Cohort": "cohorts",
+    "ClusterQueue": "clusterqueues",
+    "LocalQueue": "localqueues",
+}
+_READS: Final = (
+    ("", "nodes"),
+    ("", "pods"),
+    ("apps", "deployments"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("scheduling.k8s.io", "priorityclasses"),
+    ("kueue.x-k8s.io", "workloads"),
+    *(("kueue.x-k8s.io", plural) for plural in _CONFIGURATION.values()),
+)
+_WRITES: Final = (
+    ("create", "kueue.x-k8s.io", "workloads", ""),
+    ("patch", "kueue.x-k8s.io", "workloads", ""),
+    ("delete", "kueue.x-k8s.io", "workloads", ""),
+    ("patch", "kueue.x-k8s.io", "workloads", "status"),
+    ("patch", "batch", "jobs", ""),
+    ("update", "batch", "jobs", ""),
+    ("patch", "batch", "jobs", "status"),
+    ("patch", "", "pods", ""),
+    ("create", "scheduling.k8s.io", "priorityclasses", ""),
+    ("delete", "scheduling.k8s.io", "priorityclasses", ""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The fate of each job in Kueue.
+
+    Attributes:
+        fates: of the jobs.
+        earlier: the Workloads that exist, by the uid of their owner.
+        warnings: sentences about objects of Kueue that were passed over.
+    """
+
+    fates: tuple[Fate, ...]
+    earlier: Mapping[str, tuple[Document, ...]]
+    warnings: tuple[str, ...]
+
+
+async def missing_rights(api: Api) -> list[str]:
+    """The rights that the caller lacks, as ``kubectl auth can-i`` names them."""
+    asked = [*(("list", *one, "") for one in _READS), *_WRITES]
+    return [
+        f"{verb} {resource}{f'.{group}' if group else ''}{f'/{subresource}' if subresource else ''}"
+        for verb, group, resource, subresource in asked
+        if not await allowed(api, verb, group, resource, subresource)
+    ]
+
+
+async def obstacle(api: Api) -> str | None:
+    """Why no Workload can be written now; None if one can be."""
+    if await kueue_runs(api):
+        return (
+            "a Kueue is installed: delete its webhook configurations, and scale it to 0. "
+            "It must start after this command"
+        )
+    for deployment in await _list(api, "/apis/apps/v1/deployments"):
+        meta = deployment["metadata"]
+        named = (meta.get("labels") or {}).get("app.kubernetes.io/name")
+        running = (deployment.get("spec") or {}).get("replicas", 1)
+        where = f"{meta['namespace']}/{meta['name']}"
+        if running and meta["name"] == "kueue-controller-manager":
+            return f"Kueue runs: scale Deployment {where} to 0"
+        if running and named == "queuectl":
+            return f"queuectl runs: scale Deployment {where} to 0"
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    if await _list(api, policies, _OWN):
+        return "the admission policies of queuectl are installed: delete them first, as docs/how-to/back-to-kueue.md shows"
+    try:
+        await api.request("GET", _WORKLOADS, query=[("limit", "1")])
+    except ObjectGone:
+        return f"the cluster has no Workloads of {API_VERSION}: apply the CustomResourceDefinitions of Kueue first"
+    return None
+
+
+async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver:
+    """The fates of the jobs. ``namespaces``: only of these; empty = of all.
+
+    Raises:
+        ClusterError: the API server does not answer a list.
+    """
+    workloads = await list_items(api, _WORKLOADS)
+    config, warnings = await _configuration(api)
+    nodes = [
+        read_node(msgspec.convert(item, WireNode, strict=False)).node
+        for item in await list_items(api, "/api/v1/nodes")
+    ]
+    classes = await list_items(api, "/apis/scheduling.k8s.io/v1/priorityclasses")
+    cluster = Cluster(
+        jobs={name: await _list(api, path(kind)) for name, kind in KINDS.items()},
+        pods=await list_items(api, "/api/v1/pods"),
+        nodes={node.name: node for node in nodes},
+        config=together(config, 0),
+        now=time.time(),
+        priority_classes={one["metadata"]["name"]: int(one["value"]) for one in classes},
+        prior={one.uid: one for one in _admissions(workloads)},
+    )
+    chosen = [one for one in fates(cluster) if not namespaces or one.owner.namespace in namespaces]
+    owned = defaultdict(list)
+    for workload in workloads:
+        for owner in workload["metadata"].get("ownerReferences") or ():
+            if owner.get("controller"):
+                owned[str(owner.get("uid"))].append(workload)
+    names = {_key(one): one for one in workloads}
+    return HandOver(
+        tuple(_unless_taken(fate, names) for fate in chosen),
+        {uid: tuple(own) for uid, own in owned.items()},
+        tuple(warnings),
+    )
+
+
+def _key(document: Document) -> tuple[str, str]:
+    return document["metadata"].get("namespace") or "default", document["metadata"]["name"]
+
+
+def _unless_taken(fate: Fate, workloads: Mapping[tuple[str, str], Document]) -> Fate:
+    """The fate, but a gang is stopped if its Workload exists and belongs to another object."""
+    taken = workloads.get(_key(fate.workload)) if isinstance(fate, Adopted) else None
+    if taken is None:
+        return fate
+    owners = [
+        one for one in taken["metadata"].get("ownerReferences") or () if one.get("controller")
+    ]
+    if [one.get("uid") for one in owners] == [fate.owner.uid]:
+        return fate
+    other = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no job"
+    text = f"Workload {taken['metadata']['name']} exists and belongs to {other}: delete it"
+    return Stopped(fate.owner, text)
+
+
+def _admissions(workloads: Iterable[Document]) -> Iterator[PriorAdmission]:
+    for workload in workloads:
+        try:
+            wire = msgspec.convert(workload, WireLeftWorkload, strict=False)
+            admission = read_prior_admission(wire)
+        except UNREADABLE:
+            continue
+        if admission is not None:
+            yield admission
+
+
+async def _configuration(api: Api) -> tuple[list[ReadDocument], list[str]]:
+    """The objects of Kueue, and a sentence for each that cannot be read."""
+    objects: list[ReadDocument] = []
+    warnings: list[str] = []
+    for kind, plural in _CONFIGURATION.items():
+        for version in KUEUE_VERSIONS:
+            items = await _list(api, f"/apis/{version}/{plural}")
+            if items:
+                break
+        for item in items:
+            body = {"apiVersion": version, "kind": kind, **item}
+            try:
+                objects.append(read(body))
+            except DocumentError as error:
+                warnings.append(f"passed over: {error}")
+    return objects, warnings
+
+
+async def _list(api: Api, listed: str, query: Iterable[tuple[str, str]] = ()) -> list[Document]:
+    """All items; none if the kind is not installed."""
+    try:
+        return await list_items(api, listed, query)
+    except ObjectGone:
+        return []
+
+
+# ---- Writes
+
+
+async def write(api: Api, fate: Adopted | Queued, earlier: Iterable[Document]) -> None:
+    """Write what Kueue needs for a job. It can be repeated after an error.
+
+    Args:
+        api: the API server.
+        fate: of the job.
+        earlier: Workloads of the job from before, which are replaced.
+
+    Raises:
+        ClusterError: a write failed.
+    """
+    owner = fate.owner
+    if owner.group:
+        target = path(KINDS[owner.kind], owner.namespace, owner.name)
+    else:
+        target = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.name}"
+    if isinstance(fate, Queued):
+        for workload in earlier:
+            await _delete(api, workload)
+        head = {"apiVersion": owner.api_version, "kind": owner.kind}
+        meta = dict(fate.document["metadata"])
+        if fate.clear_start:
+            cleared = {"metadata": {"uid": owner.uid}, "status": {"startTime": None}}
+            answer = document_in(target, await _merge(api, f"{target}/status", cleared), "metadata")
+            meta["resourceVersion"] = answer["metadata"]["resourceVersion"]
+        await api.request("PUT", target, body={**fate.document, **head, "metadata": meta})
+        return
+    for workload in earlier:
+        await _delete(api, workload)
+    collection = f"/apis/{API_VERSION}/namespaces/{owner.namespace}/workloads"
+    stateless = {name: part for name, part in fate.workload.items() if name != "status"}
+    await api.request("POST", collection, body=stateless)
+    created = f"{collection}/{fate.workload['metadata']['name']}"
+    await _merge(api, f"{created}/status", {"status": fate.workload["status"]})
+    if fate.labels:
+        await _merge(api, target, {"metadata": {"uid": owner.uid, "labels": dict(fate.labels)}})
+    for namespace, name, patch in fate.pods:
+        await _merge(api, f"/api/v1/namespaces/{namespace}/pods/{name}", patch)
+
+
+async def _delete(api: Api, workload: Document) -> None:
+    """Delete a Workload of an earlier Kueue, without its finalizer: no controller removes that."""
+    namespace, name = _key(workload)
+    target = f"/apis/{API_VERSION}/namespaces/{namespace}/workloads/{name}"
+    left = [one for one in workload["metadata"].get("finalizers") or () if one != FINALIZER]
+    try:
+        await _merge(api, target, {"metadata": {"finalizers": left}})
+        await api.request("DELETE", target)
+    except ObjectGone:
+        return
+
+
+async def _merge(api: Api, target: str, patch: Mapping[str, Any]) -> bytes:
+    return await api.request("PATCH", target, body=patch, content_type=MERGE_PATCH)
+
+
+async def lower_class(api: Api) -> bool:
+    """Give the PriorityClass of queuectl the value 0, from which Kueue reads the priority of a job that names no class of Kueue.
+
+    The value of a class cannot change, so it is created again. Pods keep their number. Returns whether it was changed.
+    """
+    try:
+        known = document_in(_CLASS, await api.request("GET", _CLASS), "metadata")
+    except ObjectGone:
+        return False
+    if not known.get("value"):
+        return False
+    meta = known["metadata"]
+    kept = {k: meta[k] for k in ("name", "labels", "annotations") if meta.get(k)}
+    lowered = {**known, "metadata": kept, "value": 0, "preemptionPolicy": "Never"}
+    await api.request("DELETE", _CLASS)
+    await api.request("POST", _CLASS.rpartition("/")[0], body=lowered)
+    return True

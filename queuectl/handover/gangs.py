@@ -1,0 +1,384 @@
+"""The fate of each job when Kueue starts after queuectl: Kueue adopts it, queues it, or stops it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.domain.fleet import Node
+from queuectl.domain.jobs import JobRecord, PodGroupMember, PodRecord, PriorAdmission
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.workload import Placement
+from queuectl.handover.templates import of_job, of_pod, queue_labels, without_queuectl
+from queuectl.handover.workloads import (
+    Owner,
+    RunningGang,
+    RunningPodSet,
+    pod_patch,
+    workload_of,
+)
+from queuectl.lifecycle.adoption import running_placement
+from queuectl.objects import keys
+from queuectl.objects.errors import UNREADABLE, RequestError
+from queuectl.objects.kinds import KINDS, JobKind
+from queuectl.objects.kinds.pods import POD, WireMember, read_member
+from queuectl.objects.kubernetes.pods import read_count, read_pod
+from queuectl.objects.kubernetes.wire import WirePod
+
+Document = Mapping[str, Any]
+
+MANAGED_LABEL: Final = "kueue.x-k8s.io/managed"
+POD_FINALIZER: Final = "kueue.x-k8s.io/managed"
+_IMMUTABLE_CLASS: Final = ("Job", "JobSet")
+"""Kinds of which the API server refuses to change the PriorityClass of a template."""
+_REPLICAS: Final = ("Master", "Worker")
+"""The replica types of a PyTorchJob, in the order in which Kueue writes their podsets."""
+_POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
+_STOPS: Final = "Kueue suspends a running job without an admitted Workload"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The objects that decide about the jobs.
+
+    Attributes:
+        jobs: by kind.
+        pods: all pods.
+        nodes: by name.
+        config: from the objects of Kueue.
+        priority_classes: numbers of the PriorityClasses of Kubernetes, by name.
+        prior: by the uid of the job: what Kueue decided before queuectl.
+        now: unix seconds.
+    """
+
+    jobs: Mapping[str, Sequence[Document]]
+    pods: Sequence[Document]
+    nodes: Mapping[str, Node]
+    config: QueueConfig
+    now: float
+    priority_classes: Mapping[str, int] = field(default_factory=dict)
+    prior: Mapping[str, PriorAdmission] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Kueue keeps it running.
+
+    Attributes:
+        workload: to be created, with its status.
+        labels: of Kueue that the owner lacks.
+        pods: (namespace, name, merge patch) of its pods.
+    """
+
+    owner: Owner
+    workload: Document
+    labels: Mapping[str, str]
+    pods: Sequence[tuple[str, str, Document]]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """It is suspended, and Kueue queues it.
+
+    Attributes:
+        document: the whole object without queuectl's gate.
+        clear_start: it ran before, so the API server may refuse another template while its start time is set.
+    """
+
+    owner: Owner
+    document: Document
+    clear_start: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Kueue stops it, or never starts it.
+
+    Attributes:
+        reason: a sentence.
+    """
+
+    owner: Owner
+    reason: str
+
+
+Fate = Adopted | Queued | Stopped
+
+
+def fates(cluster: Cluster) -> Iterator[Fate]:
+    """The fate of each job in a queue that has not ended, by kind, namespace and name."""
+    pods = defaultdict(list)
+    for document in cluster.pods:
+        record = _pod(document)
+        if record is not None:
+            pods[record.owner].append((record, document))
+    for name, kind in KINDS.items():
+        for document in sorted(cluster.jobs.get(name, ()), key=_name):
+            fate = _job(kind, document, pods, cluster)
+            if fate is not None:
+                yield fate
+    for document in sorted(cluster.pods, key=_name):
+        fate = _single_pod(document, cluster)
+        if fate is not None:
+            yield fate
+
+
+def _name(document: Document) -> tuple[str, str]:
+    meta = document["metadata"]
+    return meta.get("namespace") or "default", meta["name"]
+
+
+def _pod(document: Document) -> PodRecord | None:
+    try:
+        return read_pod(msgspec.convert(document, WirePod, strict=False))
+    except UNREADABLE:
+        return None
+
+
+def _owner(group: str, version: str, kind: str, document: Document) -> Owner:
+    namespace, name = _name(document)
+    return Owner(group, version, kind, namespace, name, str(document["metadata"].get("uid", "")))
+
+
+def _controlled(document: Document) -> bool:
+    """Whether the controller of another job made it."""
+    owners = document["metadata"].get("ownerReferences") or ()
+    return any(one.get("controller") and one.get("kind") in KINDS for one in owners)
+
+
+# ---- Jobs
+
+
+def _job(
+    kind: JobKind,
+    document: Document,
+    pods: Mapping[str, Sequence[tuple[PodRecord, Document]]],
+    cluster: Cluster,
+) -> Fate | None:
+    """Its fate; None if it is in no queue, or has ended."""
+    owner = _owner(kind.group, kind.version, kind.kind, document)
+    try:
+        record = kind.read(msgspec.convert(document, kind.wire, strict=False))
+    except UNREADABLE as error:
+        return Stopped(owner, f"it cannot be read: {error}")
+    if record.queue is None or record.outcome or record.deleting or _controlled(document):
+        return None
+    if record.suspended:
+        return Queued(owner, _cleaned(kind, record, document), _has_started(document))
+    own = pods.get(record.uid, ())
+    try:
+        return _adopted(owner, document, record, own, cluster)
+    except RequestError as error:
+        return Stopped(owner, f"{error}. {_STOPS}")
+
+
+def _has_started(document: Document) -> bool:
+    return bool((document.get("status") or {}).get("startTime"))
+
+
+def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
+    """A suspended job without the gate in its templates, and with Kueue's labels."""
+    cleaned = deepcopy(dict(document))
+    for template in kind.templates(cleaned):
+        without = without_queuectl(
+            template, record.pod_priority_class, keep_class=kind.kind in _IMMUTABLE_CLASS
+        )
+        assert isinstance(template, dict)  # it is a part of the copy
+        template.clear()
+        template.update(without)
+    meta = cleaned["metadata"]
+    labels = meta.get("labels") or {}
+    meta["labels"] = labels | queue_labels(labels)
+    meta.pop("managedFields", None)
+    cleaned.pop("status", None)
+    return cleaned
+
+
+def _adopted(
+    owner: Owner,
+    document: Document,
+    record: JobRecord,
+    pods: Sequence[tuple[PodRecord, Document]],
+    cluster: Cluster,
+) -> Adopted:
+    """Raises RequestError with the reason why Kueue would stop it."""
+    if record.kind not in ("Job", "PyTorchJob"):
+        raise RequestError(f"no Workload is written for a {record.kind}")
+    if record.array is not None:
+        raise RequestError(
+            "Kueue has no arrays, and the Workloads of elastic jobs have another form"
+        )
+    placement = _placement(record, [pod for pod, _ in pods], cluster)
+    podsets = list(_podsets(document, record, placement))
+    return _with_workload(owner, document, record, podsets, pods, cluster)
+
+
+def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: Cluster) -> Placement:
+    if record.error is not None:
+        raise RequestError(f"its request cannot be honored: {record.error}")
+    if cluster.config.cluster_queue_of(record.namespace, record.queue) is None:
+        raise RequestError(f"Kueue has no LocalQueue {record.queue}, or it has no ClusterQueue")
+    prior = cluster.prior.get(record.uid)
+    placement = running_placement(record, pods, cluster.nodes, cluster.config, prior)
+    if placement is None:
+        raise RequestError("some of its pods do not run")
+    return placement
+
+
+def _podsets(
+    document: Document, record: JobRecord, placement: Placement
+) -> Iterator[RunningPodSet]:
+    """The podsets of the job in Kueue's order."""
+    placed = {one.podset: one for one in placement.podsets}
+    requested = {one.name: one for one in record.podsets}
+    spec = document["spec"]
+    if record.kind == "Job":
+        request = requested[keys.JOB_PODSET]
+        annotations = document["metadata"].get("annotations") or {}
+        least = read_count(annotations.get(keys.KUEUE_PREFIX + keys.MIN_PARALLELISM, ""))
+        running = min(spec.get("parallelism", 1), spec.get("completions") or request.count)
+        yield RunningPodSet(
+            request,
+            of_job(spec["template"], record.pod_priority_class),
+            request.count if least is not None else running,
+            running,
+            placed[keys.JOB_PODSET],
+            min_count=least,
+            index_label="batch.kubernetes.io/job-completion-index",
+        )
+        return
+    for replica in _REPLICAS:
+        written = (spec.get("pytorchReplicaSpecs") or {}).get(replica)
+        if written is None:
+            continue
+        podset = requested.get(replica.lower())
+        if podset is None or podset.name not in placed:
+            raise RequestError(f"no pod of {replica} runs")
+        template = without_queuectl(written["template"], record.pod_priority_class)
+        yield RunningPodSet(
+            podset,
+            template,
+            podset.count,
+            podset.count,
+            placed[podset.name],
+            index_label="training.kubeflow.org/replica-index",
+        )
+
+
+# ---- Pods
+
+
+def _single_pod(document: Document, cluster: Cluster) -> Fate | None:
+    """The fate of a pod with a queue of its own; None if it has none, or if it has ended."""
+    meta = document["metadata"]
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    taken_in = keys.SUBMITTED_BY in annotations or labels.get(MANAGED_LABEL) == "true"
+    if not taken_in or _controlled(document):
+        return None
+    owner = _owner("", "v1", POD, document)
+    try:
+        record = _pod(document)
+        member = read_member(msgspec.convert(document, WireMember, strict=False))
+    except UNREADABLE as error:
+        return Stopped(owner, f"it cannot be read: {error}")
+    job = member.job
+    if record is None or job.queue is None or job.outcome or record.terminating:
+        return None
+    if record.gated:
+        return Stopped(owner, "a gate cannot be added to a pod that exists: create it again")
+    try:
+        return _adopted_pod(owner, document, record, member, cluster)
+    except RequestError as error:
+        return Stopped(owner, f"{error}. It runs on outside the queues of Kueue")
+
+
+def _adopted_pod(
+    owner: Owner, document: Document, pod: PodRecord, member: PodGroupMember, cluster: Cluster
+) -> Adopted:
+    """Raises RequestError with the reason why Kueue would not manage it."""
+    if member.group:
+        raise RequestError("no Workload is written for a group of pods")
+    if not member.job.podsets:
+        raise RequestError(f"its request cannot be honored: {member.job.error}")
+    podset = replace(member.job.podsets[0], name=keys.JOB_PODSET)
+    job = replace(member.job, podsets=(podset,), suspended=False)
+    pod = replace(pod, podset=podset.name, attempt=job.attempt)
+    [placed] = _placement(job, [pod], cluster).podsets
+    template = of_pod(document, job.pod_priority_class)
+    running = RunningPodSet(podset, template, 1, 1, placed, index_label=_POD_INDEX)
+    return _with_workload(owner, document, job, [running], [(pod, document)], cluster)
+
+
+# ---- Workloads
+
+
+def _with_workload(
+    owner: Owner,
+    document: Document,
+    record: JobRecord,
+    podsets: Sequence[RunningPodSet],
+    pods: Sequence[tuple[PodRecord, Document]],
+    cluster: Cluster,
+) -> Adopted:
+    queue = cluster.config.cluster_queue_of(record.namespace, record.queue)
+    assert queue is not None  # _placement checks it
+    labels = dict(document["metadata"].get("labels") or {})
+    added = queue_labels(labels)
+    flavors = {flavor for one in podsets for flavor in one.placement.flavors.values()}
+    priority, reference = _priority(record, cluster)
+    prior = cluster.prior.get(record.uid)
+    started = [pod.started_at for pod, _ in pods if pod.started_at is not None]
+    admitted_at = prior.admitted_at if prior is not None else None
+    gang = RunningGang(
+        owner,
+        record.queue or "",
+        queue,
+        podsets,
+        labels | added,
+        admitted_at or min(started, default=cluster.now),
+        priority,
+        reference,
+        [rule.name for rule in queue.admission_checks if rule.applies(flavors)],
+    )
+    workload = workload_of(gang, cluster.config, cluster.nodes)
+    if owner.kind == POD:
+        added |= {MANAGED_LABEL: "true"}
+    names = {one.request.name for one in podsets}
+    patches = [
+        (pod.namespace, pod.name, _patched(owner, found, workload, pod.podset))
+        for pod, found in pods
+        if not pod.terminal and pod.podset in names
+    ]
+    return Adopted(owner, workload, added, patches)
+
+
+def _patched(owner: Owner, pod: Document, workload: Document, podset: str) -> Document:
+    patch = pod_patch(pod, workload, podset)
+    if owner.kind == POD:
+        present = pod["metadata"].get("finalizers") or []
+        if POD_FINALIZER not in present:
+            patch["metadata"]["finalizers"] = [*present, POD_FINALIZER]
+            # A patch of a list replaces it: another writer must not lose its finalizer.
+            patch["metadata"]["resourceVersion"] = pod["metadata"]["resourceVersion"]
+    return patch
+
+
+def _priority(record: JobRecord, cluster: Cluster) -> tuple[int, Mapping[str, str] | None]:
+    """The number, and the reference to the class, as Kueue reads them from the job."""
+    name = record.priority_class
+    if name is not None:
+        value = cluster.config.priority_classes.get(name)
+        if value is None:
+            raise RequestError(f"Kueue has no WorkloadPriorityClass {name}")
+        reference = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": name}
+        return value, reference
+    name = record.pod_priority_class
+    if name is not None and name in cluster.priority_classes:
+        reference = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": name}
+        return cluster.priority_classes[name], reference
+    return 0, None

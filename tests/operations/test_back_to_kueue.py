@@ -1,0 +1,282 @@
+"""From a real Kueue to queuectl and back, with the commands of docs/how-to/back-to-kueue.md: running gangs keep their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from queuectl.demo import scenario as m
+from queuectl.demo.api_connection import ApiConnection
+from queuectl.demo.controller import KUEUE_KEYS, install
+from queuectl.demo.scenario import Document, PodSetManifest
+from queuectl.domain.quantity import GPU
+from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
+from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.operators import TRAINING_OPERATOR
+from queuectl.localcluster.progress import LineProgress
+from queuectl.objects import keys
+from tests.bench.kueue.peer import API, Kueue
+from tests.support.controllers import CheckedController
+from tests.support.kueue import QUEUE_LABEL
+from tests.support.real_kueue import kueue_folder
+from tests.system.demo_cluster import tools
+from tests.system.installation import BLOCK, QUICK, RACK
+from tests.system.transcript import Page, Shell, shell
+
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(1200)]
+
+SPACE = "research"
+SECONDS = 120.0
+NODES = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=5)
+QUOTA = 72
+FRAMEWORKS = ("batch/job", "kubeflow.org/pytorchjob", "pod")
+THERE = {"job-there": 2, "torch-there": 2, "pod-there": 1}
+"""The gangs that Kueue starts, with their pods of 8 GPUs."""
+OURS = {"job-ours": 1, "torch-ours": 2, "pod-ours": 1}
+"""The gangs that queuectl starts. They have only its own label."""
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+
+
+@dataclass
+class Return:
+    """The cluster between the two controllers, and what was running before."""
+
+    cluster: LocalCluster
+    typing: Shell
+    pods: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def client(self) -> Client:
+        return self.cluster.client
+
+
+def configuration() -> list[Document]:
+    linux = {"kubernetes.io/os": "linux"}  # Kueue asks for a label where there is a topology
+    quota: dict[str, int | str] = {GPU: QUOTA, "cpu": 1000, "memory": "1P"}
+    documents = [
+        m.topology("gpus", BLOCK, RACK),
+        m.flavor("gpu", topology="gpus", **linux),
+        m.cluster_queue("pool", "gpu", quota),
+        m.local_queue(SPACE, "team", "pool"),
+    ]
+    return [one | {"apiVersion": API} for one in documents]
+
+
+def gang(name: str, label: str, pods: int) -> Document:
+    """A Job, a PyTorchJob or a pod in the queue, by its name."""
+    one = PodSetManifest(1, gpus=8)
+    if name.startswith("torch"):
+        document = m.pytorchjob(
+            name, SPACE, None, master=one, worker=PodSetManifest(pods - 1, gpus=8)
+        )
+    elif name.startswith("pod"):
+        template = one.template("main", None, restart="Never")
+        document = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": SPACE},
+        }
+        document["spec"] = template["spec"]
+    else:
+        document = m.job(name, SPACE, None, PodSetManifest(pods, gpus=8))
+    document["metadata"]["labels"] = {label: "team"}
+    return document
+
+
+def submit(client: Client, name: str, label: str, pods: int) -> None:
+    document = gang(name, label, pods)
+    client.create(client.path_of(document).rsplit("/", 1)[0], document)
+
+
+def running(client: Client, name: str) -> set[str]:
+    """The uids of the running pods of a gang."""
+    pods = client.get(f"/api/v1/namespaces/{SPACE}/pods")["items"]
+    return {
+        pod["metadata"]["uid"]
+        for pod in pods
+        if (pod["metadata"]["name"] == name or pod["metadata"]["name"].startswith(f"{name}-"))
+        and pod["status"]["phase"] == "Running"
+        and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def until(done: Callable[[], Any], what: str) -> None:
+    wait_until(lambda: bool(done()), what, SECONDS)
+
+
+def until_running(client: Client, gangs: dict[str, int]) -> dict[str, set[str]]:
+    for name, pods in gangs.items():
+        until(lambda name=name, pods=pods: len(running(client, name)) == pods, f"{name} runs")
+    return {name: running(client, name) for name in gangs}
+
+
+def workloads(client: Client) -> dict[str, Document]:
+    """Kueue's Workloads by the names of their owners."""
+    listed = client.get(f"/apis/{API}/namespaces/{SPACE}/workloads")["items"]
+    return {one["metadata"]["ownerReferences"][0]["name"]: one for one in listed}
+
+
+def holds(workload: Document, condition: str) -> bool:
+    conditions = workload.get("status", {}).get("conditions", ())
+    return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+
+
+def start_kueue(cluster: LocalCluster) -> Kueue:
+    gates = {"VisibilityOnDemand": False}
+    return Kueue.start(cluster, kueue_folder(), gates, FRAMEWORKS)
+
+
+def stop_kueue(cluster: LocalCluster, kueue: Kueue) -> None:
+    for kind in ("mutating", "validating"):
+        listed = f"{REGISTRATION}/{kind}webhookconfigurations"
+        for one in cluster.client.get(listed)["items"]:
+            if not one["metadata"]["name"].startswith("queuectl"):
+                cluster.client.delete(f"{listed}/{one['metadata']['name']}")
+    kueue.stop()
+    probe = gang("pod-probe", "probe", 1)
+
+    def forgotten() -> bool:
+        """The API server calls the webhooks for a moment longer."""
+        try:
+            cluster.client.create(f"/api/v1/namespaces/{SPACE}/pods", probe, dryRun="All")
+        except ApiServerError:
+            return False
+        return True
+
+    until(forgotten, "no webhook of Kueue is called")
+
+
+def deployment() -> Document:
+    labels = {"control-plane": "controller-manager"}
+    container = {"name": "manager", "image": "registry.invalid/kueue:1"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "kueue-controller-manager", "namespace": "kueue-system"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+@pytest.fixture(scope="module")
+def way() -> Iterator[Return]:
+    """Gangs of Kueue, then taken over by queuectl, which starts others; then queuectl is removed."""
+    shape = ClusterSpec(nodes=(NODES,), fsync=False, operators=(TRAINING_OPERATOR,))
+    with LocalCluster.start(shape, progress=LineProgress()) as cluster:
+        client = cluster.client
+        client.apply(*m.namespaces([SPACE]))
+        kueue = start_kueue(cluster)
+        try:
+            client.apply(*configuration())
+            for name, pods in THERE.items():
+                submit(client, name, QUEUE_LABEL, pods)
+            before = until_running(client, THERE)
+            submit(client, "waits", QUEUE_LABEL, 5)
+            until(lambda: "waits" in workloads(client), "Kueue queues a job")
+        finally:
+            stop_kueue(cluster, kueue)
+        client.apply(deployment())
+        with shell(tools(cluster)) as typing:
+            returning = Return(cluster, typing, before)
+            under_queuectl(returning)
+            yield returning
+
+
+def under_queuectl(returning: Return) -> None:
+    cluster, client, typing = returning.cluster, returning.client, returning.typing
+    install(cluster, KUEUE_KEYS)
+    controller = CheckedController.start(cluster, QUICK)
+    try:
+        controller.wait_ready()
+        typing.type(f"export QUEUECTL_SERVER={controller.api}")
+        with ApiConnection(controller.api) as rest:
+            rest.apply(configuration())
+
+            def state(name: str) -> str:
+                return str(rest.workloads(SPACE).get(f"{SPACE}/{name}", {}).get("state", ""))
+
+            for name in ("job-there", "torch-there"):
+                until(lambda name=name: state(name) == "Running", f"{name} is adopted")
+            Page("coming-from-kueue.md", typing).type("kubectl get pods")
+            for name, pods in OURS.items():
+                submit(client, name, keys.QUEUE_LABEL, pods)
+            returning.pods |= until_running(client, OURS)
+            for name in OURS:
+                until(lambda name=name: state(name) == "Running", f"{name} runs")
+            assert state("waits") == "Pending"
+        page = Page("back-to-kueue.md", typing)
+        page.type("queuectl get clusterqueues")
+        for waited in ("Starting", "Evicting"):
+            page.type(f"queuectl get workloads --state {waited}")
+        page.type("queuectl config export")
+    finally:
+        controller.stop()
+    assert {name: running(client, name) for name in returning.pods} == returning.pods
+
+
+def test_running_gangs_keep_their_pods(way: Return) -> None:
+    client, typing = way.client, way.typing
+    page, uninstall = Page("back-to-kueue.md", typing), Page("uninstall.md", typing)
+    status, printed = typing.type("queuectl kueue hand-over")
+    assert (status, printed) == (4, "")
+    assert "admission policies of queuectl" in typing.errors
+    uninstall.type("kubectl delete mutatingadmission")
+    uninstall.type("kubectl -n queuectl-system delete deployments")
+    uninstall.type("kubectl delete validatingadmission")
+    uninstall.type("kubectl delete clusterroles")
+    page.type("kubectl get localqueues")
+    listed = page.type("queuectl kueue hand-over --dry-run")
+    assert "Job research/waits: queued" in listed
+    before = workloads(client)
+    written = page.type("queuectl kueue hand-over")
+    assert "6 adopted, 1 queued, 0 stopped by Kueue" in written, written
+    after = workloads(client)
+    assert after.keys() == THERE.keys() | OURS.keys()
+    assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
+    page.type("kubectl -n kueue-system scale")
+    kueue = start_kueue(way.cluster)
+    try:
+        kueue_adopts(way)
+        page.type("kubectl get workloads.kueue")
+        pending_jobs_start(way)
+    finally:
+        stop_kueue(way.cluster, kueue)
+
+
+def kueue_adopts(way: Return) -> None:
+    client = way.client
+    until(lambda: "waits" in workloads(client), "Kueue queues the suspended job")
+
+    def usage() -> int:
+        status = client.get(f"/apis/{API}/clusterqueues/pool").get("status", {})
+        used = [
+            resource["total"]
+            for flavor in status.get("flavorsUsage", ())
+            for resource in flavor["resources"]
+            if resource["name"] == GPU
+        ]
+        return sum(map(int, used))
+
+    until(lambda: usage() == QUOTA, "Kueue charges the gangs that it adopts")
+    for name, uids in way.pods.items():
+        assert running(client, name) == uids
+        workload = workloads(client)[name]
+        assert holds(workload, "Admitted")
+        assert not holds(workload, "Evicted")
+    waiting = workloads(client)["waits"]
+    assert not holds(waiting, "QuotaReserved")
+    assert waiting["spec"]["priority"] == 0
+
+
+def pending_jobs_start(way: Return) -> None:
+    """A gang that leaves frees its quota in Kueue, and the next one starts without a gate of queuectl."""
+    client = way.client
+    for name in ("torch-there", "job-there", "pod-there"):
+        document = gang(name, QUEUE_LABEL, 2)
+        client.delete(client.path_of(document), propagationPolicy="Background")
+    until(lambda: len(running(client, "waits")) == 5, "Kueue starts the job that waited")
+    for name in OURS:
+        assert running(client, name) == way.pods[name]
