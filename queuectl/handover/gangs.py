@@ -71,7 +71,7 @@ class Adopted:
 
     Attributes:
         workload: to be created, with its status.
-        labels: of Kueue that the owner lacks.
+        labels: of Kueue that the owner lacks; a pod gets them with its patch.
         pods: (namespace, name, merge patch) of its pods.
     """
 
@@ -346,20 +346,22 @@ def _with_workload(
         [rule.name for rule in queue.admission_checks if rule.applies(flavors)],
     )
     workload = workload_of(gang, cluster.config, cluster.nodes)
-    if owner.kind == POD:
-        added |= {MANAGED_LABEL: "true"}
     names = {one.request.name for one in podsets}
     patches = [
-        (pod.namespace, pod.name, _patched(owner, found, workload, pod.podset))
+        (pod.namespace, pod.name, _patched(owner, found, workload, pod.podset, added))
         for pod, found in pods
         if not pod.terminal and pod.podset in names
     ]
-    return Adopted(owner, workload, added, patches)
+    return Adopted(owner, workload, {} if owner.kind == POD else added, patches)
 
 
-def _patched(owner: Owner, pod: Document, workload: Document, podset: str) -> Document:
+def _patched(
+    owner: Owner, pod: Document, workload: Document, podset: str, added: Mapping[str, str]
+) -> Document:
     patch = pod_patch(pod, workload, podset)
     if owner.kind == POD:
+        # One patch: a second one would meet another resourceVersion.
+        patch["metadata"]["labels"] |= {**added, MANAGED_LABEL: "true"}
         present = pod["metadata"].get("finalizers") or []
         if POD_FINALIZER not in present:
             patch["metadata"]["finalizers"] = [*present, POD_FINALIZER]

@@ -174,7 +174,7 @@ def test_a_gang_that_kueue_would_stop_is_named_with_the_reason(
 
 
 def test_a_job_of_another_kind_is_stopped_also_if_all_its_pods_run() -> None:
-    jobset = {
+    jobset: Document = {
         "metadata": {"name": "set", "namespace": SPACE, "uid": "u", "labels": {QUEUE_LABEL: "team"}}
     }
     jobset["spec"] = {"suspend": False, "replicatedJobs": []}
@@ -224,8 +224,12 @@ def test_a_single_pod_gets_a_workload_and_the_finalizer_of_kueue() -> None:
     spec = fate.workload["spec"]["podSets"][0]["template"]["spec"]
     assert spec["nodeSelector"] == {"disk": "ssd"}
     assert not {"nodeName", "priority", "priorityClassName"} & spec.keys()
-    assert fate.labels["kueue.x-k8s.io/managed"] == "true"
     [(_, _, patch)] = fate.pods
+    assert patch["metadata"]["labels"] == {
+        "kueue.x-k8s.io/managed": "true",
+        "kueue.x-k8s.io/podset": "main",
+        QUEUE_LABEL: "team",
+    }
     assert patch["metadata"]["finalizers"] == ["example.com/own", "kueue.x-k8s.io/managed"]
     assert patch["metadata"]["resourceVersion"] == "3"
 
