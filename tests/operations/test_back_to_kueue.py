@@ -14,6 +14,7 @@ from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import KUEUE_KEYS, install
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
+from queuectl.handover.workloads import Owner
 from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.operators import TRAINING_OPERATOR
@@ -229,33 +230,72 @@ def under_queuectl(returning: Return) -> None:
 def test_running_gangs_keep_their_pods(way: Return) -> None:
     client, typing = way.client, way.typing
     page, uninstall = Page("back-to-kueue.md", typing), Page("uninstall.md", typing)
-    status, printed = typing.type("queuectl kueue hand-over")
-    assert (status, printed.strip()) == (4, "")
-    assert "admission policies of queuectl" in typing.errors
+    assert "admission policies of queuectl" in refused(typing, 4)
     uninstall.type("kubectl delete mutatingadmission")
     uninstall.type("kubectl -n queuectl-system delete deployments")
     uninstall.type("kubectl delete validatingadmission")
     uninstall.type("kubectl delete clusterroles")
     page.type("kubectl get localqueues")
+    refused_without_rights(way)
+    refused_for_a_workload_of_another(way)
     listed = page.type("queuectl kueue hand-over --dry-run")
     assert "Job research/waits: queued" in listed
     before = workloads(client)
     written = page.type("queuectl kueue hand-over")
     assert "6 adopted, 1 queued, 0 stopped by Kueue" in written, written
     after = workloads(client)
+    # The name of the command's Workload is the name that the real Kueue gave it.
+    for name in THERE:
+        assert before[name]["metadata"]["name"] == after[name]["metadata"]["name"]
     assert after.keys() == THERE.keys() | OURS.keys()
     assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
     page.type("kubectl -n kueue-system scale")
+    page.end("kubectl get workloads.kueue", "queuectl get", "queuectl config")
+    assert "Kueue runs: scale Deployment" in refused(typing, 4)
     kueue = start_kueue(way.cluster)
     try:
-        kueue_adopts(way)
+        kueue_adopts(way, after)
         page.type("kubectl get workloads.kueue")
         pending_jobs_start(way)
     finally:
         stop_kueue(way.cluster, kueue)
 
 
-def kueue_adopts(way: Return) -> None:
+def refused(typing: Shell, status: int, line: str = "queuectl kueue hand-over") -> str:
+    """The last line of the errors of a command that writes nothing."""
+    ended, _ = typing.type(line)
+    assert ended == status, typing.errors
+    return typing.errors.splitlines()[-1]
+
+
+def refused_without_rights(way: Return) -> None:
+    account = {"kind": "ServiceAccount", "metadata": {"name": "guest", "namespace": SPACE}}
+    way.client.apply({"apiVersion": "v1", **account})
+    guest = way.cluster.kubeconfig_for_service_account(SPACE, "guest")
+    message = refused(way.typing, 5, f"KUBECONFIG={guest} queuectl kueue hand-over")
+    assert "you lack these rights: list nodes, list pods" in message
+    assert "create workloads.kueue.x-k8s.io" in message
+
+
+def refused_for_a_workload_of_another(way: Return) -> None:
+    """A Workload with the name of the gang's stays as it is, and nothing else is written."""
+    client, before = way.client, workloads(way.client)
+    job = client.get(f"/apis/batch/v1/namespaces/{SPACE}/jobs/job-ours")
+    uid = job["metadata"]["uid"]
+    name = Owner("batch", "v1", "Job", SPACE, "job-ours", uid).workload_name
+    strange = {k: before["job-there"][k] for k in ("apiVersion", "kind", "spec")}
+    listed = f"/apis/{API}/namespaces/{SPACE}/workloads"
+    strange["metadata"] = {"name": name, "namespace": SPACE}
+    client.create(listed, strange)
+    assert "nothing is written: Kueue would stop 1 job" in refused(way.typing, 4)
+    assert {one["metadata"]["name"] for one in client.get(listed)["items"]} == {
+        name,
+        *(one["metadata"]["name"] for one in before.values()),
+    }
+    client.delete(f"{listed}/{name}")
+
+
+def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
     client = way.client
     until(lambda: "waits" in workloads(client), "Kueue queues the suspended job")
 
@@ -273,6 +313,7 @@ def kueue_adopts(way: Return) -> None:
     for name, uids in way.pods.items():
         assert running(client, name) == uids
         workload = workloads(client)[name]
+        assert workload["metadata"]["uid"] == written[name]["metadata"]["uid"]
         assert holds(workload, "Admitted")
         assert not holds(workload, "Evicted")
     waiting = workloads(client)["waits"]
