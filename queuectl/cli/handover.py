@@ -52,9 +52,6 @@ _WRITES: Final = (
     ("patch", "kueue.x-k8s.io", "workloads", ""),
     ("delete", "kueue.x-k8s.io", "workloads", ""),
     ("patch", "kueue.x-k8s.io", "workloads", "status"),
-    ("patch", "batch", "jobs", ""),
-    ("update", "batch", "jobs", ""),
-    ("patch", "batch", "jobs", "status"),
     ("patch", "", "pods", ""),
     ("create", "scheduling.k8s.io", "priorityclasses", ""),
     ("delete", "scheduling.k8s.io", "priorityclasses", ""),
@@ -77,11 +74,28 @@ class HandOver:
 
 
 async def missing_rights(api: Api) -> list[str]:
-    """The rights that the caller lacks, as ``kubectl auth can-i`` names them."""
-    asked = [*(("list", *one, "") for one in _READS), *_WRITES]
+    """The rights that the caller lacks whatever runs, as ``kubectl auth can-i`` names them."""
+    return await _missing(api, [*(("list", *one, "") for one in _READS), *_WRITES])
+
+
+async def missing_job_rights(api: Api, planned: Iterable[Fate]) -> list[str]:
+    """The same for the writes to the jobs."""
+    needed: dict[tuple[str, str, str, str], None] = {}
+    for fate in planned:
+        if not fate.owner.group or isinstance(fate, Stopped):
+            continue
+        kind = KINDS[fate.owner.kind]
+        verb = "update" if isinstance(fate, Queued) else "patch"
+        needed[verb, kind.group, kind.plural, ""] = None
+        if isinstance(fate, Queued) and fate.clear_start:
+            needed["patch", kind.group, kind.plural, "status"] = None
+    return await _missing(api, needed)
+
+
+async def _missing(api: Api, needed: Iterable[tuple[str, str, str, str]]) -> list[str]:
     return [
         f"{verb} {resource}{f'.{group}' if group else ''}{f'/{subresource}' if subresource else ''}"
-        for verb, group, resource, subresource in asked
+        for verb, group, resource, subresource in needed
         if not await allowed(api, verb, group, resource, subresource)
     ]
 

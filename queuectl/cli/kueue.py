@@ -65,14 +65,21 @@ async def _hand_over(dry_run: bool, namespaces: list[str], allow_stops: bool) ->
 
 
 async def _with_api(api: Api, dry_run: bool, namespaces: list[str], allow_stops: bool) -> None:
-    from queuectl.cli.handover import lower_class, missing_rights, obstacle, read_hand_over, write
+    from queuectl.cli.handover import (
+        lower_class,
+        missing_job_rights,
+        missing_rights,
+        obstacle,
+        read_hand_over,
+        write,
+    )
     from queuectl.handover.gangs import Adopted, Queued, Stopped
 
-    if missing := await missing_rights(api):
-        raise CommandFailed(f"you lack these rights: {', '.join(missing)}", Exit.NOT_ALLOWED)
+    _require(await missing_rights(api))
     if text := await obstacle(api):
         raise CommandFailed(text, Exit.CONFLICT)
     planned = await read_hand_over(api, namespaces)
+    _require(await missing_job_rights(api, planned.fates))
     for warning in planned.warnings:
         typer.echo(f"warning: {warning}", err=True)
     continuing = [one for one in planned.fates if isinstance(one, (Adopted, Queued))]
@@ -92,6 +99,12 @@ async def _with_api(api: Api, dry_run: bool, namespaces: list[str], allow_stops:
     queued = len(continuing) - adopted
     what = "would be adopted" if dry_run else "adopted"
     typer.echo(f"{adopted} {what}, {queued} queued, {len(stopped)} stopped by Kueue")
+
+
+def _require(missing: list[str]) -> None:
+    """Raise CommandFailed if the caller lacks rights."""
+    if missing:
+        raise CommandFailed(f"you lack these rights: {', '.join(missing)}", Exit.NOT_ALLOWED)
 
 
 def _said(fate: Adopted | Queued) -> str:

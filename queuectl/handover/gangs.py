@@ -34,8 +34,8 @@ Document = Mapping[str, Any]
 
 MANAGED_LABEL: Final = "kueue.x-k8s.io/managed"
 POD_FINALIZER: Final = "kueue.x-k8s.io/managed"
-_IMMUTABLE_CLASS: Final = ("Job", "JobSet")
-"""Kinds of which the API server refuses to change the PriorityClass of a template."""
+_HANDED_OVER: Final = ("Job", "PyTorchJob")
+"""The kinds of jobs that a test hands over to a real Kueue."""
 _REPLICAS: Final = ("Master", "Worker")
 """The replica types of a PyTorchJob, in the order in which Kueue writes their podsets."""
 _POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
@@ -169,6 +169,9 @@ def _job(
     if record.queue is None or record.outcome or record.deleting or _controlled(document):
         return None
     if record.suspended:
+        if record.kind not in _HANDED_OVER:
+            text = f"the templates of a {record.kind} keep the gate of queuectl: create it again in Kueue"
+            return Stopped(owner, text)
         return Queued(owner, _cleaned(kind, record, document), _has_started(document))
     own = pods.get(record.uid, ())
     try:
@@ -182,11 +185,11 @@ def _has_started(document: Document) -> bool:
 
 
 def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
-    """A suspended job without the gate in its templates, and with Kueue's labels."""
+    """A suspended job without the gate in its templates, and with Kueue's labels. The API server keeps the PriorityClass of a Job."""
     cleaned = deepcopy(dict(document))
     for template in kind.templates(cleaned):
         without = without_queuectl(
-            template, record.pod_priority_class, keep_class=kind.kind in _IMMUTABLE_CLASS
+            template, record.pod_priority_class, keep_class=kind.kind == "Job"
         )
         assert isinstance(template, dict)  # it is a part of the copy
         template.clear()
@@ -207,7 +210,7 @@ def _adopted(
     cluster: Cluster,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would stop it."""
-    if record.kind not in ("Job", "PyTorchJob"):
+    if record.kind not in _HANDED_OVER:
         raise RequestError(f"no Workload is written for a {record.kind}")
     if record.array is not None:
         raise RequestError(

@@ -37,8 +37,12 @@ QUOTA = 72
 FRAMEWORKS = ("batch/job", "kubeflow.org/pytorchjob", "pod")
 THERE = {"job-there": 2, "torch-there": 2, "pod-there": 1}
 """The gangs that Kueue starts, with their pods of 8 GPUs."""
-OURS = {"job-ours": 1, "torch-ours": 2, "pod-ours": 1}
+OURS = {"job-ours": 2, "torch-ours": 2, "pod-ours": 1}
 """The gangs that queuectl starts. They have only its own label."""
+WAITING = ("waits", "torch-waits")
+"""The first one was queued by Kueue, the second one by queuectl."""
+USED = 80
+"""GPUs of both. The pod from before queuectl was outside its queues, so together they use more than the quota."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -71,9 +75,8 @@ def gang(name: str, label: str, pods: int) -> Document:
     """A Job, a PyTorchJob or a pod in the queue, by its name."""
     one = PodSetManifest(1, gpus=8)
     if name.startswith("torch"):
-        document = m.pytorchjob(
-            name, SPACE, None, master=one, worker=PodSetManifest(pods - 1, gpus=8)
-        )
+        worker = PodSetManifest(pods - 1, gpus=8) if pods > 1 else None
+        document = m.pytorchjob(name, SPACE, None, master=one, worker=worker)
     elif name.startswith("pod"):
         template = one.template("main", None, restart="Never")
         document = {
@@ -117,6 +120,10 @@ def until_running(client: Client, gangs: dict[str, int]) -> dict[str, set[str]]:
 
 def _runs(client: Client, name: str, pods: int) -> bool:
     return len(running(client, name)) == pods
+
+
+def _is(rest: ApiConnection, name: str, expected: str) -> bool:
+    return state(rest, name) == expected
 
 
 def state(rest: ApiConnection, name: str) -> str:
@@ -205,18 +212,17 @@ def under_queuectl(returning: Return) -> None:
         with ApiConnection(controller.api) as rest:
             rest.apply(configuration())
 
-            def is_running(name: str) -> bool:
-                return state(rest, name) == "Running"
-
             for name in ("job-there", "torch-there"):
-                until(partial(is_running, name), f"{name} is adopted")
+                until(partial(_is, rest, name, "Running"), f"{name} is adopted")
             Page("coming-from-kueue.md", typing).type("kubectl get pods")
             for name, pods in OURS.items():
                 submit(client, name, keys.QUEUE_LABEL, pods)
             returning.pods |= until_running(client, OURS)
             for name in OURS:
-                until(partial(is_running, name), f"{name} runs")
-            assert state(rest, "waits") == "Pending"
+                until(partial(_is, rest, name, "Running"), f"{name} runs")
+            submit(client, "torch-waits", keys.QUEUE_LABEL, 1)
+            for name in WAITING:
+                until(partial(_is, rest, name, "Pending"), f"{name} is pending")
         page = Page("back-to-kueue.md", typing)
         page.type("queuectl get clusterqueues")
         for waited in ("Starting", "Evicting"):
@@ -242,7 +248,7 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert "Job research/waits: queued" in listed
     before = workloads(client)
     written = page.type("queuectl kueue hand-over")
-    assert "6 adopted, 1 queued, 0 stopped by Kueue" in written, written
+    assert "6 adopted, 2 queued, 0 stopped by Kueue" in written, written
     after = workloads(client)
     # The name of the command's Workload is the name that the real Kueue gave it.
     for name in THERE:
@@ -297,7 +303,7 @@ def refused_for_a_workload_of_another(way: Return) -> None:
 
 def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
     client = way.client
-    until(lambda: "waits" in workloads(client), "Kueue queues the suspended job")
+    until(lambda: set(WAITING) <= workloads(client).keys(), "Kueue queues the suspended jobs")
 
     def usage() -> int:
         status = client.get(f"/apis/{API}/clusterqueues/pool").get("status", {})
@@ -309,16 +315,17 @@ def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
         ]
         return sum(map(int, used))
 
-    until(lambda: usage() == QUOTA, "Kueue charges the gangs that it adopts")
+    until(lambda: usage() == USED, "Kueue charges the gangs that it adopts")
     for name, uids in way.pods.items():
         assert running(client, name) == uids
         workload = workloads(client)[name]
         assert workload["metadata"]["uid"] == written[name]["metadata"]["uid"]
         assert holds(workload, "Admitted")
         assert not holds(workload, "Evicted")
-    waiting = workloads(client)["waits"]
-    assert not holds(waiting, "QuotaReserved")
-    assert waiting["spec"]["priority"] == 0
+    for name in WAITING:
+        waiting = workloads(client)[name]
+        assert not holds(waiting, "QuotaReserved")
+        assert waiting["spec"]["priority"] == 0
 
 
 def pending_jobs_start(way: Return) -> None:
@@ -327,5 +334,5 @@ def pending_jobs_start(way: Return) -> None:
     for name in (*THERE, "job-ours", "pod-ours"):
         document = gang(name, QUEUE_LABEL, 2)
         client.delete(client.path_of(document), propagationPolicy="Background")
-    until(lambda: len(running(client, "waits")) == 6, "Kueue starts the job that waited")
+    until_running(client, {"waits": 6, "torch-waits": 1})
     assert running(client, "torch-ours") == way.pods["torch-ours"]

@@ -173,14 +173,21 @@ def test_a_gang_that_kueue_would_stop_is_named_with_the_reason(
     assert "Kueue suspends a running job without an admitted Workload" in fate.reason
 
 
-def test_a_job_of_another_kind_is_stopped_also_if_all_its_pods_run() -> None:
+@pytest.mark.parametrize(
+    ("suspend", "reason"),
+    [
+        (False, "no Workload is written for a JobSet"),
+        (True, "the templates of a JobSet keep the gate of queuectl"),
+    ],
+)
+def test_a_job_of_another_kind_is_named(suspend: bool, reason: str) -> None:
     jobset: Document = {
         "metadata": {"name": "set", "namespace": SPACE, "uid": "u", "labels": {QUEUE_LABEL: "team"}}
     }
-    jobset["spec"] = {"suspend": False, "replicatedJobs": []}
+    jobset["spec"] = {"suspend": suspend, "replicatedJobs": []}
     fate = only(cluster(jobs={"JobSet": [jobset]}, pods=[]))
     assert isinstance(fate, Stopped)
-    assert "no Workload is written for a JobSet" in fate.reason
+    assert reason in fate.reason
 
 
 def test_jobs_outside_the_queues_and_ended_jobs_are_left_alone() -> None:
