@@ -43,6 +43,7 @@ from queuectl.api.routes import (
     refused,
     session,
     set_aside,
+    shadow,
     unmanaged,
     usage,
     workloads,
@@ -105,6 +106,7 @@ def create_app(
     unmanaged.add_routes(app.router, guard, store, cluster_reader)
     budgets.add_routes(app.router, guard, store, cluster_reader)
     efficiency.add_routes(app.router, guard, cluster_reader)
+    shadow.add_routes(app.router, guard, store)
     recorded_jobs.add_routes(app.router, guard, store)
     feed = app.state.feed = EventFeed(store)
     events.add_routes(app.router, guard, store, feed, streams or StreamLimit())

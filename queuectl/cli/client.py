@@ -79,9 +79,10 @@ class ServerClient:
         params = {name: value for name, value in query.items() if value is not None}
         return self._send("GET", path, params=params)
 
-    def text(self, path: str) -> str:
-        """An answer that is not JSON."""
-        return self._answer("GET", path).text
+    def text(self, path: str, /, **query: object) -> str:
+        """An answer that is not JSON. Query parameters that are None are left out."""
+        params = {name: value for name, value in query.items() if value is not None}
+        return self._answer("GET", path, params=params).text
 
     def put(self, path: str, document: Json) -> Json:
         return self._send("PUT", path, json=document)

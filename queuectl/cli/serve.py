@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from queuectl.telemetry.metrics import MetricsRecorder
 
 
-def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "info") -> None:
+def serve_command(
+    log_format: FormatOption = "auto",
+    log_level: LevelOption = "info",
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Observe a cluster that Kueue manages, and report. Starts nothing, and writes nothing but a Lease. The same as QUEUECTL_SHADOW=true.",
+        ),
+    ] = False,
+) -> None:
     """Run the controller, its REST API and its metrics. docs/reference/settings.md lists the environment variables with its settings."""
     from pydantic import ValidationError
 
@@ -37,6 +47,8 @@ def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "i
     configure_log(log_format, log_level)
     try:
         settings = Settings()
+        if shadow:
+            settings = settings.model_copy(update={"shadow": True})
     except ValidationError as error:
         for problem in error.errors():
             name = "QUEUECTL_" + "__".join(str(part) for part in problem["loc"]).upper()
@@ -69,9 +81,10 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.health_thread import HealthListener
     from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import ListenAddress, WebServer
-    from queuectl.control.composition import controller
+    from queuectl.control.composition import ServeComponents, controller
     from queuectl.control.leader.schedule import Job, supervised
     from queuectl.control.progress import end_if_stalled
+    from queuectl.shadow.composition import shadow
     from queuectl.web.app import add_dashboard
 
     offered = _offer(settings)
@@ -80,21 +93,30 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with (
-        controller(settings) as parts,
+        shadow(settings) if settings.shadow else controller(settings) as parts,
         _authenticated(settings, offered, parts.metrics) as authenticated,
     ):
         registry = parts.metrics.registry
+        leads = parts if isinstance(parts, ServeComponents) else None
         app = create_app(
             parts.store,
             parts,
             registry,
-            parts,
-            cluster_reader=parts,
+            leads,
+            cluster_reader=leads,
             authenticated=authenticated,
             streams=StreamLimit(settings.streams, settings.streams_per_caller),
         )
         signs_in = authenticated is not None
-        add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
+        add_dashboard(
+            app,
+            parts.store,
+            app.state.guard,
+            leads,
+            leads,
+            signs_in=signs_in,
+            in_shadow=settings.shadow,
+        )
         servers = [
             WebServer(
                 app,
@@ -112,15 +134,15 @@ async def _serve(settings: Settings) -> None:
             jobs: dict[str, Job] = {
                 "audit": lambda: forget_old(parts.store.audit, settings.audit_days),
                 "registration": parts.registration.keep,
-                "end if stalled": lambda: end_if_stalled(parts.supervisor.stalled),
+                "end if stalled": lambda: end_if_stalled(parts.stalled),
             }
             for name, job in jobs.items():
-                supervising = supervised(name, job, parts.supervisor.containment)
+                supervising = supervised(name, job, parts.containment)
                 tasks.append(group.create_task(supervising, name=name))
             tune_interpreter()
             listening = f"API {servers[0].url}  metrics {servers[1].url}  health {health.url}"
             typer.echo(listening, err=True)
-            await parts.supervisor.run(stop)
+            await parts.run(stop)
             app.state.feed.close()
             for task in tasks:
                 task.cancel()

@@ -356,6 +356,17 @@ class Settings(BaseSettings):
         description="address of /healthz and /readyz, which a thread of its own answers",
     )
 
+    shadow: bool = Field(
+        False,
+        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its LeaderLease",
+    )
+    shadow_seconds: float = Field(
+        60.0, ge=5, description="time between two observations in shadow mode, in seconds"
+    )
+    shadow_days: float = Field(
+        60.0, gt=0, description="how long the records of shadow mode are kept, in days"
+    )
+
     debounce_seconds: float = Field(
         0.02,
         ge=0,

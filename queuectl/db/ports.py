@@ -45,6 +45,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
 
@@ -145,6 +146,39 @@ class UsageStore(Protocol):
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
+
+
+class ShadowStore(Protocol):
+    """What the leader of shadow mode records."""
+
+    async def last(self) -> LastMoment | None:
+        """The last moment; None before the first one."""
+
+    async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
+        """The records of those of these gangs that have one, by uid."""
+
+    async def keep(self, fold: ShadowFold, *, over: float | None, epoch: int) -> None:
+        """Add what a moment adds, and make it the last one. ``over``: time of the moment before; None = there was none.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            StaleSnapshot: another moment is the last one; nothing was written.
+            StoreUnavailable: the outcome is unknown: read the last moment again.
+        """
+
+    async def prune(self, before: float, *, epoch: int) -> int:
+        """Delete some hours that began before ``before`` (unix seconds), and gangs last seen before it. Returns their number.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+
+class ShadowReports(Protocol):
+    """What shadow mode has recorded."""
+
+    async def history(self, period: Period, most: int) -> ShadowHistory:
+        """The hours of a period, and at most so many of the gangs that were seen since its start."""
 
 
 class LeaderStore(StoreReads, Protocol):
@@ -314,6 +348,10 @@ class Sessions(Protocol):
 
 class ApiStore(StoreReads, Protocol):
     """The ledger and the configuration for REST and the dashboard."""
+
+    @property
+    def shadow(self) -> ShadowReports:
+        """What shadow mode has recorded."""
 
     @property
     def audit(self) -> AuditStore:

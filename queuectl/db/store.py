@@ -35,6 +35,7 @@ from queuectl.db.ports import Commit
 from queuectl.db.prune import prune
 from queuectl.db.replicas import Registration
 from queuectl.db.sessions import SessionStore
+from queuectl.db.shadow import ShadowTables
 from queuectl.db.tables import leadership
 from queuectl.domain.ledger import Loaded
 from queuectl.domain.pastuse import Used
@@ -79,6 +80,7 @@ class Database:
     def __init__(self, connections: Connections) -> None:
         self.connections: Final = connections
         self.usage: Final = usage.UsageLedger(connections.transaction, connections.snapshot)
+        self.shadow: Final = ShadowTables(connections.transaction, connections.snapshot)
 
     def registration(self, name: str) -> Registration:
         """The registration of this process under its name; see :mod:`queuectl.db.replicas`."""

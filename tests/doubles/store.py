@@ -70,6 +70,7 @@ from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
+from tests.doubles.shadow import MemoryShadow, MemoryShadowTables
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
 
@@ -108,6 +109,7 @@ class MemoryDatabase:
     reserved: tuple[ReservationState, ...] = ()
     findings: LeaderFindings = field(default_factory=LeaderFindings)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
+    shadow: MemoryShadowTables = field(default_factory=MemoryShadowTables)
     sessions: dict[str, Session] = field(default_factory=dict)
     audit: list[AuditLine] = field(default_factory=list)
     runs: list[MemoryRun] = field(default_factory=list)
@@ -127,10 +129,15 @@ class MemoryStore:
         self.sessions = MemorySessions(self.database.sessions, self._reach)
         self.audit = MemoryAudit(self.database.audit, self._reach)
         self.usage = MemoryUsage(self._usage_tables, lambda: list(self.database.entries.values()))
+        self.shadow = MemoryShadow(self._shadow_tables)
 
     async def _usage_tables(self) -> tuple[MemoryUsageTables, int]:
         database = await self._reach()
         return database.usage, database.epoch
+
+    async def _shadow_tables(self) -> tuple[MemoryShadowTables, int]:
+        database = await self._reach()
+        return database.shadow, database.epoch
 
     async def close(self) -> None:
         await asyncio.sleep(0)
