@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -160,7 +161,7 @@ def second_by_second(
     """The same sums, each second on its own: (hour, amount) to its sum, and uid to seconds of fitting."""
     sums: defaultdict[tuple[int, str], float] = defaultdict(float)
     fitted: Counter[str] = Counter()
-    for before, after in zip(moments, moments[1:], strict=False):
+    for before, after in itertools.pairwise(moments):
         if after.at - before.at > LONGEST or not (before.decided and after.decided):
             continue
         fits = [{one.gang.uid: one.fits for one in m.waiting if one.fits} for m in (before, after)]
@@ -219,7 +220,7 @@ def test_a_change_of_the_leader_loses_only_the_moments_in_between(
     lost = {one.at for one in moments} - {one.at for one in missed}
     beside = sum(
         b.at - a.at
-        for a, b in zip(moments, moments[1:], strict=False)
+        for a, b in itertools.pairwise(moments)
         if (a.at in lost or b.at in lost) and b.at - a.at <= LONGEST and a.decided and b.decided
     )
     assert without.total.observed >= with_all.total.observed - beside - 1e-6

@@ -26,7 +26,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -49,6 +49,8 @@ API: Final = "kueue.x-k8s.io/v1beta2"
 _SPACE: Final = "kueue-system"
 _ACCOUNT: Final = "kueue-controller-manager"
 _PROGRAM: Final = "kueue"
+GATES: Final = {"DisableWaitForPodsReady": True, "VisibilityOnDemand": False}
+"""The feature gates of a manager of HEAD. Before 0.19, waitForPodsReady is off and its gate does not exist."""
 _SECONDS: Final = 120.0
 _LAST_LINES: Final = 12
 
@@ -143,8 +145,8 @@ class Kueue:
         self._health = health
 
     @classmethod
-    def start(cls, cluster: LocalCluster, folder: Path) -> Kueue:
-        """Install and start what a folder holds, wait until it is ready, and register its webhooks.
+    def start(cls, cluster: LocalCluster, folder: Path, gates: Mapping[str, bool] = GATES) -> Kueue:
+        """Install and start what a folder holds, wait until it is ready, and register its webhooks. ``gates``: of the manager.
 
         Raises:
             LocalClusterError: the folder lacks something; the manager ended, or is not ready in time: then the message
@@ -161,7 +163,7 @@ class Kueue:
             here = partial(redirected, port=webhook, bundle=bundle)
             _install(cluster, here(_documents(files / "crds")), _documents(files / "rbac"))
             config = home / "config.yaml"
-            config.write_text(yaml.safe_dump(_configuration(home, webhook, metrics, health)))
+            config.write_text(yaml.safe_dump(_configuration(home, webhook, metrics, health, gates)))
             account = cluster.kubeconfig_for_service_account(_SPACE, _ACCOUNT)
             supervisor.start(
                 _PROGRAM,
@@ -235,7 +237,9 @@ def _conditions(document: Document) -> dict[str, str]:
     return {one["type"]: one["status"] for one in document.get("status", {}).get("conditions", [])}
 
 
-def _configuration(home: Path, webhook: int, metrics: int, health: int) -> dict[str, Any]:
+def _configuration(
+    home: Path, webhook: int, metrics: int, health: int, gates: Mapping[str, bool]
+) -> dict[str, Any]:
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -258,5 +262,5 @@ def _configuration(home: Path, webhook: int, metrics: int, health: int) -> dict[
             }
         },
         "integrations": {"frameworks": ["batch/job"]},
-        "featureGates": {"DisableWaitForPodsReady": True, "VisibilityOnDemand": False},
+        "featureGates": dict(gates),
     }
