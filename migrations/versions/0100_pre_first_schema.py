@@ -480,7 +480,7 @@ def _hours() -> None:
 
 
 def _shadow() -> None:
-    """What shadow mode records."""
+    """The records of shadow mode."""
     op.create_table(
         "shadow_gangs",
         sa.Column("uid", KEY, nullable=False),

@@ -263,7 +263,7 @@ async def opened(
 
 @dataclass(frozen=True)
 class ProcessParts:
-    """What ``queuectl serve`` has in each mode.
+    """The parts of ``queuectl serve`` in each mode.
 
     Attributes:
         url: of the database.

@@ -149,7 +149,7 @@ class UsageStore(Protocol):
 
 
 class ShadowStore(Protocol):
-    """What the leader of shadow mode records."""
+    """The records of shadow mode, for its leader."""
 
     async def last(self) -> LastMoment | None:
         """The last moment; None before the first one."""
@@ -175,7 +175,7 @@ class ShadowStore(Protocol):
 
 
 class ShadowReports(Protocol):
-    """What shadow mode has recorded."""
+    """The records of shadow mode, for reports."""
 
     async def history(self, period: Period, most: int) -> ShadowHistory:
         """The hours of a period, and at most so many of the gangs that were seen since its start."""
@@ -351,7 +351,7 @@ class ApiStore(StoreReads, Protocol):
 
     @property
     def shadow(self) -> ShadowReports:
-        """What shadow mode has recorded."""
+        """The records of shadow mode, for reports."""
 
     @property
     def audit(self) -> AuditStore:

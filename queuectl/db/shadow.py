@@ -1,4 +1,4 @@
-"""What shadow mode records, in Postgres: sums by hour, a record for each gang, and the last moment.
+"""The records of shadow mode in Postgres: sums by hour, a record for each gang, and the last moment.
 
 The last moment advances in the transaction that writes the sums, and only from the moment that the caller compared with. So no time
 between two moments is counted twice, whatever the leader.

@@ -1,4 +1,4 @@
-"""What shadow mode records: the state of a cluster that another controller manages, moment by moment, and sums over time.
+"""The records of shadow mode: the state of a cluster that another controller manages, moment by moment, and sums over time.
 
 Shadow mode starts nothing. At each moment it reads the cluster, and the planner answers which waiting gangs fit together now. The sums
 count a gang only between two moments that both show it, so an error of one moment is in no sum. Times are unix seconds.
@@ -209,7 +209,7 @@ AMOUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ShadowFold:
-    """What one moment adds.
+    """The changes of all records by one moment.
 
     Attributes:
         last: what the next moment is compared with.
@@ -224,7 +224,7 @@ class ShadowFold:
 
 @dataclass(frozen=True, slots=True)
 class ShadowHistory:
-    """What is stored about a span of full hours.
+    """The records about a span of full hours.
 
     Attributes:
         hours: begin of an hour to its sums, in order.

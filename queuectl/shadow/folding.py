@@ -43,7 +43,7 @@ def fold(
     records: Mapping[str, GangRecord],
     longest: float,
 ) -> ShadowFold:
-    """What a moment adds.
+    """The changes of all records by a moment.
 
     Args:
         before: the moment before; None without one.
@@ -127,15 +127,15 @@ def _both(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, 
 def _waiting(
     moment: Moment, records: Mapping[str, GangRecord], span: _Span
 ) -> Iterator[GangRecord]:
-    for one in moment.waiting:
-        uid = one.gang.uid
-        record = _present(one.gang, records, moment.at)
-        if uid in span.waits and one.code:
-            before = record.reasons.get(one.code, 0.0)
-            record = replace(record, reasons={**record.reasons, one.code: before + span.seconds})
+    for gang in moment.waiting:
+        uid = gang.gang.uid
+        record = _present(gang.gang, records, moment.at)
+        if uid in span.waits and gang.code:
+            before = record.reasons.get(gang.code, 0.0)
+            record = replace(record, reasons={**record.reasons, gang.code: before + span.seconds})
         fitted = span.seconds if uid in span.fits else 0.0
         continues = fitted > 0.0 and record.fits_since is not None
-        fits = moment.decided and one.fits is not None
+        fits = moment.decided and gang.fits is not None
         yield replace(
             record,
             state=GangState.WAITING,
@@ -144,7 +144,7 @@ def _waiting(
             startable=record.startable + fitted * span.fits.get(uid, 0.0),
             fits_since=(record.fits_since if continues else moment.at) if fits else None,
             unbound_since=None,
-            message=one.message,
+            message=gang.message,
         )
 
 

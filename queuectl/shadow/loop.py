@@ -60,7 +60,7 @@ class ObservingStore(LeaderStore, Protocol):
 
     @property
     def shadow(self) -> ShadowStore:
-        """What is recorded."""
+        """The records."""
 
 
 class ShadowLoop:

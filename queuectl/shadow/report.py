@@ -1,4 +1,4 @@
-"""The report of shadow mode as an HTML page that loads nothing, and the sentences about what no report can tell."""
+"""The report of shadow mode as an HTML page that loads nothing, and sentences about facts that no report shows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_GANGS: Final = 100
 HOUR: Final = 3600.0
 LIMITS: Final = (
     "These are observations, and no forecast of a gain: if the gang had started, the cluster would be in another state since then.",
-    "A gang counts only between two moments that both show it. What begins and ends between two moments is not seen.",
+    "A gang counts only between two moments that both show it. A change between two moments is not seen.",
     "Gangs that fit could still fail to start: image pulls, volumes and admission webhooks are not tried.",
     "Users react to a queue: they submit other jobs, or at other times. No report knows that.",
 )
-"""What the figures do not tell."""
+"""Facts that the figures do not show."""
 
 _COLUMNS: Final[tuple[tuple[str, Callable[[GangRecord], str]], ...]] = (
     ("GANG", lambda one: f"{one.gang.namespace}/{one.gang.name}"),

@@ -7,7 +7,7 @@ from typing import Final
 
 from queuectl.localcluster import build
 from queuectl.localcluster.progress import LineProgress
-from queuectl.localcluster.versions import Unit
+from queuectl.localcluster.versions import Patch, Unit
 
 _BASES: Final = "config/components/crd/bases"
 _KINDS: Final = (
@@ -29,6 +29,13 @@ KUEUE: Final = Unit(
     version="v0.17.0",
     programs={"kueue": "cmd/kueue"},
     minutes=5.0,
+    # The folder of the certificate of its metrics is one for the whole machine. Its webhooks have theirs in its own folder.
+    patches=(
+        Patch(
+            'metricsCertPath := "/etc/kueue/metrics/certs"',
+            'metricsCertPath := os.Getenv("TMPDIR")',
+        ),
+    ),
     files={
         **{f"crds/{kind}.yaml": f"{_BASES}/kueue.x-k8s.io_{kind}.yaml" for kind in _KINDS},
         **{

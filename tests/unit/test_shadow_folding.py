@@ -214,7 +214,7 @@ def test_the_sums_never_exceed_what_was_free(moments: list[Moment]):
 def test_a_change_of_the_leader_loses_only_the_moments_in_between(
     moments: list[Moment], first: int, count: int
 ):
-    """What is observed without these moments is at most what is observed with them, in each span that both observe."""
+    """Without these moments, only the time next to them is not observed."""
     missed = moments[:first] + moments[first + count :]
     with_all, without = recorded(*moments), recorded(*missed)
     lost = {one.at for one in moments} - {one.at for one in missed}

@@ -95,7 +95,7 @@ class ShadowGangView(View):
 
 
 class ShadowObservedView(View):
-    """What the cluster was like at each moment."""
+    """The state of the cluster at all moments."""
 
     total: ShadowSumsView
     hours: list[ShadowHourView]
@@ -109,13 +109,13 @@ class ShadowObservedView(View):
 
 
 class ShadowReportView(View):
-    """What shadow mode observed."""
+    """The observations of shadow mode."""
 
     since: datetime
     until: datetime
     last_moment: datetime | None = Field(description="The last observation; null = none yet.")
     observed: ShadowObservedView
-    limits: list[str] = Field(description="What the figures do not tell.")
+    limits: list[str] = Field(description="Facts that the figures do not show.")
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:

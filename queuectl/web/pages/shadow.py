@@ -1,4 +1,4 @@
-"""Shadow mode: what the cluster was like at each moment, and which gangs waited although they fitted."""
+"""Shadow mode: the state of the cluster at all moments, and the gangs that waited although they fitted."""
 
 from __future__ import annotations
 
