@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Final
 
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
@@ -121,12 +122,16 @@ def _name(body: Mapping[str, Any]) -> str:
 
 
 def _gpus(snapshot: Snapshot, cache: PlannerCache) -> tuple[float, float]:
-    """All GPUs, and the free ones."""
-    whole = cluster_gpus(snapshot, cache)
-    held_gpus = HeldGpus(snapshot, sizes_of(snapshot, cache))
-    held = sum(gpus for gang in snapshot.admitted for _, _, gpus in held_gpus.parts(gang))
+    """All GPUs of the nodes, and the free ones. Pods without a node hold none."""
+    whole, nodes = cluster_gpus(snapshot, cache), snapshot.fleet.by_name
+    gpus_of_gangs = HeldGpus(snapshot, sizes_of(snapshot, cache))
+    held, elsewhere = Fraction(), Fraction()
+    for gang in snapshot.admitted:
+        for name, _, gpus in gpus_of_gangs.parts(gang):
+            held += gpus
+            elsewhere += Fraction() if name in nodes else gpus
     free = whole.physical - whole.unmanaged - whole.unhealthy - held
-    return float(whole.physical), max(0.0, float(free))
+    return float(whole.physical - elsewhere), max(0.0, float(free))
 
 
 def _waiting(checked: CheckedPlan) -> Iterator[WaitingGang]:

@@ -163,6 +163,7 @@ def test_an_admitted_gang_whose_pods_have_no_node_is_reported(beside: Beside) ->
     assert (stuck["gpus"], stuck["pods"]) == (24.0, 3)
     assert stuck["unboundGpuHours"] == pytest.approx(8 * stuck["unboundHours"], abs=1e-4)
     assert stuck["admittedAt"] is not None
+    assert beside.report()["observed"]["total"]["gpus"] == 32.0
 
 
 def test_a_waiting_gang_has_the_reason_of_queuectl(beside: Beside) -> None:

@@ -157,6 +157,7 @@ def test_an_admitted_gang_holds_its_quota_and_its_nodes():
 )
 def test_admitted_gangs_whose_pods_have_no_node(pods: Sequence[Body], missing: int):
     moment = observed(*queues(), node("a"), workload("r", 2, 4, admitted=True), *pods)
+    assert (moment.gpus, moment.free) == (8.0, 8.0 - 4.0 * (2 - missing))
     shown = [(one.gang.name, one.pods, one.gpus) for one in moment.unbound]
     assert shown == ([("r", missing, 4.0 * missing)] if missing else [])
     if missing:
