@@ -331,3 +331,33 @@ def test_a_wrong_declaration_is_refused_with_the_value_and_the_field(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(error)):
         documents({**IMAGE, **more, "jobKinds": kinds})
+
+
+def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
+    """Also where the values of a live queuectl are left in place."""
+    for values in (IMAGE, ALL):
+        made = documents({**values, "shadow": True}, "1.33")
+        kinds = {one["kind"] for one in made}
+        assert not {kind for kind in kinds if "Admission" in kind or "Webhook" in kind}
+        assert not kinds & {
+            "PriorityClass",
+            "StatefulSet",
+            "CustomResourceDefinition",
+            "APIService",
+        }
+        roles = by_name(made)
+        rules = roles["ClusterRole", "queuectl-shadow"]["rules"]
+        writes = {
+            (verb, resource)
+            for rule in rules
+            for verb in rule["verbs"]
+            for resource in rule["resources"]
+            if verb not in ("get", "list", "watch")
+        }
+        assert writes == {("create", "tokenreviews"), ("create", "subjectaccessreviews")}
+        own = [rule for rule in roles["Role", "queuectl-shadow"]["rules"] for _ in rule["verbs"]]
+        assert {tuple(rule["resources"]) for rule in own} == {("leases",)}
+        bound = [one for one in made if one["kind"].endswith("RoleBinding") if "roleRef" in one]
+        assert {one["roleRef"]["name"] for one in bound} <= {"queuectl-shadow"}
+        [container] = pod({**values, "shadow": True})["containers"]
+        assert {"name": "QUEUECTL_SHADOW", "value": "true"} in container["env"]
