@@ -34,7 +34,7 @@ from queuectl.domain.shadow import LastMoment, Moment
 from queuectl.objects.kinds import JobKinds
 from queuectl.shadow.configuration import with_configuration
 from queuectl.shadow.folding import fold
-from queuectl.shadow.observing import Observer
+from queuectl.shadow.observing import ClusterObserver
 
 log = structlog.get_logger()
 
@@ -91,7 +91,7 @@ class ShadowLoop:
         self._settings = settings
         self._clock = clock
         self.containment = containment
-        self._observer = Observer(settings.solver.limits, kinds)
+        self._observer = ClusterObserver(settings.solver.limits, kinds)
         self._progress = LoopProgress(_STEPS * longest_step(settings.solver.wall_seconds))
         self._failure = "no moment yet"
         self._leads = False

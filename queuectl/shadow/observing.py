@@ -35,7 +35,7 @@ _Version = tuple[str, str]
 
 
 @dataclass
-class Observer:
+class ClusterObserver:
     """Makes moments of the objects of a cluster, and remembers the objects that it could not read.
 
     Attributes:

@@ -15,7 +15,7 @@ from queuectl.domain.shadow import Moment
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.errors import DocumentError
 from queuectl.shadow.configuration import with_configuration
-from queuectl.shadow.observing import Observer
+from queuectl.shadow.observing import ClusterObserver
 
 Body = dict[str, Any]
 KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -103,8 +103,8 @@ def pod(of: str, number: int, gpus: int, on: str | None) -> Body:
     }
 
 
-def observed(*bodies: Body, observer: Observer | None = None) -> Moment:
-    return (observer or Observer(SolverLimits())).moment(with_configuration(bodies, []), NOW)
+def observed(*bodies: Body, observer: ClusterObserver | None = None) -> Moment:
+    return (observer or ClusterObserver(SolverLimits())).moment(with_configuration(bodies, []), NOW)
 
 
 def fitting(moment: Moment) -> dict[str, float]:
@@ -212,7 +212,7 @@ def test_an_object_that_cannot_be_read_is_left_out_alone(spec: Body):
 
 
 def test_an_object_that_was_left_out_is_read_again_after_an_edit():
-    observer = Observer(SolverLimits())
+    observer = ClusterObserver(SolverLimits())
     broken = workload("w", 1, 8)
     broken["spec"]["podSets"] = []
     assert observed(*queues(), node("a"), broken, observer=observer).left_out
@@ -223,7 +223,7 @@ def test_an_object_that_was_left_out_is_read_again_after_an_edit():
 
 
 def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
-    observer = Observer(SolverLimits())
+    observer = ClusterObserver(SolverLimits())
     broken = [workload(f"broken-{n}", 1, 1) for n in range(30)]
     for one in broken:
         one["spec"]["podSets"] = []
@@ -235,7 +235,7 @@ def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
 
 
 def test_a_plan_that_was_stopped_decides_nothing():
-    observer = Observer(SolverLimits())
+    observer = ClusterObserver(SolverLimits())
     observer.stop.stop()
     moment = observed(*queues(), node("a"), workload("w", 1, 8), observer=observer)
     assert moment.decided is False
@@ -250,7 +250,9 @@ def test_the_configuration_of_the_database_counts_if_it_has_queues():
     stored.append(m.local_queue(SPACE, "train", "pool"))
 
     def starting(*own: Body) -> dict[str, float]:
-        return fitting(Observer(SolverLimits()).moment(with_configuration(cluster, own), NOW))
+        return fitting(
+            ClusterObserver(SolverLimits()).moment(with_configuration(cluster, own), NOW)
+        )
 
     assert starting() == {"w": 8.0}
     assert starting(*(dict(one) for one in stored)) == {}
