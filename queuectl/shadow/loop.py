@@ -198,7 +198,8 @@ class ShadowLoop:
 
 def _gangs_of(before: LastMoment | None, moment: Moment) -> list[str]:
     """The uids of all gangs of two moments, each once."""
-    uids = [one.gang.uid for one in (*moment.waiting, *moment.unbound)]
+    uids = [one.gang.uid for one in moment.waiting]
+    uids += [one.gang.uid for one in moment.unbound]
     if before is not None:
         uids += [*before.waits, *before.unbound]
     return list(dict.fromkeys(uids))

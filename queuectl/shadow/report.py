@@ -9,7 +9,7 @@ from typing import Final
 
 from queuectl.domain.shadow import GangRecord, ShadowHistory
 from queuectl.domain.usage_reports import Period
-from queuectl.simulate.report import Table, html_table, page
+from queuectl.simulate.report import Row, Table, html_table, page
 
 MOST_GANGS: Final = 100
 """Gangs in one report."""
@@ -56,7 +56,7 @@ def html(history: ShadowHistory, period: Period) -> str:
     title = f"Gangs ({len(rows):,} of {history.gang_count:,})"
     parts.append(html_table((title, titles, rows)))
     if history.last is not None and history.last.left_out:
-        refused = [(text,) for text in history.last.left_out]
+        refused: list[Row] = [(text,) for text in history.last.left_out]
         parts.append(html_table(("Objects that are left out", ("OBJECT",), refused)))
     listed = "".join(f"<li>{escape(text)}</li>" for text in LIMITS)
     return page("Shadow mode: observed", "".join([*parts, f"<ul>{listed}</ul>"]))
@@ -65,7 +65,7 @@ def html(history: ShadowHistory, period: Period) -> str:
 def _totals(history: ShadowHistory) -> Table:
     sums = history.total
     observed = sums.observed or 1.0
-    rows = [
+    rows: list[Row] = [
         ("Hours observed", _hours(sums.observed)),
         ("GPUs, mean", f"{sums.gpus / observed:,.1f}"),
         ("Free GPUs, mean", f"{sums.free / observed:,.1f}"),
@@ -82,7 +82,7 @@ def _totals(history: ShadowHistory) -> Table:
 
 def _reasons(history: ShadowHistory) -> Table:
     reasons = history.total.reasons
-    rows = [
+    rows: list[Row] = [
         (code, _hours(reasons[code])) for code in sorted(reasons, key=lambda c: (-reasons[c], c))
     ]
     return ("Reasons that queuectl would have given", ("REASON", "HOURS OF WAITING"), rows)

@@ -70,7 +70,7 @@ class Rig:
         settings = settings.model_copy(update={"shadow_seconds": INTERVAL})
         clock = SteadyClock()
         loop = ShadowLoop(
-            store=MemoryStore(self.database),  # type: ignore[arg-type]  # all that it uses
+            store=MemoryStore(self.database),
             cluster=self.cluster,
             settings=settings,
             clock=clock,

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.demo import scenario as m
+from queuectl.demo.controller import ControllerProcess
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
@@ -49,7 +51,7 @@ class Beside:
 
     client: Client
     kueue: Kueue
-    controller: CheckedController
+    controller: ControllerProcess
     audit: Path
     before: dict[str, Any]
 
@@ -118,6 +120,10 @@ def bound(client: Client, name: str) -> int:
     return sum("nodeName" in pod["spec"] for pod in own)
 
 
+def _two_bound(client: Client, name: str) -> bool:
+    return bound(client, name) == 2
+
+
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     folder = kueue_folder()
@@ -134,9 +140,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
                 client.apply(*configuration())
                 for name, pods in (("runs", 2), ("stuck", 3)):
                     client.apply(job(name, pods))
-                    wait_until(
-                        lambda name=name: bound(client, name) == 2, f"{name} has nodes", 90.0
-                    )  # type: ignore[misc]
+                    wait_until(partial(_two_bound, client, name), f"{name} has nodes", 90.0)
                 client.apply(job("waits", 1))
                 wait_until(lambda: len(workloads(client)) == 3, "Kueue's Workloads", 60.0)
                 before = shown(client)
@@ -179,20 +183,17 @@ def test_the_gangs_of_kueue_are_untouched(beside: Beside) -> None:
 
 def test_a_gang_that_fits_while_its_controller_hangs_is_reported(beside: Beside) -> None:
     client = beside.client
-    client.delete(f"/apis/batch/v1/namespaces/{SPACE}/jobs/stuck")
+    client.delete(f"/apis/batch/v1/namespaces/{SPACE}/jobs/stuck", propagationPolicy="Background")
     wait_until(lambda: bound(client, "waits") == 1, "Kueue starts the next gang", 60.0)
     beside.until("waits", state="Elsewhere")
     registration = "/apis/admissionregistration.k8s.io/v1"
     for kind in ("mutating", "validating"):
-        name = f"kueue-{kind}-webhook-configuration"
-        client.delete(f"{registration}/{kind}webhookconfigurations/{name}", missing_ok=True)
-        for one in client.get(f"{registration}/{kind}webhookconfigurations")["items"]:
-            if one["metadata"]["name"].startswith("kueue"):
-                client.delete(
-                    f"{registration}/{kind}webhookconfigurations/{one['metadata']['name']}"
-                )
+        listed = f"{registration}/{kind}webhookconfigurations"
+        for one in client.get(listed)["items"]:
+            client.delete(f"{listed}/{one['metadata']['name']}")
     os.kill(beside.kueue.pid, signal.SIGSTOP)
-    client.apply(job("late", 1))
+    # The API server calls the webhooks for a moment longer.
+    wait_until(lambda: bool(client.apply(job("late", 1))), "the API server takes a job", 60.0)
     late = beside.until("late", state="Waiting", startableGpuHours=bool)
     assert late["startableGpuHours"] == pytest.approx(8 * late["fittedHours"], abs=1e-4)
     assert late["fitsSince"] is not None
