@@ -22,7 +22,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 @pytest.fixture
 async def api(control_plane: ControlPlane) -> AsyncIterator[ReadOnlyApi]:
     """Under an identity that can do everything: only the client refuses."""
-    connection = Connection(kubeconfig=control_plane.kubeconfig)
+    connection = Connection(kubeconfig=control_plane.cluster.kubeconfig)
     opened = await ReadOnlyApi.open(connection, permits_lease(NAMESPACE))
     yield opened
     await opened.close()

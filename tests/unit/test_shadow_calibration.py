@@ -1,6 +1,6 @@
 """Shadow mode beside queuectl itself reports no free GPUs for gangs that fit; beside a controller that is late, it does.
 
-A simulation of random arrivals and ends: at each step the controller starts the gangs of a plan, and shadow mode observes just before that,
+A simulation of random arrivals and ends: at each step the controller starts the gangs of a plan, and shadow mode observes before that,
 when the newest gangs have not been considered yet.
 """
 
