@@ -104,7 +104,8 @@ class Stopping(FakeCluster):
 @pytest.mark.parametrize("how", ["deletes", "evicts"])
 async def test_a_pod_is_stopped_once_before_the_watch_shows_it(how: str) -> None:
     cluster, stop = Stopping(), Write(POD, "n", "pod", "pod-uid", 1, {}, Purpose.STOP, 1)
-    actuator = Actuator(cluster, lambda _: [replace(stop, **{how: True})], MetricsRecorder(), 4)
+    owed = replace(stop, deletes=how == "deletes", evicts=how == "evicts")
+    actuator = Actuator(cluster, lambda _: [owed], MetricsRecorder(), 4)
     task = asyncio.create_task(actuator.run())
     for _ in range(2):
         actuator.poke(["gang"])
