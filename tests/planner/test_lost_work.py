@@ -147,9 +147,9 @@ def test_what_a_pod_counts_as(pod: Any, nodes: Any, gpus: float) -> None:
 
 
 def test_devices_of_claims_that_pods_share_count_for_a_gang_without_gpus() -> None:
-    accelerator = {"example.com/accelerator": 4}
+    accelerator: dict[str, Any] = {"example.com/accelerator": 4}
     claims = replace(podset("w", 1, cpu=0, **accelerator), name=f"{CLAIM_PODSET}shared")
-    sizes = sizes_of(world([node("n", **{"example.com/accelerator": 8})]))
+    sizes = sizes_of(world([node("n", **{name: 2 * count for name, count in accelerator.items()})]))
     pods = podset("w", 2, cpu=4)
     alone, sharing = (sizes.of_waiting(gang("x", *podsets)) for podsets in ([pods], [pods, claims]))
     more = sharing.without_accelerators - alone.without_accelerators
