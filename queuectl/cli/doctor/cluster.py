@@ -54,7 +54,7 @@ class ServerObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class OwnReplica:
     """The replica in whose pod the doctor runs. Its account has the rights of queuectl alone.
 
     Attributes:
@@ -69,7 +69,7 @@ class Replica:
 
 
 async def examine(
-    namespace: str, objects: ServerObjects, replica: Replica | None = None
+    namespace: str, objects: ServerObjects, replica: OwnReplica | None = None
 ) -> list[Finding]:
     """All findings about the cluster, in a pod those for which the rights of queuectl are enough."""
     connection = cluster_connection() if replica is None else Connection(replica.kubeconfig)
@@ -140,7 +140,7 @@ async def _examined(
 
 
 async def _examined_inside(
-    api: Api, server: Server, namespace: str, replica: Replica
+    api: Api, server: Server, namespace: str, replica: OwnReplica
 ) -> list[Finding]:
     documents = manifests if server.has_mutating_policies else older_manifests
 

@@ -95,12 +95,12 @@ def _inside(namespace: str, database_url: str | None, *, audit: bool) -> list[Fi
     from queuectl.cli.doctor import server as serving
 
     settings, findings = pod.own_settings()
-    replica = cluster.Replica(os.environ[pod.HOLDER], None, KINDS)
+    replica = cluster.OwnReplica(os.environ[pod.HOLDER], None, KINDS)
     if settings is not None:
         findings += pod.examine(settings)
         kinds, wrong_kinds = pod.own_kinds(settings)
         findings += wrong_kinds
-        replica = cluster.Replica(settings.holder, settings.kubeconfig, kinds)
+        replica = cluster.OwnReplica(settings.holder, settings.kubeconfig, kinds)
     if database_url:
         findings += asyncio.run(serving.database(database_url))
     if settings is not None and settings.api_database_url:

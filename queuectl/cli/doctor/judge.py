@@ -11,7 +11,7 @@ from typing import Any, Final
 from queuectl.cli.doctor.findings import Finding, Level, some
 from queuectl.domain.errors import (
     BadInput,
-    LoginRefused,
+    DatabaseLoginRefused,
     StoreError,
     StoreUnavailable,
     UnusableSchema,
@@ -373,7 +373,7 @@ def unusable(address: str, error: BadInput | StoreError, variable: str) -> list[
         variable: the environment variable with its URL.
     """
     message = f"{address}: {error}" if address else str(error)
-    if isinstance(error, LoginRefused):
+    if isinstance(error, DatabaseLoginRefused):
         fix = f"correct the role and the password of {variable}, then restart queuectl; a password file needs no restart"
     elif isinstance(error, StoreUnavailable):
         fix = f"start the database, or correct {variable}: docs/how-to/troubleshoot.md#the-database-does-not-answer"
