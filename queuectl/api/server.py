@@ -18,7 +18,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,7 @@ RENEWED_SECONDS: Final = 10.0  # between checks for a renewed certificate
 UNSEEN_SECONDS: Final = 60.0  # after which a peer that confirms no data is taken for lost
 _SHUTDOWN_SECONDS: Final = 5.0  # for the end of TLS, which a peer need not answer
 _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", 18)  # of Linux
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the addresses to replace
 _RETRY_SECONDS: Final = (
     0.2  # after a failure to accept a connection, which another program can cause
 )
@@ -80,6 +81,11 @@ class ListenAddress:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def local(self) -> ListenAddress:
+        """Where programs of this machine reach it: the loopback address in place of all addresses."""
+        return replace(self, host=_LOOPBACK.get(self.host, self.host))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -190,7 +190,7 @@ def _decoded(response: httpx2.Response) -> Json:
         body = None
     if not isinstance(body, dict):
         raise CommandFailed(
-            f"{response.url}: the answer is not JSON: this is no REST API of queuectl"
+            f"{response.url}: the answer is not JSON, so it is not from queuectl: check the address of the REST API"
         )
     return body
 

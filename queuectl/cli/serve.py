@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,30 +32,19 @@ def serve_command(
     ] = False,
 ) -> None:
     """Run the controller, its REST API and its metrics. docs/reference/settings.md lists the environment variables with its settings."""
-    from pydantic import ValidationError
-
-    from queuectl.control.settings import Settings, unknown_variables
+    from queuectl.control.settings import InvalidSettings, read_settings
     from queuectl.domain.errors import QueuectlError
     from queuectl.domain.words import printable
 
-    unknown = unknown_variables(os.environ)
-    for sentence in unknown:
-        typer.echo(sentence, err=True)
-    if unknown:
-        raise typer.Exit(2)
-    configure_log(log_format, log_level)
     try:
-        settings = Settings()
+        settings = read_settings()
         if shadow:
             settings = settings.model_copy(update={"shadow": True})
-    except ValidationError as error:
-        for problem in error.errors():
-            name = "QUEUECTL_" + "__".join(str(part) for part in problem["loc"]).upper()
-            typer.echo(f"{name}: {problem['msg']}", err=True)
+    except InvalidSettings as error:
+        for sentence in error.sentences:
+            typer.echo(sentence, err=True)
         raise typer.Exit(2) from error
-    except ValueError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from error
+    configure_log(log_format, log_level)
     failures: list[BaseException] = []
     try:
         asyncio.run(_serve(settings))

@@ -93,9 +93,7 @@ class KubernetesAccess:
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
-        connection = Connection(
-            kubeconfig=kubeconfig, in_flight=_AT_ONCE, watches=0, timeout=_SECONDS
-        )
+        connection = Connection(kubeconfig=kubeconfig, in_flight=_AT_ONCE, timeout=_SECONDS)
         return cls(await ReadOnlyApi.open(connection, _is_review))
 
     async def close(self) -> None:

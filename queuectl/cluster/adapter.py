@@ -71,12 +71,14 @@ class KubernetesCluster:
         kinds: JobKinds = KINDS,
         containment: Containment | None = None,
     ) -> KubernetesCluster:
-        """Read the configuration; no request is sent yet. ``containment``: of the process; None = one of its own.
+        """Read the configuration; no request is sent yet. Each watch has a connection of its own.
+
+        ``containment``: of the process; None = one of its own.
 
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
-        api = await Api.connect(connection)
+        api = await Api.connect(connection, watches=len(watched(kinds=kinds)))
         return cls(api, namespace=namespace, hooks=hooks, kinds=kinds, containment=containment)
 
     async def watch(self, sink: Sink, synced: Synced, *, kueue: bool = True) -> None:

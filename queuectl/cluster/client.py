@@ -112,13 +112,13 @@ class Api:
         self._sockets = Sockets(client)
 
     @classmethod
-    async def connect(cls, connection: Connection) -> Api:
-        """Read the configuration; no request is made yet.
+    async def connect(cls, connection: Connection, watches: int = 0) -> Api:
+        """Read the configuration; no request is made yet. ``watches``: streams at a time.
 
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
-        return cls(await open_client(connection), connection.timeout)
+        return cls(await open_client(connection, watches), connection.timeout)
 
     async def request(
         self,

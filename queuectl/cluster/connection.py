@@ -37,19 +37,19 @@ class Connection:
         kubeconfig: file; None = the service account of the pod, or ``$KUBECONFIG`` outside of a pod.
         context: of the kubeconfig; None = its current one.
         in_flight: ordinary requests at a time.
-        watches: streams at a time. With HTTP/1.1 each needs its own connection.
         timeout: seconds for one ordinary request, with the wait for a free connection.
     """
 
     kubeconfig: Path | None = None
     context: str | None = None
     in_flight: int = 32
-    watches: int = 28
     timeout: float = 15.0
 
 
-async def open_client(connection: Connection) -> ApiClient:
+async def open_client(connection: Connection, watches: int = 0) -> ApiClient:
     """The library's client for it; no request is made yet.
+
+    ``watches``: streams at a time. With HTTP/1.1 each needs its own connection.
 
     Raises:
         BadInput: the kubeconfig, or the pod's service account, cannot be used.
@@ -75,9 +75,7 @@ async def open_client(connection: Connection) -> ApiClient:
         raise BadInput(f"{source}: {type(error).__name__}: {error}") from error
     if files:
         _check_proxy(configuration, f"{files}, {_named(connection.context)}")
-    configuration.connection_pool_maxsize = (
-        connection.in_flight + connection.watches + _SPARE_CONNECTIONS
-    )
+    configuration.connection_pool_maxsize = connection.in_flight + watches + _SPARE_CONNECTIONS
     # Python 3.13 rejects authorities without certain extensions, which those of many clusters lack. Go accepts them.
     configuration.disable_strict_ssl_verification = True
     client = ApiClient(configuration)

@@ -17,14 +17,13 @@ import structlog
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.resources import watched
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
 from queuectl.control.ports import HealthSource, UseSource
 from queuectl.control.progress import SteadyClock, longest_step
-from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
+from queuectl.control.settings import MetricNames, Settings, UtilizationSettings, job_kinds
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
@@ -49,8 +48,7 @@ from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
-from queuectl.objects.kinds import KINDS, JobKinds, with_declared
-from queuectl.objects.kinds.declared import read_kinds
+from queuectl.objects.kinds import JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
@@ -193,28 +191,6 @@ class ServeComponents:
         return blockers
 
 
-def connection(settings: Settings, kinds: JobKinds, in_flight: int) -> Connection:
-    """The connection to the API server, with one stream for each watch. ``in_flight``: ordinary requests at a time."""
-    watches = len(watched(kinds=kinds))
-    return Connection(kubeconfig=settings.kubeconfig, in_flight=in_flight, watches=watches)
-
-
-def job_kinds(settings: Settings) -> JobKinds:
-    """The job kinds, with those that ``QUEUECTL_KINDS_FILE`` declares.
-
-    Raises:
-        BadInput: a declaration is wrong; the message names kind and field.
-    """
-    file = settings.kinds_file
-    if file is None:
-        return KINDS
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise BadInput(f"QUEUECTL_KINDS_FILE: {file}: {error.strerror or error}") from None
-    return with_declared(read_kinds(content, str(file)))
-
-
 @asynccontextmanager
 async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
     """Authentication and authorization of API callers by the cluster.
@@ -318,7 +294,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         parts = await stack.enter_async_context(process_parts(settings))
         metrics, kinds = parts.metrics, parts.kinds
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, settings.in_flight + _SPARE_CONNECTIONS),
+            Connection(settings.kubeconfig, in_flight=settings.in_flight + _SPARE_CONNECTIONS),
             namespace=settings.namespace,
             hooks=WatchMeter(metrics),
             kinds=kinds,
@@ -363,7 +339,7 @@ async def careful_child(arguments: ChildArguments) -> None:
         stack.push_async_callback(store.close)
         clock.set(await store.now())
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, _SPARE_CONNECTIONS),
+            Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS),
             namespace=settings.namespace,
             kinds=kinds,
             containment=containment,
@@ -389,7 +365,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         clock = SteadyClock()
         clock.set(await store.now())
         cluster = await KubernetesCluster.connect(
-            connection(settings, kinds, _SPARE_CONNECTIONS),
+            Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS),
             namespace=settings.namespace,
             kinds=kinds,
         )

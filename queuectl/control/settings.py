@@ -18,11 +18,14 @@ from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
+from queuectl.objects.kinds import KINDS, JobKinds, with_declared
+from queuectl.objects.kinds.declared import read_kinds
 
 # ---- Sign-in through an OpenID Connect issuer
 
@@ -439,6 +442,52 @@ class Settings(BaseSettings):
     utilization: UtilizationSettings = UtilizationSettings()
     solver: SolverSettings = SolverSettings()
     mig: MigSettings = MigSettings()
+
+
+# ---- Reading them
+
+
+class InvalidSettings(BadInput):
+    """The environment has wrong settings.
+
+    Attributes:
+        sentences: one for each wrong variable, which it names.
+    """
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.sentences = tuple(sentences)
+        super().__init__("; ".join(self.sentences))
+
+
+def read_settings() -> Settings:
+    """The settings of the environment of this process. Raises InvalidSettings."""
+    if unknown := unknown_variables(os.environ):
+        raise InvalidSettings(unknown)
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise InvalidSettings(
+            f"{PREFIX}{'__'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+            for problem in error.errors()
+        ) from error
+    except ValueError as error:  # a nested setting that is no JSON
+        raise InvalidSettings([str(error)]) from error
+
+
+def job_kinds(settings: Settings) -> JobKinds:
+    """The job kinds, with those that ``QUEUECTL_KINDS_FILE`` declares.
+
+    Raises:
+        BadInput: a declaration is wrong; the message names kind and field.
+    """
+    file = settings.kinds_file
+    if file is None:
+        return KINDS
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"QUEUECTL_KINDS_FILE: {file}: {error.strerror or error}") from None
+    return with_declared(read_kinds(content, str(file)))
 
 
 # ---- Names of environment variables

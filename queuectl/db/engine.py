@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from queuectl.distribution import version
-from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
+from queuectl.domain.errors import BadInput, DatabaseLoginRefused, StoreError, StoreUnavailable
 from queuectl.domain.quantity import Resources
 
 # ---- The pool
@@ -131,6 +131,20 @@ def parse_url(url: str) -> URL:
     parsed = _read(url)
     query = {name: value for name, value in parsed.query.items() if not name.startswith(_TLS)}
     return parsed.set(drivername=_DRIVER, query=query)
+
+
+def address_of(url: str) -> str:
+    """The database, its host and the role of a URL, in words. Never the password.
+
+    Raises:
+        BadInput: it is not a Postgres URL.
+    """
+    parsed = _read(url)
+    hosts = parsed.query.get("host") or parsed.host or "a local socket"
+    where = hosts if isinstance(hosts, str) else ",".join(hosts)
+    port = f":{parsed.port}" if parsed.port else ""
+    role = f" as {parsed.username}" if parsed.username else ""
+    return f"{parsed.database or 'the default database'} on {where}{port}{role}"
 
 
 def _tls_of(url: str) -> str | None:
@@ -316,6 +330,7 @@ _CODES: Final = {
     "40P01": "deadlock",
     "55P03": "a lock was not available in time",
 }
+_LOGIN: Final = {"28000", "28P01"}
 _NO_SCHEMA: Final = {"42P01", "42703"}
 _POOLER: Final = ("08P01", "startup parameter")  # PgBouncer accepts few of them
 
@@ -354,6 +369,8 @@ def _translated(error: BaseException, doing: str) -> StoreError | BadInput:
         return BadInput(
             f"{text}: the database URL leads to PgBouncer; set QUEUECTL_DATABASE_PGBOUNCER to its pool mode, session or transaction"
         )
+    if state in _LOGIN:
+        return DatabaseLoginRefused(text)
     if state[:2] in _CLASSES or state in _CODES:
         return StoreUnavailable(text)
     if state in _NO_SCHEMA:

@@ -91,17 +91,26 @@ async def upgrade(
         UnusableSchema: as for :func:`check_schema`, but the database can be empty; nothing was changed.
         BadInput: the URL is wrong or the server too old.
     """
-    return await _with_connection(url, directory, _upgrade_to(pre_only=pre_only))
+    # A long migration, also of another process, is no reason for a time-out.
+    patient = replace(
+        DatabaseSettings.from_environment(url),
+        statement_timeout=0,
+        lock_timeout=_PATIENCE,
+        answer_timeout=_PATIENCE,
+    )
+    work = _upgrade_to(pre_only=pre_only)
+    return await _with_connection(patient, directory, work, "migrating the database")
 
 
 async def current(url: str, *, directory: Path | None = None) -> SchemaState:
-    """The revision of the database. It changes nothing.
+    """The revision of the database. It changes nothing, and waits for an answer as long as ``DatabaseSettings`` state.
 
     Raises:
         UnusableSchema: as for :func:`check_schema`, but the database can be empty.
         StoreUnavailable, BadInput: as for :func:`upgrade`.
     """
-    return await _with_connection(url, directory, _state)
+    settings = DatabaseSettings.from_environment(url)
+    return await _with_connection(settings, directory, _state, "reading the schema")
 
 
 def check_schema(connection: Connection) -> None:
@@ -138,25 +147,18 @@ def _config(directory: Path | None) -> Config:
 
 
 async def _with_connection(
-    url: str, directory: Path | None, work: Callable[[Connection, Config], T]
+    settings: DatabaseSettings,
+    directory: Path | None,
+    work: Callable[[Connection, Config], T],
+    doing: str,
 ) -> T:
     config = _config(directory)
-    # A long migration, also of another process, is no reason for a time-out.
-    patient = replace(
-        DatabaseSettings.from_environment(url),
-        pool_size=1,
-        statement_timeout=0,
-        lock_timeout=_PATIENCE,
-        answer_timeout=_PATIENCE,
-    )
-    engine = make_engine(patient)
+    single = replace(settings, pool_size=1)
+    engine = make_engine(single)
     try:
-        async with (
-            answers_within(_PATIENCE, "migrating the database"),
-            engine.begin() as connection,
-        ):
-            await check_server(connection, patient)
-            await limit(connection, patient)
+        async with answers_within(single.answer_timeout, doing), engine.begin() as connection:
+            await check_server(connection, single)
+            await limit(connection, single)
             return await connection.run_sync(work, config)
     finally:
         await engine.dispose()

@@ -79,6 +79,7 @@ class ControllerProcess:
 
     Attributes:
         home: its folder.
+        environment: its variables.
         api: URL of the REST API.
         metrics: URL of /metrics.
         health: URL of /healthz and /readyz.
@@ -89,7 +90,7 @@ class ControllerProcess:
     ) -> None:
         self.home = home
         self._supervisor = supervisor
-        self._environment = environment
+        self.environment = environment
         self.api = f"http://{environment['QUEUECTL_LISTEN']}"
         self.metrics = f"http://{environment['QUEUECTL_METRICS_LISTEN']}"
         self.health = f"http://{environment['QUEUECTL_HEALTH_LISTEN']}"
@@ -145,7 +146,7 @@ class ControllerProcess:
         self._supervisor.start(
             _PROGRAM,
             [sys.executable, "-c", "from queuectl.cli.main import run; run()", "serve"],
-            env=dict(self._environment),
+            env=dict(self.environment),
             cwd=self.home,
             log=self.log,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Flag, StrEnum, auto
 from typing import Any, Final
 
 
@@ -15,35 +15,36 @@ class Code(StrEnum):
     """Reason codes: part of the API. The comment is the meaning for users."""
 
     # pending
-    WAITING_FOR_QUOTA = "WaitingForQuota"  # other gangs use the quota that it needs
-    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"  # larger than all the quota its queue can ever use
-    NO_MATCHING_FLAVOR = "NoMatchingFlavor"  # no flavor of its ClusterQueue is admissible
-    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"  # no placement on the free capacity
-    SHAPE_NEVER_FITS = "ShapeNeverFits"  # no placement even if all nodes were empty
-    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # a ResourceQuota of its namespace is full
-    LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # a LimitRange of its namespace refuses its pods
-    MAX_PER_USER = "MaxPerUserExceeded"  # its user would hold more than maxPerUser
-    TOO_MANY_PENDING = "TooManyPending"  # its LocalQueue has maxPending older pending gangs
-    BUDGET_SPENT = "BudgetSpent"  # a budget has too few GPU-hours left in this month
-    WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"  # evicted gangs free capacity for it
-    WAITING_TO_RECLAIM = "WaitingToReclaim"  # after reclaimPatience it evicts gangs that borrow
-    UNDECIDED = "Undecided"  # the solver reached its limit; retried with a larger limit
-    PENDING_EVALUATION = "PendingEvaluation"  # the planner has not evaluated it yet
-    WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: the head of its ClusterQueue is pending
-    WOULD_DELAY = "WouldDelayPlannedStart"  # Backfill: an earlier gang would start later
-    RESERVATION_AHEAD = "ReservationAhead"  # a Reservation keeps the nodes that it needs
-    MISCONFIGURED = "Misconfigured"  # an invalid label, queue or request; the message names it
-    UNSUPPORTED = "UnsupportedConstraint"  # the request has an unsupported constraint
-    QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
-    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"  # stopPolicy of its LocalQueue
-    TERMINATING = "Terminating"  # its object or its namespace is being deleted
-    INTERNAL_ERROR = "InternalError"  # queuectl cannot handle it; it is set aside and tried again
-    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # a check of its queue has no controller
-    WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"  # its capacity is reserved meanwhile
+    # Their meanings are in PENDING_REASONS.
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
+    NO_MATCHING_FLAVOR = "NoMatchingFlavor"
+    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"
+    SHAPE_NEVER_FITS = "ShapeNeverFits"
+    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"
+    LIMIT_RANGE_VIOLATED = "LimitRangeViolated"
+    MAX_PER_USER = "MaxPerUserExceeded"
+    TOO_MANY_PENDING = "TooManyPending"
+    BUDGET_SPENT = "BudgetSpent"
+    WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
+    WAITING_TO_RECLAIM = "WaitingToReclaim"
+    UNDECIDED = "Undecided"
+    PENDING_EVALUATION = "PendingEvaluation"
+    WAITING_IN_ORDER = "WaitingInOrder"
+    WOULD_DELAY = "WouldDelayPlannedStart"
+    RESERVATION_AHEAD = "ReservationAhead"
+    MISCONFIGURED = "Misconfigured"
+    UNSUPPORTED = "UnsupportedConstraint"
+    QUEUE_STOPPED = "ClusterQueueStopped"
+    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
+    TERMINATING = "Terminating"
+    INTERNAL_ERROR = "InternalError"
+    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"
+    WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
     BACKOFF = "Backoff"  # a start failed, or its GPUs were idle; it queues again later
     HELD = "Held"  # a user holds it
-    QUEUE_SET = "QueueSet"  # a user moves it to another LocalQueue
-    WAITING_FOR_PODS = "WaitingForPods"  # not all its pods exist, or ended ones are in their place
+    QUEUE_SET = "QueueSet"
+    WAITING_FOR_PODS = "WaitingForPods"
     ADMISSION_GATED = "AdmissionGated"  # held until its admission gates are removed
     DEPENDENCY = "Dependency"  # held until other jobs have ended
     DEPENDENCY_NEVER_SATISFIED = "DependencyNeverSatisfied"  # the other job ended otherwise
@@ -86,7 +87,7 @@ class Code(StrEnum):
     WOULD_RECLAIM = "WouldReclaim"  # its eviction for idle GPUs is only a dry run
     WRITE_REFUSED = "WriteRefused"  # the API server refuses a write of queuectl
     PLANNED_START_MOVED = "PlannedStartMoved"  # to a later time; the cause is named
-    QUEUED = "Queued"  # it is in its queue
+    QUEUED = "Queued"
 
 
 WAITS_FOR: Final = "waitsFor"
@@ -112,119 +113,213 @@ class Reason:
         return self.code in NEVER_FITS
 
 
-MEANINGS: Final[Mapping[Code, str]] = {
-    Code.QUEUED: "The planner has not considered the gang yet.",
-    Code.PENDING_EVALUATION: "Earlier gangs took the planner's time; a later cycle considers this gang.",
-    Code.WAITING_FOR_QUOTA: "The free quota of the ClusterQueue and its cohort is too small.",
-    Code.EXCEEDS_MAX_QUOTA: "The gang requests more than the whole quota that the ClusterQueue can use.",
-    Code.NO_MATCHING_FLAVOR: "No ResourceFlavor of the ClusterQueue has what the gang requests.",
-    Code.TOPOLOGY_PLACEMENT_FAILED: "The free nodes do not have the shape or the topology that the gang requests.",
-    Code.SHAPE_NEVER_FITS: "The gang does not fit the nodes, even if all of them are free.",
-    Code.RESOURCE_QUOTA_EXCEEDED: "A ResourceQuota of the namespace does not permit the pods.",
-    Code.LIMIT_RANGE_VIOLATED: "A LimitRange of the namespace does not permit the pods.",
-    Code.MAX_PER_USER: "The user already holds the most that the ClusterQueue permits one user.",
-    Code.TOO_MANY_PENDING: "The LocalQueue already has as many older pending gangs as maxPending permits.",
-    Code.BUDGET_SPENT: "A budget has too few GPU-hours left in this month.",
-    Code.WAITING_FOR_PREEMPTED: "A reservation is kept for the gang until its victims have stopped.",
-    Code.WAITING_TO_RECLAIM: "Gangs that borrow its quota are evicted if they do not end soon.",
-    Code.UNDECIDED: "The solver reached its time limit; it tries again with a longer one.",
-    Code.WAITING_IN_ORDER: "The queue is StrictFIFO, and an earlier gang cannot start.",
-    Code.WOULD_DELAY: "The start of the gang would delay the planned start of an earlier gang.",
-    Code.RESERVATION_AHEAD: "A Reservation keeps nodes at a time at which the gang would still run.",
-    Code.MISCONFIGURED: "A label, a queue or a request is wrong; the reason of the gang names it.",
-    Code.UNSUPPORTED: "The gang requests a constraint that queuectl does not support.",
-    Code.QUEUE_STOPPED: "The ClusterQueue is stopped. Resume it to admit its gangs.",
-    Code.LOCAL_QUEUE_STOPPED: "The LocalQueue is stopped. Resume it to admit its gangs.",
-    Code.TERMINATING: "The object or its namespace is being deleted, so the gang does not start.",
-    Code.UNSATISFIED_CHECKS: "An admission check of the ClusterQueue does not exist or has no controller here.",
-    Code.WAITING_FOR_CHECKS: "Quota and nodes are reserved for the gang until its admission checks are ready.",
-    Code.INTERNAL_ERROR: "An internal error sets the gang aside. It delays no other gang, and is tried again.",
-    Code.QUEUE_SET: "The gang moves to another LocalQueue.",
-    Code.WAITING_FOR_PODS: "Pods of the gang do not exist yet, or ended ones are still in their place.",
-}
-"""One line for each code that many pending gangs can have; after an eviction a gang shows the cause of that until it is planned."""
+class Handling(Flag):
+    """How the reason of a pending gang is handled.
+
+    Attributes:
+        TRANSIENT: it requires no action and often ends soon. It becomes an Event only if it lasts.
+        NOT_IN_LINE: the gang waits for a user, an administrator, or a larger cluster or quota, not for other gangs.
+        TO_BE_CONSIDERED: the planner is to consider the gang. Without it, the gang is refused until the state of the cluster changes.
+        NEVER_FITS: the gang fits neither the empty cluster nor the whole quota. Evictions do not help.
+        FOR_NODES: free nodes would let it start. Migrations and evictions of other gangs can help.
+        FOR_QUOTA: free quota would let it start. Evictions can help.
+        MORE_NODES: it can start on nodes that an autoscaler makes.
+        AT_A_LIMIT: a limit other than quota keeps it out. It holds back only gangs that share the limit.
+        ENDS_BY_TIME: the detail ``until`` is the time from which the next plan can lift it.
+    """
+
+    TRANSIENT = auto()
+    NOT_IN_LINE = auto()
+    TO_BE_CONSIDERED = auto()
+    NEVER_FITS = auto()
+    FOR_NODES = auto()
+    FOR_QUOTA = auto()
+    MORE_NODES = auto()
+    AT_A_LIMIT = auto()
+    ENDS_BY_TIME = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReason:
+    """A code that many pending gangs can have; after an eviction a gang shows the cause of that until it is planned.
+
+    Attributes:
+        meaning: one line.
+        next_step: of the user of the gang.
+        handling: all that apply.
+    """
+
+    meaning: str
+    next_step: str
+    handling: Handling
+
 
 NO_ACTION: Final = "No action is needed."
 _REQUEST: Final = "Fix the field that the reason names, then submit the job again."
 STOPPED_QUEUE: Final = (
     "Ask an administrator when the queue resumes, or move the job to another LocalQueue."
 )
-NEXT_STEPS: Final[Mapping[Code, str]] = {
-    Code.WAITING_FOR_QUOTA: f"{NO_ACTION} It starts when other gangs release quota.",
-    Code.EXCEEDS_MAX_QUOTA: "Request fewer resources, or ask an administrator for more quota.",
-    Code.NO_MATCHING_FLAVOR: "Change the node selector or the tolerations, or use another LocalQueue.",
-    Code.TOPOLOGY_PLACEMENT_FAILED: f"{NO_ACTION} It starts when nodes become free. A coarser topology level can start it earlier.",
-    Code.SHAPE_NEVER_FITS: "Request smaller pods, fewer pods in a domain, or a coarser topology level.",
-    Code.RESOURCE_QUOTA_EXCEEDED: "Delete pods of the namespace, or ask for a larger ResourceQuota.",
-    Code.LIMIT_RANGE_VIOLATED: "Change the requests of the pods so that they fulfill the LimitRange.",
-    Code.MAX_PER_USER: f"{NO_ACTION} It starts when another job of its user ends.",
-    Code.TOO_MANY_PENDING: f"{NO_ACTION} The planner considers it when older gangs of its LocalQueue start or are deleted.",
-    Code.BUDGET_SPENT: f"{NO_ACTION} It starts next month, or after an administrator has topped the Budget up.",
-    Code.WAITING_FOR_PREEMPTED: f"{NO_ACTION} It starts when the pods of its victims have ended.",
-    Code.WAITING_TO_RECLAIM: f"{NO_ACTION} It reclaims quota from gangs that borrow.",
-    Code.WAITING_IN_ORDER: f"{NO_ACTION} Its queue is StrictFIFO: it starts after the gangs before it.",
-    Code.WOULD_DELAY: f"{NO_ACTION} A shorter time limit or expected duration can start it earlier.",
-    Code.RESERVATION_AHEAD: f"{NO_ACTION} It starts on other nodes, or before the Reservation with a shorter time limit.",
-    Code.UNDECIDED: f"{NO_ACTION} The next planning cycle considers it again.",
-    Code.PENDING_EVALUATION: f"{NO_ACTION} The next planning cycle considers it.",
-    Code.QUEUED: f"{NO_ACTION} The next planning cycle considers it.",
-    Code.WAITING_FOR_PODS: "Create the missing pods of a group. For an array, the Job controller creates them.",
-    Code.MISCONFIGURED: _REQUEST,
-    Code.UNSUPPORTED: _REQUEST,
-    Code.QUEUE_STOPPED: STOPPED_QUEUE,
-    Code.LOCAL_QUEUE_STOPPED: STOPPED_QUEUE,
-    Code.TERMINATING: "If it stays, ask an administrator which finalizers the object or its namespace has.",
-    Code.UNSATISFIED_CHECKS: "Ask an administrator: an admission check of its queue is not set up.",
-    Code.WAITING_FOR_CHECKS: f"{NO_ACTION} It starts when its admission checks are ready.",
-    Code.INTERNAL_ERROR: "Report the error to an administrator. A changed job is tried again at once.",
-    Code.QUEUE_SET: f"{NO_ACTION} It is moved to the other LocalQueue.",
+PENDING_REASONS: Final[Mapping[Code, PendingReason]] = {
+    Code.WAITING_FOR_QUOTA: PendingReason(
+        "The free quota of the ClusterQueue and its cohort is too small.",
+        f"{NO_ACTION} It starts when other gangs release quota.",
+        Handling.TRANSIENT | Handling.FOR_QUOTA,
+    ),
+    Code.EXCEEDS_MAX_QUOTA: PendingReason(
+        "The gang requests more than the whole quota that the ClusterQueue can use.",
+        "Request fewer resources, or ask an administrator for more quota.",
+        Handling.NOT_IN_LINE | Handling.NEVER_FITS,
+    ),
+    Code.NO_MATCHING_FLAVOR: PendingReason(
+        "No ResourceFlavor of the ClusterQueue has what the gang requests.",
+        "Change the node selector or the tolerations, or use another LocalQueue.",
+        Handling.NOT_IN_LINE | Handling.NEVER_FITS,
+    ),
+    Code.TOPOLOGY_PLACEMENT_FAILED: PendingReason(
+        "The free nodes do not have the shape or the topology that the gang requests.",
+        f"{NO_ACTION} It starts when nodes become free. A coarser topology level can start it earlier.",
+        Handling.TRANSIENT | Handling.MORE_NODES | Handling.FOR_NODES,
+    ),
+    Code.SHAPE_NEVER_FITS: PendingReason(
+        "The gang does not fit the nodes, even if all of them are free.",
+        "Request smaller pods, fewer pods in a domain, or a coarser topology level.",
+        Handling.NOT_IN_LINE | Handling.MORE_NODES | Handling.NEVER_FITS,
+    ),
+    Code.RESOURCE_QUOTA_EXCEEDED: PendingReason(
+        "A ResourceQuota of the namespace does not permit the pods.",
+        "Delete pods of the namespace, or ask for a larger ResourceQuota.",
+        Handling.TRANSIENT | Handling.AT_A_LIMIT,
+    ),
+    Code.LIMIT_RANGE_VIOLATED: PendingReason(
+        "A LimitRange of the namespace does not permit the pods.",
+        "Change the requests of the pods so that they fulfill the LimitRange.",
+        Handling.NOT_IN_LINE,
+    ),
+    Code.MAX_PER_USER: PendingReason(
+        "The user already holds the most that the ClusterQueue permits one user.",
+        f"{NO_ACTION} It starts when another job of its user ends.",
+        Handling.TRANSIENT | Handling.AT_A_LIMIT,
+    ),
+    Code.TOO_MANY_PENDING: PendingReason(
+        "The LocalQueue already has as many older pending gangs as maxPending permits.",
+        f"{NO_ACTION} The planner considers it when older gangs of its LocalQueue start or are deleted.",
+        Handling.TRANSIENT,
+    ),
+    Code.BUDGET_SPENT: PendingReason(
+        "A budget has too few GPU-hours left in this month.",
+        f"{NO_ACTION} It starts next month, or after an administrator has topped the Budget up.",
+        Handling.NOT_IN_LINE | Handling.ENDS_BY_TIME | Handling.AT_A_LIMIT,
+    ),
+    Code.WAITING_FOR_PREEMPTED: PendingReason(
+        "A reservation is kept for the gang until its victims have stopped.",
+        f"{NO_ACTION} It starts when the pods of its victims have ended.",
+        Handling.TRANSIENT | Handling.TO_BE_CONSIDERED,
+    ),
+    Code.WAITING_TO_RECLAIM: PendingReason(
+        "Gangs that borrow its quota are evicted if they do not end soon.",
+        f"{NO_ACTION} It reclaims quota from gangs that borrow.",
+        Handling.TRANSIENT | Handling.ENDS_BY_TIME | Handling.TO_BE_CONSIDERED,
+    ),
+    Code.UNDECIDED: PendingReason(
+        "The solver reached its time limit; it tries again with a longer one.",
+        f"{NO_ACTION} The next planning cycle considers it again.",
+        Handling.TRANSIENT | Handling.TO_BE_CONSIDERED,
+    ),
+    Code.PENDING_EVALUATION: PendingReason(
+        "Earlier gangs took the planner's time; a later cycle considers this gang.",
+        f"{NO_ACTION} The next planning cycle considers it.",
+        Handling.TRANSIENT | Handling.TO_BE_CONSIDERED,
+    ),
+    Code.WAITING_IN_ORDER: PendingReason(
+        "The queue is StrictFIFO, and an earlier gang cannot start.",
+        f"{NO_ACTION} Its queue is StrictFIFO: it starts after the gangs before it.",
+        Handling.TRANSIENT,
+    ),
+    Code.WOULD_DELAY: PendingReason(
+        "The start of the gang would delay the planned start of an earlier gang.",
+        f"{NO_ACTION} A shorter time limit or expected duration can start it earlier.",
+        Handling.TRANSIENT,
+    ),
+    Code.RESERVATION_AHEAD: PendingReason(
+        "A Reservation keeps nodes at a time at which the gang would still run.",
+        f"{NO_ACTION} It starts on other nodes, or before the Reservation with a shorter time limit.",
+        Handling.TRANSIENT | Handling.FOR_NODES,
+    ),
+    Code.MISCONFIGURED: PendingReason(
+        "A label, a queue or a request is wrong; the reason of the gang names it.",
+        _REQUEST,
+        Handling.NOT_IN_LINE,
+    ),
+    Code.UNSUPPORTED: PendingReason(
+        "The gang requests a constraint that queuectl does not support.",
+        _REQUEST,
+        Handling.NOT_IN_LINE | Handling.NEVER_FITS,
+    ),
+    Code.QUEUE_STOPPED: PendingReason(
+        "The ClusterQueue is stopped. Resume it to admit its gangs.",
+        STOPPED_QUEUE,
+        Handling.NOT_IN_LINE,
+    ),
+    Code.LOCAL_QUEUE_STOPPED: PendingReason(
+        "The LocalQueue is stopped. Resume it to admit its gangs.",
+        STOPPED_QUEUE,
+        Handling.NOT_IN_LINE,
+    ),
+    Code.TERMINATING: PendingReason(
+        "The object or its namespace is being deleted, so the gang does not start.",
+        "If it stays, ask an administrator which finalizers the object or its namespace has.",
+        Handling.NOT_IN_LINE,
+    ),
+    Code.INTERNAL_ERROR: PendingReason(
+        "An internal error sets the gang aside. It delays no other gang, and is tried again.",
+        "Report the error to an administrator. A changed job is tried again at once.",
+        Handling.NOT_IN_LINE,
+    ),
+    Code.UNSATISFIED_CHECKS: PendingReason(
+        "An admission check of the ClusterQueue does not exist or has no controller here.",
+        "Ask an administrator: an admission check of its queue is not set up.",
+        Handling.NOT_IN_LINE,
+    ),
+    Code.WAITING_FOR_CHECKS: PendingReason(
+        "Quota and nodes are reserved for the gang until its admission checks are ready.",
+        f"{NO_ACTION} It starts when its admission checks are ready.",
+        Handling.TRANSIENT,
+    ),
+    Code.QUEUE_SET: PendingReason(
+        "The gang moves to another LocalQueue.",
+        f"{NO_ACTION} It is moved to the other LocalQueue.",
+        Handling(0),
+    ),
+    Code.WAITING_FOR_PODS: PendingReason(
+        "Pods of the gang do not exist yet, or ended ones are still in their place.",
+        "Create the missing pods of a group. For an array, the Job controller creates them.",
+        Handling.TRANSIENT,
+    ),
+    Code.QUEUED: PendingReason(
+        "The planner has not considered the gang yet.",
+        f"{NO_ACTION} The next planning cycle considers it.",
+        Handling.TRANSIENT | Handling.TO_BE_CONSIDERED,
+    ),
 }
-"""The next step for the user of a pending gang, by its reason."""
+"""All that a new code of pending gangs needs here is its row."""
+
+MEANINGS: Final = {code: row.meaning for code, row in PENDING_REASONS.items()}
+NEXT_STEPS: Final = {code: row.next_step for code, row in PENDING_REASONS.items()}
 
 
-# The sets below say how each code is handled. Add a new code to each set that applies; tests/unit/test_reasons.py checks that.
+def _handled(handling: Handling) -> frozenset[Code]:
+    return frozenset(code for code, row in PENDING_REASONS.items() if row.handling & handling)
 
-# The gang fits neither the empty cluster nor the whole quota: evicting others does not help.
-LACKS_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS})
-"""Nodes that an autoscaler makes can let the gang start."""
 
-TO_BE_CONSIDERED: Final = frozenset(
-    {
-        Code.QUEUED,
-        Code.PENDING_EVALUATION,
-        Code.UNDECIDED,
-        Code.WAITING_FOR_PREEMPTED,
-        Code.WAITING_TO_RECLAIM,
-    }
-)
-"""The gang is to be considered. With other reasons it is refused until the state of the cluster changes: Kueue's two kinds of pending."""
-
-NEVER_FITS: Final = frozenset(
-    {
-        *(Code.SHAPE_NEVER_FITS, Code.UNSUPPORTED),
-        *(Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR),
-    }
-)
-
-# Free nodes would let it start: migrating other gangs can help.
-WAITS_FOR_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.RESERVATION_AHEAD})
-
-# Free quota or nodes would let it start: evicting other gangs can help.
-WAITS_FOR_ROOM: Final = WAITS_FOR_NODES | {Code.WAITING_FOR_QUOTA}
-
-# The planner evaluates it: more quota or nodes can change the result.
-PLANNED: Final = (
-    (NEVER_FITS - {Code.UNSUPPORTED})
-    | WAITS_FOR_ROOM
-    | {
-        Code.WAITING_FOR_PREEMPTED,
-        Code.WAITING_TO_RECLAIM,
-        Code.WAITING_IN_ORDER,
-        Code.WOULD_DELAY,
-        Code.PENDING_EVALUATION,
-        Code.UNDECIDED,
-    }
-)
+TRANSIENT: Final = _handled(Handling.TRANSIENT)
+NOT_IN_LINE: Final = _handled(Handling.NOT_IN_LINE)
+TO_BE_CONSIDERED: Final = _handled(Handling.TO_BE_CONSIDERED)  # Kueue's active pending gangs
+NEVER_FITS: Final = _handled(Handling.NEVER_FITS)
+WAITS_FOR_NODES: Final = _handled(Handling.FOR_NODES)
+WAITS_FOR_ROOM: Final = _handled(Handling.FOR_NODES | Handling.FOR_QUOTA)
+LACKS_NODES: Final = _handled(Handling.MORE_NODES)
+AT_A_LIMIT: Final = _handled(Handling.AT_A_LIMIT)
+ENDS_BY_TIME: Final = _handled(Handling.ENDS_BY_TIME)
 
 # Among reasons for several flavors, the order in which they are shown: the one that ends soonest is first.
 SHOWN_FIRST: Final = (
@@ -237,33 +332,7 @@ SHOWN_FIRST: Final = (
     Code.EXCEEDS_MAX_QUOTA,
 )
 
-# It waits for a user, an administrator, or a larger cluster or quota, not for other gangs.
-NOT_IN_LINE: Final = NEVER_FITS | {
-    Code.MISCONFIGURED,
-    Code.LIMIT_RANGE_VIOLATED,
-    Code.QUEUE_STOPPED,
-    Code.LOCAL_QUEUE_STOPPED,
-    Code.UNSATISFIED_CHECKS,
-    Code.TERMINATING,
-    Code.BUDGET_SPENT,
-    Code.INTERNAL_ERROR,
-}
-
-# It requires no action and often ends soon: it becomes an Event only if it lasts.
-TRANSIENT: Final = WAITS_FOR_ROOM | {
-    Code.QUEUED,
-    Code.WAITING_FOR_PODS,
-    Code.RESOURCE_QUOTA_EXCEEDED,
-    Code.MAX_PER_USER,
-    Code.TOO_MANY_PENDING,
-    Code.WAITING_FOR_PREEMPTED,
-    Code.WAITING_FOR_CHECKS,
-    Code.WAITING_TO_RECLAIM,
-    Code.WAITING_IN_ORDER,
-    Code.WOULD_DELAY,
-    Code.PENDING_EVALUATION,
-    Code.UNDECIDED,
-}
+# The sets below say how codes of running and evicted gangs are handled. Add a new one to each set that applies.
 
 # Events of type Warning.
 WARNINGS: Final = NOT_IN_LINE | {

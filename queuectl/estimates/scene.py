@@ -15,6 +15,7 @@ import numpy as np
 
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import NOT_IN_LINE
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -151,7 +152,7 @@ def _in_order(snapshot: Snapshot) -> Iterator[Pending]:
     """The gangs that planning considers, and those that will queue again."""
     limits = GangLimits(snapshot)
     for pending in _queued(snapshot):
-        if not any(limits.over_budgets(pending.workload)):
+        if not any(limit.row.code in NOT_IN_LINE for limit in limits.over(pending.workload)):
             yield pending
 
 

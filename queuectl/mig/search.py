@@ -22,7 +22,6 @@ from queuectl.mig.fixes import MigScope, moves_off, reconfigured_nodes
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import lease_end
-from queuectl.planner.explain.change_queue import over_caps
 from queuectl.planner.explain.context import GangContext, context_of
 from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.order.queue_order import inadmissible
@@ -174,14 +173,12 @@ def _waiting(snapshot: Snapshot, stop: StopSignal | None) -> Iterator[GangContex
         least = smallest(pending.workload)
         if pending.lease is not None or inadmissible(snapshot, pending) is not None:
             continue
-        if prepared.cycle.limits.stated_in_full(least):
+        if prepared.cycle.limits.short(least):
             continue
         checks = FixChecks(
             snapshot, least.uid, prepared.cycle.solver.stop, cache, turns=sys.maxsize
         )
-        ctx = context_of(prepared.cycle, pending, checks)
-        if not over_caps(ctx):
-            yield ctx
+        yield context_of(prepared.cycle, pending, checks)
 
 
 def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:

@@ -74,7 +74,7 @@ async def shadow(settings: Settings) -> AsyncIterator[ShadowComponents]:
 async def _connected(settings: Settings) -> AsyncIterator[ShadowComponents]:
     async with AsyncExitStack() as stack:
         parts = await stack.enter_async_context(process_parts(settings))
-        target = Connection(kubeconfig=settings.kubeconfig, in_flight=_IN_FLIGHT, watches=0)
+        target = Connection(kubeconfig=settings.kubeconfig, in_flight=_IN_FLIGHT)
         cluster = await ReadOnlyCluster.connect(target, settings.namespace, parts.kinds)
         stack.push_async_callback(cluster.close)
         loop = ShadowLoop(

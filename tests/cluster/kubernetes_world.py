@@ -143,8 +143,8 @@ def refusals():
 @asynccontextmanager
 async def world_on(plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
     """A world with a new namespace and a watch. Lost nodes are restored at the end."""
-    cluster = await KubernetesCluster.connect(Connection(kubeconfig=plane.kubeconfig))
     namespace = await asyncio.to_thread(new_namespace, plane.cluster.client)
+    cluster = await KubernetesCluster.connect(Connection(kubeconfig=plane.kubeconfig))
     with plane.engineer() as user:
         world = KubernetesWorld(plane, cluster, user, namespace)
         watch = asyncio.create_task(cluster.watch(world.view.sink, world.view.synced.append))

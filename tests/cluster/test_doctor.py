@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from queuectl.cli import connection, reads
 from queuectl.cli.connection import ConnectionOptions
 from queuectl.cli.doctor import cluster
-from queuectl.cli.doctor.cluster import ServerObjects
+from queuectl.cli.doctor.cluster import OwnReplica, ServerObjects
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cluster.apply import optional
+from queuectl.objects.kinds import KINDS
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
 
 pytestmark = pytest.mark.system
@@ -47,6 +50,29 @@ async def test_a_cluster_made_from_deploy_has_no_finding_but_the_missing_leader(
     assert {each.check for each in findings} == {
         "cluster", "rights", "policies", "leader", "nodes", "others",
     }  # fmt: skip
+
+
+async def examined_inside(plane: ControlPlane, holder: str = "queuectl-1") -> list[Finding]:
+    """The findings of a replica, with the rights of queuectl alone."""
+    replica = OwnReplica(holder, plane.kubeconfig, KINDS)
+    return await cluster.examine(SYSTEM_NAMESPACE, NOTHING, replica)
+
+
+async def test_the_account_of_a_pod_has_all_rights_for_its_checks(
+    control_plane: ControlPlane,
+) -> None:
+    findings = await examined_inside(control_plane)
+    assert bad(findings) <= {("leader", Level.PROBLEM)}, findings
+    assert {each.check for each in findings} == {"cluster", "rights", "policies", "leader", "nodes"}
+
+
+async def test_a_pod_without_rights_names_them(control_plane: ControlPlane) -> None:
+    nobody = control_plane.cluster.kubeconfig_for_user("without-rights")
+    findings = await examined_inside(replace(control_plane, kubeconfig=nobody))
+    assert bad(findings) >= {("rights", Level.PROBLEM), ("nodes", Level.UNKNOWN)}, findings
+    [lacking] = (each for each in findings if each.check == "rights")
+    assert "the ServiceAccount queuectl lacks rights: list nodes, watch nodes" in lacking.message
+    assert all(each.fix for each in findings if each.level is not Level.OK)
 
 
 async def test_a_removed_right_and_a_removed_binding_are_named(

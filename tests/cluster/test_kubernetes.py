@@ -18,7 +18,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.review import probe_policies, protecting
-from queuectl.cluster.server import confirm_absent, discover
+from queuectl.cluster.server import confirm_absent
 from queuectl.control.composition import WatchMeter
 from queuectl.domain.errors import (
     BadInput,
@@ -479,14 +479,14 @@ async def test_a_request_to_a_server_that_hangs_fails_after_the_time_out(
 async def test_every_write_finds_a_connection_while_all_watches_run(
     control_plane: ControlPlane,
 ) -> None:
-    api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig, in_flight=1))
-    cluster = KubernetesCluster(api)
+    connection = Connection(kubeconfig=control_plane.kubeconfig, in_flight=1)
+    cluster = await KubernetesCluster.connect(connection)
     synced: list[str] = []
     watch = asyncio.create_task(cluster.watch(lambda _: None, synced.append))
     async with asyncio.timeout(20):
         while set(synced) != RESOURCES:  # noqa: ASYNC110 - of what the cluster does
             await asyncio.sleep(0.01)
-        assert (await discover(api)).version >= (1, 36)
+        assert await cluster.probe_policies() == []
     watch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watch

@@ -15,6 +15,7 @@ from queuectl.domain.containment import Containment
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import Record, Upserted
 from queuectl.objects.errors import UNREADABLE
+from queuectl.objects.kinds import KINDS
 from tests.support.mutations import Path, mutations, paths_of, sampled
 from tests.support.readable import READABLE, Document
 
@@ -81,19 +82,8 @@ FIELDS: Final = {
     "resourceclaimtemplates": 120,
     "noderesourcetopologies": 18,
     "provisioningrequests": 40,
-    "jobs": 180,
-    "pytorchjobs": 250,
-    "tfjobs": 250,
-    "xgboostjobs": 250,
-    "paddlejobs": 250,
-    "jaxjobs": 150,
-    "jobsets": 300,
-    "rayclusters": 150,
-    "rayjobs": 300,
-    "mpijobs": 250,
-    "trainjobs": 50,
-    "appwrappers": 250,
-    "sparkapplications": 140,
+    **{kind.plural: 140 for kind in KINDS.values()},
+    "trainjobs": 50,  # Their pod templates are in other objects.
     "leaderworkersets": 150,
     "pods": 150,
 }

@@ -191,12 +191,6 @@ def test_pages_of_a_list() -> None:
         one.page(b"<html>")
 
 
-def test_each_watch_has_its_own_connection() -> None:
-    from queuectl.cluster.connection import Connection
-
-    assert Connection().watches == len(watched())
-
-
 POOL = {"name": "n", "generation": 1, "resourceSliceCount": 1}
 MINIMAL: dict[str, dict[str, Any]] = {
     "resourceslices": {"spec": {"driver": "gpu.example.com", "pool": POOL, "nodeName": "n"}},

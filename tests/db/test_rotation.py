@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import make_url
 
+from queuectl.cli.doctor.findings import Level
+from queuectl.cli.doctor.server import database
 from queuectl.db import migrate
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.errors import StoreUnavailable
@@ -58,6 +60,13 @@ async def test_a_password_is_rotated_without_a_restart(
         with pytest.raises(StoreUnavailable) as refused:
             await store.configuration()
         assert "one" not in str(refused.value).split()
+        [found] = await database(rotating_url)
+        assert found.level is Level.PROBLEM
+        assert ("the password of QUEUECTL_DATABASE_URL" in found.fix) is bool(password)
+        assert " as rotating: reading the schema: " in found.message
     file.write_text("two\n")
     assert await store.configuration() == before
+    assert {one.check: one.level for one in await database(rotating_url)} == {
+        "database": Level.WARNING  # no replica is registered
+    }
     await store.close()

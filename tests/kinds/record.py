@@ -17,6 +17,7 @@ import pytest
 
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import FEATURES, Entry
+from tests.support.pages import PAGES
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "reference" / "kinds.md"
@@ -102,7 +103,7 @@ def page(results: Mapping[str, Any]) -> str:
         run = results.get(entry.kind, {})
         found = [_cell(entry.without.get(one), run, one, reasons) for one in FEATURES]
         at = f"{run['date']}, `{run['commit']}`" if run else "not yet"
-        lines.append(_row([f"`{entry.kind}`", *found, at]))
+        lines.append(_row([_linked(entry.kind), *found, at]))
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     meaning = [f"| {name} | {text} |" for name, text in FEATURES.items()]
     return "\n".join(
@@ -120,6 +121,12 @@ def page(results: Mapping[str, Any]) -> str:
             _OTHERS,
         ]
     )
+
+
+def _linked(kind: str) -> str:
+    """The name, with a link to the page of this name, if there is one."""
+    page = PAGES.get(f"{kind.lower()}.md")
+    return f"[`{kind}`](../how-to/{page.name})" if page is not None else f"`{kind}`"
 
 
 def _row(cells: list[str]) -> str:

@@ -227,7 +227,7 @@ def test_pods_that_their_controller_leaves_behind_stay_in_their_queue(
 
 
 def test_a_user_adds_no_pod_to_a_group_that_runs(installation: Installation) -> None:
-    """Neither to a group of pods nor to that of a LeaderWorkerSet: the pod stays gated."""
+    """A further pod of a group stays gated, and the API server refuses one of a LeaderWorkerSet."""
     entries = {one.kind: one for one in POD_ENTRIES}
     with installation.workspace(96) as workspace, _tenant(workspace) as client:
         group = entries["PodGroup"].submit(workspace, "group", 4)
@@ -235,31 +235,26 @@ def test_a_user_adds_no_pod_to_a_group_that_runs(installation: Installation) -> 
         for gang in (group, leaders):
             gang.runs()
         queue = {keys.QUEUE_LABEL: "main"}
-        total = {keys.PREFIX + keys.POD_GROUP_TOTAL: "4"}
-        forged = {
-            "group-forged": bare_pod(
-                "group-forged",
-                labels=queue | {keys.PREFIX + keys.POD_GROUP: "group"},
-                annotations=total,
-            ),
-            "set-0-9": bare_pod(
-                "set-0-9",
-                labels={**queue, **labels_of("set", 0, 9)},
-                annotations={
-                    "leaderworkerset.sigs.k8s.io/size": "4"
-                },  # its operator refuses others
-            ),
-        }
         folder = f"/api/v1/namespaces/{workspace.namespace}/pods"
-        for name, document in forged.items():
-            document["metadata"]["namespace"] = workspace.namespace
-            client.create(folder, document)
-            workspace.made.append(f"{folder}/{name}")
+        further = bare_pod(
+            "group-forged",
+            labels=queue | {keys.PREFIX + keys.POD_GROUP: "group"},
+            annotations={keys.PREFIX + keys.POD_GROUP_TOTAL: "4"},
+        )
+        client.create(folder, further)
+        workspace.made.append(f"{folder}/group-forged")
+        further = bare_pod(
+            "set-0-9",
+            labels={**queue, **labels_of("set", 0, 9)},
+            annotations={"leaderworkerset.sigs.k8s.io/size": "4"},  # its operator refuses others
+        )
+        refused("are for the pods of a LeaderWorkerSet", client.create, folder, further)
         workspace.job("later", PodSetManifest(1, gpus=8), seconds=1)
         workspace.until_state("later", "Finished")
-        for gang, name in ((group, "group-forged"), (leaders, "set-0-9")):
-            assert [pod.gated for pod in workspace.pods(gang.name) if pod.name == name] == [True]
-            assert {pod.attempt for pod in gang.runs()} == {1}
+        assert [pod.gated for pod in workspace.pods("group") if pod.name == "group-forged"] == [
+            True
+        ]
+        assert [{pod.attempt for pod in gang.runs()} for gang in (group, leaders)] == [{1}, {1}]
 
 
 @_by_kind([one for one in POD_ENTRIES if one.kind in ("StatefulSet", "LeaderWorkerSet")])

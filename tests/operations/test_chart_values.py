@@ -14,6 +14,8 @@ import yaml
 from queuectl.cluster.writes import BINDING, POLICY
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
+from queuectl.objects.keys import PARENT_KINDS
+from queuectl.objects.kinds import KINDS
 from tests.support.chart import WEBHOOK, documents
 from tests.support.chart_values import ALL, IMAGE, OLDER, by_name, mutated, of_kind, pod
 from tests.support.gangruns import JOB_KINDS
@@ -113,48 +115,29 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         if (count := str(one).count(account))
     }
     assert named == {
-        ("Mutating", "queuectl-appwrappers"): 1,
-        ("Mutating", "queuectl-jaxjobs"): 1,
+        **{
+            (policy, f"queuectl-{kind.plural}"): 1
+            for policy in ("Mutating", "Validating")
+            for kind in KINDS.values()
+        },
+        **{
+            ("Validating", f"queuectl-unqueued-{kind.plural}"): 1
+            for kind in KINDS.values()
+            if kind.kind not in PARENT_KINDS
+        },
+        # Controllers of other jobs create these kinds too.
         ("Mutating", "queuectl-jobs"): 2,
         ("Mutating", "queuectl-jobsets"): 3,
-        ("Mutating", "queuectl-mpijobs"): 1,
-        ("Mutating", "queuectl-paddlejobs"): 1,
-        ("Mutating", "queuectl-pods"): 1,
         ("Mutating", "queuectl-pytorchjobs"): 2,
         ("Mutating", "queuectl-rayclusters"): 2,
-        ("Mutating", "queuectl-rayjobs"): 1,
-        ("Mutating", "queuectl-sparkapplications"): 1,
-        ("Mutating", "queuectl-tfjobs"): 1,
-        ("Mutating", "queuectl-trainjobs"): 1,
         ("Mutating", "queuectl-trainjobs-jobsets"): 1,
-        ("Mutating", "queuectl-xgboostjobs"): 1,
-        ("Validating", "queuectl-appwrappers"): 1,
-        ("Validating", "queuectl-jaxjobs"): 1,
         ("Validating", "queuectl-jobs"): 3,
         ("Validating", "queuectl-jobsets"): 3,
-        ("Validating", "queuectl-mpijobs"): 1,
-        ("Validating", "queuectl-paddlejobs"): 1,
-        ("Validating", "queuectl-pods"): 5,
         ("Validating", "queuectl-pytorchjobs"): 2,
         ("Validating", "queuectl-rayclusters"): 2,
-        ("Validating", "queuectl-rayjobs"): 1,
+        ("Mutating", "queuectl-pods"): 1,
+        ("Validating", "queuectl-pods"): 5,
         ("Validating", "queuectl-scheduling-groups"): 1,
-        ("Validating", "queuectl-sparkapplications"): 1,
-        ("Validating", "queuectl-tfjobs"): 1,
-        ("Validating", "queuectl-trainjobs"): 1,
-        ("Validating", "queuectl-unqueued-appwrappers"): 1,
-        ("Validating", "queuectl-unqueued-jaxjobs"): 1,
-        ("Validating", "queuectl-unqueued-jobs"): 1,
-        ("Validating", "queuectl-unqueued-jobsets"): 1,
-        ("Validating", "queuectl-unqueued-mpijobs"): 1,
-        ("Validating", "queuectl-unqueued-paddlejobs"): 1,
-        ("Validating", "queuectl-unqueued-pytorchjobs"): 1,
-        ("Validating", "queuectl-unqueued-rayclusters"): 1,
-        ("Validating", "queuectl-unqueued-rayjobs"): 1,
-        ("Validating", "queuectl-unqueued-sparkapplications"): 1,
-        ("Validating", "queuectl-unqueued-tfjobs"): 1,
-        ("Validating", "queuectl-unqueued-xgboostjobs"): 1,
-        ("Validating", "queuectl-xgboostjobs"): 1,
     }
     assert "kubeflow:" not in str(found)
 

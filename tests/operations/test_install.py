@@ -36,7 +36,7 @@ UPGRADE: Final = (
     "helm upgrade queuectl deploy/chart --namespace queuectl-system --reuse-values --set kueueKeys.enabled=true"
     " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set migReconfiguration.enabled=true --set dashboards.enabled=true"
     " --set serviceMonitor.enabled=true --set prometheusRule.enabled=true --set prometheusRule.recordingRules=true"
-    " --set prometheusRule.runbookBaseUrl=https://docs.example.com/how-to"
+    " --set prometheusRule.runbookUrl=https://docs.example.com/how-to/runbook/"
 )
 EACH_ACCOUNT: Final = {"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"}
 """Kubernetes lets each account create these."""

@@ -202,6 +202,7 @@ def stop_starts(page: Page) -> None:
         page.type(f"queuectl get workloads --state {state}")
     page.type("queuectl config export")
     page.type("queuectl get workloads --state Pending")
+    page.type("kubectl get clusterrole queuectl")
 
 
 def delete_controller(installation: Installation, page: Page, way: Way) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from queuectl.domain.diagnosis import apply_all
 from queuectl.domain.plan import Proof
+from queuectl.domain.reasons import Code
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose, diagnose_those
@@ -31,7 +32,8 @@ def test_an_explanation_proves_a_set_and_each_fix_starts_the_gang_with_and_witho
     limits = GangLimits(snapshot)
     for found in islice(diagnose_those(snapshot, frozenset(waiting), plan=planned), _GANGS):
         gang = pending[found.uid]
-        stated = inadmissible(snapshot, gang) or limits.stated_in_full(gang.workload)
+        over = next(limits.over(gang.workload, Code.RESOURCE_QUOTA_EXCEEDED), None)
+        stated = inadmissible(snapshot, gang) or over or limits.claims.in_use(gang.workload)
         assert bool(found.conflict) != bool(stated)
         assert found.proof is Proof.OPTIMAL
         for fix in found.suggested_fixes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.domain.budgets import Budget, BudgetBalance, BudgetScope
 from queuectl.domain.diagnosis import Relocate, Remedy, SuggestedFix, apply_all
 from queuectl.domain.fleet import Fleet, Node, Toleration
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.mig import (
     MigConfig,
     MigDevices,
@@ -232,6 +234,34 @@ def test_gangs_without_gpus_get_no_reconfiguration() -> None:
 )
 def test_there_is_no_reconfiguration(snapshot: Snapshot) -> None:
     assert found(snapshot) is None
+
+
+def of_user(snapshot: Snapshot) -> Snapshot:
+    queue = replace(main(), max_per_user=((SMALL, 13),))
+    pending = tuple(replace(p, workload=replace(p.workload, user="ann")) for p in snapshot.pending)
+    config = replace(snapshot.config, cluster_queues={"main": queue})
+    return replace(snapshot, config=config, pending=pending)
+
+
+def of_namespace(snapshot: Snapshot) -> Snapshot:
+    line = QuotaLimit(f"requests.{SMALL}", SMALL, 13, 0)
+    return replace(snapshot, allowances={"team": (Allowance("quota", (line,)),)})
+
+
+def of_budget(snapshot: Snapshot) -> Snapshot:
+    rule = Budget("budget", BudgetScope.CLUSTER_QUEUE, "main", 0)
+    month = rule.month(NOW)
+    config = replace(snapshot.config, budgets={rule.name: rule})
+    return replace(snapshot, config=config, budgets=(BudgetBalance(rule, month, 0, counted=NOW),))
+
+
+@pytest.mark.parametrize("limited", [of_user, of_namespace, of_budget])
+def test_no_node_is_reconfigured_for_a_gang_that_a_limit_keeps_out(
+    limited: Callable[[Snapshot], Snapshot],
+) -> None:
+    snapshot = cluster(FOUR, [gang("w0", asks(14))])
+    assert found(snapshot) is not None
+    assert found(limited(snapshot)) is None
 
 
 def test_pods_without_gpus_stay_on_the_node() -> None:

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 import pytest
 
 from queuectl.cluster.apply import manifests
+from queuectl.db.embedded import DATABASE, PORT, USER
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import get_plain, wait_until
-from tests.real import images
+from tests.real import images, network
 from tests.real.cluster import RealInstallation
 from tests.real.deployment import (
     ARCHIVE,
+    HOST,
     SECONDS,
     controller_pods,
     database,
@@ -25,6 +27,8 @@ from tests.real.deployment import (
     token_of_administrator,
 )
 from tests.support.contained import counted
+from tests.system.demo_cluster import tools
+from tests.system.transcript import Page, shell
 
 pytestmark = pytest.mark.real
 
@@ -69,6 +73,7 @@ def test_the_image_runs_as_the_deployment_and_starts_a_gang(installation: RealIn
         address = pod["status"]["podIP"]
         assert get_plain(f"http://{address}:8081/readyz").is_success
         check_restrictions(installation, pod)
+        ask_the_doctor(cluster)
 
         submit(cluster, address)
         job = "/apis/batch/v1/namespaces/shipped/jobs/train"
@@ -90,6 +95,16 @@ def check_restrictions(installation: RealInstallation, pod: Document) -> None:
         "Seccomp": "2",  # a filter
         "root": "ro",
     }
+
+
+def ask_the_doctor(cluster: LocalCluster) -> None:
+    """The first command of the page for on-call engineers finds no problem, with the rights of the pod."""
+    with shell(tools(cluster)) as started:
+        printed = Page("on-call.md", started).type("kubectl -n queuectl-system exec", shows=False)
+    assert "https://127.0.0.1:8443 answers" in printed
+    assert f"the certificate for {HOST} is valid until" in printed
+    assert f"{DATABASE} on {network.GATEWAY}:{PORT} as {USER}: reachable" in printed
+    assert " is the leader: this replica" in printed
 
 
 def submit(cluster: LocalCluster, address: str) -> None:

@@ -12,7 +12,7 @@ OLDER = ("1.33", "1.34", "1.35")
 
 IMAGE = {"image": {"repository": "registry.example.com/queuectl"}}
 
-RUNBOOKS = "https://docs.example.com/how-to"
+RUNBOOK = "https://docs.example.com/how-to/runbook/"
 
 ALL: Mapping[str, Any] = {
     **IMAGE,
@@ -28,7 +28,7 @@ ALL: Mapping[str, Any] = {
     "extraVolumeMounts": [{"name": "oidc", "mountPath": "/etc/queuectl/oidc"}],
     "networkPolicy": {"apiFrom": [{"podSelector": {}}]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-    "prometheusRule": {"enabled": True, "runbookBaseUrl": RUNBOOKS, "recordingRules": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK, "recordingRules": True, "labels": {"release": "prometheus"}},
     "dashboards": {"enabled": True, "annotations": {"folder": "queuectl"}},
     "kueueKeys": {"enabled": True},
     "queuedGpus": {"enabled": True},

@@ -84,14 +84,12 @@ FIRST_KIND: Final = _kinds("Job")
 """The same for a longer test: `make test` runs that of a Job."""
 
 LEADERS: Final = {
-    "PyTorchJob": "Master",
-    "TFJob": "Chief",
-    "XGBoostJob": "Master",
-    "PaddleJob": "Master",
-    "JAXJob": None,
-    "MPIJob": "Launcher",
+    one.kind: next((each for each in place.types if each != "Worker"), None)
+    for one in DESCRIPTIONS
+    for place in one.podsets[:1]
+    if place.types
 }
-"""The replica type of the first pod of :func:`job_of`; the others are workers. None: all are workers."""
+"""By kind with replica types: that of the first pod of :func:`job_of`; the others are workers. None: all are workers."""
 
 
 def pytorch_job(

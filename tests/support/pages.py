@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+import yaml
+
+from queuectl.objects.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
@@ -23,15 +28,16 @@ def pages() -> dict[str, Path]:
 
 PAGES: Final = pages()
 
-KIND_PAGES: Final = {
-    "tfjob.md": "clicks",
-    "xgboostjob.md": "trees",
-    "paddlejob.md": "ernie",
-    "jaxjob.md": "gemma",
-    "jobset.md": "llama",
-    "raycluster.md": "tune",
-    "mpijob.md": "allreduce",
-    "rayjob.md": "sweep",
-    "trainjob.md": "qwen",
-}
-"""The pages of job kinds that have the same commands, and the names of their jobs."""
+EXAMPLES: Final = ROOT / "docs" / "examples"
+
+
+def _kind_pages() -> Iterator[tuple[str, str]]:
+    for kind in KINDS:
+        page, example = f"{kind.lower()}.md", f"docs/examples/{kind.lower()}.yaml"
+        if page in PAGES and f"$ kubectl create -f {example}\n" in PAGES[page].read_text():
+            *_, job = yaml.safe_load_all((ROOT / example).read_text())
+            yield page, job["metadata"]["name"]
+
+
+KIND_PAGES: Final = dict(_kind_pages())
+"""The pages of job kinds that create the example of their kind, and the names of the jobs."""

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.objects.kinds import KINDS, leaderworkerset
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS, leaderworkerset
+from queuectl.objects.kinds.description import PodSets, merged, nested
 from queuectl.objects.kinds.pods import WireMember
 from queuectl.objects.kubernetes.namespace_limits import WireLimitRange
 from queuectl.objects.kubernetes.nodes import WireNodeTopology
@@ -179,27 +180,33 @@ def _of(kind: str, spec: Document, status: Document | None = None, **annotations
     }
 
 
-def _training(kind: str, replicas: str, *types: str) -> list[Document]:
-    policy = {
-        "suspend": True,
-        "schedulingPolicy": {"priorityClass": "batch"},
-        "managedBy": "kubeflow.org/training-operator",
-        "backoffLimit": 3,
-        "cleanPodPolicy": "Running",
-    }
-    groups = {
-        name: {
-            "replicas": 4 if name == "Worker" else 1,
-            "restartPolicy": "OnFailure",
-            "template": _TEMPLATE if name == "Worker" else _PLAIN,
-        }
-        for name in types
-    }
-    return [_of(kind, {"runPolicy": policy, replicas: groups})]
+def _of_description(kind: str) -> list[Document]:
+    """A job with each place of podsets that the description of its kind has, whose last podset has each field of a pod template."""
+    [one] = [described for described in DESCRIPTIONS if described.kind == kind]
+    parts = [nested(one.suspend, True)]
+    parts += [nested(one.priority_class, "batch")] if one.priority_class else []
+    parts += [nested(one.manager.path, one.manager.name)] if one.manager else []
+    last = one.podsets[-1]
+    for place in one.podsets:
+        plain = _entry(place, _PLAIN, 1)
+        content: Any = _entry(place, _TEMPLATE, 4) if place is last else plain
+        if place.types:
+            content = {**dict.fromkeys(place.types, plain), "Worker": content}
+        elif place.key:
+            content = [{place.key: "workers", **content}]
+        parts.append(nested(place.path, content))
+    spec: Any = merged(parts)["spec"]
+    return [_of(kind, spec)]
+
+
+def _entry(place: PodSets, template: Document, factor: int) -> Document:
+    """An entry of a place; ``factor``: each one of the number of its pods."""
+    counts = [nested(paths[0], factor) for paths in place.count]
+    return dict(merged([*counts, nested(place.template, template) if place.template else template]))
 
 
 def _pytorch() -> list[Document]:
-    [whole] = _training("PyTorchJob", "pytorchReplicaSpecs", "Master", "Worker")
+    [whole] = _of_description("PyTorchJob")
     spec = whole["spec"]
     workers = {"replicas": 4, "restartPolicy": "OnFailure", "template": _GROWING}
     elastic = spec | {
@@ -530,24 +537,19 @@ def _topology() -> Document:
 
 
 def _mpi() -> list[Document]:
-    [one] = _training("MPIJob", "mpiReplicaSpecs", "Launcher", "Worker")
-    del one["spec"]["runPolicy"]["managedBy"]
+    [one] = _of_description("MPIJob")
     one["spec"] |= {"launcherCreationPolicy": "WaitForWorkersReady", "runLauncherAsWorker": True}
     return [one]
 
 
 _RAY_CLUSTER, _RAY_JOB = _ray()
-_OF_KINDS: Final[dict[str, list[Document]]] = {
+_WITH_OWN_FIELDS: Final[dict[str, list[Document]]] = {
     "Job": [
         _job({}),
         _job({"template": _PLAIN}, array="true"),
         _job({"template": _PLAIN}, elastic_job="true", job_min_parallelism="2"),
     ],
     "PyTorchJob": _pytorch(),
-    "TFJob": _training("TFJob", "tfReplicaSpecs", "Chief", "PS", "Worker"),
-    "XGBoostJob": _training("XGBoostJob", "xgbReplicaSpecs", "Master", "Worker"),
-    "PaddleJob": _training("PaddleJob", "paddleReplicaSpecs", "Master", "Worker"),
-    "JAXJob": _training("JAXJob", "jaxReplicaSpecs", "Worker"),
     "JobSet": _jobsets(),
     "RayCluster": [_RAY_CLUSTER],
     "RayJob": [_RAY_JOB],
@@ -556,6 +558,7 @@ _OF_KINDS: Final[dict[str, list[Document]]] = {
     "AppWrapper": _wrapped(),
     "SparkApplication": _spark(),
 }
+"""Objects of the kinds that read more than their description."""
 _CLASS: Final[Document] = {
     "metadata": _meta(),
     "spec": {
@@ -596,7 +599,10 @@ _PRIORITY: Final[Document] = {
 }
 
 READABLE: Final[dict[str, tuple[type[msgspec.Struct], list[Document]]]] = {
-    **{KINDS[kind].plural: (KINDS[kind].wire, found) for kind, found in _OF_KINDS.items()},
+    **{
+        kind.plural: (kind.wire, _WITH_OWN_FIELDS.get(name) or _of_description(name))
+        for name, kind in KINDS.items()
+    },
     leaderworkerset.PLURAL: (leaderworkerset.WireSet, [_set()]),
     "pods": (WireMember, _pods()),
     "nodes": (WireNode, _nodes()),

@@ -17,7 +17,7 @@ from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import kubectl
 from tests.support import chart
 from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
-from tests.support.chart_values import ALL, IMAGE, RUNBOOKS, by_name, mutated, of_kind, pod
+from tests.support.chart_values import ALL, IMAGE, RUNBOOK, by_name, mutated, of_kind, pod
 
 pytestmark = pytest.mark.system
 
@@ -57,7 +57,7 @@ def test_lint_has_no_findings() -> None:
         ({**IMAGE, "replicaCount": 2}, "1.36", "'replicaCount' not allowed"),
         ({**IMAGE, "replicas": "2"}, "1.36", "got string, want integer"),
         ({**IMAGE, "settings": {"QUEUECTL_LISTEN": "0.0.0.0:80"}}, "1.36", "QUEUECTL_LISTEN"),
-        ({**IMAGE, "prometheusRule": {"enabled": True}}, "1.36", "runbookBaseUrl is required"),
+        ({**IMAGE, "prometheusRule": {"enabled": True}}, "1.36", "runbookUrl is required"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -116,7 +116,7 @@ def test_the_rules_are_those_of_the_files_with_links_to_the_runbook(
         for name in ("alerts", "rules")
     )
     specs = [rule["spec"] for rule in of_kind(all_documents, "PrometheusRule")]
-    linked = yaml.safe_load(yaml.safe_dump(alerts).replace("RUNBOOK_BASE", RUNBOOKS))
+    linked = yaml.safe_load(yaml.safe_dump(alerts).replace("RUNBOOK_URL", RUNBOOK))
     assert specs == [linked, recording]
 
 

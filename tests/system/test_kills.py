@@ -210,7 +210,7 @@ def recover(controller: ControllerProcess, file: Path) -> subprocess.CompletedPr
     program = [sys.executable, "-c", "from queuectl.cli.main import run; run()"]
     return subprocess.run(
         [*program, "recover", "-f", str(file)],
-        env=dict(controller._environment),
+        env=dict(controller.environment),
         capture_output=True,
         text=True,
         check=False,

@@ -43,7 +43,12 @@ def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def in_schema(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """The values of the schema, except the parts of those that are described as a whole."""
-    for name, inner in schema["properties"].items():
+    operators = {
+        f"{name}Operator": inner
+        for pattern, inner in schema.get("patternProperties", {}).items()
+        for name in re.findall(r"\w+(?=[|)])", pattern)
+    }
+    for name, inner in {**schema["properties"], **operators}.items():
         below = f"{path}.{name}".lstrip(".")
         if below in DESCRIBED or "properties" not in resolved(inner):
             yield below
@@ -102,6 +107,7 @@ def test_an_unknown_value_is_refused(group: str) -> None:
     for name in reversed(group.split(".") if group else []):
         values = {name: values}  # type: ignore[dict-item]
     assert not accepted(values)
+    assert not accepted({"unknownOperator": {"namespace": "x"}})
 
 
 @pytest.mark.parametrize("path", DESCRIBED)

@@ -298,7 +298,7 @@ def test_the_trusted_sources_of_gpu_metrics_are_shown(pods: float) -> None:
 def test_the_schema_must_have_the_revision_of_the_release(
     current: str | None, known: bool, level: Level
 ) -> None:
-    assert levels(judge.schema(current, "0010", migrated=known)) == [level]
+    assert levels(judge.schema("queuectl on db", current, "0010", migrated=known)) == [level]
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_it_reports_all_checks_and_fails_for_an_unreachable_cluster(
     with pytest.raises(SystemExit):
         run()
     out = capsys.readouterr().out
-    assert "PROBLEM  cluster   no answer:" in out
+    assert "PROBLEM  cluster     no answer:" in out
     assert "fix: check `kubectl version`" in out
     assert out.endswith("1 problem, 0 warnings\n")
 

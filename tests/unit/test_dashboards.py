@@ -104,6 +104,6 @@ def test_every_alert_uses_what_exists_and_has_a_section_in_the_runbook(
 ) -> None:
     assert not faults(rule["expr"])
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    anchor = f"RUNBOOK_BASE/runbook.md#{rule['alert'].lower()}"
+    anchor = f"RUNBOOK_URL#{rule['alert'].lower()}"
     assert rule["annotations"]["runbook_url"] == anchor
     assert f"## {rule['alert']}\n" in RUNBOOK.read_text()

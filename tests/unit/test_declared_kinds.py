@@ -7,17 +7,20 @@ import copy
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import jsonschema
 import msgspec
 import pytest
 import yaml
 
+from queuectl.cluster.adapter import KubernetesCluster
+from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.resources import watched
 from queuectl.cluster.server import compared
-from queuectl.control.composition import connection, job_kinds
 from queuectl.control.kueue import KueueDetector
-from queuectl.control.settings import Settings
+from queuectl.control.settings import Settings, job_kinds
 from queuectl.domain.errors import BadInput
 from queuectl.domain.jobs import JobOutcome, JobRecord, PriorAdmission
 from queuectl.objects.documents import as_document, read_documents
@@ -312,11 +315,15 @@ def test_the_schema_of_the_values_has_the_fields_of_a_declaration() -> None:
         assert not validator.is_valid({"jobKinds": [DECLARED["jobKinds"][0] | change]})
 
 
-def test_the_controller_reads_the_file_and_has_a_connection_for_each_watch(tmp_path: Path) -> None:
-    settings = Settings(kinds_file=OWN / "job-kinds.yaml")
-    known = job_kinds(settings)
+async def test_the_controller_reads_the_file_and_has_a_connection_for_each_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = job_kinds(Settings(kinds_file=OWN / "job-kinds.yaml"))
     assert list(known) == [*KINDS, "GangRun"]
-    assert connection(settings, known, 1).watches == Connection().watches + 1
+    connect = AsyncMock()
+    monkeypatch.setattr(Api, "connect", connect)
+    await KubernetesCluster.connect(Connection(), kinds=known)
+    connect.assert_awaited_once_with(Connection(), watches=len(watched()) + 1)
     with pytest.raises(BadInput, match=r"^QUEUECTL_KINDS_FILE: .*No such file"):
         job_kinds(Settings(kinds_file=tmp_path / "absent"))
 

@@ -17,20 +17,18 @@ from queuectl.domain.commands import Action
 from queuectl.domain.identity import API_GROUP
 from queuectl.objects import keys
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds.makers import MAKERS
+from tests.support.chart import defaults
 
 CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 JOB_CONTROLLERS = (
     "system:serviceaccount:kube-system:job-controller",
     "system:serviceaccount:kube-system:generic-garbage-collector",
-    "system:serviceaccount:kubeflow:training-operator",
-    "system:serviceaccount:jobset-system:jobset-controller-manager",
-    "system:serviceaccount:ray-system:kuberay-operator",
-    "system:serviceaccount:appwrapper-system:appwrapper-controller-manager",
-    "system:serviceaccount:mpi-operator:mpi-operator",
-    "system:serviceaccount:kubeflow-system:kubeflow-trainer-controller-manager",
-    "system:serviceaccount:spark-operator:spark-operator-controller",
+    *(
+        f"system:serviceaccount:{defaults()[one]['namespace']}:{defaults()[one]['serviceAccount']}"
+        for one in {kind.operator for kind in DESCRIPTIONS}
+    ),
     *(
         f"system:serviceaccount:kube-system:{maker.created.controller}"
         for maker in MAKERS

@@ -15,23 +15,12 @@ from typer.testing import CliRunner
 from queuectl.cli.plan import plan_command
 from queuectl.demo.scenario import configuration
 from queuectl.objects.configuration.queue_config import validate
-from tests.support.pages import PAGES
+from tests.support.pages import EXAMPLES, KIND_PAGES, PAGES
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "docs" / "examples"
 STATE = ("nodes.yaml", "queues.yaml")
-KINDS = (
-    "tfjob.yaml",
-    "xgboostjob.yaml",
-    "paddlejob.yaml",
-    "jaxjob.yaml",
-    "jobset.yaml",
-    "raycluster.yaml",
-    "mpijob.yaml",
-    "rayjob.yaml",
-    "trainjob.yaml",
-)
-"""Of other kinds; each has a page of its name."""
+KINDS = tuple(page.replace(".md", ".yaml") for page in KIND_PAGES)
+"""Of other kinds."""
 
 app = typer.Typer()
 app.command()(plan_command)
@@ -65,10 +54,10 @@ def block_after(page: str, command: str) -> list[str]:
     return [line.rstrip() for line in rest.split("```\n")[1].splitlines()]
 
 
-def test_the_plan_of_the_home_page_prints_what_the_page_shows() -> None:
+def test_the_plan_of_the_readme_prints_what_it_shows() -> None:
     command = "queuectl plan " + " ".join(f"-f docs/examples/{n}" for n in (*STATE, "job.yaml"))
     shown = [line.rstrip() for line in plan(*STATE, "job.yaml").splitlines()]
-    assert shown == block_after("index.md", command)
+    assert shown == block_after("README.md", command)
 
 
 def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:

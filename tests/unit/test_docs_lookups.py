@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from enum import StrEnum
 
 import pytest
 
+from queuectl.cluster.apply import manifests
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
@@ -47,12 +49,23 @@ def test_the_reference_has_each_label_and_annotation() -> None:
 
 
 def test_the_page_on_uninstalling_resumes_the_jobs_of_each_kind() -> None:
-    """One command for Jobs, one for TrainJobs, which have no templates, and one for the other kinds, by a regular expression."""
+    """One command for Jobs, one for TrainJobs, which have no templates, and one for the other kinds, by the rights of queuectl."""
     text = PAGES["uninstall.md"].read_text()
-    [listed] = re.findall(r"grep -xE \\\n +'(.*)'\); do", text)
-    missing = [
-        one.kind for one in DESCRIPTIONS if not re.fullmatch(listed, f"{one.plural}.{one.group}")
+    [role] = [
+        one
+        for one in manifests()
+        if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", "queuectl")
     ]
-    assert missing == [one.kind for one in DESCRIPTIONS if one.patches is not None]
-    assert all(f"kubectl get {kind.lower()}s -A" in text for kind in missing)
+    [verbs] = re.findall(r"select\(\.verbs == (\[.*?\])", text)
+    [excluded] = re.findall(r"grep -vxE '(.*)'", text)
+    named = [
+        f"{rule['resources'][0]}.{rule['apiGroups'][0]}"
+        for rule in role["rules"]
+        if rule["verbs"] == json.loads(verbs)
+    ]
+    listed = {name for name in named if not re.fullmatch(excluded, name)}
+    missing = [one for one in DESCRIPTIONS if f"{one.plural}.{one.group}" not in listed]
+    assert len(listed) == len(DESCRIPTIONS) - len(missing)
+    assert missing == [one for one in DESCRIPTIONS if one.patches is not None]
+    assert all(f"kubectl get {one.plural} -A" in text for one in missing)
     assert {one.suspend for one in DESCRIPTIONS} == {"spec.runPolicy.suspend", "spec.suspend"}

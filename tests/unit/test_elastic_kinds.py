@@ -14,7 +14,7 @@ from queuectl.domain.ledger import Document
 from queuectl.domain.records import Upserted
 from queuectl.domain.workload import Growth
 from queuectl.objects.documents import as_document
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds.described import encoded
 from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
@@ -252,7 +252,9 @@ def test_the_annotation_of_its_pods_is_before_the_field_of_the_kind(text: str, l
     assert record.array.base == least
 
 
-@pytest.mark.parametrize("kind", ["TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob", "RayJob"])
+@pytest.mark.parametrize(
+    "kind", [one.kind for one in DESCRIPTIONS if one.podsets and one.kind not in GROWING]
+)
 def test_other_kinds_are_not_elastic(kind: str) -> None:
     document = job_of(kind, "train", pods=4)
     record = read(changed(document, "metadata/annotations", {OURS: "true"}))

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any, Final
 
+from tests.support.chart_values import IMAGE
 from tests.support.pages import README, ROOT
 
 TEXT: Final = README.read_text()
@@ -30,11 +31,18 @@ def test_the_figures_are_the_recorded_ones() -> None:
     assert rows == [row(measured) for measured in RECORDED]
 
 
+def test_the_chart_needs_no_other_value() -> None:
+    """tests/system/test_chart.py renders the chart with this value alone."""
+    [command] = re.findall(r"^ {4}(helm install .*)$", TEXT, re.MULTILINE)
+    assert re.findall(r"--set (\S+?)=", command) == ["image.repository"]
+    assert set(IMAGE) == {"image"}
+
+
 def test_it_has_fewer_than_150_lines() -> None:
     assert len(TEXT.splitlines()) < 150
 
 
 def test_its_parts_are_in_the_order_of_a_readers_questions() -> None:
     parts = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
-    assert parts == ["Try it", "Compare", "Figures", "Limits", "Documentation"]
+    assert parts == ["Try it", "Install", "Limits", "Compare", "Figures", "Documentation"]
     assert TEXT.index("![") < TEXT.index("## Try it")

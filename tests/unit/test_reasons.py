@@ -6,17 +6,19 @@ import inspect
 
 from queuectl.domain import reasons
 from queuectl.domain.reasons import (
+    AT_A_LIMIT,
     MEANINGS,
     NEVER_FITS,
     NOT_IN_LINE,
     NOTES,
-    PLANNED,
     SHOWN_FIRST,
     TRANSIENT,
     WAITS_FOR_ROOM,
     WARNINGS,
     Code,
 )
+from queuectl.planner.explain.change_queue import EXPLAINED_LIMITS
+from queuectl.planner.order.limits import AMOUNT_LIMITS
 
 BY_HAND = {
     Code.BACKOFF,
@@ -56,4 +58,8 @@ def test_no_transient_reason_is_a_warning() -> None:
 def test_the_reasons_under_several_flavors_are_shown_in_an_order() -> None:
     of_flavors = NEVER_FITS | WAITS_FOR_ROOM | {Code.WOULD_DELAY}
     assert set(SHOWN_FIRST) == of_flavors - {Code.NO_MATCHING_FLAVOR}
-    assert PLANNED <= TRANSIENT | NEVER_FITS
+
+
+def test_the_reasons_at_a_limit_are_those_of_the_limits_that_the_planner_counts() -> None:
+    assert {limit.code for limit in AMOUNT_LIMITS} == AT_A_LIMIT
+    assert EXPLAINED_LIMITS.keys() <= AT_A_LIMIT

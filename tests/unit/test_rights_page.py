@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from queuectl.cluster.apply import older_manifests, opt_ins, optional
+from queuectl.objects.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "rights.md"
 HEADER = "| verbs | resources | where | step | test |"
+JOB_KINDS = "job kinds"
+"""Stands for the resources of all of them."""
 _RESOURCES = re.compile(r"(?P<names>[a-z/, ]+) \((?P<group>[a-z0-9.-]+)\)")
 
 
@@ -33,6 +36,10 @@ class Line(NamedTuple):
     test: str
 
     def rights(self) -> Iterator[Right]:
+        if self.resources == JOB_KINDS:
+            for kind in KINDS.values():
+                yield Right(self.verbs, kind.plural, kind.group, self.where)
+            return
         found = _RESOURCES.fullmatch(self.resources)
         assert found is not None, self.resources
         group = "" if found["group"] == "core" else found["group"]
@@ -88,6 +95,11 @@ def test_a_test_uses_it(line: Line) -> None:
 def test_a_policy_that_the_page_names_exists() -> None:
     documents = older_manifests()
     there = {d["metadata"]["name"] for d in documents if d["kind"].endswith("AdmissionPolicy")}
-    named = {name for line in LINES for name in re.findall(r"policy `([a-z-]+)`", line.step)}
+    named = {
+        name.replace("RESOURCE", kind.plural)
+        for line in LINES
+        for name in re.findall(r"policy `([a-zA-Z-]+)`", line.step)
+        for kind in KINDS.values()
+    }
     assert named
     assert named <= there

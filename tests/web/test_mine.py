@@ -12,7 +12,7 @@ from queuectl.domain.identity import Right
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import SortKey, WorkloadOrder
-from queuectl.domain.reasons import NEXT_STEPS, NOT_IN_LINE, PLANNED, TRANSIENT, Code
+from queuectl.domain.reasons import NEXT_STEPS, PENDING_REASONS, Code
 from queuectl.web.actions import next_step
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from queuectl.web.pods import MOST, pod_table
@@ -69,7 +69,7 @@ async def test_a_list_without_jobs_names_whose_jobs_it_would_have(
     assert sentence in re.sub("<[^>]+>", "", text)
 
 
-@pytest.mark.parametrize("code", sorted(PLANNED | NOT_IN_LINE | TRANSIENT))
+@pytest.mark.parametrize("code", sorted(PENDING_REASONS))
 def test_each_pending_reason_has_advice(code: Code):
     assert next_step(State.PENDING, code) == NEXT_STEPS[code]
 

@@ -1,4 +1,4 @@
-"""The state of the cluster, which the doctor reads with the credentials of the user's kubeconfig."""
+"""The state of the cluster, which the doctor reads with the credentials of the user's kubeconfig, or of its pod."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -15,16 +16,19 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, list_items
 from queuectl.cluster.apply import manifests, older_manifests, optional
 from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.server import MINIMUM, Server, confirm_absent, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
+from queuectl.objects.kinds import JobKinds
 from queuectl.objects.kubernetes.nodes import API_VERSION
 
 _NAME: Final = "queuectl"  # of the ServiceAccount and of the Lease
 _MIG: Final = "mig-reconfiguration"  # an opt-in of deploy/optional
 _NUMA_NODES: Final = f"/apis/{API_VERSION}/noderesourcetopologies"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_OWN_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _PLURALS: Final = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
@@ -49,10 +53,28 @@ class ServerObjects:
     not_aligned: Sequence[str] = ()
 
 
-async def examine(namespace: str, objects: ServerObjects) -> list[Finding]:
-    """All findings about the cluster."""
+@dataclass(frozen=True, slots=True)
+class OwnReplica:
+    """The replica in whose pod the doctor runs. Its account has the rights of queuectl alone.
+
+    Attributes:
+        holder: its name in the Lease.
+        kubeconfig: its access to the API server; None = the account of the pod.
+        kinds: of jobs, with those that the chart declares.
+    """
+
+    holder: str
+    kubeconfig: Path | None
+    kinds: JobKinds
+
+
+async def examine(
+    namespace: str, objects: ServerObjects, replica: OwnReplica | None = None
+) -> list[Finding]:
+    """All findings about the cluster, in a pod those for which the rights of queuectl are enough."""
+    connection = cluster_connection() if replica is None else Connection(replica.kubeconfig)
     try:
-        api = await Api.connect(cluster_connection())
+        api = await Api.connect(connection)
     except BadInput as error:
         return [_unreachable(error)]
     try:
@@ -62,6 +84,8 @@ async def examine(namespace: str, objects: ServerObjects) -> list[Finding]:
             return [_unreachable(error)]
         oldest, old = str(Server(MINIMUM)), not server.supported
         findings = judge.server_version(str(server), oldest, server.needs, old=old)
+        if replica is not None:
+            return findings + await _examined_inside(api, server, namespace, replica)
         return findings + await _examined(api, server, namespace, objects)
     finally:
         await api.close()
@@ -85,19 +109,13 @@ async def _examined(
         return await own_kinds.examine(api, namespace)
 
     async def acting() -> list[Finding]:
-        kueue = not await kueue_runs(api) and await kueue_keys_act(api, namespace)
-        try:
-            return judge.acting(
-                await probe_policies(api, namespace, controller=False, kueue=kueue, kinds=kinds)
-            )
-        except ClusterUnavailable as error:  # a failing policy answers 5xx
-            return judge.acting([str(error)])
+        return await _acting(api, namespace, kinds, controller=False)
 
     async def leader() -> list[Finding]:
         return judge.leader(await Lease(api, namespace, _NAME).read(), time.time())
 
     async def nodes() -> list[Finding]:
-        listed = [_node(each) for each in await list_items(api, "/api/v1/nodes")]
+        listed = await _nodes(api)
         found = judge.nodes(listed)
         if objects.flavors is not None and objects.topologies is not None:
             found += judge.labels(listed, objects.flavors, objects.topologies)
@@ -119,6 +137,48 @@ async def _examined(
         *(("nodes", nodes), ("others", others), ("mig", mig), ("numa", numa)),
     )
     return [finding for name, work in checks for finding in await _check(name, work)]
+
+
+async def _examined_inside(
+    api: Api, server: Server, namespace: str, replica: OwnReplica
+) -> list[Finding]:
+    documents = manifests if server.has_mutating_policies else older_manifests
+
+    async def rights() -> list[Finding]:
+        return judge.rights(await refused(api, documents(), namespace, own=True))
+
+    async def acting() -> list[Finding]:
+        return await _acting(api, namespace, replica.kinds, controller=True)
+
+    async def declared() -> list[Finding]:
+        return await own_kinds.compared(api, replica.kinds)
+
+    async def leader() -> list[Finding]:
+        lease = await Lease(api, namespace, _NAME).read()
+        return judge.leader(lease, time.time(), replica.holder)
+
+    async def nodes() -> list[Finding]:
+        return judge.nodes(await _nodes(api))
+
+    checks = (
+        *(("rights", rights), ("policies", acting), ("kinds", declared)),
+        *(("leader", leader), ("nodes", nodes)),
+    )
+    return [finding for name, work in checks for finding in await _check(name, work)]
+
+
+async def _acting(api: Api, namespace: str, kinds: JobKinds, *, controller: bool) -> list[Finding]:
+    kueue = await kueue_keys_act(api, namespace) and not await kueue_runs(api)
+    try:
+        return judge.acting(
+            await probe_policies(api, namespace, controller=controller, kueue=kueue, kinds=kinds)
+        )
+    except ClusterUnavailable as error:  # a failing policy answers 5xx
+        return judge.acting([str(error)])
+
+
+async def _nodes(api: Api) -> list[judge.CheckedNode]:
+    return [_node(each) for each in await list_items(api, "/api/v1/nodes")]
 
 
 async def _check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
@@ -179,9 +239,22 @@ async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:
 
 
 async def refused(
-    api: Api, deployed: Sequence[Document], namespace: str, role: str = _NAME
+    api: Api,
+    deployed: Sequence[Document],
+    namespace: str,
+    role: str = _NAME,
+    *,
+    own: bool = False,
 ) -> list[str]:
-    """The rights that queuectl's ServiceAccount lacks, of those that roles with this name grant, as ``verb resource``."""
+    """The rights that queuectl's ServiceAccount lacks, of those that roles with this name grant, as ``verb resource``.
+
+    Args:
+        api: the API server.
+        deployed: the roles among other objects.
+        namespace: of the ServiceAccount.
+        role: the name of the roles.
+        own: the caller is that ServiceAccount, which asks for itself: every account has the right to.
+    """
     rights = [
         (attributes, f"{attributes['verb']} {attributes['resource']}")
         for document in deployed
@@ -195,14 +268,12 @@ async def refused(
     ]
 
     async def ask(attributes: dict[str, str]) -> bool:
-        user = f"system:serviceaccount:{namespace}:{_NAME}"
-        spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": spec,
-        }
-        answer = msgspec.json.decode(await api.request("POST", _REVIEWS, body=body))
+        spec: dict[str, object] = {"resourceAttributes": attributes}
+        if not own:
+            user = f"system:serviceaccount:{namespace}:{_NAME}"
+            spec |= {"user": user, "groups": groups}
+        target = _OWN_REVIEWS if own else _REVIEWS
+        answer = msgspec.json.decode(await api.request("POST", target, body={"spec": spec}))
         return bool(answer["status"]["allowed"])
 
     allowed = await asyncio.gather(*(ask(attributes) for attributes, _ in rights))

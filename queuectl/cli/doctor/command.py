@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -12,13 +13,14 @@ import typer
 from rich.text import Text
 
 from queuectl.cli import extras, terminal
-from queuectl.cli.client import DEFAULT_SERVER, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, connect
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import Exit
 from queuectl.cli.extras import Extra
 from queuectl.cli.render import emit_json
 from queuectl.domain.words import counted
+from queuectl.objects.kinds import KINDS
 
 _SIGNS: Final = {
     Level.OK: ("ok", "green"),
@@ -35,7 +37,10 @@ class DoctorFormat(StrEnum):
 
 def doctor_command(
     system_namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="Namespace of the controller.")
+        str,
+        typer.Option(
+            metavar="NAME", envvar="QUEUECTL_NAMESPACE", help="Namespace of the controller."
+        ),
     ] = "queuectl-system",
     database_url: Annotated[
         str | None,
@@ -55,12 +60,59 @@ def doctor_command(
     output: Annotated[
         DoctorFormat, typer.Option("--output", "-o", help="Format of the output.")
     ] = DoctorFormat.TEXT,
-    server: Server = DEFAULT_SERVER,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            envvar="QUEUECTL_SERVER",
+            help=f"Address of the REST API. Default: in a pod of queuectl, this pod; else {DEFAULT_SERVER}.",
+        ),
+    ] = None,
 ) -> None:
     """Check the server, the database, the cluster, rights, policies, nodes and other gang schedulers, and show fixes.
 
-    The command changes nothing. The exit code is 1 if there is a problem; a warning or an unknown is no problem.
+    In a pod of queuectl, the command needs no option: it checks this replica with the rights of its account.
+    The command changes nothing. The exit code is 1 if there is a problem. Warnings and unknown results do not count as problems.
     """
+    from queuectl.cli.doctor import pod
+
+    if server is None and pod.inside() and not extras.missing(Extra.SERVER):
+        findings = _inside(system_namespace, database_url, audit=audit)
+    else:
+        findings = _outside(server or DEFAULT_SERVER, system_namespace, database_url, audit=audit)
+    if output is DoctorFormat.JSON:
+        emit_json({"findings": [asdict(finding) for finding in findings]})
+    else:
+        show(findings)
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        raise typer.Exit(Exit.FAILURE)
+
+
+def _inside(namespace: str, database_url: str | None, *, audit: bool) -> list[Finding]:
+    """The findings in a pod of queuectl."""
+    from queuectl.cli.doctor import cluster, pod
+    from queuectl.cli.doctor import server as serving
+
+    settings, findings = pod.own_settings()
+    replica = cluster.OwnReplica(os.environ[pod.HOLDER], None, KINDS)
+    if settings is not None:
+        findings += pod.examine(settings)
+        kinds, wrong_kinds = pod.own_kinds(settings)
+        findings += wrong_kinds
+        replica = cluster.OwnReplica(settings.holder, settings.kubeconfig, kinds)
+    if database_url:
+        findings += asyncio.run(serving.database(database_url))
+    if settings is not None and settings.api_database_url:
+        findings += asyncio.run(serving.database_of_api(settings.api_database_url))
+    findings += asyncio.run(cluster.examine(namespace, cluster.ServerObjects(), replica))
+    return findings + pod.left_out(audit=audit)
+
+
+def _outside(
+    server: str, namespace: str, database_url: str | None, *, audit: bool
+) -> list[Finding]:
+    """The findings of a client of the server."""
     from queuectl.cli.doctor import server as serving
 
     with connect(server) as client:
@@ -75,20 +127,13 @@ def doctor_command(
     if extras.missing(Extra.SERVER):
         message = f"not checked: this check {extras.install_hint(Extra.SERVER)}"
         checks = ["database", "cluster"] if database_url else ["cluster"]
-        findings += [Finding(check, Level.UNKNOWN, message) for check in checks]
-    else:
-        from queuectl.cli.doctor import cluster
+        return findings + [Finding(check, Level.UNKNOWN, message) for check in checks]
+    from queuectl.cli.doctor import cluster
 
-        if database_url:
-            findings += asyncio.run(serving.database(database_url))
-        known = cluster.ServerObjects(flavors, topologies, not_aligned)
-        findings += asyncio.run(cluster.examine(system_namespace, known))
-    if output is DoctorFormat.JSON:
-        emit_json({"findings": [asdict(finding) for finding in findings]})
-    else:
-        show(findings)
-    if any(finding.level is Level.PROBLEM for finding in findings):
-        raise typer.Exit(Exit.FAILURE)
+    if database_url:
+        findings += asyncio.run(serving.database(database_url))
+    objects = cluster.ServerObjects(flavors, topologies, not_aligned)
+    return findings + asyncio.run(cluster.examine(namespace, objects))
 
 
 def show(findings: Sequence[Finding]) -> None:
@@ -96,9 +141,9 @@ def show(findings: Sequence[Finding]) -> None:
     console = terminal.console(soft_wrap=True)
     for finding in findings:
         word, style = _SIGNS[finding.level]
-        console.print(Text.assemble((f"{word:<9}", style), f"{finding.check:<10}{finding.message}"))
+        console.print(Text.assemble((f"{word:<9}", style), f"{finding.check:<12}{finding.message}"))
         if finding.fix:
-            console.print(Text.assemble(f"{'':19}", ("fix: ", "dim"), finding.fix))
+            console.print(Text.assemble(f"{'':21}", ("fix: ", "dim"), finding.fix))
     levels = [finding.level for finding in findings]
     problems, warnings = levels.count(Level.PROBLEM), levels.count(Level.WARNING)
     console.print(f"\n{counted(problems, 'problem')}, {counted(warnings, 'warning')}")

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.cli.doctor.findings import Finding, Level, some
+from queuectl.domain.errors import (
+    BadInput,
+    DatabaseLoginRefused,
+    StoreError,
+    StoreUnavailable,
+    UnusableSchema,
+)
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.records import LeaderRecord
 
@@ -15,6 +23,8 @@ Document = Mapping[str, Any]
 
 _APPLY: Final = "apply the manifests again: docs/how-to/install.md"
 _MANY_CALLERS: Final = 3  # with one address
+_ANSWERS: Final = (200, 401)  # 401: it works, and the request has no credentials
+_LATE: Final = 0.1  # of the lifetime of a certificate; tools renew it earlier
 _LISTED: Final = 8  # rights or objects in one message
 _FOREIGN: Final = {
     "Kueue": "kueue",
@@ -91,8 +101,14 @@ def kinds(declared: int, sentences: Sequence[str]) -> list[Finding]:
     return [Finding("kinds", Level.OK, f"{declared} declared, with fields that exist")]
 
 
-def leader(record: LeaderRecord | None, now: float) -> list[Finding]:
-    """Findings on the leader. ``now``: Unix seconds."""
+def leader(record: LeaderRecord | None, now: float, holder: str = "") -> list[Finding]:
+    """Findings on the leader.
+
+    Args:
+        record: the Lease; None if it does not exist.
+        now: Unix seconds.
+        holder: the name of this replica in the Lease; empty outside of a replica.
+    """
     if record is None or not record.holder:
         message, fix = "there has been no leader yet", "kubectl get pods -n queuectl-system"
         return [Finding("leader", Level.PROBLEM, message, fix)]
@@ -103,7 +119,10 @@ def leader(record: LeaderRecord | None, now: float) -> list[Finding]:
         )
         fix = "kubectl logs -n queuectl-system deployment/queuectl, and compare the clocks of the nodes"
         return [Finding("leader", Level.PROBLEM, message, fix)]
-    return [Finding("leader", Level.OK, f"{record.holder} is the leader")]
+    if not holder:
+        return [Finding("leader", Level.OK, f"{record.holder} is the leader")]
+    here = "this replica" if record.holder == holder else f"this replica, {holder}, is a standby"
+    return [Finding("leader", Level.OK, f"{record.holder} is the leader: {here}")]
 
 
 def reservations(documents: Iterable[Document]) -> list[Finding]:
@@ -227,6 +246,35 @@ def readiness(blockers: Sequence[str]) -> list[Finding]:
     return [Finding("server", Level.PROBLEM, f"not ready: {each}", fix) for each in blockers]
 
 
+def rest_api(url: str, status: int) -> list[Finding]:
+    """Findings on the REST API, by its answer to a request without credentials. ``status``: of the answer."""
+    if status in _ANSWERS:
+        return [Finding("rest", Level.OK, f"{url} answers")]
+    fix = "read the errors in the log of this pod: docs/how-to/on-call.md#logs"
+    return [Finding("rest", Level.PROBLEM, f"{url} answers {status}", fix)]
+
+
+def certificate(names: Sequence[str], begins: float, ends: float, now: float) -> list[Finding]:
+    """Findings on the certificate that the REST API uses.
+
+    Args:
+        names: hosts for which it is valid.
+        begins: the start of its validity, in Unix seconds.
+        ends: the end of its validity, in Unix seconds.
+        now: Unix seconds.
+    """
+    what = f"the certificate for {some(names) or 'no host'}"
+    day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends))
+    fix = "renew it in its Secret, which needs no restart: docs/how-to/install.md"
+    if ends <= now:
+        message = f"{what} expired at {day}, so clients refuse the REST API"
+        return [Finding("rest", Level.PROBLEM, message, fix)]
+    message = f"{what} is valid until {day}"
+    if ends - now < _LATE * (ends - begins):
+        return [Finding("rest", Level.WARNING, message, fix)]
+    return [Finding("rest", Level.OK, message)]
+
+
 def addresses(callers: float, address_count: float) -> list[Finding]:
     """Findings on the addresses of callers. ``callers``, ``address_count``: the callers of the last hour, and their addresses."""
     if address_count != 1 or callers < _MANY_CALLERS:
@@ -249,18 +297,20 @@ def skew(theirs: str | None, ours: str) -> list[Finding]:
     return [Finding("versions", Level.WARNING, message, fix)]
 
 
-def measured(alarms: Mapping[str, float] | None, *, leads: bool, trusts: str = "") -> list[Finding]:
+def measured(
+    alarms: Mapping[str, float] | None, ask_leader: str, *, leads: bool, trusts: str = ""
+) -> list[Finding]:
     """Findings on GPU metrics.
 
     Args:
         alarms: pods with unknown GPU use, by reason; None = no source of metrics is configured.
+        ask_leader: how to examine the leader.
         leads: the server that answered is the leader.
         trusts: the trusted sources of measurements, in words.
     """
     if alarms is None and not leads:
         message = "the server that answered is a standby, and only the leader measures"
-        fix = "give the address of the leader with --server"
-        return [Finding("metrics", Level.UNKNOWN, message, fix)]
+        return [Finding("metrics", Level.UNKNOWN, message, ask_leader)]
     if alarms is None:
         message = "no source of GPU metrics is configured, so idle gangs keep their GPUs"
         fix = "set QUEUECTL_PROMETHEUS_URL of the server, or configure exporters: docs/how-to/utilization.md"
@@ -314,16 +364,41 @@ def audit(checked: Mapping[str, Any]) -> list[Finding]:
     return found or [Finding("audit", Level.OK, f"no invariant is violated; checked: {counts}")]
 
 
-def schema(current: str | None, head: str, *, migrated: bool) -> list[Finding]:
-    """Findings on the revision of the database schema. ``head``: the revision of this release."""
+def unusable(address: str, error: BadInput | StoreError, variable: str) -> list[Finding]:
+    """Findings on a database that queuectl cannot use.
+
+    Args:
+        address: its database, host and role; empty if the URL cannot be read.
+        error: why.
+        variable: the environment variable with its URL.
+    """
+    message = f"{address}: {error}" if address else str(error)
+    if isinstance(error, DatabaseLoginRefused):
+        fix = f"correct the role and the password of {variable}, then restart queuectl; a password file needs no restart"
+    elif isinstance(error, StoreUnavailable):
+        fix = f"start the database, or correct {variable}: docs/how-to/troubleshoot.md#the-database-does-not-answer"
+    elif isinstance(error, UnusableSchema):
+        fix = "use the release of the schema, or another database: docs/how-to/upgrade.md"
+    else:
+        fix = f"correct {variable}: docs/how-to/database.md"
+    return [Finding("database", Level.PROBLEM, message, fix)]
+
+
+def schema(address: str, current: str | None, head: str, *, migrated: bool) -> list[Finding]:
+    """Findings on the revision of the database schema.
+
+    Args:
+        address: the database, its host and the role.
+        current: the revision; None for an empty database.
+        head: the revision of this release.
+        migrated: no newer release has upgraded it.
+    """
     if not migrated:
-        message = (
-            f"the schema ({current}) belongs to a newer release, as is normal during a rollout"
-        )
+        message = f"{address}: the schema ({current}) belongs to a newer release, as is normal during a rollout"
         return [Finding("database", Level.WARNING, message, "finish the rollout")]
     if current == head:
-        return [Finding("database", Level.OK, f"reachable, schema {current}")]
-    message = f"the schema is {current or 'empty'}, older than {head}"
+        return [Finding("database", Level.OK, f"{address}: reachable, schema {current}")]
+    message = f"{address}: the schema is {current or 'empty'}, older than {head}"
     return [Finding("database", Level.PROBLEM, message, "queuectl db upgrade")]
 
 

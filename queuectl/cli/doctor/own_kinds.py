@@ -32,6 +32,11 @@ async def examine(api: Api, namespace: str) -> list[Finding]:
         kinds = await declared(api, namespace)
     except BadInput as error:
         return judge.kinds(0, [str(error)])
+    return await compared(api, kinds)
+
+
+async def compared(api: Api, kinds: JobKinds) -> list[Finding]:
+    """Findings on kinds, with the declared ones among them. Can raise ClusterError."""
     return judge.kinds(len(kinds) - len(KINDS), await mismatches(api, kinds))
 
 

@@ -13,10 +13,12 @@ from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import CommandFailed
 from queuectl.distribution import version
+from queuectl.domain.errors import BadInput, StoreError
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
+ASK_LEADER: Final = "give the address of the leader with --server"
 _ALARMS: Final = "queuectl_utilization_alarms"
 _CALLERS: Final = "queuectl_api_callers"
 _ADDRESSES: Final = "queuectl_api_caller_addresses"
@@ -35,12 +37,22 @@ def examine(client: ServerClient) -> tuple[list[Finding], bool]:
     except CommandFailed as error:
         fix = "run it as a user with the right to get metrics of queuectl.dev"
         return [*findings, Finding("versions", Level.UNKNOWN, str(error), fix)], True
-    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
-    return findings + of_metrics(samples, version()), True
+    return findings + of_metrics(samples_of(text), version()), True
 
 
-def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
-    """Findings from the server's metrics, on its version, its callers and GPU use. ``ours``: this version."""
+def samples_of(text: str) -> list[Sample]:
+    """The samples of an exposition of metrics. Raises ValueError if it is none."""
+    return [s for family in text_string_to_metric_families(text) for s in family.samples]
+
+
+def of_metrics(samples: Iterable[Sample], ours: str, ask_leader: str = ASK_LEADER) -> list[Finding]:
+    """Findings from the server's metrics, on its version, its callers and GPU use.
+
+    Args:
+        samples: all of them.
+        ours: this version.
+        ask_leader: how to examine the leader instead.
+    """
     theirs: str | None = None
     alarms: dict[str, float] = {}
     leads, trusts = False, ""
@@ -61,7 +73,7 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
             aside[sample.labels["boundary"]] = sample.value
     found = judge.skew(theirs, ours) + judge.contained(aside)
     found += judge.addresses(callers[_CALLERS], callers[_ADDRESSES])
-    return found + judge.measured(alarms or None, leads=leads, trusts=trusts)
+    return found + judge.measured(alarms or None, ask_leader, leads=leads, trusts=trusts)
 
 
 def audited(client: ServerClient) -> list[Finding]:
@@ -102,17 +114,29 @@ def _blockers(client: ServerClient) -> list[str]:
 
 async def database(url: str) -> list[Finding]:
     """Findings on the database: whether it answers, the revision of its schema, and the replicas that use it."""
-    from queuectl.db import migrate
-    from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
+    from queuectl.db import engine, migrate
 
+    address = ""
     try:
+        address = engine.address_of(url)
         state = await migrate.current(url)
-    except (BadInput, StoreUnavailable) as error:
-        fix = "check that it runs, and that QUEUECTL_DATABASE_URL is its address"
-        return [Finding("database", Level.PROBLEM, str(error), fix)]
-    except StoreError as error:
-        return [Finding("database", Level.PROBLEM, str(error))]
+    except (BadInput, StoreError) as error:
+        return judge.unusable(address, error, "QUEUECTL_DATABASE_URL")
     found = [(str(one), one.release, one.expired) for one in state.replicas]
-    return judge.schema(state.current, state.head, migrated=state.recognized) + judge.replicas(
-        found, version()
-    )
+    schema = judge.schema(address, state.current, state.head, migrated=state.recognized)
+    return schema + judge.replicas(found, version())
+
+
+async def database_of_api(url: str) -> list[Finding]:
+    """Findings on the database with the role of the REST API."""
+    from queuectl.db import engine
+    from queuectl.db.store import PostgresApiStore
+
+    address = ""
+    try:
+        address = engine.address_of(url)
+        settings = engine.DatabaseSettings.from_environment(url, api=True)
+        await (await PostgresApiStore.connect(settings)).close()
+    except (BadInput, StoreError) as error:
+        return judge.unusable(address, error, "QUEUECTL_API_DATABASE_URL")
+    return [Finding("database", Level.OK, f"{address}: reachable")]

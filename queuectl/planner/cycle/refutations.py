@@ -172,16 +172,13 @@ class Refutations:
     def _lasts(self, pending: Pending, queue: ClusterQueue | None) -> bool:
         """Whether what is proved of it depends only on what is held.
 
-        Not if other gangs are before it in queue order, nor of a gang that can start with fewer pods, as far as a ResourceQuota,
-        its user's cap or a budget allows.
+        Not if other gangs are before it in queue order, nor of a gang that can start with fewer pods, as far as a limit allows.
         """
         if queue is not None and queue.strict:
             return False
         if queue is not None and queue.time_slice is not None:
             return False  # only the first gang of the ClusterQueue that waits gets a time slice
-        snapshot = self.cycle.problem.snapshot
-        limited = (queue is not None and queue.max_per_user) or snapshot.budgets
-        return not ((limited or snapshot.allowances) and shrinks(pending.workload))
+        return not (shrinks(pending.workload) and self.cycle.limits.binds(pending.workload))
 
     def _root(self, queue: str | None) -> QuotaNode | None:
         """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""

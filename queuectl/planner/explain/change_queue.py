@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from queuectl.domain.diagnosis import (
 )
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import FlavorQuotas
+from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, format_time
 from queuectl.planner.explain.change_request import largest_part, more_pods
@@ -33,7 +34,7 @@ from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
 from queuectl.planner.explain.remedy import finish, offer, raised_until_it_starts
-from queuectl.planner.order.limits import CountedLimit, GangLimits
+from queuectl.planner.order.limits import CountedLimit, UserCaps
 from queuectl.planner.reasons.words import amount, some
 
 # ---- Fixes for a gang that a Budget holds
@@ -44,20 +45,20 @@ from queuectl.planner.reasons.words import amount, some
 _THOUSANDTH: Final = GPU_HOUR // 1000
 
 
-def over_budgets(ctx: GangContext) -> list[CountedLimit]:
-    """The Budgets that cannot pay the gang."""
-    return list(ctx.cycle.limits.over_budgets(ctx.pending.workload))
+def _over(ctx: GangContext, code: Code) -> list[CountedLimit]:
+    """The limits of one kind that the gang is over."""
+    return list(ctx.cycle.limits.over(ctx.pending.workload, code))
 
 
-def budget_sentence(over: Sequence[CountedLimit]) -> Obstacle:
-    """The first of them in words."""
-    reason = over[0].reason()
+def _over_budget(ctx: GangContext) -> Obstacle:
+    """The first Budget that cannot pay the gang, in words."""
+    reason = _over(ctx, Code.BUDGET_SPENT)[0].reason()
     return Obstacle(Limit.BUDGET, f"Budget: {reason.message}", reason.details)
 
 
 def next_months(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Nothing to do: the gang starts when the Budgets that hold it have a month that can pay for it."""
-    names = {bound.row[1] for bound in over_budgets(ctx)}
+    names = {bound.row.names[0] for bound in _over(ctx, Code.BUDGET_SPENT)}
     change = NewMonth(tuple(sorted(names)))
     spent = (balance for balance in ctx.snapshot.budgets if balance.budget.name in names)
     last = max(spent, key=lambda balance: balance.month.ends)
@@ -73,7 +74,7 @@ def shorter_run(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The longest limit with which Budgets with ``wholeRun`` can pay for the gang."""
     workload = ctx.pending.workload
     units = max(1, round(workload.gpus * UNITS))
-    seconds = min((bound.most - bound.held) // units for bound in over_budgets(ctx))
+    seconds = min((bound.most - bound.held) // units for bound in _over(ctx, Code.BUDGET_SPENT))
     if seconds <= 0:
         return
     change = LimitRun(ctx.uid, float(seconds))
@@ -84,15 +85,15 @@ def shorter_run(ctx: GangContext) -> Iterator[SuggestedFix]:
 
 def top_up(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The rest of the cost of the gang, and of those of the same Budgets that start before it then."""
-    first, more = over_budgets(ctx), Counter[str]()
+    first, more = _over(ctx, Code.BUDGET_SPENT), Counter[str]()
 
     def topped_up(over: Sequence[CountedLimit]) -> tuple[TopUpBudget, ...]:
         for bound in over:
-            more[bound.row[1]] += _missing(bound)
+            more[bound.row.names[0]] += _missing(bound)
         return tuple(TopUpBudget(name, units) for name, units in sorted(more.items()))
 
     raised = raised_until_it_starts(
-        ctx, GangLimits.over_budgets, topped_up, lambda c: replace(c, units=c.units - 1)
+        ctx, Code.BUDGET_SPENT, topped_up, lambda c: replace(c, units=c.units - 1)
     )
     if raised is not None:
         changes, least = raised
@@ -163,19 +164,15 @@ def one_more_flavor(ctx: GangContext) -> Iterator[SuggestedFix]:
 _Held = tuple[Admitted, Mapping[str, int]]
 
 
-def over_caps(ctx: GangContext) -> list[CountedLimit]:
-    """The resources of which the gang's user would hold too much with it."""
-    return list(ctx.cycle.limits.over_caps(ctx.pending.workload))
-
-
 def _held(ctx: GangContext) -> Sequence[_Held]:
     """The gangs with which its user holds part of its ClusterQueue."""
-    return ctx.cycle.limits.users.of_user(ctx.pending.workload)
+    return ctx.once(UserCaps, lambda: UserCaps(ctx.snapshot).holders(ctx.pending.workload))
 
 
-def user_sentence(ctx: GangContext, over: Sequence[CountedLimit]) -> Obstacle:
+def _over_cap(ctx: GangContext) -> Obstacle:
     """The limit of one user in words, and the gangs with which the user holds the amount."""
     assert ctx.queue is not None
+    over = _over(ctx, Code.MAX_PER_USER)
     first, user = over[0], ctx.pending.workload.user
     text = (
         f"user: {user} may hold at most {amount(first.resource, first.most)} in ClusterQueue {ctx.queue.name} "
@@ -216,7 +213,7 @@ def fewer_for_user(ctx: GangContext) -> Iterator[SuggestedFix]:
     def enough(change: FewerPods) -> bool:
         fewer = {change.podset: replace(podsets[change.podset], count=change.count)}
         changed = replace(workload, podsets=tuple((podsets | fewer).values()))
-        return not any(limits.over_caps(changed))
+        return not any(limits.over(changed, Code.MAX_PER_USER))
 
     fix = largest_part(ctx, enough)
     if fix is not None:
@@ -237,7 +234,7 @@ def higher_cap(ctx: GangContext) -> Iterator[SuggestedFix]:
         return tuple(RaiseUserCap(queue, r, most) for r, most in sorted(caps.items()))
 
     found = raised_until_it_starts(
-        ctx, GangLimits.over_caps, raised, lambda c: replace(c, most=c.most - 1)
+        ctx, Code.MAX_PER_USER, raised, lambda c: replace(c, most=c.most - 1)
     )
     if found is not None:
         changes, least = found
@@ -262,7 +259,7 @@ def _raised(
 
 def own_end(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The fewest of the user's gangs, of these the smallest, without which the user holds little enough."""
-    over, user = over_caps(ctx), ctx.pending.workload.user
+    over, user = _over(ctx, Code.MAX_PER_USER), ctx.pending.workload.user
     ending = _fewest(over, [held for held in _held(ctx) if not held[0].leaving])
     change = Leave(tuple(gang.workload.uid for gang, _ in ending))
     if ending:
@@ -309,3 +306,23 @@ def _named(held: _Held, resource: str) -> str:
     if not gang.started_at:
         return f"{name})"
     return f"{name}, since {format_time(gang.started_at)})"
+
+
+# ---- Limits in amounts
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedLimit:
+    """How a diagnosis explains a limit that a gang is over: the blocking constraint, and the fixes in order of what they cost people."""
+
+    obstacle: Callable[[GangContext], Obstacle]
+    finders: tuple[Callable[[GangContext], Iterator[SuggestedFix]], ...]
+
+
+EXPLAINED_LIMITS: Final[Mapping[Code, ExplainedLimit]] = {
+    Code.MAX_PER_USER: ExplainedLimit(
+        _over_cap, (own_leaving, fewer_for_user, higher_cap, own_end)
+    ),
+    Code.BUDGET_SPENT: ExplainedLimit(_over_budget, (next_months, shorter_run, top_up)),
+}
+"""By the code of the reason. Of a limit that is not here, the reason has all that there is to say."""

@@ -23,6 +23,7 @@ from queuectl.planner.explain import (
     change_request,
     others_leave,
 )
+from queuectl.planner.explain.change_queue import EXPLAINED_LIMITS
 from queuectl.planner.explain.constraints import in_order, sentence
 from queuectl.planner.explain.context import GangContext, context_of
 from queuectl.planner.explain.fix_checks import FixChecks, KnownAnswers, know, of_plan
@@ -67,18 +68,7 @@ _LATER_FINDERS: Final[tuple[_Finder, ...]] = (
     allow_preemption.others_evicted,
     others_leave.others_end,
 )
-_FOR_USER: Final[tuple[_Finder, ...]] = (
-    change_queue.own_leaving,
-    change_queue.fewer_for_user,
-    change_queue.higher_cap,
-    change_queue.own_end,
-)
 _FOR_ORDER: Final[tuple[_Finder, ...]] = (change_request.shorter_run,)
-_FOR_BUDGET: Final[tuple[_Finder, ...]] = (
-    change_queue.next_months,
-    change_queue.shorter_run,
-    change_queue.top_up,
-)
 
 
 _ORDER: Final = (
@@ -141,7 +131,10 @@ def diagnose_those(
         held = inadmissible(snapshot, pending) is not None
         queue = snapshot.queue_of(least)
         unmade = not prepared.cycle.problem.size and makes_nodes(queue)  # no nodes to explain
-        if held or unmade or prepared.cycle.limits.stated_in_full(least):
+        limits = prepared.cycle.limits
+        over = next(limits.over(least), None)
+        unexplained = over is not None and over.row.code not in EXPLAINED_LIMITS
+        if held or unmade or unexplained or limits.claims.in_use(least) is not None:
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
             uid = pending.workload.uid
@@ -158,13 +151,12 @@ def diagnose_those(
 def _diagnosis_of(ctx: GangContext, reconfiguration: Reconfiguration | None) -> Diagnosis:
     """Of the gang whose turn it is."""
     conflict: tuple[Obstacle, ...]
-    proof, finders = Proof.OPTIMAL, _FOR_USER
-    if over := change_queue.over_caps(ctx):
-        conflict = (change_queue.user_sentence(ctx, over),)
-    elif unpaid := change_queue.over_budgets(ctx):
-        conflict, finders = (change_queue.budget_sentence(unpaid),), _FOR_BUDGET
+    proof, finders = Proof.OPTIMAL, _FOR_ORDER
+    if (over := next(ctx.cycle.limits.over(ctx.pending.workload), None)) is not None:
+        explained = EXPLAINED_LIMITS[over.row.code]
+        conflict, finders = (explained.obstacle(ctx),), explained.finders
     elif (reason := ctx.of_order) is not None:
-        conflict, finders = (in_order(reason),), _FOR_ORDER
+        conflict = (in_order(reason),)
     else:
         constraints, proved = conflict_of(ctx)
         conflict = tuple(sentence(ctx, constraint) for constraint in constraints)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
 from queuectl.domain.diagnosis import AddQuota, RaisePriority, SuggestedChange, SuggestedFix
-from queuectl.domain.workload import Workload
+from queuectl.domain.reasons import Code
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.context import GangContext, least_of
 from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.relaxation import Relaxation, ask, quota_alone
-from queuectl.planner.order.limits import CountedLimit, GangLimits
+from queuectl.planner.order.limits import CountedLimit
 from queuectl.planner.placement.feasible import decide
 from queuectl.planner.quota import FlavorResource
 from queuectl.planner.reasons.words import amount
@@ -93,7 +93,7 @@ def _nodes_give_quota(ctx: GangContext, rows: Mapping[FlavorResource, int]) -> b
 
 def raised_until_it_starts(
     ctx: GangContext,
-    exceeded: Callable[[GangLimits, Workload], Iterable[CountedLimit]],
+    code: Code,
     raises: Callable[[Sequence[CountedLimit]], tuple[Raise, ...]],
     lower: Callable[[Raise], Raise],
 ) -> tuple[tuple[Raise, ...], bool] | None:
@@ -103,12 +103,12 @@ def raised_until_it_starts(
 
     Args:
         ctx: the gang.
-        exceeded: the limits that a gang exceeds, of those that are raised.
+        code: of the reason of a gang that is over such a limit.
         raises: all changes so far, for the limits that it still exceeds.
         lower: the change with one unit less.
     """
     workload = ctx.pending.workload
-    over = tuple(exceeded(ctx.cycle.limits, workload))
+    over = tuple(ctx.cycle.limits.over(workload, code))
     for tried in range(_ROUNDS):
         if not over:
             break
@@ -119,7 +119,7 @@ def raised_until_it_starts(
         if ctx.checks.helped(cycle):
             least = not tried and all(too_little(ctx, less) for less in _each_less(changes, lower))
             return changes, least
-        over = tuple(exceeded(cycle.limits, workload))
+        over = tuple(cycle.limits.over(workload, code))
     return None
 
 

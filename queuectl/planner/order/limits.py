@@ -11,11 +11,10 @@ place in a StrictFIFO ClusterQueue before all gangs behind it, as one that waits
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from queuectl.domain.accounting import UNITS
 from queuectl.domain.budgets import BudgetBalance, WhenSpent, gpu_hours
@@ -23,15 +22,24 @@ from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.spending import Spending, start_cost
 from queuectl.domain.words import format_time, is_or_are
 from queuectl.domain.workload import Workload
 from queuectl.planner.order.queue_order import StrictFifoHeads, behind
 from queuectl.planner.problem.usage import charges_of
 
-Row: TypeAlias = tuple[str, ...]
-"""Names an amount that is limited: by what, for whom, of which resource."""
+
+class LimitRow(NamedTuple):
+    """Names an amount that is limited, equal for all gangs that count against it.
+
+    Attributes:
+        code: of the reason of a gang that is over the limit.
+        names: whose amount it is, and of which resource.
+    """
+
+    code: Code
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +47,20 @@ class CountedLimit:
     """One limit that a gang counts against. Amounts are in units of ``resource``.
 
     Attributes:
-        row: equal for all gangs that count against it.
         most: what it allows.
         held: the use of others, and of the gangs that this plan starts.
         need: what must be left for the gang.
         adds: what the gang adds once it starts.
-        make_reason: makes the reason of a gang that is over it.
+        state: states why a gang that is over it does not start: the sentence and the details of the reason.
     """
 
-    row: Row
+    row: LimitRow
     resource: str
     most: int
     held: int
     need: int
     adds: int
-    make_reason: Callable[[CountedLimit], Reason]
+    state: Callable[[CountedLimit], tuple[str, dict[str, Any]]]
 
     @property
     def missing(self) -> int:
@@ -66,62 +73,87 @@ class CountedLimit:
 
     def reason(self) -> Reason:
         """Why the gang does not start."""
-        return self.make_reason(self)
+        return Reason(self.row.code, *self.state(self))
 
 
-class _Shared(NamedTuple):
-    """The limits of one kind that a gang counts against.
+SharedLimits: TypeAlias = tuple[str, Iterable[CountedLimit]]
+"""The namespace, user or budget whose gangs share some limits, and these limits as one gang counts against them."""
+
+
+class AmountLimit(Protocol):
+    """All limits of one kind in a snapshot. They never change: :class:`GangLimits` adds what a plan takes, and what leases hold.
 
     Attributes:
+        code: of the reasons of gangs that are over such a limit. It is in ``AT_A_LIMIT`` of :mod:`queuectl.domain.reasons`.
         waits: what the first gang over them waits for, in the sentence of those behind it.
-        sharer: the namespace, or the user, whose gangs all count against them.
     """
 
-    waits: str
-    sharer: str
-    bounds: Iterator[CountedLimit]
+    code: ClassVar[Code]
+    waits: ClassVar[str]
+
+    def __init__(self, snapshot: Snapshot) -> None: ...
+
+    def shared(self, workload: Workload) -> Iterator[SharedLimits]:
+        """The limits that a gang counts against, without what leases hold."""
+
+    def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
+        """The amounts of them that a gang with a lease holds."""
+
+
+class ResourceQuotas:
+    """The ResourceQuotas of namespaces. They count pods, so a lease holds nothing of them."""
+
+    code: ClassVar = Code.RESOURCE_QUOTA_EXCEEDED
+    waits: ClassVar = "exceeds a ResourceQuota of its namespace"
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._allowances = snapshot.allowances
+
+    def shared(self, workload: Workload) -> Iterator[SharedLimits]:
+        if workload.namespace in self._allowances:
+            yield workload.namespace, self._lines(workload)
+
+    def leased(self, _: Pending, /) -> Mapping[LimitRow, int]:
+        return {}
+
+    def _lines(self, workload: Workload) -> Iterator[CountedLimit]:
+        """Every line of a ResourceQuota that the pods of a gang count against."""
+        for allowance in self._allowances[workload.namespace]:
+            counted = [p for p in workload.podsets if allowance.covers(p.shape)]
+            promised = allowance.promised or (0,) * len(allowance.limits)
+            for limit, coming in zip(allowance.limits, promised, strict=True):
+                need = sum(p.count * limit.per_pod(p) for p in counted)
+                if need:
+                    row = LimitRow(self.code, (workload.namespace, allowance.name, limit.key))
+                    state = partial(_quota_exceeded, workload.namespace, allowance, limit)
+                    held = limit.used + coming
+                    yield CountedLimit(row, limit.resource, limit.hard, held, need, need, state)
 
 
 class UserCaps:
     """The use of users, by ClusterQueue (``policy.maxPerUser``). Gangs that are leaving count until their pods have ended."""
 
+    code: ClassVar = Code.MAX_PER_USER
+    waits: ClassVar = "exceeds maxPerUser of its ClusterQueue"
+
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._held: Counter[Row] = Counter()
-        self._leased: dict[str, dict[str, int]] = {}  # of pending gangs, by uid
-        if not any(queue.max_per_user for queue in snapshot.config.cluster_queues.values()):
-            return
-        for gang in snapshot.admitted:
-            self._add(gang.workload, self._charged(gang), 1)
-        for pending in snapshot.pending:
-            if pending.lease is not None:
-                leased = self._charged(Admitted(pending.workload, pending.lease.placement))
-                self._leased[pending.workload.uid] = leased
-                self._add(pending.workload, leased, 1)
+        self._held: Counter[LimitRow] = Counter()
+        if any(queue.max_per_user for queue in snapshot.config.cluster_queues.values()):
+            for gang in snapshot.admitted:
+                self._held.update(self._rows(gang))
 
-    def bounds(self, workload: Workload) -> Iterator[CountedLimit]:
-        """The limit of one user for each resource that a gang asks for."""
+    def shared(self, workload: Workload) -> Iterator[SharedLimits]:
         queue = self._capped(workload)
-        if queue is None:
-            return
-        needs = self._asked(workload, queue)
-        own = self._leased.get(workload.uid, {})
-        make_reason = partial(_cap_exceeded, workload, queue)
-        for resource, most in queue.max_per_user:
-            if need := needs.get(resource, 0):
-                row = _row(queue, workload, resource)
-                held = self._held[row] - own.get(resource, 0)
-                yield CountedLimit(row, resource, most, held, need, need, make_reason)
+        if queue is not None and workload.user is not None:
+            yield workload.user, self._caps(workload, queue)
 
-    def user(self, workload: Workload) -> str | None:
-        """The user of a gang, if its ClusterQueue has a limit per user."""
-        return workload.user if self._capped(workload) is not None else None
+    def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
+        return (
+            self._rows(Admitted(pending.workload, pending.lease.placement)) if pending.lease else {}
+        )
 
-    def claim(self, workload: Workload) -> None:
-        """The lease of a gang is not counted in addition to the gang itself."""
-        self._add(workload, self._leased.pop(workload.uid, {}), -1)
-
-    def of_user(self, workload: Workload) -> list[tuple[Admitted, dict[str, int]]]:
+    def holders(self, workload: Workload) -> list[tuple[Admitted, dict[str, int]]]:
         """The gangs with which its user holds part of its ClusterQueue, and what each is charged, by resource."""
         queue = self._capped(workload)
         return [
@@ -131,6 +163,18 @@ class UserCaps:
             and gang.workload.user == workload.user
             and self._capped(gang.workload) is queue
         ]
+
+    def _caps(self, workload: Workload, queue: ClusterQueue) -> Iterator[CountedLimit]:
+        """The limit of one user for each resource that a gang asks for."""
+        needs = self._asked(workload, queue)
+        state = partial(_cap_exceeded, workload, queue)
+        for resource, most in queue.max_per_user:
+            if need := needs.get(resource, 0):
+                row = self._row(queue, workload, resource)
+                yield CountedLimit(row, resource, most, self._held[row], need, need, state)
+
+    def _row(self, queue: ClusterQueue, workload: Workload, resource: str) -> LimitRow:
+        return LimitRow(self.code, (queue.name, workload.user or "", resource))
 
     def _capped(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue that caps its user, if one does."""
@@ -156,16 +200,51 @@ class UserCaps:
             amounts[resource] = amounts.get(resource, 0) + amount
         return amounts
 
-    def _add(self, workload: Workload, amounts: dict[str, int], sign: int) -> None:
-        queue = self._capped(workload)
-        if queue is not None:
-            for resource, _ in queue.max_per_user:
-                row = _row(queue, workload, resource)
-                self._held[row] += sign * amounts.get(resource, 0)
+    def _rows(self, gang: Admitted) -> dict[LimitRow, int]:
+        """The amounts that a gang on its placement holds for its user."""
+        queue = self._capped(gang.workload)
+        if queue is None:
+            return {}
+        charged = self._charged(gang)
+        return {
+            self._row(queue, gang.workload, resource): charged.get(resource, 0)
+            for resource, _ in queue.max_per_user
+        }
 
 
-def _row(queue: ClusterQueue, workload: Workload, resource: str) -> Row:
-    return "maxPerUser", queue.name, workload.user or "", resource
+class Budgets:
+    """The amounts that gangs can still spend of budgets with ``whenSpent: Hold``, in units of the usage ledger.
+
+    A budget counts the use in the ledger, what running gangs use until their ends, and what gangs use that a plan starts. Thus two
+    gangs of one plan do not both start on the last GPU-hours.
+    """
+
+    code: ClassVar = Code.BUDGET_SPENT
+    waits: ClassVar = "exceeds a Budget"
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._spending = Spending(snapshot)
+        self._committed = {b.budget.name: self._spending.committed(b) for b in snapshot.budgets}
+
+    def shared(self, workload: Workload) -> Iterator[SharedLimits]:
+        """Each budget that can hold a gang: the whole cost of its run in this month must be left, or any unit."""
+        for balance in self._spending.of(workload):
+            if balance.budget.when_spent is not WhenSpent.HOLD:
+                continue
+            if cost := start_cost(self._snapshot, balance, workload):
+                name = balance.budget.name
+                used = balance.used + self._committed[name]
+                need = cost if balance.budget.whole_run else 1
+                row, state = LimitRow(self.code, (name,)), partial(_budget_spent, workload, balance)
+                yield name, (CountedLimit(row, "", balance.granted, used, need, cost, state),)
+
+    def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
+        return {b.row: b.adds for _, bounds in self.shared(pending.workload) for b in bounds}
+
+
+AMOUNT_LIMITS: Final[tuple[type[AmountLimit], ...]] = (ResourceQuotas, UserCaps, Budgets)
+"""The limits other than quota, in the order in which they are stated: the only list of them in the planner."""
 
 
 class SharedClaimUse:
@@ -196,35 +275,37 @@ class SharedClaimUse:
         return None
 
 
-@dataclass(slots=True)
 class GangLimits:
-    """Starts from a snapshot; gangs that start, or wait on a lease, take their part."""
+    """All limits of a snapshot as a plan goes. Gangs that start, or wait on a lease, take their part."""
 
-    snapshot: Snapshot
-    users: UserCaps = field(init=False)
-    budgets: BudgetUse = field(init=False)
-    claims: SharedClaimUse = field(init=False)
-    _taken: Counter[Row] = field(default_factory=Counter)  # by this plan
-
-    def __post_init__(self) -> None:
-        self.users = UserCaps(self.snapshot)
-        self.budgets = BudgetUse(self.snapshot)
-        self.claims = SharedClaimUse(self.snapshot)
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.claims = SharedClaimUse(snapshot)
+        self._kinds = [kind(snapshot) for kind in AMOUNT_LIMITS]
+        self._leased: dict[str, Counter[LimitRow]] = {}  # of pending gangs, by uid
+        self._taken: Counter[LimitRow] = Counter()  # by leases, and by this plan
+        for pending in snapshot.pending:
+            if pending.lease is not None:
+                leased = Counter[LimitRow]()
+                for kind in self._kinds:
+                    leased.update(kind.leased(pending))
+                self._leased[pending.workload.uid] = leased
+                self._taken.update(leased)
 
     def refusal(
         self, workload: Workload, queue: ClusterQueue | None, heads: StrictFifoHeads
     ) -> Reason | None:
         """Why a limit keeps a gang from starting with those that this plan has started; None if no limit does."""
-        for waits, sharer, bounds in self._shared(workload):
-            limit = (waits, sharer)
-            head = heads.ahead_at_limit(queue, limit)
-            if head is not None:
-                return behind(head, waits)
-            over = next(filter(CountedLimit.exceeded, bounds), None)
-            if over is not None:
-                if over.need <= over.most:  # a gang larger than the limit holds back no gang
-                    heads.wait_at_limit(queue, limit, workload.ref)
-                return over.reason()
+        for kind in self._kinds:
+            for sharer, bounds in kind.shared(workload):
+                limit = (kind.code, sharer)
+                head = heads.ahead_at_limit(queue, limit)
+                if head is not None:
+                    return behind(head, kind.waits)
+                over = next(self._exceeded(workload, bounds), None)
+                if over is not None:
+                    if over.need <= over.most:  # a gang larger than the limit holds back no gang
+                        heads.wait_at_limit(queue, limit, workload.ref)
+                    return over.reason()
         return None
 
     def short(self, workload: Workload) -> bool:
@@ -233,76 +314,43 @@ class GangLimits:
 
     def too_large(self, workload: Workload) -> bool:
         """Whether a gang is over a limit that one with fewer pods can meet."""
-        over = (self.over_quotas(workload), self.over_caps(workload), self.over_budgets(workload))
-        return any(chain.from_iterable(over))
+        return any(self.over(workload))
 
-    def over_quotas(self, workload: Workload) -> Iterator[CountedLimit]:
-        """The lines of ResourceQuotas that a gang is over."""
-        return filter(CountedLimit.exceeded, self._quotas(workload))
+    def binds(self, workload: Workload) -> bool:
+        """Whether a gang counts against a limit that one with fewer pods can meet."""
+        return any(True for kind in self._kinds for _ in kind.shared(workload))
 
-    def over_caps(self, workload: Workload) -> Iterator[CountedLimit]:
-        """The resources of which its user would hold too much with a gang."""
-        return filter(CountedLimit.exceeded, self._caps(workload))
-
-    def over_budgets(self, workload: Workload) -> Iterator[CountedLimit]:
-        """The budgets that cannot pay a gang."""
-        return filter(CountedLimit.exceeded, self._budgets(workload))
-
-    def stated_in_full(self, workload: Workload) -> bool:
-        """Whether a limit holds a gang whose reason has all that there is to say about it."""
-        return any(self.over_quotas(workload)) or self.claims.in_use(workload) is not None
+    def over(self, workload: Workload, code: Code | None = None) -> Iterator[CountedLimit]:
+        """The limits that a gang is over, in the order of the table; with a code, only those of its kind."""
+        for kind in self._kinds:
+            if code in (None, kind.code):
+                for _, bounds in kind.shared(workload):
+                    yield from self._exceeded(workload, bounds)
 
     def take(self, workload: Workload) -> None:
-        """A gang starts, or waits on a lease."""
-        self.users.claim(workload)
-        self.budgets.claim(workload)
+        """A gang starts, or waits on a lease, which is not counted in addition to the gang itself."""
         self.claims.take(workload)
-        for _, _, bounds in self._shared(workload):
-            for bound in bounds:
-                self._taken[bound.row] += bound.adds
+        self._taken.subtract(self._leased.pop(workload.uid, {}))
+        for kind in self._kinds:
+            for _, bounds in kind.shared(workload):
+                for bound in bounds:
+                    self._taken[bound.row] += bound.adds
 
-    def _shared(self, workload: Workload) -> Iterator[_Shared]:
-        if workload.namespace in self.snapshot.allowances:
-            waits = "exceeds a ResourceQuota of its namespace"
-            yield _Shared(waits, workload.namespace, self._quotas(workload))
-        if (user := self.users.user(workload)) is not None:
-            yield _Shared("exceeds maxPerUser of its ClusterQueue", user, self._caps(workload))
-        for bound in self._budgets(workload):
-            yield _Shared("exceeds a Budget", bound.row[1], iter((bound,)))
-
-    def _quotas(self, workload: Workload) -> Iterator[CountedLimit]:
-        return self._beside(_of_namespace(self.snapshot, workload))
-
-    def _caps(self, workload: Workload) -> Iterator[CountedLimit]:
-        return self._beside(self.users.bounds(workload))
-
-    def _budgets(self, workload: Workload) -> Iterator[CountedLimit]:
-        return self._beside(self.budgets.bounds(workload))
-
-    def _beside(self, bounds: Iterable[CountedLimit]) -> Iterator[CountedLimit]:
-        """With what this plan has added."""
+    def _exceeded(
+        self, workload: Workload, bounds: Iterable[CountedLimit]
+    ) -> Iterator[CountedLimit]:
+        """Those that a gang is over, with what others take."""
+        own = self._leased.get(workload.uid, Counter[LimitRow]())
         for bound in bounds:
-            taken = self._taken[bound.row]
-            yield replace(bound, held=bound.held + taken) if taken else bound
-
-
-def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[CountedLimit]:
-    """Every line of a ResourceQuota that the pods of a gang count against."""
-    for allowance in snapshot.allowances.get(workload.namespace, ()):
-        counted = [p for p in workload.podsets if allowance.covers(p.shape)]
-        promised = allowance.promised or (0,) * len(allowance.limits)
-        for limit, coming in zip(allowance.limits, promised, strict=True):
-            need = sum(p.count * limit.per_pod(p) for p in counted)
-            if need:
-                row = ("ResourceQuota", workload.namespace, allowance.name, limit.key)
-                make_reason = partial(_quota_exceeded, workload.namespace, allowance, limit)
-                held = limit.used + coming
-                yield CountedLimit(row, limit.resource, limit.hard, held, need, need, make_reason)
+            taken = self._taken[bound.row] - own[bound.row]
+            limit = replace(bound, held=bound.held + taken) if taken else bound
+            if limit.exceeded():
+                yield limit
 
 
 def _quota_exceeded(
     namespace: str, allowance: Allowance, limit: QuotaLimit, bound: CountedLimit
-) -> Reason:
+) -> tuple[str, dict[str, Any]]:
     def quantity(amount: int) -> str:
         return format_quantity(limit.resource, amount)
 
@@ -328,10 +376,12 @@ def _quota_exceeded(
         "promised": coming,
         "needed": bound.need,
     }
-    return Reason(Code.RESOURCE_QUOTA_EXCEEDED, text, details)
+    return text, details
 
 
-def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: CountedLimit) -> Reason:
+def _cap_exceeded(
+    workload: Workload, queue: ClusterQueue, bound: CountedLimit
+) -> tuple[str, dict[str, Any]]:
     resource, most, held, need = bound.resource, bound.most, bound.held, bound.need
 
     def quantity(amount: int) -> str:
@@ -356,61 +406,12 @@ def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: CountedLimit) 
         "held": held,
         "needed": need,
     }
-    return Reason(Code.MAX_PER_USER, text, details)
+    return text, details
 
 
-# ---- Budgets
-#
-# The amounts that gangs can still spend of their budgets, as a plan goes.
-#
-# A budget with ``whenSpent: Hold`` counts the use in the ledger, what running gangs use until their ends, and what gangs use that
-# this plan starts. Thus two gangs of one plan do not both start on the last GPU-hours.
-
-
-@dataclass(slots=True)
-class BudgetUse:
-    """The use of budgets that hold gangs, by the gangs of a snapshot."""
-
-    snapshot: Snapshot
-    _spending: Spending = field(init=False)
-    _held: Counter[str] = field(default_factory=Counter)  # by budget
-    _leased: dict[str, dict[str, int]] = field(default_factory=dict)  # by gang, then budget
-
-    def __post_init__(self) -> None:
-        self._spending = Spending(self.snapshot)
-        for balance in self.snapshot.budgets:
-            self._held[balance.budget.name] = self._spending.committed(balance)
-        for pending in self.snapshot.pending if self.snapshot.budgets else ():
-            if pending.lease is not None:
-                leased = {bound.row[1]: bound.adds for bound in self.bounds(pending.workload)}
-                self._leased[pending.workload.uid] = leased
-        for leased in self._leased.values():
-            self._held.update(leased)
-
-    def bounds(self, workload: Workload) -> Iterator[CountedLimit]:
-        """Each budget that can hold a gang, without the part that its own lease keeps, in units of the usage ledger.
-
-        The whole cost of its run in this month must be left, or any unit.
-        """
-        own = self._leased.get(workload.uid, {})
-        for balance in self._spending.of(workload) if self.snapshot.budgets else ():
-            if balance.budget.when_spent is not WhenSpent.HOLD:
-                continue
-            if cost := start_cost(self.snapshot, balance, workload):
-                name = balance.budget.name
-                used = balance.used + self._held[name] - own.get(name, 0)
-                need = cost if balance.budget.whole_run else 1
-                make_reason = partial(_budget_spent, workload, balance)
-                yield CountedLimit(
-                    ("Budget", name), "", balance.granted, used, need, cost, make_reason
-                )
-
-    def claim(self, workload: Workload) -> None:
-        """The lease of a gang is not counted in addition to the gang itself."""
-        self._held.subtract(self._leased.pop(workload.uid, {}))
-
-
-def _budget_spent(workload: Workload, balance: BudgetBalance, bound: CountedLimit) -> Reason:
+def _budget_spent(
+    workload: Workload, balance: BudgetBalance, bound: CountedLimit
+) -> tuple[str, dict[str, Any]]:
     budget, month = balance.budget, balance.month
     left = max(0, bound.most - bound.held)
     details: dict[str, Any] = {
@@ -427,12 +428,12 @@ def _budget_spent(workload: Workload, balance: BudgetBalance, bound: CountedLimi
     until = f"or wait until {format_time(month.ends)}"
     if not budget.whole_run:
         text = f"{where} in {month.name}, after what running gangs still use; top up the Budget, {until}"
-        return Reason(Code.BUDGET_SPENT, text, details)
+        return text, details
     text = (
         f"{gpu_hours(bound.adds):g} GPU-hours are needed for the whole run, and {where} in {month.name}, after what "
         f"running gangs still use; top up the Budget by {gpu_hours(bound.missing):g} GPU-hours{_shorter(workload, left)}, {until}"
     )
-    return Reason(Code.BUDGET_SPENT, text, details)
+    return text, details
 
 
 def _shorter(workload: Workload, left: int) -> str:

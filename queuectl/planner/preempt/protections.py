@@ -23,7 +23,7 @@ from queuectl.domain.budgets import WhenSpent
 from queuectl.domain.estimates import DAY
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, Protection
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import ENDS_BY_TIME, Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import Workload
@@ -33,9 +33,6 @@ _NONE: Final = Protection()
 _TAKES_BACK: Final = frozenset(
     (PreemptionReason.IN_COHORT_RECLAMATION, PreemptionReason.IN_COHORT_FAIR_SHARING)
 )
-
-
-_ENDS_BY_TIME: Final = frozenset((Code.WAITING_TO_RECLAIM, Code.BUDGET_SPENT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +198,7 @@ def next_plan_due(snapshot: Snapshot, plan: Plan) -> float | None:
     The first wait to reclaim ends, a budget that holds or lowers gangs has a new month, or what ``next_change`` names.
     """
     reasons = (refusal.reasons[0] for refusal in plan.pending)
-    ends = [float(r.details["until"]) for r in reasons if r.code in _ENDS_BY_TIME]
+    ends = [float(r.details["until"]) for r in reasons if r.code in ENDS_BY_TIME]
     if plan.pending:
         lowers = [b for b in snapshot.budgets if b.budget.when_spent is WhenSpent.LOWER_PRIORITY]
         ends += [balance.month.ends for balance in lowers]

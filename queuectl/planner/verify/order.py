@@ -13,21 +13,15 @@ from typing import Final, TypeAlias
 from queuectl.domain.checks import CONTROLLERS, PROVISIONING
 from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, ResourceGroup, StopPolicy
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import AT_A_LIMIT, NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import flavor_refusal
 
 # A gang that could not start on the empty cluster, or in its queue ever, cannot have used what others take. Nor could one
-# that its namespace's ResourceQuota, or what its user holds, keeps out.
-_NEVER = frozenset(
-    {
-        *(Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR),
-        *(Code.UNSUPPORTED, Code.RESOURCE_QUOTA_EXCEEDED, Code.MAX_PER_USER),
-        Code.BUDGET_SPENT,
-    }
-)
+# that a limit other than quota keeps out.
+_NEVER = NEVER_FITS | AT_A_LIMIT
 
 Account: TypeAlias = tuple[str, str | None, str | None]
 """Namespace, LocalQueue and user."""

@@ -45,9 +45,10 @@ UNTRIED = {
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
 BLOCKS = {
-    "make demo": "test_demo; `make test` is of contributors",
+    "make setup": "test_docs_examples plans the files",
+    "Admitted": "test_docs_examples",
     "✓ all pods": "test_demo",
-    "$ queuectl report": "test_demo",
+    "helm install": "test_readme renders the chart with these values; tests/operations/test_install.py installs it",
 }
 """Blocks of the README by their first words, and the test that checks each."""
 
@@ -226,6 +227,7 @@ def test_the_page_on_autoscaling(shell: Shell) -> None:
 
 
 WITHOUT_TEST: Final = {
+    "runbook.md": "its command is the first one of on-call.md",
     "release.md": "the commands need a published release",
 }
 """Pages whose commands no test types, with the reasons."""

@@ -215,7 +215,9 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     page.type("source <(queuectl completion bash)")
     assert "server" in page.type("queuectl doctor")
     # tests/packaging installs the package.
-    page.end("pip install .", "export QUEUECTL_", "kubectl -n queuectl-system port-forward")
+    # test_operate runs the doctor as in a pod.
+    inside = "kubectl -n queuectl-system exec"
+    page.end("pip install .", "export QUEUECTL_", "kubectl -n queuectl-system port-forward", inside)
 
 
 @pytest.mark.parametrize(("page", "name"), KIND_PAGES.items())
