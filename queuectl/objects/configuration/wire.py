@@ -202,12 +202,12 @@ class PolicySpec(Strict):
     min_runtime: Count | None = msgspec.field(name="minRuntimeSeconds", default=None)
     max_evictions_per_day: Count | None = None
     cooldown: Count | None = msgspec.field(name="cooldownSeconds", default=None)
-    idle_reclaim: ReclaimMode | IdleReclaimSpec | None = None
+    idle_reclaim: IdleReclaimSpec | None = None
     defragment: Literal["Off", "Plan", "Execute"] | None = None
     defragment_budget: Count | None = None
     split_flavors: bool | None = None
-    quota_from_nodes: bool | QuotaFromNodes | None = None
-    max_per_user: dict[str, Quantity] | Count | None = None
+    quota_from_nodes: QuotaFromNodes | None = None
+    max_per_user: dict[str, Quantity] | None = None
     max_priority: Priority | None = None
     borrow_backoff: Count | None = msgspec.field(name="borrowBackoffSeconds", default=None)
     reclaim_patience: Count | None = msgspec.field(name="reclaimPatienceSeconds", default=None)

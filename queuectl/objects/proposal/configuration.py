@@ -242,7 +242,7 @@ def _cluster_queue(
     reasons = (
         "All capacity in one queue: the quota is the allocatable amount of the nodes that are ready and not cordoned.",
         "Pods outside the queues use a part of it; the planner subtracts them on each node.",
-        "To let the quota follow the nodes, add spec.policy.quotaFromNodes: true.",
+        "To let the quota follow the nodes, add spec.policy.quotaFromNodes: {headroom: 0%}.",
         "A gang evicts gangs of lower priority. To divide the quota, write a ClusterQueue for each team.",
     )
     return ProposedObject(_object("ClusterQueue", name, spec), reasons)
