@@ -36,6 +36,16 @@ class Rule:
         return {"rule": self.expression, "message": self.message, **blamed}
 
 
+def given(field: str, value: str = "") -> str:
+    """An expression: whether ``self`` has this value of a text field; without ``value``, whether the text is not empty."""
+    return f"has(self.{field}) && self.{field} " + (f"== '{value}'" if value else "!= ''")
+
+
+def or_default(field: str, default: float) -> str:
+    """An expression: the number in a field of ``self``, or its default."""
+    return f"(has(self.{field}) ? self.{field} : {default})"
+
+
 def states(*rules: Rule, **keywords: Any) -> msgspec.Meta:
     """Keywords of JSON Schema, and rules about the value, that a reader checks."""
     validations = {"x-kubernetes-validations": [rule.written() for rule in rules]} if rules else {}
@@ -69,5 +79,7 @@ Amount = Annotated[
     Quantity, states(minimum=0, maxLength=LONGEST_QUANTITY, pattern=_whole(NOT_NEGATIVE))
 ]
 """A quantity that is not negative."""
-LABEL_KEYS: Final = Rule(f"self.all(key, key.matches('{_whole(LABEL_KEY)}'))", "must have label keys")
+LABEL_KEYS: Final = Rule(
+    f"self.all(key, key.matches(r'{_whole(LABEL_KEY)}'))", "must have keys of labels"
+)
 """For a map."""

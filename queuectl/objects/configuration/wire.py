@@ -7,12 +7,13 @@ supported. Defaults are not written, so a document that is parsed and written tw
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
 from queuectl.domain.budgets import WhenSpent
-from queuectl.domain.fleet import MOST_NODES
+from queuectl.domain.checks import MOST_CHECKS
+from queuectl.domain.fleet import HOSTNAME, MOST_NODES
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
@@ -21,6 +22,7 @@ from queuectl.domain.queues import (
     MOST_PLANNED_STARTS,
     BackfillOrder,
     FlavorOrder,
+    IdleReclaim,
     OptOut,
     QueueingStrategy,
     ReclaimMode,
@@ -28,6 +30,20 @@ from queuectl.domain.queues import (
     StopPolicy,
     VictimKey,
     WithinClusterQueue,
+)
+from queuectl.objects.configuration.bounds import (
+    LABEL_KEYS,
+    UNIQUE,
+    Amount,
+    LabelKey,
+    Name,
+    NameOrEmpty,
+    Rule,
+    Text,
+    given,
+    keyed,
+    or_default,
+    states,
 )
 from queuectl.objects.kubernetes.wire import (
     Quantity,
@@ -47,12 +63,22 @@ Count = Annotated[
 ]  # the largest integer that every JSON parser keeps exact
 
 
+MOST_LEVELS: Final = 16
+"""The most levels of a Topology."""
 NodeCount = Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)]
 GpuIndex = Annotated[int, msgspec.Meta(ge=0, lt=32)]
 
 
+Labels = Annotated[dict[str, Text], msgspec.Meta(max_length=64)]
+
+
 class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """Base: camelCase names, unknown fields refused, defaults not written."""
+    """Base: camelCase names, unknown fields refused, defaults not written.
+
+    ``rules`` are those across fields that CEL can state, see :mod:`queuectl.objects.configuration.bounds`.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
     def applied_to(self, defaults: T, **converted: Any) -> T:
         """``defaults`` with the fields of the same name that this document gives, and with the ``converted`` ones."""
@@ -75,39 +101,65 @@ class ConfigMeta(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class FairSharing(Strict):
-    weight: Quantity | None = None
+    weight: Amount | None = None
 
 
 class StrictExpression(Strict):
-    key: str
+    key: LabelKey
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[str] | None = None
+    values: Annotated[list[Text], msgspec.Meta(max_length=256)] | None = None
+
+    rules = (
+        Rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+            "In and NotIn need at least one; Exists and DoesNotExist take none",
+            "values",
+        ),
+    )
 
     def loose(self) -> SelectorRequirement:
         return SelectorRequirement(self.key, self.operator, self.values)
 
 
 class SelectorSpec(Strict):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[StrictExpression] | None = None
+    match_labels: Labels | None = None
+    match_expressions: Annotated[list[StrictExpression], msgspec.Meta(max_length=64)] | None = None
 
 
 class StrictTaint(Strict):
-    key: str
+    key: Text
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-    value: str | None = None
-    time_added: str | None = None
+    value: Text | None = None
+    time_added: Text | None = None
 
     def loose(self) -> WireTaint:
         return WireTaint(self.key, self.value, self.effect)
 
 
 class StrictToleration(Strict):
-    key: str | None = None
+    key: Text | None = None
     operator: Literal["Exists", "Equal"] | None = None
-    value: str | None = None
+    value: Text | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: int | None = None
+    toleration_seconds: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | None = None
+
+    rules = (
+        Rule(
+            f"({given('key')}) || ({given('operator', 'Exists')})",
+            "must be Exists without a key",
+            "operator",
+        ),
+        Rule(
+            f"!({given('operator', 'Exists')}) || !({given('value')})",
+            "must be empty with the operator Exists",
+            "value",
+        ),
+        Rule(
+            f"!has(self.tolerationSeconds) || ({given('effect', 'NoExecute')})",
+            "must be NoExecute with tolerationSeconds",
+            "effect",
+        ),
+    )
 
     def loose(self) -> WireToleration:
         return WireToleration(
@@ -118,21 +170,67 @@ class StrictToleration(Strict):
 # ---- ClusterQueue, Cohort
 
 
+MOST_GROUPS: Final = 16
+MOST_IN_GROUP: Final = 64  # flavors, and resources
+MOST_IN_ALL: Final = 256  # flavors or resources, in all groups
+MOST_QUOTAS: Final = 512  # pairs of flavor and resource in one group
+
+
 class QuotaSpec(Strict):
-    name: str
-    nominal_quota: Quantity
-    borrowing_limit: Quantity | None = None
-    lending_limit: Quantity | None = None
+    name: LabelKey
+    nominal_quota: Amount
+    borrowing_limit: Amount | None = None
+    lending_limit: Amount | None = None
 
 
 class FlavorQuotasSpec(Strict):
-    name: str
-    resources: list[QuotaSpec]
+    name: Text
+    resources: Annotated[list[QuotaSpec], keyed("name"), states(minItems=1, maxItems=MOST_IN_GROUP)]
 
 
 class ResourceGroupSpec(Strict):
-    covered_resources: list[str]
-    flavors: list[FlavorQuotasSpec]
+    covered_resources: Annotated[list[LabelKey], UNIQUE, states(minItems=1, maxItems=MOST_IN_GROUP)]
+    flavors: Annotated[
+        list[FlavorQuotasSpec], keyed("name"), states(minItems=1, maxItems=MOST_IN_GROUP)
+    ]
+
+    rules = (
+        Rule(
+            f"size(self.coveredResources) * size(self.flavors) <= {MOST_QUOTAS}",
+            f"at most {MOST_QUOTAS} quotas are allowed",
+        ),
+        Rule(
+            "self.flavors.all(flavor, size(flavor.resources) == size(self.coveredResources)"
+            " && flavor.resources.all(quota, quota.name in self.coveredResources))",
+            "each flavor must have one entry for each of coveredResources",
+            "flavors",
+        ),
+    )
+
+
+ResourceGroups = Annotated[
+    list[ResourceGroupSpec],
+    states(
+        Rule(
+            f"self.map(group, size(group.flavors)).sum() <= {MOST_IN_ALL}",
+            f"at most {MOST_IN_ALL} flavors in all are allowed",
+        ),
+        Rule(
+            f"self.map(group, size(group.coveredResources)).sum() <= {MOST_IN_ALL}",
+            f"at most {MOST_IN_ALL} resources in all are allowed",
+        ),
+        Rule(
+            "self.all(group, group.coveredResources.all(name, self.exists_one(other, name in other.coveredResources)))",
+            "a resource is in two groups",
+        ),
+        Rule(
+            "self.all(group, self.exists_one(other, sets.intersects(group.flavors.map(flavor, flavor.name),"
+            " other.flavors.map(flavor, flavor.name))))",
+            "a flavor is in two groups",
+        ),
+        maxItems=MOST_GROUPS,
+    ),
+]
 
 
 class FlavorFungibility(Strict):
@@ -151,14 +249,25 @@ class PreemptionSpec(Strict):
     borrow_within_cohort: BorrowWithinCohort | None = None
     within_cluster_queue: WithinClusterQueue | None = None
 
+    rules = (
+        Rule(
+            f"!({given('reclaimWithinCohort', 'Never')}) || !has(self.borrowWithinCohort)"
+            " || !has(self.borrowWithinCohort.policy) || self.borrowWithinCohort.policy == 'Never'",
+            "must be Never if reclaimWithinCohort is Never",
+            "borrowWithinCohort.policy",
+        ),
+    )
+
 
 class AdmissionCheckRule(Strict):
-    name: str
-    on_flavors: list[str] | None = None
+    name: Name
+    on_flavors: Annotated[list[Text], msgspec.Meta(max_length=MOST_IN_GROUP)] | None = None
 
 
 class AdmissionChecksStrategy(Strict):
-    admission_checks: list[AdmissionCheckRule] | None = None
+    admission_checks: (
+        Annotated[list[AdmissionCheckRule], keyed("name"), states(maxItems=MOST_CHECKS)] | None
+    ) = None
 
 
 class AdmissionScope(Strict):
@@ -166,7 +275,13 @@ class AdmissionScope(Strict):
 
 
 class QuotaFromNodes(Strict):
-    headroom: str | None = None
+    headroom: (
+        Annotated[
+            str,
+            states(maxLength=11, pattern=r"^(?:0?[0-9]{1,2}(\.[0-9]{1,6})?|100(\.0{1,6})?)%$"),
+        ]
+        | None
+    ) = None
 
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -177,10 +292,15 @@ ExecutionSeconds = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 MaxPending = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
+_IDLE: Final = IdleReclaim()
+
+
 class IdleReclaimSpec(Strict):
     # The attributes are named as those of domain.queues.IdleReclaim.
     mode: ReclaimMode | None = None
-    window: Count | None = msgspec.field(name="windowSeconds", default=None)
+    window: Annotated[Count, states(minimum=1)] | None = msgspec.field(
+        name="windowSeconds", default=None
+    )
     warmup: Count | None = msgspec.field(name="warmupSeconds", default=None)
     idle_below: Part | None = None
     active_above: Part | None = None
@@ -192,13 +312,38 @@ class IdleReclaimSpec(Strict):
     to_equal: bool | None = msgspec.field(name="yieldsToEqualPriority", default=None)
     max_warmup: Count | None = msgspec.field(name="maxWarmupSeconds", default=None)
 
+    rules = (
+        Rule(
+            f"{or_default('memoryWindowSeconds', int(_IDLE.memory_window))}"
+            f" >= {or_default('windowSeconds', int(_IDLE.window))}",
+            "is shorter than windowSeconds",
+            "memoryWindowSeconds",
+        ),
+        Rule(
+            f"{or_default('idleBelow', _IDLE.idle_below)}"
+            f" <= {or_default('activeAbove', _IDLE.active_above)}",
+            "is above activeAbove",
+            "idleBelow",
+        ),
+    )
+
 
 class PolicySpec(Strict):
     """Policies particular to queuectl."""
 
     # Attributes are named as those of domain.queues.ClusterQueue and domain.queues.Protection.
 
-    victim_order: list[VictimKey] | None = None
+    victim_order: (
+        Annotated[
+            list[VictimKey],
+            states(
+                Rule("self.all(key, self.exists_one(other, other == key))", "has a key twice"),
+                minItems=1,
+                maxItems=len(VictimKey),
+            ),
+        ]
+        | None
+    ) = None
     min_runtime: Count | None = msgspec.field(name="minRuntimeSeconds", default=None)
     max_evictions_per_day: Count | None = None
     cooldown: Count | None = msgspec.field(name="cooldownSeconds", default=None)
@@ -207,7 +352,7 @@ class PolicySpec(Strict):
     defragment_budget: Count | None = None
     split_flavors: bool | None = None
     quota_from_nodes: QuotaFromNodes | None = None
-    max_per_user: dict[str, Quantity] | None = None
+    max_per_user: Annotated[dict[str, Amount], msgspec.Meta(max_length=MOST_IN_GROUP)] | None = None
     max_priority: Priority | None = None
     borrow_backoff: Count | None = msgspec.field(name="borrowBackoffSeconds", default=None)
     reclaim_patience: Count | None = msgspec.field(name="reclaimPatienceSeconds", default=None)
@@ -224,22 +369,54 @@ class PolicySpec(Strict):
     time_slice: ExecutionSeconds | None = msgspec.field(name="timeSliceSeconds", default=None)
     flavor_order: FlavorOrder | None = None
 
+    rules = (
+        Rule(
+            "!has(self.defaultMaxExecTimeSeconds) || !has(self.maxExecTimeSeconds)"
+            " || self.defaultMaxExecTimeSeconds <= self.maxExecTimeSeconds",
+            "is more than maxExecTimeSeconds",
+            "defaultMaxExecTimeSeconds",
+        ),
+    )
+
 
 class ClusterQueueSpec(Strict):
-    resource_groups: list[ResourceGroupSpec] | None = None
-    cohort: str | None = None
-    cohort_name: str | None = None
+    resource_groups: ResourceGroups | None = None
+    cohort: NameOrEmpty | None = None
+    cohort_name: NameOrEmpty | None = None
     queueing_strategy: QueueingStrategy | None = None
     namespace_selector: SelectorSpec | None = None
     flavor_fungibility: FlavorFungibility | None = None
     preemption: PreemptionSpec | None = None
-    admission_checks: list[str] | None = None
+    admission_checks: Annotated[list[Name], UNIQUE, states(maxItems=MOST_CHECKS)] | None = None
     admission_checks_strategy: AdmissionChecksStrategy | None = None
     stop_policy: StopPolicy | None = None
     fair_sharing: FairSharing | None = None
     admission_scope: AdmissionScope | None = None
     concurrent_admission_policy: dict[str, Any] | None = None
     policy: PolicySpec | None = None
+
+    rules = (
+        Rule(
+            f"!({given('cohort')}) || !({given('cohortName')}) || self.cohort == self.cohortName",
+            "differs from cohort",
+            "cohortName",
+        ),
+        Rule(
+            "!has(self.admissionChecks) || size(self.admissionChecks) == 0 || !has(self.admissionChecksStrategy)"
+            " || !has(self.admissionChecksStrategy.admissionChecks)"
+            " || size(self.admissionChecksStrategy.admissionChecks) == 0",
+            "cannot be used beside admissionChecksStrategy",
+            "admissionChecks",
+        ),
+        Rule(
+            "(has(self.policy) && has(self.policy.quotaFromNodes)) || !has(self.resourceGroups)"
+            " || self.resourceGroups.all(group, group.flavors.all(flavor, flavor.resources.all(quota,"
+            " !has(quota.lendingLimit) || quantity(string(quota.lendingLimit))"
+            ".compareTo(quantity(string(quota.nominalQuota))) <= 0)))",
+            "a lendingLimit is more than its nominalQuota",
+            "resourceGroups",
+        ),
+    )
 
 
 class CohortPolicySpec(Strict):
@@ -251,8 +428,8 @@ class CohortPolicySpec(Strict):
 
 
 class CohortSpec(Strict):
-    parent_name: str | None = None
-    resource_groups: list[ResourceGroupSpec] | None = None
+    parent_name: NameOrEmpty | None = None
+    resource_groups: ResourceGroups | None = None
     fair_sharing: FairSharing | None = None
     queueing_strategy: Literal["Backfill"] | None = None
     policy: CohortPolicySpec | None = None
@@ -268,10 +445,14 @@ class LocalQueuePolicySpec(Strict):
 
 
 class LocalQueueSpec(Strict):
-    cluster_queue: str
+    cluster_queue: Name
     stop_policy: StopPolicy | None = None
     fair_sharing: FairSharing | None = None
     policy: LocalQueuePolicySpec | None = None
+
+
+MIG_PROFILE: Final = r"(?:[1-7]c\.)?[1-7]g\.[1-9][0-9]*gb(?:[+-][a-z0-9.]+)?"
+MOST_SLICES: Final = 7  # compute slices of the GPUs with the most
 
 
 class MigEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
@@ -279,42 +460,131 @@ class MigEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_
 
     devices: Literal["all"] | list[GpuIndex]
     mig_enabled: bool
-    mig_devices: dict[str, Annotated[int, msgspec.Meta(ge=1, le=7)]] | None = None
+    mig_devices: (
+        Annotated[
+            dict[str, Annotated[int, msgspec.Meta(ge=1, le=MOST_SLICES)]],
+            states(
+                Rule(
+                    f"self.all(profile, profile.matches(r'^(?:{MIG_PROFILE})$'))",
+                    "must have MIG profiles like 1g.10gb",
+                ),
+                Rule(
+                    "self.map(profile, profile.matches(r'^[1-7]g') ? int(profile.substring(0, 1)) * self[profile] : 0)"
+                    f".sum() <= {MOST_SLICES}",
+                    f"a GPU has {MOST_SLICES} compute slices or fewer",
+                ),
+            ),
+            msgspec.Meta(max_length=32),
+        ]
+        | None
+    ) = None
     device_filter: str | list[str] | None = None
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.mig__dash__enabled || !has(self.mig__dash__devices) || size(self.mig__dash__devices) == 0",
+            "must be empty with mig-enabled: false",
+            "mig-devices",
+        ),
+    )
 
 
 class NodeTemplateSpec(Strict):
     """The nodes that an autoscaler can make."""
 
-    allocatable: dict[str, Quantity]
+    allocatable: Annotated[dict[str, Amount], msgspec.Meta(max_length=64)]
     maximum_nodes: NodeCount
-    labels: dict[str, str] | None = None
-    taints: list[StrictTaint] | None = None
-    nodes_per_domain: dict[str, NodeCount] | None = None
+    labels: Annotated[Labels, states(LABEL_KEYS)] | None = None
+    taints: (
+        Annotated[list[StrictTaint], keyed("key", "effect"), msgspec.Meta(max_length=64)] | None
+    ) = None
+    nodes_per_domain: (
+        Annotated[
+            dict[str, NodeCount],
+            msgspec.Meta(max_length=MOST_LEVELS),
+            states(
+                LABEL_KEYS,
+                Rule(f"!('{HOSTNAME}' in self)", f"{HOSTNAME} is the level of single nodes"),
+            ),
+        ]
+        | None
+    ) = None
 
 
 class FlavorPolicy(Strict):
     """Fields particular to queuectl."""
 
     node_template: NodeTemplateSpec | None = None
-    mig_configs: dict[str, list[MigEntry]] | None = None
+    mig_configs: (
+        Annotated[
+            dict[
+                str,
+                Annotated[list[MigEntry], states(minItems=1), msgspec.Meta(max_length=32)],
+            ],
+            msgspec.Meta(max_length=64),
+        ]
+        | None
+    ) = None
     mig_reconfiguration: MigMode | None = None
+
+    rules = (
+        Rule(
+            f"!({given('migReconfiguration', 'Execute')}) || (has(self.migConfigs) && size(self.migConfigs) > 0)",
+            "Execute requires migConfigs",
+            "migReconfiguration",
+        ),
+    )
+
+
+MOST_ENTRIES: Final = 8  # node labels, taints, tolerations, as in Kueue
 
 
 class ResourceFlavorSpec(Strict):
-    node_labels: dict[str, str] | None = None
-    node_taints: list[StrictTaint] | None = None
-    tolerations: list[StrictToleration] | None = None
-    topology_name: str | None = None
+    node_labels: (
+        Annotated[dict[str, Text], states(LABEL_KEYS, maxProperties=MOST_ENTRIES)] | None
+    ) = None
+    node_taints: (
+        Annotated[list[StrictTaint], keyed("key", "effect"), states(maxItems=MOST_ENTRIES)] | None
+    ) = None
+    tolerations: Annotated[list[StrictToleration], states(maxItems=MOST_ENTRIES)] | None = None
+    topology_name: Text | None = None
     policy: FlavorPolicy | None = None
+
+    rules = (
+        Rule(
+            f"!has(self.policy) || !has(self.policy.nodeTemplate) || ({given('topologyName')})",
+            "requires topologyName; without it, no nodes are chosen",
+            "policy.nodeTemplate",
+        ),
+        Rule(
+            "!has(self.policy) || !has(self.policy.migConfigs) || size(self.policy.migConfigs) == 0"
+            " || (has(self.nodeLabels) && size(self.nodeLabels) > 0)",
+            "requires nodeLabels, which name the nodes",
+            "policy.migConfigs",
+        ),
+    )
 
 
 class LevelSpec(Strict):
-    node_label: str
+    node_label: LabelKey
 
 
 class TopologySpec(Strict):
-    levels: list[LevelSpec]
+    levels: Annotated[
+        list[LevelSpec],
+        states(
+            Rule(
+                "self.all(level, self.exists_one(other, other.nodeLabel == level.nodeLabel))",
+                "has a node label twice",
+            ),
+            Rule(
+                f"!self.exists(level, level.nodeLabel == '{HOSTNAME}') || self[size(self) - 1].nodeLabel == '{HOSTNAME}'",
+                f"{HOSTNAME} can only be the last level",
+            ),
+            minItems=1,
+            maxItems=MOST_LEVELS,
+        ),
+    ]
 
 
 class CheckParameters(Strict):
@@ -382,6 +652,14 @@ class ClusterQueueDocument(ObjectHead, kw_only=True):
 
 class CohortDocument(ObjectHead, kw_only=True):
     spec: CohortSpec = msgspec.field(default_factory=CohortSpec)
+
+    rules = (
+        Rule(
+            "!has(self.spec) || !has(self.spec.parentName) || self.spec.parentName != self.metadata.name",
+            "is the Cohort itself",
+            "spec.parentName",
+        ),
+    )
 
 
 class LocalQueueDocument(ObjectHead, kw_only=True):
