@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from queuectl.domain.quantity import LONGEST_QUANTITY, NOT_NEGATIVE
-from queuectl.objects.kubernetes.wire import Quantity
 from queuectl.objects.names import LABEL_KEY, NAME
 
 
@@ -76,10 +75,12 @@ LabelKey = Annotated[str, states(maxLength=_LONGEST_KEY, pattern=_whole(LABEL_KE
 Text = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
 """The name of an object, or a value, of which only the length is checked."""
 Amount = Annotated[
-    Quantity, states(minimum=0, maxLength=LONGEST_QUANTITY, pattern=_whole(NOT_NEGATIVE))
+    str | int, states(minimum=0, maxLength=LONGEST_QUANTITY, pattern=_whole(NOT_NEGATIVE))
 ]
-"""A quantity that is not negative."""
+"""A quantity that is not negative. One with a fraction is text, as an API server has no other type for both."""
 LABEL_KEYS: Final = Rule(
     f"self.all(key, key.matches(r'{_whole(LABEL_KEY)}'))", "must have keys of labels"
 )
+"""For a map."""
+NAMES: Final = Rule(f"self.all(name, name.matches(r'{_whole(NAME)}'))", "must have names as keys")
 """For a map."""

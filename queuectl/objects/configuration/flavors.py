@@ -9,7 +9,7 @@ from queuectl.domain.fleet import HOSTNAME, NodeTemplate
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ResourceFlavor, Topology
-from queuectl.objects.configuration import wire
+from queuectl.objects.configuration import flavors_wire as wire
 from queuectl.objects.configuration.groups import once, refuse_more
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.nodes import DEFAULT_PODS, read_taints

@@ -8,6 +8,7 @@ from typing import Any
 
 from queuectl.domain.queues import FlavorQuotas, QuotaOverride, ResourceGroup
 from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.reservations_wire import QuotaOverrideDocument
 from queuectl.objects.configuration.wire import MOST_GROUPS, MOST_IN_ALL, MOST_IN_GROUP, MOST_QUOTAS
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_amount
@@ -125,7 +126,7 @@ def _amount(resource: str, text: Any, path: str) -> int:
 # ---- Quota overrides
 
 
-def read_override(document: wire.QuotaOverrideDocument) -> QuotaOverride:
+def read_override(document: QuotaOverrideDocument) -> QuotaOverride:
     """Raises RequestError naming field and value."""
     spec = document.spec
     for field, name in (("clusterQueue", spec.cluster_queue), ("flavor", spec.flavor)):

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Type
 
 import msgspec
 
-from queuectl.domain.budgets import WhenSpent
 from queuectl.domain.checks import MOST_CHECKS
-from queuectl.domain.fleet import HOSTNAME, MOST_NODES
 from queuectl.domain.gpus import SharedGpus
-from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.provisioning import MergePolicy
 from queuectl.domain.queues import (
@@ -32,7 +29,6 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.objects.configuration.bounds import (
-    LABEL_KEYS,
     UNIQUE,
     Amount,
     LabelKey,
@@ -46,7 +42,6 @@ from queuectl.objects.configuration.bounds import (
     states,
 )
 from queuectl.objects.kubernetes.wire import (
-    Quantity,
     SelectorRequirement,
     WireTaint,
     WireToleration,
@@ -61,12 +56,6 @@ Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Count = Annotated[
     int, msgspec.Meta(ge=0, le=2**53)
 ]  # the largest integer that every JSON parser keeps exact
-
-
-MOST_LEVELS: Final = 16
-"""The most levels of a Topology."""
-NodeCount = Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)]
-GpuIndex = Annotated[int, msgspec.Meta(ge=0, lt=32)]
 
 
 Labels = Annotated[dict[str, Text], msgspec.Meta(max_length=64)]
@@ -435,7 +424,7 @@ class CohortSpec(Strict):
     policy: CohortPolicySpec | None = None
 
 
-# ---- the rest
+# ---- LocalQueue
 
 
 class LocalQueuePolicySpec(Strict):
@@ -449,142 +438,6 @@ class LocalQueueSpec(Strict):
     stop_policy: StopPolicy | None = None
     fair_sharing: FairSharing | None = None
     policy: LocalQueuePolicySpec | None = None
-
-
-MIG_PROFILE: Final = r"(?:[1-7]c\.)?[1-7]g\.[1-9][0-9]*gb(?:[+-][a-z0-9.]+)?"
-MOST_SLICES: Final = 7  # compute slices of the GPUs with the most
-
-
-class MigEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
-    """Some GPUs of a node in one MIG configuration, as in the file of mig-parted."""
-
-    devices: Literal["all"] | list[GpuIndex]
-    mig_enabled: bool
-    mig_devices: (
-        Annotated[
-            dict[str, Annotated[int, msgspec.Meta(ge=1, le=MOST_SLICES)]],
-            states(
-                Rule(
-                    f"self.all(profile, profile.matches(r'^(?:{MIG_PROFILE})$'))",
-                    "must have MIG profiles like 1g.10gb",
-                ),
-                Rule(
-                    "self.map(profile, profile.matches(r'^[1-7]g') ? int(profile.substring(0, 1)) * self[profile] : 0)"
-                    f".sum() <= {MOST_SLICES}",
-                    f"a GPU has {MOST_SLICES} compute slices or fewer",
-                ),
-            ),
-            msgspec.Meta(max_length=32),
-        ]
-        | None
-    ) = None
-    device_filter: str | list[str] | None = None
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "self.mig__dash__enabled || !has(self.mig__dash__devices) || size(self.mig__dash__devices) == 0",
-            "must be empty with mig-enabled: false",
-            "mig-devices",
-        ),
-    )
-
-
-class NodeTemplateSpec(Strict):
-    """The nodes that an autoscaler can make."""
-
-    allocatable: Annotated[dict[str, Amount], msgspec.Meta(max_length=64)]
-    maximum_nodes: NodeCount
-    labels: Annotated[Labels, states(LABEL_KEYS)] | None = None
-    taints: (
-        Annotated[list[StrictTaint], keyed("key", "effect"), msgspec.Meta(max_length=64)] | None
-    ) = None
-    nodes_per_domain: (
-        Annotated[
-            dict[str, NodeCount],
-            msgspec.Meta(max_length=MOST_LEVELS),
-            states(
-                LABEL_KEYS,
-                Rule(f"!('{HOSTNAME}' in self)", f"{HOSTNAME} is the level of single nodes"),
-            ),
-        ]
-        | None
-    ) = None
-
-
-class FlavorPolicy(Strict):
-    """Fields particular to queuectl."""
-
-    node_template: NodeTemplateSpec | None = None
-    mig_configs: (
-        Annotated[
-            dict[
-                str,
-                Annotated[list[MigEntry], states(minItems=1), msgspec.Meta(max_length=32)],
-            ],
-            msgspec.Meta(max_length=64),
-        ]
-        | None
-    ) = None
-    mig_reconfiguration: MigMode | None = None
-
-    rules = (
-        Rule(
-            f"!({given('migReconfiguration', 'Execute')}) || (has(self.migConfigs) && size(self.migConfigs) > 0)",
-            "Execute requires migConfigs",
-            "migReconfiguration",
-        ),
-    )
-
-
-MOST_ENTRIES: Final = 8  # node labels, taints, tolerations, as in Kueue
-
-
-class ResourceFlavorSpec(Strict):
-    node_labels: (
-        Annotated[dict[str, Text], states(LABEL_KEYS, maxProperties=MOST_ENTRIES)] | None
-    ) = None
-    node_taints: (
-        Annotated[list[StrictTaint], keyed("key", "effect"), states(maxItems=MOST_ENTRIES)] | None
-    ) = None
-    tolerations: Annotated[list[StrictToleration], states(maxItems=MOST_ENTRIES)] | None = None
-    topology_name: Text | None = None
-    policy: FlavorPolicy | None = None
-
-    rules = (
-        Rule(
-            f"!has(self.policy) || !has(self.policy.nodeTemplate) || ({given('topologyName')})",
-            "requires topologyName; without it, no nodes are chosen",
-            "policy.nodeTemplate",
-        ),
-        Rule(
-            "!has(self.policy) || !has(self.policy.migConfigs) || size(self.policy.migConfigs) == 0"
-            " || (has(self.nodeLabels) && size(self.nodeLabels) > 0)",
-            "requires nodeLabels, which name the nodes",
-            "policy.migConfigs",
-        ),
-    )
-
-
-class LevelSpec(Strict):
-    node_label: LabelKey
-
-
-class TopologySpec(Strict):
-    levels: Annotated[
-        list[LevelSpec],
-        states(
-            Rule(
-                "self.all(level, self.exists_one(other, other.nodeLabel == level.nodeLabel))",
-                "has a node label twice",
-            ),
-            Rule(
-                f"!self.exists(level, level.nodeLabel == '{HOSTNAME}') || self[size(self) - 1].nodeLabel == '{HOSTNAME}'",
-                f"{HOSTNAME} can only be the last level",
-            ),
-            minItems=1,
-            maxItems=MOST_LEVELS,
-        ),
-    ]
 
 
 class CheckParameters(Strict):
@@ -666,91 +519,12 @@ class LocalQueueDocument(ObjectHead, kw_only=True):
     spec: LocalQueueSpec
 
 
-class ResourceFlavorDocument(ObjectHead, kw_only=True):
-    spec: ResourceFlavorSpec = msgspec.field(default_factory=ResourceFlavorSpec)
-
-
-class TopologyDocument(ObjectHead, kw_only=True):
-    spec: TopologySpec
-
-
 class AdmissionCheckDocument(ObjectHead, kw_only=True):
     spec: AdmissionCheckSpec
 
 
 class ProvisioningRequestConfigDocument(ObjectHead, kw_only=True):
     spec: ProvisioningRequestConfigSpec
-
-
-class QuotaOverrideSpec(Strict):
-    cluster_queue: str
-    flavor: str
-    resource: str
-    begins: str = msgspec.field(name="from")
-    until: str
-    nominal_quota: Quantity | None = None
-    add: Quantity | None = None
-    reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
-
-
-class QuotaOverrideDocument(ObjectHead, kw_only=True):
-    spec: QuotaOverrideSpec
-
-
-class BudgetSpec(Strict):
-    gpu_hours_per_month: Quantity
-    cluster_queue: str | None = None
-    local_queue: str | None = None
-    namespace: str | None = None
-    user: Annotated[str, msgspec.Meta(max_length=253)] | None = None
-    time_zone: Annotated[str, msgspec.Meta(max_length=64)] | None = None
-    when_spent: WhenSpent | None = None
-    priority_when_spent: Priority | None = None
-    whole_run: bool | None = None
-
-
-class BudgetDocument(ObjectHead, kw_only=True):
-    spec: BudgetSpec
-
-
-class BudgetTopUpSpec(Strict):
-    budget: str
-    month: str
-    gpu_hours: Quantity
-    reason: Annotated[str, msgspec.Meta(max_length=500)]
-    by: Annotated[str, msgspec.Meta(max_length=253)] | None = None
-    at: str | None = None
-
-
-class BudgetTopUpDocument(ObjectHead, kw_only=True):
-    spec: BudgetTopUpSpec
-
-
-class ReservedCapacitySpec(Strict):
-    pods: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    requests: dict[str, Quantity]
-    flavor: str | None = None
-    node_selector: dict[str, str] | None = None
-    required_topology: str | None = None
-    preferred_topology: str | None = None
-
-
-class ReservationSpec(Strict):
-    begins: str = msgspec.field(name="from")
-    until: str
-    cluster_queue: str | None = None
-    capacity: ReservedCapacitySpec | None = None
-    nodes: list[str] | None = None
-    recurrence: Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None = None
-    time_zone: str | None = None
-    users: list[str] | None = None
-    namespaces: list[str] | None = None
-    evict: bool | None = None
-    reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
-
-
-class ReservationDocument(ObjectHead, kw_only=True):
-    spec: ReservationSpec
 
 
 class PriorityClassDocument(ObjectHead, kw_only=True):
