@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -216,7 +216,7 @@ def _read_victim_order(policy: wire.PolicySpec) -> tuple[VictimKey, ...]:
     return tuple(policy.victim_order)
 
 
-def _read_max_per_user(amounts: dict[str, Quantity] | None) -> tuple[tuple[str, int], ...]:
+def _read_max_per_user(amounts: Mapping[str, Quantity] | None) -> tuple[tuple[str, int], ...]:
     """In the order of resources."""
     with under("spec.policy.maxPerUser"):
         return tuple(

@@ -15,7 +15,7 @@ from queuectl.domain.quantity import CPU, MEMORY, PODS, format_quantity, total
 from queuectl.domain.queues import DEFAULT_NAME
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import API_VERSION
-from queuectl.objects.configuration.groups import MOST_IN_GROUP, MOST_QUOTAS
+from queuectl.objects.configuration.wire import MOST_IN_GROUP, MOST_QUOTAS
 from queuectl.objects.proposal.labels import gpu_resources
 from queuectl.objects.proposal.pools import Levels, NodePool, find_pools, named, propose_levels
 
