@@ -115,7 +115,7 @@ def template(**fields: Any) -> Fields:
     return flavor(nodeTemplate={"allocatable": {}, "maximumNodes": 1, **fields})
 
 
-OTHER = {"coveredResources": ["cpu"], "flavors": [{"name": "o", "resources": [{"name": "cpu", "nominalQuota": 1}]}]}  # fmt: skip
+OTHER: Fields = {"coveredResources": ["cpu"], "flavors": [{"name": "o", "resources": [{"name": "cpu", "nominalQuota": 1}]}]}  # fmt: skip
 MANY = 2000
 
 HOSTILE: list[tuple[str, str, Fields]] = [
@@ -192,6 +192,7 @@ HOSTILE: list[tuple[str, str, Fields]] = [
     ("none", "a filter", mig(**{"device-filter": "0x20B010DE"})),
     ("none", "a configuration without a name", flavor(migConfigs={"m m": [{"devices": [1], "mig-enabled": False}]})),
     ("none", "nodes in a node", template(nodesPerDomain={HOSTNAME: 1})),
+    ("both", "zones of nodes", template(nodesPerDomain={"topology.kubernetes.io/zone": 1})),
     ("none", "a negative amount", template(allocatable={"cpu": "-1"})),
     ("both", "more than any node has", template(allocatable={"cpu": "1e30"})),
     ("none", "a check twice", queue("spec.admissionChecksStrategy.admissionChecks", [{"name": "b"}, {"name": "b"}])),
@@ -200,7 +201,7 @@ HOSTILE: list[tuple[str, str, Fields]] = [
               nested("spec.admissionChecksStrategy.admissionChecks", [{"name": "b"}]))),
     ("both", "old names of Kueue", queue("spec.flavorFungibility.whenCanBorrow", "Borrow")),
     ("none", "a priority of null", {**document("WorkloadPriorityClass"), "value": None}),
-    # What docs/reference/crds.md lists: rules that no schema states
+    # rules that no schema states, as docs/reference/crds.md lists them
     ("custom", "more than 2^63 - 1", quota(nominalQuota="8Ei")),
     ("custom", "a GPU twice", mig(devices=[1, 1], **{"mig-enabled": False})),
     ("custom", "text as devices", mig(devices="some", **{"mig-enabled": False})),
@@ -255,7 +256,7 @@ SCALARS: dict[type[inspect.Type], st.SearchStrategy[Any]] = {
 
 
 def values(of: inspect.Type) -> st.SearchStrategy[Any]:
-    """Mostly valid values of a type."""
+    """Values of a type, and some that are not valid."""
     match of:
         case inspect.Metadata():
             return values(of.type)

@@ -7,7 +7,7 @@ before it renders the chart.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from queuectl.objects.configuration.status_wire import ObjectStatus, QueueStatus
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "deploy" / "chart" / "definitions"
 CONFIGURATION: Final = ROOT / "docs" / "reference" / "configuration.md"
+PAGE: Final = ROOT / "docs" / "reference" / "crds.md"
 REFUSED: Final = frozenset({"device-filter"})
 """Fields that a struct declares only to refuse them with a reason."""
 _GROUP, _VERSION = API_VERSION.split("/")
@@ -202,7 +203,7 @@ def schema(kind: str) -> Schema:
             if name not in ("apiVersion", "kind")
         },
         "status": {
-            "description": "What the controller made of the object.",
+            "description": "The state of the object in the controller.",
             **writer.of(status, "status"),
         },
     }
@@ -281,11 +282,142 @@ def files() -> dict[Path, str]:
     }
 
 
+# ---- The reference page
+
+_INTRODUCTION: Final = """# Custom resources
+
+For platform administrators: the kinds of `queuectl.dev/v1` in the API server. The chart has their CRDs with
+[`configuration.owner: kubernetes`](chart-values.md). [Configuration objects](configuration.md) describes the fields, and `kubectl explain`
+prints the same text.
+
+Kueue has resources of the same names. Beside Kueue, type the short name or the resource with its group. `kubectl get queuectl -A`
+lists all of them.
+
+| kind | resource | short name | scope | columns |
+| --- | --- | --- | --- | --- |
+"""
+_MANAGERS: Final = """
+## Lists that field managers share
+
+Server-side apply merges these lists. Each field manager owns the entries that it applies. All other lists have one owner:
+`spec.resourceGroups` of a queue, for example, because a group has no name.
+
+| kind | field | entries are the same by |
+| --- | --- | --- |
+"""
+_RULES: Final = """
+## Rules across fields
+
+The API server refuses an object that breaks one of these rules, and names the field. The REST API has the same rules.
+
+| kind | field | message |
+| --- | --- | --- |
+"""
+_STATUS: Final = """
+## Status
+
+The controller writes the status and does not read it. A change of the status changes no `metadata.generation`.
+
+| field | meaning |
+| --- | --- |
+"""
+_UNSTATED: Final = """
+## Rules that no schema states
+
+The API server accepts these objects. The controller refuses them, and keeps the last valid version.
+
+| object | rule |
+| --- | --- |
+"""
+_ACROSS: Final = (
+    ("Cohort", "no cycle, and no tree that is too high"),
+    ("ClusterQueue, Cohort", "no amount above 2^63 - 1 in the unit of its resource"),
+    ("ResourceFlavor", "`devices` of a MIG configuration are `all`, or different indexes to 31"),
+)
+_WIDER: Final = """
+A name of an object that does not exist is permitted, with a warning.
+
+## Where REST accepts more
+
+An unknown field is refused by REST, and by kubectl unless `--validate=warn` is set. The API server then leaves it out and warns.
+
+| value | REST | API server |
+| --- | --- | --- |
+"""
+_ONLY_REST: Final = (
+    ("text for a number or a Boolean", "converts it", "refuses it"),
+    ("`-0` as text", "is zero", "refuses it"),
+    ("a `lendingLimit` less than a unit above `nominalQuota`", "is rounded down", "refuses it"),
+    ("names and labels in `metadata`", "are wider in files", "are those of Kubernetes"),
+    ("`null` as `spec`, or in a map", "refuses it", "leaves it out"),
+)
+
+
+def page() -> str:
+    """The text of docs/reference/crds.md."""
+    kinds = [definition(kind) for kind in CUSTOM_KINDS]
+    schemas = {kind.kind: schema(kind.kind) for kind in CUSTOM_KINDS}
+    lists = [(k, *row) for k, one in schemas.items() for row in _shared(one, "")]
+    rules = [(k, *row) for k, one in schemas.items() for row in _stated_rules(one, "")]
+    status = schemas["ClusterQueue"]["properties"]["status"]["properties"]
+    statuses = [(f"`status.{name}`", one["description"]) for name, one in status.items()]
+    return (
+        f"{_INTRODUCTION}{_table(map(_kind_row, kinds))}{_MANAGERS}{_table(lists)}"
+        f"{_RULES}{_table(rules)}{_STATUS}{_table(statuses)}"
+        f"{_UNSTATED}{_table(_ACROSS)}{_WIDER}{_table(_ONLY_REST)}"
+    )
+
+
+def _table(rows: Iterable[Iterable[str]]) -> str:
+    return "".join(f"| {' | '.join(cell.rstrip('.') for cell in row)} |\n" for row in rows)
+
+
+def _kind_row(crd: Mapping[str, Any]) -> tuple[str, ...]:
+    spec = crd["spec"]
+    columns = [one["name"] for one in spec["versions"][0]["additionalPrinterColumns"]]
+    names = spec["names"]
+    scope = "namespace" if spec["scope"] == "Namespaced" else "cluster"
+    return (
+        names["kind"],
+        f"`{crd['metadata']['name']}`",
+        f"`{names['shortNames'][0]}`",
+        scope,
+        ", ".join(columns),
+    )
+
+
+def _shared(node: Schema, path: str) -> Iterator[tuple[str, str]]:
+    """The lists that are merged."""
+    merged = node.get("x-kubernetes-list-type")
+    if merged in ("map", "set"):
+        keys = node.get("x-kubernetes-list-map-keys", ["value"])
+        yield f"`{path}`", " and ".join(f"`{key}`" if merged == "map" else key for key in keys)
+    if merged != "atomic":
+        for place, inner in _inside(node, path):
+            yield from _shared(inner, place)
+
+
+def _stated_rules(node: Schema, path: str) -> Iterator[tuple[str, str]]:
+    for rule in node.get("x-kubernetes-validations", ()):
+        yield f"`{path}{rule.get('fieldPath', '')}`".replace("`.", "`"), rule["message"]
+    for place, inner in _inside(node, path):
+        yield from _stated_rules(inner, place)
+
+
+def _inside(node: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    for name, inner in node.get("properties", {}).items():
+        yield f"{path}.{name}".lstrip("."), inner
+    for keyword in ("items", "additionalProperties"):
+        if keyword in node:
+            yield path, node[keyword]
+
+
 def main() -> None:
     """Write all files."""
     FOLDER.mkdir(exist_ok=True)
     for file, text in files().items():
         file.write_text(text)
+    PAGE.write_text(page())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.objects.configuration.config_kinds import CUSTOM_KINDS, ConfigKind
 from queuectl.objects.configuration.queue_config import READERS
-from tests.support.crds import FOLDER, REFUSED, files, schema
+from tests.support.crds import FOLDER, PAGE, REFUSED, files, page, schema
 from tests.unit.test_config_fields import paths
 
 KUEUE_SHORT_NAMES = {"cq", "lq", "queue", "queues", "rf", "flavor", "flavors", "wl", "ac"}
@@ -71,6 +71,10 @@ class TestSchema:
 def test_the_files_are_current() -> None:
     written = {file: file.read_text() for file in FOLDER.iterdir()}
     assert written == files(), "run `make manifests`"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == page(), "run `make manifests`"
 
 
 def test_no_short_name_is_one_of_kueue() -> None:

@@ -87,7 +87,6 @@ class NodeTemplateSpec(Strict):
             msgspec.Meta(max_length=MOST_LEVELS),
             states(
                 LABEL_KEYS,
-                NAMES,
                 Rule(f"!('{HOSTNAME}' in self)", f"{HOSTNAME} is the level of single nodes"),
             ),
         ]

@@ -37,7 +37,7 @@ class ObjectCondition(Strict):
 
 
 class ObjectStatus(Strict):
-    """What the controller made of an object."""
+    """The state of an object in the controller."""
 
     observed_generation: (
         Annotated[
