@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,8 @@ from tests.doubles.store import MemoryStore
 from tests.operations.custom import CustomCluster, Document, custom_cluster
 from tests.operations.test_crd_validation import HOSTILE, KINDS, ROWS, refused
 from tests.support.cli import queuectl_with
+from tests.system.demo_cluster import tools
+from tests.system.transcript import ROOT, Page, shell
 from tests.unit.test_config_fields import GPU, Fields, document, groups, merged, nested
 
 pytestmark = pytest.mark.operations
@@ -213,6 +214,30 @@ def test_the_status_is_a_subresource_and_no_generation(api: CustomCluster) -> No
 # ---- from the database and back
 
 
+def test_the_page_on_custom_resources(api: CustomCluster) -> None:
+    bodies = list(yaml.safe_load_all((ROOT / "docs/examples/queues.yaml").read_text()))
+    for body in bodies:
+        if space := body["metadata"].get("namespace"):
+            api.done("create", "namespace", space)
+    with serving(MemoryStore(), FixedDiagnoser()) as address:
+        environment = tools(api.cluster) | {"QUEUECTL_SERVER": address}
+        with shell(environment) as started:
+            assert started.type("queuectl apply -f docs/examples/queues.yaml")[0] == 0
+            page = Page("custom-resources.md", started)
+            page.type("kubectl apply --server-side")
+            page.type("queuectl config export")
+            page.type("kubectl get queuectl")
+            page.type("kubectl explain")
+            page.type("kubectl patch")
+            page.type("kubectl patch", status=1)
+            assert "spec.cohortName" in started.errors
+            page.type("kubectl get -A")
+            page.type("queuectl apply")
+            page.end("kubectl delete -f deploy/chart/definitions")
+            exported = started.type("queuectl get clusterqueue team-a -o yaml")[1]
+    assert yaml.safe_load(exported)["spec"]["policy"]["maxPriority"] == 1000
+
+
 def stored() -> list[Fields]:
     """Each accepted row of the tables, under a name of its own, in the form of the database."""
     accepted = [body for by, what, body in HOSTILE if by == "both" and "deep" not in what]
@@ -234,7 +259,7 @@ def test_an_export_applies_and_is_imported_as_it_was(
     file = tmp_path / "queues.yaml"
     with serving(MemoryStore(), FixedDiagnoser()) as address:
         monkeypatch.setenv("QUEUECTL_SERVER", address)
-        monkeypatch.setenv("KUBECONFIG", os.devnull)
+        monkeypatch.setenv("KUBECONFIG", "/nowhere")
         queuectl = partial(queuectl_with, monkeypatch, capsys)
         file.write_text(yaml.safe_dump_all(documents))
         assert queuectl("apply", "-f", str(file)).code == 0

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from queuectl.cli import explain
 from queuectl.cli.main import run
+from queuectl.cli.render import as_yaml
 from queuectl.cli.top import screen, summed
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.utilization import GangUse, UseState
@@ -225,6 +226,10 @@ class TestConfig:
         assert {one["kind"] for one in exported} == custom & {
             one["kind"] for one in DOCUMENTS.values()
         }
+
+    @pytest.mark.parametrize("amount", ["1e3", "1e30", ".5e-3", "+2.E6", "0o17"])
+    def test_a_quantity_that_kubectl_would_read_as_a_number_is_quoted(self, amount: str) -> None:
+        assert as_yaml({"nominalQuota": amount}) == f'nominalQuota: "{amount}"\n'
 
     @pytest.mark.parametrize("metadata", [{}, {"namespace": ""}, {"namespace": None}])
     def test_an_object_without_a_namespace_is_compared_in_the_default_namespace(
