@@ -227,6 +227,15 @@ HELM = Unit(
 )
 """Not part of a cluster; it renders and installs the chart."""
 
+KUSTOMIZE_CONTROLLER = Unit(
+    name="kustomize-controller",
+    module="github.com/fluxcd/kustomize-controller",
+    version="v1.7.3",
+    programs={"kustomize-controller": ""},
+    minutes=5.0,
+)
+"""That of Flux, which tests run on the CRDs."""
+
 JOBSET = Unit(
     name="jobset",
     module="sigs.k8s.io/jobset",

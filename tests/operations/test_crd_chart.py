@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ def api() -> Iterator[CustomCluster]:
         yield CustomCluster(cluster)
 
 
-def crds(values: dict[str, object]) -> list[str]:
+def crds(values: Mapping[str, object]) -> list[str]:
     found = (one for one in documents(values) if one["kind"] == "CustomResourceDefinition")
     return sorted(one["metadata"]["name"] for one in found)
 
