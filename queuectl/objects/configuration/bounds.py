@@ -35,9 +35,9 @@ class Rule:
         return {"rule": self.expression, "message": self.message, **blamed}
 
 
-def given(field: str, value: str = "") -> str:
-    """An expression: whether ``self`` has this value of a text field; without ``value``, whether the text is not empty."""
-    return f"has(self.{field}) && self.{field} " + (f"== '{value}'" if value else "!= ''")
+def has_text(field: str, text: str = "") -> str:
+    """An expression: whether ``self`` has this value of a text field; without ``text``, whether it is not empty."""
+    return f"has(self.{field}) && self.{field} " + (f"== '{text}'" if text else "!= ''")
 
 
 def or_default(field: str, default: float) -> str:

@@ -15,7 +15,7 @@ from queuectl.objects.configuration.bounds import (
     LabelKey,
     Rule,
     Text,
-    given,
+    has_text,
     keyed,
     states,
 )
@@ -113,7 +113,7 @@ class FlavorPolicy(Strict):
 
     rules = (
         Rule(
-            f"!({given('migReconfiguration', 'Execute')}) || (has(self.migConfigs) && size(self.migConfigs) > 0)",
+            f"!({has_text('migReconfiguration', 'Execute')}) || (has(self.migConfigs) && size(self.migConfigs) > 0)",
             "Execute requires migConfigs",
             "migReconfiguration",
         ),
@@ -136,7 +136,7 @@ class ResourceFlavorSpec(Strict):
 
     rules = (
         Rule(
-            f"!has(self.policy) || !has(self.policy.nodeTemplate) || ({given('topologyName')})",
+            f"!has(self.policy) || !has(self.policy.nodeTemplate) || ({has_text('topologyName')})",
             "requires topologyName; without it, no nodes are chosen",
             "policy.nodeTemplate",
         ),

@@ -36,7 +36,7 @@ from queuectl.objects.configuration.bounds import (
     NameOrEmpty,
     Rule,
     Text,
-    given,
+    has_text,
     keyed,
     or_default,
     states,
@@ -134,17 +134,17 @@ class StrictToleration(Strict):
 
     rules = (
         Rule(
-            f"({given('key')}) || ({given('operator', 'Exists')})",
+            f"({has_text('key')}) || ({has_text('operator', 'Exists')})",
             "must be Exists without a key",
             "operator",
         ),
         Rule(
-            f"!({given('operator', 'Exists')}) || !({given('value')})",
+            f"!({has_text('operator', 'Exists')}) || !({has_text('value')})",
             "must be empty with the operator Exists",
             "value",
         ),
         Rule(
-            f"!has(self.tolerationSeconds) || ({given('effect', 'NoExecute')})",
+            f"!has(self.tolerationSeconds) || ({has_text('effect', 'NoExecute')})",
             "must be NoExecute with tolerationSeconds",
             "effect",
         ),
@@ -240,7 +240,7 @@ class PreemptionSpec(Strict):
 
     rules = (
         Rule(
-            f"!({given('reclaimWithinCohort', 'Never')}) || !has(self.borrowWithinCohort)"
+            f"!({has_text('reclaimWithinCohort', 'Never')}) || !has(self.borrowWithinCohort)"
             " || !has(self.borrowWithinCohort.policy) || self.borrowWithinCohort.policy == 'Never'",
             "must be Never if reclaimWithinCohort is Never",
             "borrowWithinCohort.policy",
@@ -386,7 +386,7 @@ class ClusterQueueSpec(Strict):
 
     rules = (
         Rule(
-            f"!({given('cohort')}) || !({given('cohortName')}) || self.cohort == self.cohortName",
+            f"!({has_text('cohort')}) || !({has_text('cohortName')}) || self.cohort == self.cohortName",
             "differs from cohort",
             "cohortName",
         ),
