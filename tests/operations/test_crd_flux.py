@@ -163,7 +163,7 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flux]:
             },
             manager="admin",
         )
-        command = [
+        command: list[str | Path] = [
             program,
             "--metrics-addr=0",
             "--health-addr=127.0.0.1:0",
