@@ -92,6 +92,7 @@ async def _serve(settings: Settings) -> None:
             cluster_reader=parts,
             authenticated=authenticated,
             streams=StreamLimit(settings.streams, settings.streams_per_caller),
+            owner=settings.configuration_owner,
         )
         signs_in = authenticated is not None
         add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)

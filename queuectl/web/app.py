@@ -105,6 +105,7 @@ def add_dashboard(
         cluster_reader,
         diagnoser,
         signs_in=signs_in,
+        owner=shared.owner,
     )
 
     @app.get("/", include_in_schema=False)
