@@ -202,4 +202,7 @@ def _document(content: bytes, key: DocumentKey) -> Document:
     body: dict[str, Any] = msgspec.json.decode(content)
     metadata = {"name": key.name} | ({"namespace": key.namespace} if key.namespace else {})
     head = {"apiVersion": body.get("apiVersion"), "kind": key.kind, "metadata": metadata}
-    return validate(head | {name: body[name] for name in _CONTENT if name in body})[0]
+    document, _ = validate(head | {name: body[name] for name in _CONTENT if name in body})
+    if b"\\u0000" in msgspec.json.encode(document):
+        raise BadInput("it contains the character NUL, which the database cannot store")
+    return document

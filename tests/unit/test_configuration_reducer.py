@@ -404,6 +404,7 @@ def _hostile() -> dict[str, bytes]:
         "an unknown field": body('{"whatever": {}}'),
         "another version": body("{}").replace(b"v1beta2", b"v9"),
         "no version": body("{}").replace(b'"apiVersion"', b'"api"'),
+        "NUL": body('{"namespaceSelector": {"matchLabels": {"a": "\\u0000"}}}'),
         "a lone surrogate": body('{"cohortName": "\\ud800"}'),
         "two flavors of one name": body(
             quota.replace('"flavors": [', '"flavors": [{"name": "gpu", "resources": []}, ')
