@@ -70,6 +70,7 @@ class ObservedObjects:
     def __init__(self, kinds: Collection[FollowedKind]) -> None:
         """Start without objects. No kind is known."""
         self._kinds = {kind.plural: kind for kind in kinds}
+        self._plurals = {kind.kind.kind: kind.plural for kind in kinds}
         self._entries: dict[str, dict[str, _Entry]] = {plural: {} for plural in self._kinds}
         self._listed: set[str] = set()
         self._faults: dict[str, str] = {}
@@ -95,7 +96,7 @@ class ObservedObjects:
         return edited
 
     def _put(self, record: ConfigurationRecord) -> bool:
-        plural = next(p for p, kind in self._kinds.items() if kind.kind.kind == record.kind)
+        plural = self._plurals[record.kind]
         known = self._entries[plural].get(record.uid)
         state = (record.generation, record.deleting)
         if known is not None and (known.generation, known.deleting) == state:
