@@ -30,6 +30,7 @@ from queuectl.api.routes import (
     audit,
     budgets,
     config,
+    configuration_owner,
     decisions,
     dryrun,
     efficiency,
@@ -101,6 +102,7 @@ def create_app(
     for kind in CONFIG_KINDS:
         config.add_routes(app.router, guard, bodies, kind, store, diagnoser, owner)
     queue_stops.add_routes(app.router, guard, store, diagnoser, owner)
+    configuration_owner.add_routes(app.router, guard, store, owner)
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
     stated = app.state.stated = CurrentConfiguration(store)
     pastuse.add_routes(app.router, guard, store, stated)

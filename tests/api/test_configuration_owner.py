@@ -9,6 +9,13 @@ import httpx2
 import pytest
 
 from queuectl.api.app import create_app
+from queuectl.cli.followed import described
+from queuectl.domain.followed import (
+    FaultyObject,
+    FollowedReport,
+    FollowedSource,
+    PendingDeletion,
+)
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
@@ -183,3 +190,70 @@ async def test_a_wrong_operation_is_an_error_of_the_document() -> None:
     }
     with pytest.raises(Exception, match="is not one of None, Hold, HoldAndDrain"):
         validate(marked)
+
+
+REPORT = FollowedReport(
+    1000.0,
+    "kueue",
+    (FollowedSource("cohorts.kueue.x-k8s.io", "", 3, "403: forbidden"),),
+    (FaultyObject("LocalQueue", "team-a", "x", "spec: is wrong", False),),
+    4,
+    ("ClusterQueue b",),
+    PendingDeletion("1a2b", ("ClusterQueue c", "ClusterQueue d"), 3),
+)
+
+
+async def test_a_person_confirms_just_the_deletion_that_the_report_names(
+    owned: tuple[httpx2.AsyncClient, MemoryStore],
+) -> None:
+    api, store = owned
+    path = "/api/v1/configurationowner"
+    empty = (await api.get(path)).json()
+    assert (empty["owner"], empty["at"], empty["deletion"]) == ("kueue", None, None)
+    assert (await api.post(f"{path}/confirm", json={"id": "1a2b"})).status_code == 404
+    store.database.followed = REPORT
+    shown = (await api.get(path)).json()
+    assert shown["sources"][0]["fault"] == "403: forbidden"
+    assert shown["faulty"][0]["namespace"] == "team-a"
+    assert shown["deletion"] == {
+        "id": "1a2b",
+        "objects": ["ClusterQueue c", "ClusterQueue d"],
+        "count": 3,
+    }
+    for body, status in (({"id": "other"}, 404), ({"id": ""}, 422), ([], 422), (None, 404)):
+        answer = await api.post(f"{path}/confirm", json=body)
+        assert answer.status_code in (status, 400), answer.text
+        assert not store.database.confirmed
+    answer = await api.post(f"{path}/confirm", json={"id": "1a2b"})
+    assert answer.json()["count"] == 3
+    assert store.database.confirmed == "1a2b"
+
+
+async def test_the_report_of_an_earlier_owner_is_not_shown() -> None:
+    store = MemoryStore()
+    store.database.followed = REPORT
+    app = create_app(store, FixedHealth(), MetricsRecorder().registry)
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as api:
+        shown = (await api.get("/api/v1/configurationowner")).json()
+    assert (shown["owner"], shown["at"], shown["sources"]) == ("database", None, [])
+    assert described(shown) == ["the database owns the configuration"]
+
+
+async def test_the_command_shows_what_would_go(
+    owned: tuple[httpx2.AsyncClient, MemoryStore],
+) -> None:
+    api, store = owned
+    store.database.followed = REPORT
+    assert described((await api.get("/api/v1/configurationowner")).json()) == [
+        "objects of the cluster own the configuration (kueue)",
+        "  cohorts.kueue.x-k8s.io: 3 objects; NOT KNOWN: 403: forbidden",
+        "LocalQueue team-a/x: it does not act: spec: is wrong",
+        "and 3 more with errors",
+        "ClusterQueue b: its edit waits until no object is edited",
+        "3 objects would be deleted:",
+        "  ClusterQueue c",
+        "  ClusterQueue d",
+        "  and 1 more",
+        "to delete: queuectl config confirm 1a2b",
+    ]
