@@ -1,4 +1,4 @@
-"""What the leader reports of objects that own the configuration, and the deletion that a person has confirmed."""
+"""The report of the leader on objects that own the configuration, and the deletion that a person has confirmed."""
 
 from __future__ import annotations
 

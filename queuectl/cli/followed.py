@@ -15,7 +15,7 @@ PATH: Final = f"{PREFIX}/configurationowner"
 
 
 def owner_command(server: Server = DEFAULT_SERVER) -> None:
-    """Show who owns the configuration, and which objects of the cluster do not act."""
+    """Show the owner of the configuration, and the objects of the cluster that do not act."""
     with connect(server) as client:
         report = client.get(PATH)
     for line in described(report):
@@ -31,7 +31,7 @@ def confirm_command(
 ) -> None:
     """Confirm that more than a third of the ClusterQueues or ResourceFlavors are to be deleted.
 
-    Their objects are gone from the cluster. Until you confirm it, the last configuration acts.
+    Their objects are deleted in the cluster. Until you confirm it, the last configuration acts.
     """
     with connect(server) as client:
         if deletion is not None:

@@ -3,5 +3,5 @@
     source ──deltas──▶ observed ──objects──▶ reducer ──batch──▶ follower ──one fenced transaction──▶ the catalog in Postgres
 
 The catalog stays what the planner reads, so no plan waits for the API server, and a restart decides the same. ``observed``, ``effects`` and
-``reducer`` do no I/O. What is not known is not empty: a kind whose objects cannot be listed keeps its stored documents.
+``reducer`` do no I/O. Unknown is not empty: a kind whose objects cannot be listed keeps its stored documents.
 """

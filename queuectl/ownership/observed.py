@@ -61,7 +61,7 @@ class _Entry:
 
 
 class ObservedObjects:
-    """What the watches have shown since this leader began. It does no I/O.
+    """The objects that the watches have shown since this leader began. It does no I/O.
 
     Attributes:
         last_edit: time of the last change of content, creation or deletion.
@@ -132,7 +132,7 @@ class ObservedObjects:
         self._faults.pop(delta.resource, None)
         return bool(gone) or first
 
-    # ---- What is known
+    # ---- Known and unknown kinds
 
     def fail(self, plural: str, why: str) -> bool:
         """A kind gives no answer: its objects are as they were last. Returns whether that is new."""
@@ -171,8 +171,8 @@ class ObservedObjects:
         return len(self._entries[plural])
 
     def objects(self) -> dict[DocumentKey, FollowedObject]:
-        """All objects that nobody deletes. New content is parsed, which takes about 0.1 ms for each object."""
-        found: dict[DocumentKey, FollowedObject] = {}
+        """All objects that are not being deleted. New content is parsed, which takes about 0.1 ms for each object."""
+        newest: dict[DocumentKey, FollowedObject] = {}
         for entries in self._entries.values():
             for entry in list(entries.values()):
                 if entry.deleting:
@@ -180,10 +180,10 @@ class ObservedObjects:
                 if entry.read is None:
                     entry.read = _read(entry)
                     entry.content = b""
-                known = found.get(entry.key)
-                if known is None or known.order < entry.order:
-                    found[entry.key] = entry.read
-        return found
+                other = newest.get(entry.key)
+                if other is None or other.order < entry.order:
+                    newest[entry.key] = entry.read
+        return newest
 
 
 def _read(entry: _Entry) -> FollowedObject:

@@ -1,9 +1,9 @@
-"""What the catalog gets: a pure function of the stored documents, the objects and the time.
+"""The changes of the catalog: a pure function of the stored documents, the objects and the time.
 
 - **The last valid version counts.** The stored document of an object is its last valid version, so a restart decides the same.
 - **Errors across objects blame the newest edit.** The stored documents are valid together, so to leave edits out, the newest first, ends.
 - **No surprise between two edits.** An edit that only permits more acts at once. The others act together, when the objects were quiet.
-- **A mass deletion waits** for a person who confirms just this one.
+- **A mass deletion waits** for a person who confirms this one only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MassDeletion:
     """Deletions that wait for a confirmation.
 
     Attributes:
-        id: of just this set of objects.
+        id: of this set of objects only.
         keys: in order.
     """
 
@@ -68,10 +68,10 @@ class MassDeletion:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What acts now, and what does not.
+    """The edits that act now, and those that do not.
 
     Attributes:
-        edits: what acts now, by object.
+        edits: those that act now, by object.
         faults: objects whose content does not act, with the reason; the last valid version of each acts, if it has one.
         waiting: objects whose edit acts when the objects are quiet.
         deletion: waits for a confirmation; None = none does.
@@ -97,7 +97,7 @@ class Reducer:
         self,
         stored: Mapping[DocumentKey, Document],
         objects: Mapping[DocumentKey, FollowedObject],
-        known: Collection[str],
+        known_kinds: Collection[str],
         *,
         last_edit: float,
         now: float,
@@ -107,13 +107,13 @@ class Reducer:
 
         Args:
             stored: the documents of followed kinds in the catalog.
-            objects: those that nobody deletes.
-            known: the kinds of which all objects are known. Documents of other kinds stay.
+            objects: those that are not being deleted.
+            known_kinds: those of which all objects are known. Documents of other kinds stay.
             last_edit: time of the last edit of an object.
             now: the time.
             confirmed: the id of the mass deletion that a person has confirmed.
         """
-        edits, faults = _edits(stored, objects, known)
+        edits, faults = _edits(stored, objects, known_kinds)
         deletion = _mass_deletion(stored, edits)
         if deletion is not None and deletion.id == confirmed:
             deletion = None
@@ -139,13 +139,13 @@ class Reducer:
 def _edits(
     stored: Mapping[DocumentKey, Document],
     objects: Mapping[DocumentKey, FollowedObject],
-    known: Collection[str],
+    known_kinds: Collection[str],
 ) -> tuple[dict[DocumentKey, Edit], dict[DocumentKey, str]]:
     """The edits of known kinds, and the errors of single objects."""
     edits: dict[DocumentKey, Edit] = {}
     faults: dict[DocumentKey, str] = {}
     for key, followed in objects.items():
-        if key.kind not in known:
+        if key.kind not in known_kinds:
             continue
         before = stored.get(key)
         if followed.document is None:
@@ -155,7 +155,7 @@ def _edits(
         if document != before:
             edits[key] = Edit(document, followed.order)
     for key in stored:
-        if key.kind in known and key not in objects:
+        if key.kind in known_kinds and key not in objects:
             edits[key] = Edit(None, _REMOVED)
     return edits, faults
 

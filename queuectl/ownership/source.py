@@ -1,7 +1,7 @@
 """The objects of followed kinds at the API server, each kind in the version in which the server stores them.
 
-Objects that are stored in another version than the one that a client asks for are converted by the webhook of their controller, which can be
-gone. So the CustomResourceDefinition says what to ask for, and it is read again when a watch fails.
+Objects that are stored in another version than the one that a client asks for are converted by the webhook of their controller, which may not
+run. The CustomResourceDefinition states the stored version, and it is read again when a watch fails.
 """
 
 from __future__ import annotations

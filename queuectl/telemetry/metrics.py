@@ -99,7 +99,7 @@ class BudgetMetrics:
 
 
 class FollowedMetrics:
-    """What the leader follows. Only the leader shows it, and only if objects own the configuration."""
+    """The objects that the leader follows. Only the leader shows it, and only if objects own the configuration."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._unknown = Gauge(

@@ -203,7 +203,7 @@ REPORT = FollowedReport(
 )
 
 
-async def test_a_person_confirms_just_the_deletion_that_the_report_names(
+async def test_a_person_confirms_only_the_deletion_that_the_report_names(
     owned: tuple[httpx2.AsyncClient, MemoryStore],
 ) -> None:
     api, store = owned

@@ -202,7 +202,7 @@ async def test_another_leader_ends_it() -> None:
     assert not store.database.documents
 
 
-async def test_it_goes_on_after_an_outage_of_the_database() -> None:
+async def test_it_continues_after_an_outage_of_the_database() -> None:
     objects, store = MemoryObjects(), MemoryStore()
     async with following(objects, store):
         await until(lambda: store.database.followed.at)

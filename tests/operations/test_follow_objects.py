@@ -34,7 +34,7 @@ ABSENT = "topologies"
 
 
 def define(client: Client, plural: str) -> None:
-    """Define a kind with the older version in storage, and a conversion webhook that is gone."""
+    """Define a kind with the older version in storage, and a conversion webhook that does not exist."""
     kind = next(one for one in FOLLOWED[Owner.KUEUE] if one.plural == plural)
     scope = "Namespaced" if kind.kind.namespaced else "Cluster"
     made = definition(GROUP, kind.kind.kind, plural, "v1beta2", "v1beta1", scope=scope)

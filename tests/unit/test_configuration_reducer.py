@@ -100,7 +100,7 @@ def world() -> World:
     return made
 
 
-# ---- What counts as an edit
+# ---- Edits
 
 
 def test_writes_of_status_labels_and_annotations_are_no_edits(world: World) -> None:
@@ -212,7 +212,7 @@ def test_other_edits_act_while_a_deletion_waits(world: World) -> None:
     assert world.names("ClusterQueue") == {"a", "b", "c", "d"}
 
 
-def test_a_confirmation_is_of_just_one_set_of_objects(world: World) -> None:
+def test_a_confirmation_is_of_one_set_of_objects_only(world: World) -> None:
     world.delete("ClusterQueue", "a", "b")
     waits = world.act(SETTLE).deletion
     assert waits is not None

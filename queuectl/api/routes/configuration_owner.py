@@ -1,4 +1,4 @@
-"""Who owns the configuration: the leader's report on the objects that it follows, and the confirmation of a mass deletion."""
+"""The owner of the configuration: the leader's report on the objects that it follows, and the confirmation of a mass deletion."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -46,13 +46,13 @@ class FaultyObjectView(View):
 class PendingDeletionView(View):
     """Deletions of more than a third of the ClusterQueues or of the ResourceFlavors."""
 
-    id: str = Field(description="Of just this set of objects; the confirmation names it.")
+    id: str = Field(description="Of this set of objects only; the confirmation names it.")
     objects: list[str] = Field(description="At most 200.")
     count: int
 
 
 class ConfigurationOwnerView(View):
-    """Who owns the configuration, and what the leader follows."""
+    """The owner of the configuration, and the objects that the leader follows."""
 
     owner: Owner = Field(description="Of this process: QUEUECTL_CONFIGURATION_OWNER.")
     at: datetime | None = Field(
@@ -75,7 +75,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, owner: Owner) -
         dependencies=[guard.needs("get", "configurationowner")],
         tags=["Configuration"],
         operation_id="getConfigurationOwner",
-        summary="Who owns the configuration, and what the leader follows",
+        summary="The owner of the configuration, and the objects that the leader follows",
         responses=responses(),
     )
     async def read() -> ConfigurationOwnerView:
@@ -110,7 +110,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, owner: Owner) -
 
 
 def _view(owner: Owner, report: FollowedReport) -> ConfigurationOwnerView:
-    """An earlier owner's report says nothing about this one."""
+    """The report of an earlier owner is not shown."""
     if report.owner != owner:
         report = FollowedReport()
     deletion = report.deletion

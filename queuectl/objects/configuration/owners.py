@@ -1,4 +1,4 @@
-"""Who owns the configuration: the database, or objects of the cluster that the leader follows.
+"""The owner of the configuration: the database, or objects of the cluster that the leader follows.
 
 An owner is a table of kinds. Everything that follows objects reads this table, so another API group is another row.
 """
