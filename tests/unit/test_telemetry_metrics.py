@@ -24,8 +24,8 @@ from queuectl.domain.events import (
     RequiredWriteRefused,
     WriteAccepted,
 )
-from queuectl.domain.followed import FollowedReport, FollowedSource
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.followed import FollowedReport, FollowedSource
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig import MigPhase, MigResult

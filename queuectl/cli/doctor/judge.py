@@ -308,19 +308,19 @@ def followed(kinds: Mapping[str, float], edits: Mapping[str, float]) -> list[Fin
     if not kinds:
         return []
     unknown = [resource for resource, value in kinds.items() if value]
-    found = []
+    findings = []
     if unknown:
         message = f"objects own the configuration and cannot be read: {some(unknown)}"
         fix = "docs/how-to/runbook.md, QueuectlConfigurationUnknown"
-        found.append(Finding("owner", Level.PROBLEM, message, fix))
+        findings.append(Finding("owner", Level.PROBLEM, message, fix))
     for status in ("faulty", "unconfirmed"):
         if number := edits.get(status, 0):
             message = (
                 f"edits of objects that own the configuration do not act ({status}): {number:g}"
             )
             fix = "queuectl config owner"
-            found.append(Finding("owner", Level.WARNING, message, fix))
-    return found or [Finding("owner", Level.OK, "queuectl follows all objects of the cluster")]
+            findings.append(Finding("owner", Level.WARNING, message, fix))
+    return findings or [Finding("owner", Level.OK, "queuectl follows all objects of the cluster")]
 
 
 def audit(checked: Mapping[str, Any]) -> list[Finding]:
