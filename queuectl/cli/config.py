@@ -10,6 +10,7 @@ import typer
 from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.followed import confirm_command, owner_command
 from queuectl.cli.opencost import read_prices
 from queuectl.cli.render import as_yaml
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
@@ -27,6 +28,10 @@ app = typer.Typer(
     help="Export all configuration, compare it with files, or read the prices of OpenCost.",
     no_args_is_help=True,
 )
+
+
+app.command("owner")(owner_command)
+app.command("confirm")(confirm_command)
 
 
 @app.command()

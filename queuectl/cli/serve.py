@@ -94,6 +94,7 @@ async def _serve(settings: Settings) -> None:
             cluster_reader=leads,
             authenticated=authenticated,
             streams=StreamLimit(settings.streams, settings.streams_per_caller),
+            owner=settings.configuration_owner,
         )
         signs_in = authenticated is not None
         add_dashboard(

@@ -16,6 +16,7 @@ import structlog
 
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
+from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
@@ -45,10 +46,12 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
+from queuectl.objects.configuration.owners import FOLLOWED
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
 from queuectl.objects.kinds import JobKinds
+from queuectl.ownership.source import KubernetesObjects
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
@@ -307,6 +310,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         health = _health_source(settings)
         if health is not None:
             stack.push_async_callback(health.close)
+        objects = await _objects(stack, settings, parts.containment)
         supervisor = Supervisor(
             store=parts.store,
             cluster=cluster,
@@ -318,8 +322,23 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             use_source=source,
             health_source=health,
             run_child=ChildProcess(parts.url, longest_step(settings.solver.wall_seconds)),
+            objects=objects,
         )
         yield ServeComponents(supervisor, parts.api_store, metrics, parts.registration)
+
+
+async def _objects(
+    stack: AsyncExitStack, settings: Settings, containment: Containment
+) -> KubernetesObjects | None:
+    """The objects that own the configuration, over connections of their own; None = the database owns it."""
+    kinds = FOLLOWED[settings.configuration_owner]
+    if not kinds:
+        return None
+    api = await Api.connect(
+        Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS), watches=len(kinds)
+    )
+    stack.push_async_callback(api.close)
+    return KubernetesObjects(api, kinds, containment)
 
 
 async def careful_child(arguments: ChildArguments) -> None:

@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
+from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 
@@ -303,6 +304,16 @@ class Settings(BaseSettings):
     kinds_file: Path | None = Field(
         None,
         description="YAML file that declares further job kinds, under the key jobKinds; unset = none",
+    )
+    configuration_owner: Owner = Field(
+        Owner.DATABASE,
+        description="owner of queues, flavors and their relatives: database = REST, CLI and dashboard write them; kueue = objects of kueue.x-k8s.io; kubernetes = objects of queuectl.dev",
+    )
+    configuration_settle_seconds: float = Field(
+        5.0,
+        ge=0,
+        le=60,
+        description="time without an edit of such an object before an edit that takes something from running gangs acts, in seconds; it waits at most 60 s",
     )
     namespace: str = Field("queuectl-system", description="namespace of the LeaderLease")
     holder: str = Field(

@@ -16,6 +16,7 @@ from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.containment import SetAsideObject, Suspect
 from queuectl.domain.folding import Fold
+from queuectl.domain.followed import FollowedReport
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import (
     CycleDecision,
@@ -68,6 +69,23 @@ class Commit:
     decision: CycleDecision | None = None
     tolerance: Tolerance | None = None
     reserved: tuple[ReservationState, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationBatch:
+    """Changes of configuration that a leader makes in one transaction.
+
+    Attributes:
+        revision: of the configuration from which the changes follow.
+        written: documents that are created or replaced.
+        removed: keys of documents that are deleted, together with the confirmation of a mass deletion.
+        lines: of the audit log.
+    """
+
+    revision: int
+    written: Sequence[Document]
+    removed: Collection[DocumentKey]
+    lines: Sequence[AuditLine]
 
 
 class StoreReads(Protocol):
@@ -249,6 +267,24 @@ class LeaderStore(StoreReads, Protocol):
     async def config_changed(self, since: int) -> int:
         """Wait until the revision of the configuration differs from ``since``, and return it."""
 
+    async def write_configuration(self, batch: ConfigurationBatch, *, epoch: int) -> int:
+        """Write the documents that follow objects of the cluster. Returns the new revision.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            StaleConfiguration: the configuration has another revision; nothing was written.
+        """
+
+    async def keep_followed(self, report: FollowedReport, *, epoch: int) -> None:
+        """Replace the report on objects of the cluster.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def confirmed_deletion(self) -> str:
+        """The id of the mass deletion that a person has confirmed; empty without one."""
+
     async def commands_waiting(self) -> None:
         """Wait until there is a command without a result."""
 
@@ -390,6 +426,12 @@ class ApiStore(StoreReads, Protocol):
             NotFound: there is none.
             Conflict: its version is not ``if_match``.
         """
+
+    async def followed(self) -> FollowedReport:
+        """The last report of a leader on objects of the cluster."""
+
+    async def confirm_deletion(self, deletion: str) -> None:
+        """Confirm the mass deletion with this id, instead of any other."""
 
     async def start_use(self, used: Sequence[Used]) -> None:
         """Import the past use of accounts without any. Other accounts do not change."""

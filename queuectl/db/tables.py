@@ -317,6 +317,12 @@ documents: Final = Table(
     integer("version"),
     comment="configuration; version is the revision that wrote the row",
 )
+followed_objects: Final = _single_row(
+    "followed_objects",
+    json("report"),
+    words("confirmed"),
+    comment="the leader's last report on objects that own the configuration; confirmed is the id of a mass deletion",
+)
 sessions: Final = Table(
     "sessions",
     metadata,

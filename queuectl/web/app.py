@@ -109,6 +109,7 @@ def add_dashboard(
         diagnoser,
         signs_in=signs_in,
         in_shadow=in_shadow,
+        owner=shared.owner,
     )
 
     @app.get("/", include_in_schema=False)

@@ -33,6 +33,7 @@ from queuectl.domain.queries import QueueCounts
 from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
+from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 
@@ -216,11 +217,13 @@ class Site:
         *,
         signs_in: bool = False,
         in_shadow: bool = False,
+        owner: Owner = Owner.DATABASE,
     ) -> None:
         """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate.
 
-        ``in_shadow``: this process runs in shadow mode.
+        ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration.
         """
+        self.owner = owner
         self.store = store
         self.guard = guard
         self.clock = clock

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.db.ports import Commit
+from queuectl.db.ports import Commit, ConfigurationBatch
+from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import KEPT_OBJECTS, Boundary, SetAsideObject, Suspect
 from queuectl.domain.errors import (
@@ -33,6 +34,12 @@ from queuectl.domain.events import (
     Refuse,
     RetryDue,
     StartConfirmed,
+)
+from queuectl.domain.followed import (
+    FaultyObject,
+    FollowedReport,
+    FollowedSource,
+    PendingDeletion,
 )
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import (
@@ -501,6 +508,64 @@ class StoreConformance:
         await store.take_over("next", 0)
         with pytest.raises(Fenced):
             await store.keep_refused(large, b"late")
+
+    async def test_a_leader_writes_a_batch_of_configuration_under_one_revision(
+        self, open_store: OpenStore
+    ) -> None:
+        store = await open_store()
+        epoch = await store.take_over("a", 0)
+        await store.put_config(QUEUE)
+        other = {**QUEUE, "metadata": {"name": "other"}}
+        changed = {**QUEUE, "spec": {"queueingStrategy": "BestEffortFIFO"}}
+        begun, _ = await store.configuration()
+        line = AuditLine(0, 1.0, "", "leader", (), "PUT", "/x", "putClusterQueue", 200, "a\0b")
+        batch = ConfigurationBatch(begun, [changed, other], (), [line, line])
+        assert await store.write_configuration(batch, epoch=epoch) == begun + 1
+        changes = await store.config_changes(begun, set())
+        assert changes.revision == begun + 1
+        names = {one["metadata"]["name"] for one in changes.written}
+        assert names == {"gpus", "other"}
+        found = await store.get_config(DocumentKey.of(QUEUE))
+        assert found is not None
+        assert (found.document, found.version) == (changed, begun + 1)
+        assert len(await store.audit.lines(AuditFilter(caller="leader"), 10)) == 2
+
+        await store.confirm_deletion("abc")
+        with pytest.raises(StaleConfiguration):
+            await store.write_configuration(
+                ConfigurationBatch(begun, (), {DocumentKey.of(QUEUE)}, ()), epoch=epoch
+            )
+        with pytest.raises(Fenced):
+            await store.write_configuration(
+                ConfigurationBatch(begun + 1, (), {DocumentKey.of(QUEUE)}, ()), epoch=epoch - 1
+            )
+        assert await store.get_config(DocumentKey.of(QUEUE)) is not None
+        assert await store.confirmed_deletion() == "abc"
+        removal = ConfigurationBatch(begun + 1, (), {DocumentKey.of(QUEUE)}, ())
+        assert await store.write_configuration(removal, epoch=epoch) == begun + 2
+        assert await store.get_config(DocumentKey.of(QUEUE)) is None
+        assert await store.confirmed_deletion() == "", "a confirmation is used once"
+
+    async def test_the_report_on_objects_of_the_cluster_is_replaced(
+        self, open_store: OpenStore
+    ) -> None:
+        store = await open_store()
+        epoch = await store.take_over("a", 0)
+        assert await store.followed() == FollowedReport()
+        report = FollowedReport(
+            5.0,
+            "kueue",
+            (FollowedSource("cohorts.kueue.x-k8s.io", "v1beta2", 3, "403"),),
+            (FaultyObject("Cohort", "", "a", "spec: is wrong", True),),
+            1,
+            ("ClusterQueue b",),
+            PendingDeletion("id", ("ClusterQueue c",), 7),
+        )
+        await store.keep_followed(report, epoch=epoch)
+        assert await store.followed() == report
+        with pytest.raises(Fenced):
+            await store.keep_followed(FollowedReport(), epoch=epoch - 1)
+        assert await store.followed() == report
 
     async def test_the_newest_object_of_each_unit_that_is_set_aside_is_kept(
         self, open_store: OpenStore

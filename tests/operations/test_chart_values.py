@@ -14,6 +14,7 @@ import yaml
 from queuectl.cluster.writes import BINDING, POLICY
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.keys import PARENT_KINDS
 from queuectl.objects.kinds import KINDS
 from tests.support.chart import WEBHOOK, documents
@@ -344,3 +345,28 @@ def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
         assert {one["roleRef"]["name"] for one in bound} <= {"queuectl-shadow"}
         [container] = pod({**values, "shadow": True})["containers"]
         assert {"name": "QUEUECTL_SHADOW", "value": "true"} in container["env"]
+
+
+@pytest.mark.parametrize("owner", Owner)
+def test_the_owner_of_the_configuration_adds_its_setting_and_the_rights_to_read_its_objects(
+    owner: Owner,
+) -> None:
+    """It adds no right to write them, and none for the database."""
+    values = {**IMAGE, "configuration": {"owner": owner.value, "settleSeconds": 9}}
+    found = by_name(documents(values))
+    role = found.get(("ClusterRole", "queuectl-configuration-owner"))
+    variables = {one["name"]: one.get("value") for one in pod(values)["containers"][0]["env"]}
+    if owner is Owner.DATABASE:
+        assert role is None
+        assert "QUEUECTL_CONFIGURATION_OWNER" not in variables
+        return
+    assert variables["QUEUECTL_CONFIGURATION_OWNER"] == owner
+    assert variables["QUEUECTL_CONFIGURATION_SETTLE_SECONDS"] == "9"
+    assert role is not None
+    objects, definitions = role["rules"]
+    kinds = FOLLOWED[owner]
+    assert objects["apiGroups"] == [kinds[0].group]
+    assert set(objects["resources"]) == {kind.plural for kind in kinds}
+    assert objects["verbs"] == ["list", "watch"]
+    assert set(definitions["resourceNames"]) == {kind.definition for kind in kinds}
+    assert definitions["verbs"] == ["get"]

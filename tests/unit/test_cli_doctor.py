@@ -378,7 +378,7 @@ def test_a_broken_connection_is_no_problem_of_policies(
     assert ended.value.code == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
     of_cluster = [(f["check"], f["level"]) for f in findings if f["check"] not in SERVERS]
-    unknown = ["rights", "policies", "policies", "kinds", "leader", "nodes", "others"]
+    unknown = ["rights", "policies", "policies", "kinds", "leader", "nodes", "others", "kueue"]
     assert of_cluster == [("cluster", "ok"), *((check, "unknown") for check in unknown)]
 
 
@@ -449,3 +449,28 @@ def test_an_audit_shows_the_findings_of_the_leader_or_how_to_reach_it(
     [found] = [one for one in findings if one["check"] == "audit"]
     assert found["level"] == level
     assert message in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        ({}, []),
+        ({"unknown": 0.0, "faulty": 0.0}, ["ok"]),
+        ({"unknown": 1.0, "faulty": 0.0}, ["problem"]),
+        ({"unknown": 0.0, "faulty": 2.0}, ["warning"]),
+        ({"unknown": 1.0, "unconfirmed": 7.0}, ["problem", "warning"]),
+        ({"unknown": 0.0, "waiting": 7.0}, ["ok"]),
+    ],
+    ids=str,
+)
+def test_objects_that_own_the_configuration_are_checked(
+    series: dict[str, float], expected: list[str]
+) -> None:
+    samples = [
+        Sample("queuectl_followed_kind_unknown", {"resource": "cohorts.kueue.x-k8s.io"}, value)
+        if name == "unknown"
+        else Sample("queuectl_followed_edits", {"status": name}, value)
+        for name, value in series.items()
+    ]
+    found = [f for f in of_metrics([build("1.0"), *samples], "1.0") if f.check == "owner"]
+    assert [one.level.value for one in found] == expected

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from queuectl.cli.doctor import judge, own_kinds, technologies
+from queuectl.cli.doctor import judge, kueue, own_kinds, technologies
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, list_items
 from queuectl.cluster.apply import manifests, older_manifests, optional
@@ -134,7 +135,13 @@ async def _examined(
     checks = (
         *(("rights", rights), ("policies", installed), ("policies", acting), ("kinds", declared)),
         ("leader", leader),
-        *(("nodes", nodes), ("others", others), ("mig", mig), ("numa", numa)),
+        *(
+            ("nodes", nodes),
+            ("others", others),
+            ("kueue", partial(kueue.examine, api)),
+            ("mig", mig),
+            ("numa", numa),
+        ),
     )
     return [finding for name, work in checks for finding in await _check(name, work)]
 
@@ -168,10 +175,12 @@ async def _examined_inside(
 
 
 async def _acting(api: Api, namespace: str, kinds: JobKinds, *, controller: bool) -> list[Finding]:
-    kueue = await kueue_keys_act(api, namespace) and not await kueue_runs(api)
+    keys_count = await kueue_keys_act(api, namespace) and not await kueue_runs(api)
     try:
         return judge.acting(
-            await probe_policies(api, namespace, controller=controller, kueue=kueue, kinds=kinds)
+            await probe_policies(
+                api, namespace, controller=controller, kueue=keys_count, kinds=kinds
+            )
         )
     except ClusterUnavailable as error:  # a failing policy answers 5xx
         return judge.acting([str(error)])

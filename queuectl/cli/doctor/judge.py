@@ -348,6 +348,31 @@ def contained(aside: Mapping[str, float]) -> list[Finding]:
     ]
 
 
+def followed(kinds: Mapping[str, float], edits: Mapping[str, float]) -> list[Finding]:
+    """Findings on objects that own the configuration.
+
+    Args:
+        kinds: by resource, 1 = its objects are not known; empty if the database owns the configuration, or the server is a standby.
+        edits: edits that do not act, by status.
+    """
+    if not kinds:
+        return []
+    unknown = [resource for resource, value in kinds.items() if value]
+    findings = []
+    if unknown:
+        message = f"objects own the configuration and cannot be read: {some(unknown)}"
+        fix = "docs/how-to/runbook.md, QueuectlConfigurationUnknown"
+        findings.append(Finding("owner", Level.PROBLEM, message, fix))
+    for status in ("faulty", "unconfirmed"):
+        if number := edits.get(status, 0):
+            message = (
+                f"edits of objects that own the configuration do not act ({status}): {number:g}"
+            )
+            fix = "queuectl config owner"
+            findings.append(Finding("owner", Level.WARNING, message, fix))
+    return findings or [Finding("owner", Level.OK, "queuectl follows all objects of the cluster")]
+
+
 def audit(checked: Mapping[str, Any]) -> list[Finding]:
     """Findings of a complete check of the invariants."""
     fix = "docs/how-to/runbook.md, QueuectlInvariantViolated"

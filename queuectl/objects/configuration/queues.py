@@ -25,7 +25,6 @@ from queuectl.domain.queues import (
     Protection,
     QueueingStrategy,
     ReclaimWithinCohort,
-    StopPolicy,
     VictimKey,
     WhenCan,
     WithinClusterQueue,
@@ -34,6 +33,7 @@ from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.checks import read_check_rules, warn_check_rules
 from queuectl.objects.configuration.groups import once, read_groups
 from queuectl.objects.configuration.settings import Warned
+from queuectl.objects.configuration.stops import acting_stop
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.kubernetes.templates import read_requirements
@@ -72,7 +72,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         ),
         strategy=spec.queueing_strategy or QueueingStrategy.BEST_EFFORT_FIFO,
         within_cluster_queue=preemption.within_cluster_queue or WithinClusterQueue.NEVER,
-        stop_policy=spec.stop_policy or StopPolicy.NONE,
+        stop_policy=acting_stop(spec.stop_policy, document.metadata.annotations),
         namespace_selector=_read_selector(spec.namespace_selector),
         cohort=cohort,
         fungibility=_read_fungibility(spec.flavor_fungibility or wire.FlavorFungibility()),
@@ -316,7 +316,7 @@ def read_local_queue(document: wire.LocalQueueDocument) -> LocalQueue:
         namespace=document.metadata.namespace or "default",
         name=document.metadata.name,
         cluster_queue=document.spec.cluster_queue,
-        stop_policy=document.spec.stop_policy or StopPolicy.NONE,
+        stop_policy=acting_stop(document.spec.stop_policy, document.metadata.annotations),
         weight=_read_weight(document.spec.fair_sharing),
         max_pending=document.spec.policy.max_pending if document.spec.policy else None,
     )
