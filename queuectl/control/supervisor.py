@@ -45,7 +45,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.kinds import JobKinds
-from queuectl.ownership.follower import Follower
+from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.source import ObjectSource
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
@@ -346,8 +346,8 @@ class Supervisor:
             for name, job in jobs.items():
                 self._supervise(group, name, job)
 
-    def _follower(self, source: ObjectSource, epoch: int) -> Follower:
-        return Follower(
+    def _follower(self, source: ObjectSource, epoch: int) -> ObjectFollower:
+        return ObjectFollower(
             source,
             self._store,
             self._settings.configuration_owner,

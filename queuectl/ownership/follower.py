@@ -42,7 +42,7 @@ _CONFIRMATION_SECONDS: Final = 1.0
 _NAMED_CHANGES: Final = 20
 
 
-class Follower:
+class ObjectFollower:
     """Follows objects until canceled. Each leadership has one of its own."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Follower:
         self._report = FollowedReport()
         self._wake = asyncio.Event()
 
-    # ---- Observer
+    # ---- ObjectWatcher
 
     def changed(self, deltas: Sequence[Delta]) -> None:
         if self._observed.apply(deltas, self._clock()):

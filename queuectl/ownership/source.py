@@ -29,7 +29,7 @@ RECHECK_SECONDS: Final = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
-class Observer(Protocol):
+class ObjectWatcher(Protocol):
     """Takes in what the watches of all kinds show. ``plural`` names the kind."""
 
     def changed(self, deltas: Sequence[Delta]) -> None:
@@ -49,7 +49,7 @@ class ObjectSource(Protocol):
     def versions(self) -> Mapping[str, str]:
         """The version in which each kind is read, by plural; a kind that is not read has none."""
 
-    async def watch(self, observer: Observer) -> None:
+    async def watch(self, observer: ObjectWatcher) -> None:
         """Pass all changes on until canceled."""
 
     async def doubt(self, plural: str) -> str:
@@ -104,7 +104,7 @@ class KubernetesObjects:
     def versions(self) -> Mapping[str, str]:
         return self._versions
 
-    async def watch(self, observer: Observer) -> None:
+    async def watch(self, observer: ObjectWatcher) -> None:
         async with asyncio.TaskGroup() as group:
             for plural in self._kinds:
                 group.create_task(self._watch(plural, observer), name=f"objects {plural}")
@@ -123,7 +123,7 @@ class KubernetesObjects:
             self._in_doubt[plural].set()
         return why
 
-    async def _watch(self, plural: str, observer: Observer) -> None:
+    async def _watch(self, plural: str, observer: ObjectWatcher) -> None:
         """Follow one kind, in its storage version at each time."""
         failures = 0
         while True:
@@ -139,7 +139,7 @@ class KubernetesObjects:
             await self._watch_version(plural, version, observer)
             self._versions.pop(plural, None)
 
-    async def _watch_version(self, plural: str, version: str, observer: Observer) -> None:
+    async def _watch_version(self, plural: str, version: str, observer: ObjectWatcher) -> None:
         """Follow one kind until its storage version is another one, or its deletions are in doubt."""
         kind = self._kinds[plural]
         reader = followed_reader(kind.kind.kind)
@@ -218,7 +218,7 @@ def _ignored(_: str) -> None:
 class _Hooks:
     """The events of a reflector for an observer."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: ObjectWatcher) -> None:
         self.interruption = asyncio.Event()
         self._observer = observer
 

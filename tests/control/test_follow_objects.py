@@ -19,7 +19,7 @@ from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.configuration.stops import stop_of, with_operation
 from queuectl.ownership import follower as following_objects
-from queuectl.ownership.follower import CALLER, Follower
+from queuectl.ownership.follower import CALLER, ObjectFollower
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryStore
@@ -39,7 +39,7 @@ async def following(
 ) -> AsyncIterator[MetricsRecorder]:
     metrics = MetricsRecorder()
     epoch = await store.take_over("leader", 0)
-    follower = Follower(
+    follower = ObjectFollower(
         objects, store, Owner.KUEUE, settle, time.time, metrics.followed.show, epoch
     )
     task = asyncio.create_task(follower.run())
@@ -195,7 +195,7 @@ async def test_another_leader_ends_it() -> None:
     objects, store = MemoryObjects(), MemoryStore()
     objects.apply(f.flavor("gpu"))
     epoch = await store.take_over("old", 0)
-    follower = Follower(objects, store, Owner.KUEUE, 0.0, time.time, lambda _: None, epoch)
+    follower = ObjectFollower(objects, store, Owner.KUEUE, 0.0, time.time, lambda _: None, epoch)
     await store.take_over("new", 0)
     with pytest.raises(Fenced):
         await follower.run()

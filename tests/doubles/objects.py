@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from queuectl.domain.records import ConfigurationRecord, Deleted, Delta, ListCompleted, Upserted
 from queuectl.objects.configuration.owners import FollowedKind
-from queuectl.ownership.source import Observer
+from queuectl.ownership.source import ObjectWatcher
 from tests.support.followed import KINDS, Object, record
 
 
@@ -22,7 +22,7 @@ class MemoryObjects:
         self._named_uids: dict[tuple[str, str, str], str] = {}
         self._version = 0
         self._uids = 0
-        self._observers: list[Observer] = []
+        self._observers: list[ObjectWatcher] = []
         self.unknown: dict[str, str] = {}
         """Kinds that cannot be listed, with the reason."""
         self.doubts: dict[str, str] = {}
@@ -32,7 +32,7 @@ class MemoryObjects:
     def versions(self) -> Mapping[str, str]:
         return {plural: kind.versions[0] for plural, kind in self._kinds.items()}
 
-    async def watch(self, observer: Observer) -> None:
+    async def watch(self, observer: ObjectWatcher) -> None:
         self._observers.append(observer)
         try:
             for plural, records in self._records.items():

@@ -18,7 +18,7 @@ from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.ownership import source as sources
-from queuectl.ownership.follower import Follower
+from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.source import KubernetesObjects
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
@@ -91,7 +91,7 @@ async def test_objects_are_followed_through_edits_and_the_removal_of_their_defin
     api = await Api.connect(Connection(cluster.kubeconfig), watches=len(kinds))
     objects = KubernetesObjects(api, kinds, Containment(time.time), Pace(ceiling=1.0))
     epoch = await store.take_over("leader", 0)
-    follower = Follower(objects, store, Owner.KUEUE, 0.2, time.time, lambda _: None, epoch)
+    follower = ObjectFollower(objects, store, Owner.KUEUE, 0.2, time.time, lambda _: None, epoch)
     task = asyncio.create_task(follower.run())
     try:
         await until(lambda: names(store, "LocalQueue") and store.database.followed.at)
