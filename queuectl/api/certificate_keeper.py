@@ -1,4 +1,4 @@
-"""Keeps the certificates of the webhook: in one Secret that all replicas read, and in the caBundle of the configuration.
+"""Keeps the certificates that queuectl creates for a server: in one Secret that all replicas read, and where its clients read them.
 
 Each replica does this. All writes are conditional on the resourceVersion, so two replicas never overwrite each other.
 """
@@ -8,62 +8,71 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
+from queuectl.api.certificates import Certificates, Pair, advance, readable
+from queuectl.api.server import Certificate
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
-from queuectl.cluster.writes import CONFIGURATION, NAME
 from queuectl.control.leader.schedule import supervised
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
 from queuectl.objects.kinds.described import MERGE_PATCH
-from queuectl.webhook.certificates import Certificates, Pair, advance, readable
 
 EVERY_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 1.0
 """Between two tries of a replica that has no certificate yet."""
 
-TASK: Final = "webhook certificates"
+TASK: Final = "certificates"
 """The name of the periodic task."""
 
-_JSON_PATCH: Final = "application/json-patch+json"
-_CONFIGURATION: Final = (
-    f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION}"
-)
+AUTHORITY: Final = "ca.crt"
+"""The key with the trusted certificates, in the Secret and in the ConfigMap for clients."""
+
 _PARTS: Final = {"served": ("tls.crt", "tls.key"), "successor": ("next.crt", "next.key")}
-_TRUSTED: Final = "ca.crt"
 _END: Final = b"-----END CERTIFICATE-----\n"
-_log = structlog.get_logger(source="queuectl.webhook")
+_log = structlog.get_logger(source="queuectl.certificates")
+
+Publish = Callable[[bytes], Awaitable[None]]
+"""Lets the clients trust these certificates, as PEM. It raises ClusterError."""
 
 
 class CertificateKeeper:
-    """The certificates of one replica."""
+    """The certificates of one replica of a server."""
 
     def __init__(
         self,
         api: Api,
         namespace: str,
+        secret: str,
         names: Sequence[str],
-        folder: Path,
+        files: Certificate,
+        publish: Publish,
         containment: Containment,
+        *,
+        if_missing: str,
     ) -> None:
         """Make one; no request is sent yet.
 
         Args:
-            api: under the identity of the webhook.
+            api: under the identity of the server.
             namespace: of the Secret.
+            secret: its name.
             names: DNS names and IP addresses of the server.
-            folder: for the files of the served certificate; only this process can read it.
+            files: for the served certificate; only this process can read them.
+            publish: lets clients trust certificates, before they are served.
             containment: of the process.
+            if_missing: what an administrator does if an object does not exist.
         """
         self._api = api
-        self._secret = f"/api/v1/namespaces/{namespace}/secrets/{NAME}"
+        self._secret = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
         self._names = names
+        self._publish = publish
         self._containment = containment
-        self.chain, self.key = folder / "tls.crt", folder / "tls.key"
+        self._if_missing = if_missing
+        self.files = files
 
     async def run(self) -> None:
         """Keep them until it is canceled. The served certificate stays in use after each error."""
@@ -81,31 +90,35 @@ class CertificateKeeper:
             except ObjectGone as error:
                 missing.append(error)
 
-        while not self.chain.exists():
+        while not self._can_serve():
             await supervised(TASK, first, self._containment)
             if missing:
-                raise BadInput(
-                    "set the value mutation of the chart to webhook, or apply deploy/older-servers: "
-                    f"{missing[0]}"
-                ) from missing[0]
-            if not self.chain.exists():
+                raise BadInput(f"{self._if_missing}: {missing[0]}") from missing[0]
+            if not self._can_serve():
                 await asyncio.sleep(FIRST_SECONDS)
+
+    def _can_serve(self) -> bool:
+        """Whether the files hold a certificate and its key. A process that was killed can leave files that do not go together."""
+        try:
+            return Pair(self.files.chain.read_bytes(), self.files.key.read_bytes()).usable
+        except OSError:
+            return False
 
     async def _checked(self) -> None:
         """Take one step, and log requests that fail.
 
         Raises:
-            ObjectGone: the configuration or the Secret does not exist, and no certificate can be served yet.
+            ObjectGone: the Secret or the object for clients does not exist, and no certificate can be served yet.
         """
         try:
             await self.step(dt.datetime.now(dt.UTC))
         except ClusterError as error:
-            if isinstance(error, ObjectGone) and not self.chain.exists():
+            if isinstance(error, ObjectGone) and not self._can_serve():
                 raise
-            _log.warning("webhook_certificate_not_checked", error=str(error))
+            _log.warning("certificate_not_checked", secret=self._secret, error=str(error))
 
     async def step(self, now: dt.datetime) -> None:
-        """Renew what is due, let the API servers trust it, and write the served pair to the files.
+        """Renew what is due, let the clients trust it, and write the served pair to the files.
 
         Raises:
             ClusterError: a request failed, or another replica has written meanwhile and wins; the next step continues.
@@ -121,37 +134,40 @@ class CertificateKeeper:
             await self._api.request(
                 "PATCH", self._secret, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY
             )
-            _log.info("webhook_certificate_renewed", successor=kept.successor is not None)
-        await self._trust(b"".join(kept.trusted))
+            successor = kept.successor is not None
+            _log.info("certificate_renewed", secret=self._secret, successor=successor)
+        await self._publish(b"".join(kept.trusted))
         assert kept.served is not None
         self._write(kept.served)
 
-    async def _trust(self, bundle: bytes) -> None:
-        document = document_in(
-            _CONFIGURATION, await self._api.request("GET", _CONFIGURATION), "metadata"
-        )
-        encoded = base64.b64encode(bundle).decode()
-        outdated = [
-            {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": encoded}
-            for number, webhook in enumerate(document.get("webhooks") or ())
-            if webhook["clientConfig"].get("caBundle") != encoded
-        ]
-        if outdated:
-            version = document["metadata"]["resourceVersion"]
-            unchanged = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-            await self._api.request(
-                "PATCH", _CONFIGURATION, body=[unchanged, *outdated], content_type=_JSON_PATCH
-            )
-            _log.info("ca_bundle_written", configuration=CONFIGURATION)
-
     def _write(self, pair: Pair) -> None:
-        if self.chain.exists() and self.chain.read_bytes() == pair.certificate:
+        if self._can_serve() and self.files.chain.read_bytes() == pair.certificate:
             return
-        for path, content in ((self.key, pair.key), (self.chain, pair.certificate)):
+        for path, content in (
+            (self.files.key, pair.key),
+            (self.files.chain, pair.certificate),
+        ):
             draft = path.with_suffix(".new")
             draft.touch(mode=0o600)
             draft.write_bytes(content)
             draft.rename(path)
+
+
+def in_config_map(api: Api, namespace: str, name: str) -> Publish:
+    """Publishes certificates in a ConfigMap that exists, which the clients read."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+
+    async def publish(bundle: bytes) -> None:
+        document = document_in(path, await api.request("GET", path), "metadata")
+        content, text = document.get("data"), bundle.decode()
+        if isinstance(content, Mapping) and content.get(AUTHORITY) == text:
+            return
+        version = document["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version}, "data": {AUTHORITY: text}}
+        await api.request("PATCH", path, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY)
+        _log.info("authority_published", config_map=path)
+
+    return publish
 
 
 def from_data(secret_data: object) -> Certificates:
@@ -159,7 +175,7 @@ def from_data(secret_data: object) -> Certificates:
     given = secret_data if isinstance(secret_data, Mapping) else {}
     values = {key: _decoded(text) for key, text in given.items() if isinstance(text, str)}
     pairs = {name: Pair(*(values.get(key, b"") for key in keys)) for name, keys in _PARTS.items()}
-    trusted = (one + _END for one in values.get(_TRUSTED, b"").split(_END)[:-1])
+    trusted = (one + _END for one in values.get(AUTHORITY, b"").split(_END)[:-1])
     return Certificates(
         **{name: pair for name, pair in pairs.items() if pair.usable},
         trusted=tuple(one for one in trusted if readable(one)),
@@ -175,7 +191,7 @@ def _decoded(text: str) -> bytes:
 
 def to_data(certificates: Certificates) -> dict[str, Any]:
     """The data of the Secret, for a merge patch: None deletes a key."""
-    values: dict[str, bytes | None] = {_TRUSTED: b"".join(certificates.trusted)}
+    values: dict[str, bytes | None] = {AUTHORITY: b"".join(certificates.trusted)}
     for name, (certificate, key) in _PARTS.items():
         pair: Pair | None = getattr(certificates, name)
         values[certificate] = pair.certificate if pair is not None else None

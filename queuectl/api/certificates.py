@@ -1,6 +1,6 @@
-"""The certificates of the webhook server: self-signed, and renewed in two steps.
+"""The certificates that queuectl creates for its servers: self-signed, and renewed in two steps.
 
-Each certificate is its own authority. A successor is created, then the API servers trust it, and later the replicas serve it. The
+Each certificate is its own authority. A successor is created, then clients trust it, and later the replicas serve it. The
 certificates that are not expired stay trusted, so a replica that still serves the last one is trusted, too.
 """
 
@@ -22,9 +22,9 @@ VALID: Final = dt.timedelta(days=90)
 RENEWED: Final = dt.timedelta(days=30)
 """The remaining time at which a successor is created."""
 SETTLED: Final = dt.timedelta(hours=1)
-"""The age at which a successor is served. By then each API server trusts it."""
+"""The age at which a successor is served. By then each client that reads the trusted certificates has it."""
 MOST_TRUSTED: Final = 10
-"""Certificates that API servers trust at a time. Replicas with different names replace each other's certificate."""
+"""Certificates that clients trust at a time. Replicas with different names replace each other's certificate."""
 _NOT_USABLE: Final = (
     ValueError,
     TypeError,
@@ -67,7 +67,7 @@ class Certificates:
     Attributes:
         served: the pair that the replicas serve; None before the first start.
         successor: the pair that they serve next; None if none is due.
-        trusted: the certificates that API servers trust, as PEM.
+        trusted: the certificates that clients trust, as PEM.
     """
 
     served: Pair | None = None
