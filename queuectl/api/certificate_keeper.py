@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from queuectl.api.certificates import Certificates, Pair, advance, readable
+from queuectl.api.certificates import Certificates, Pair, advance, readable, server_names
 from queuectl.api.server import Certificate
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
+from queuectl.cluster.connection import Connection
 from queuectl.control.leader.schedule import supervised
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
@@ -31,6 +34,7 @@ TASK: Final = "certificates"
 AUTHORITY: Final = "ca.crt"
 """The key with the trusted certificates, in the Secret and in the ConfigMap for clients."""
 
+_APPLY: Final = "apply the manifests again (docs/how-to/install.md#restore-changed-objects)"
 _PARTS: Final = {"served": ("tls.crt", "tls.key"), "successor": ("next.crt", "next.key")}
 _END: Final = b"-----END CERTIFICATE-----\n"
 _log = structlog.get_logger(source="queuectl.certificates")
@@ -115,7 +119,7 @@ class CertificateKeeper:
         except ClusterError as error:
             if isinstance(error, ObjectGone) and not self._can_serve():
                 raise
-            _log.warning("certificate_not_checked", secret=self._secret, error=str(error))
+            _log.warning("own_certificate_not_checked", secret=self._secret, error=str(error))
 
     async def step(self, now: dt.datetime) -> None:
         """Renew what is due, let the clients trust it, and write the served pair to the files.
@@ -135,7 +139,7 @@ class CertificateKeeper:
                 "PATCH", self._secret, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY
             )
             successor = kept.successor is not None
-            _log.info("certificate_renewed", secret=self._secret, successor=successor)
+            _log.info("own_certificate_renewed", secret=self._secret, successor=successor)
         await self._publish(b"".join(kept.trusted))
         assert kept.served is not None
         self._write(kept.served)
@@ -151,6 +155,54 @@ class CertificateKeeper:
             draft.touch(mode=0o600)
             draft.write_bytes(content)
             draft.rename(path)
+
+
+@asynccontextmanager
+async def own_certificate(
+    kubeconfig: Path | None,
+    namespace: str,
+    secret: str,
+    authority: str,
+    hosts: str,
+    files: Certificate,
+    containment: Containment,
+) -> AsyncIterator[CertificateKeeper]:
+    """The keeper of the certificate of the REST API, when the files have one.
+
+    Args:
+        kubeconfig: None = the service account of the pod.
+        namespace: of the Secret and of the ConfigMap.
+        secret: name of the Secret.
+        authority: name of the ConfigMap in which clients read what to trust.
+        hosts: DNS names and IP addresses of the server, separated by commas.
+        files: for the served certificate.
+        containment: of the process.
+
+    Raises:
+        BadInput: a name or the kubeconfig is wrong, or the Secret or the ConfigMap does not exist.
+    """
+    if not authority:
+        raise BadInput("QUEUECTL_TLS_SECRET needs QUEUECTL_TLS_AUTHORITY")
+    try:
+        names = server_names(hosts)
+    except BadInput as error:
+        raise BadInput(f"QUEUECTL_TLS_HOSTS: {error}") from None
+    api = await Api.connect(Connection(kubeconfig=kubeconfig))
+    try:
+        keeper = CertificateKeeper(
+            api,
+            namespace,
+            secret,
+            names,
+            files,
+            in_config_map(api, namespace, authority),
+            containment,
+            if_missing=_APPLY,
+        )
+        await keeper.start()
+        yield keeper
+    finally:
+        await api.close()
 
 
 def in_config_map(api: Api, namespace: str, name: str) -> Publish:

@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from queuectl.domain.errors import BadInput
+
 VALID: Final = dt.timedelta(days=90)
 RENEWED: Final = dt.timedelta(days=30)
 """The remaining time at which a successor is created."""
@@ -109,6 +111,23 @@ def advance(certificates: Certificates, names: Sequence[str], now: dt.datetime) 
     dropped = set(others[: max(0, len(valid) - MOST_TRUSTED)])  # the oldest are the first
     trusted = tuple(one for one in valid if one not in dropped)
     return replace(certificates, served=served, successor=successor, trusted=trusted)
+
+
+def server_names(text: str) -> tuple[str, ...]:
+    """The names in a list that is separated by commas.
+
+    Raises:
+        BadInput: there is none, or one is neither a DNS name nor an IP address.
+    """
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for one in names:
+        try:
+            _name(one)
+        except ValueError:
+            raise BadInput(f"{one!r} is neither a DNS name nor an IP address") from None
+    if not names:
+        raise BadInput("a certificate needs a DNS name or an IP address")
+    return names
 
 
 def issue(names: Sequence[str], now: dt.datetime) -> Pair:

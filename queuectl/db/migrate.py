@@ -26,11 +26,12 @@ from queuectl.db.engine import (
     make_engine,
 )
 from queuectl.db.replicas import Replica
-from queuectl.db.tables import schema_requirement
+from queuectl.db.tables import leadership, schema_requirement
 from queuectl.distribution import version
 from queuectl.domain.errors import StoreError, UnusableSchema
 
-_PATIENCE: Final = 24 * 3600.0
+PATIENCE: Final = 24 * 3600.0
+"""Seconds for a statement, a lock and an answer: a long migration, also of another process, is no reason for a time-out."""
 # Sessions of other releases that have no registered replica, for example of `queuectl recover`.
 _OTHERS: Final = text(
     "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
@@ -137,26 +138,45 @@ def _config(directory: Path | None) -> Config:
     return config
 
 
+async def was_used(url: str) -> bool:
+    """Whether a leader has used the database. It changes nothing.
+
+    Raises:
+        UnusableSchema, StoreUnavailable, BadInput: as for :func:`current`.
+    """
+    return await _with_connection(url, None, _was_used)
+
+
+def _was_used(connection: Connection, config: Config) -> bool:
+    if _present(connection, _revisions(config)) is None:
+        return False
+    return bool(connection.scalar(select(leadership.c.epoch)))
+
+
+def patient(url: str) -> DatabaseSettings:
+    """Settings for one connection that waits for long work."""
+    return replace(
+        DatabaseSettings.from_environment(url),
+        pool_size=1,
+        statement_timeout=0,
+        lock_timeout=PATIENCE,
+        answer_timeout=PATIENCE,
+    )
+
+
 async def _with_connection(
     url: str, directory: Path | None, work: Callable[[Connection, Config], T]
 ) -> T:
     config = _config(directory)
-    # A long migration, also of another process, is no reason for a time-out.
-    patient = replace(
-        DatabaseSettings.from_environment(url),
-        pool_size=1,
-        statement_timeout=0,
-        lock_timeout=_PATIENCE,
-        answer_timeout=_PATIENCE,
-    )
-    engine = make_engine(patient)
+    settings = patient(url)
+    engine = make_engine(settings)
     try:
         async with (
-            answers_within(_PATIENCE, "migrating the database"),
+            answers_within(PATIENCE, "migrating the database"),
             engine.begin() as connection,
         ):
-            await check_server(connection, patient)
-            await limit(connection, patient)
+            await check_server(connection, settings)
+            await limit(connection, settings)
             return await connection.run_sync(work, config)
     finally:
         await engine.dispose()

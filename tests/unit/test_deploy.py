@@ -363,7 +363,7 @@ def test_the_controller_shares_nothing_with_its_node() -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & pod.keys()
     kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
-    assert kinds == {"emptyDir", "secret"}
+    assert kinds == {"emptyDir"}
     space = named("Namespace", "queuectl-system")
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
