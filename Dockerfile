@@ -41,6 +41,8 @@ FROM ${BASE}
 COPY --from=dependencies /opt/queuectl /opt/queuectl
 COPY --from=database /opt/postgres /opt/postgres
 COPY --from=project /project /opt/queuectl
+# initdb refuses a user without a name.
+RUN echo 'queuectl:x:65532:65532::/:/usr/sbin/nologin' >> /etc/passwd && echo 'queuectl:x:65532:' >> /etc/group
 # The root file system can be read-only. A library that needs a temporary file uses /tmp.
 ENV PATH=/opt/queuectl/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

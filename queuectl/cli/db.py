@@ -130,7 +130,6 @@ def move(
         str,
         typer.Option(
             "--to",
-            envvar="QUEUECTL_TARGET_DATABASE_URL",
             metavar="URL",
             help="An empty database, as postgresql://user@host/database.",
         ),

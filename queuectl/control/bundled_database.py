@@ -82,7 +82,7 @@ async def serve(
                 try:
                     await publish(api, settings, server)
                     ready()
-                except ClusterError as error:
+                except (ClusterError, StoreError) as error:
                     _log.warning("database_secret_not_written", error=str(error))
                     wait = _RETRY_SECONDS
                 await _while_it_runs(server, stop, wait)

@@ -265,14 +265,17 @@ class EmbeddedServer:
 
     @asynccontextmanager
     async def _superuser(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection with all rights, through the private socket."""
-        connection = await asyncpg.connect(
-            host=str(self.sockets), port=PORT, user=USER, database="postgres"
-        )
+        """A connection with all rights, through the private socket. Raises EmbeddedFailed if the server does not answer."""
         try:
-            yield connection
-        finally:
-            await connection.close()
+            connection = await asyncpg.connect(
+                host=str(self.sockets), port=PORT, user=USER, database="postgres"
+            )
+            try:
+                yield connection
+            finally:
+                await connection.close()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise self._failed(f"{type(error).__name__}: {error}") from error
 
     def _spawn(self, program: Path, *arguments: str) -> subprocess.Popen[bytes]:
         account = (str(self._account.uid), str(self._account.gid)) if self._account else ("-", "-")

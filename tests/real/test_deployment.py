@@ -39,7 +39,7 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
     made = [one for one in manifests() if one["kind"] in ("Deployment", "Service")]
     [replicas] = [one["spec"]["replicas"] for one in made if one["kind"] == "Deployment"]
     with database() as url:
-        cluster.client.apply(*secrets(cluster, url), *made)
+        cluster.client.apply(*secrets(url), *made)
         try:
             wait_until(lambda: _ready_pods(cluster) == replicas, "its pods", SECONDS)
             yield controller_pods(cluster)[0]

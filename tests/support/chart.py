@@ -32,6 +32,7 @@ BASE_VALUES: Final = {
     "image": {"repository": "queuectl"},
     "namespace": {"create": True},
     "database": {"secretName": "queuectl-database"},
+    "adminInPod": False,
 }
 """The values of ``deploy/base``. The others have their defaults."""
 OPT_INS: Final = {

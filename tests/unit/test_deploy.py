@@ -391,7 +391,8 @@ def test_the_network_policy_selects_the_pods_and_limits_their_metrics_port() -> 
 def test_migrations_run_where_no_probe_ends_them_and_leave_the_rest_for_later() -> None:
     pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
     [container], [migrate] = pod["containers"], pod["initContainers"]
-    assert migrate["args"] == ["db", "upgrade", "--pre"]
+    claim = "--bundled-claim=data-queuectl-database-0"
+    assert migrate["args"] == ["db", "upgrade", "--pre", claim]
     assert not [probe for probe in migrate if probe.endswith("Probe")]
     assert migrate["image"] == container["image"]
     assert migrate["securityContext"] == container["securityContext"]

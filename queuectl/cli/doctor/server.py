@@ -113,6 +113,8 @@ async def database(url: str) -> list[Finding]:
     except StoreError as error:
         return [Finding("database", Level.PROBLEM, str(error))]
     found = [(str(one), one.release, one.expired) for one in state.replicas]
-    return judge.schema(state.current, state.head, migrated=state.recognized) + judge.replicas(
-        found, version()
-    )
+    return [
+        *judge.schema(state.current, state.head, migrated=state.recognized),
+        *judge.replicas(found, version()),
+        *judge.bundled(url),
+    ]

@@ -1,4 +1,4 @@
-"""The certificate that queuectl creates for its REST API, on a real API server, with the rights of deploy/."""
+"""What an installation creates by itself, on a real API server, with the rights of deploy/: its certificate, and the check of a claim."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from queuectl.api.certificate_keeper import CertificateKeeper, own_certificate
 from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cluster.client import Api, Forbidden
 from queuectl.cluster.connection import Connection
+from queuectl.control.bundled_database import refuse_unmoved
 from queuectl.domain.containment import Containment
+from queuectl.domain.errors import StoreError
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
+from tests.support.postgres import running_postgres
 
 pytestmark = pytest.mark.system
 
@@ -77,3 +80,24 @@ async def test_replicas_serve_one_certificate_that_clients_trust(
         await own.request("GET", f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/queuectl-database")
     with pytest.raises(Forbidden):
         await own.request("GET", f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets")
+
+
+async def test_an_empty_database_is_refused_while_the_claim_of_the_bundled_one_exists(
+    control_plane: ControlPlane, admin: Api, tmp_path: Path
+) -> None:
+    """Under the identity of queuectl, by a real PostgreSQL."""
+    claim = "data-queuectl-database-0"
+    claims = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/persistentvolumeclaims"
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+    async with running_postgres() as postgres:
+        url = postgres.server.url(await postgres.empty())
+
+        async def check() -> None:
+            await refuse_unmoved(url, SYSTEM_NAMESPACE, claim, control_plane.kubeconfig)
+
+        await check()
+        await admin.request("POST", claims, body={"metadata": {"name": claim}, "spec": spec})
+        with pytest.raises(StoreError, match=claim):
+            await check()
+        await admin.request("DELETE", f"{claims}/{claim}")
