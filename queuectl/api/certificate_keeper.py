@@ -130,19 +130,19 @@ class CertificateKeeper:
         document = document_in(
             self._secret, await self._api.request("GET", self._secret), "metadata"
         )
-        found = from_data(document.get("data"))
-        kept = advance(found, self._names, now)
-        if kept != found:
+        stored = from_data(document.get("data"))
+        current = advance(stored, self._names, now)
+        if current != stored:
             version = document["metadata"]["resourceVersion"]
-            body = {"metadata": {"resourceVersion": version}, "data": to_data(kept)}
+            body = {"metadata": {"resourceVersion": version}, "data": to_data(current)}
             await self._api.request(
                 "PATCH", self._secret, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY
             )
-            successor = kept.successor is not None
+            successor = current.successor is not None
             _log.info("own_certificate_renewed", secret=self._secret, successor=successor)
-        await self._publish(b"".join(kept.trusted))
-        assert kept.served is not None
-        self._write(kept.served)
+        await self._publish(b"".join(current.trusted))
+        assert current.served is not None
+        self._write(current.served)
 
     def _write(self, pair: Pair) -> None:
         if self._can_serve() and self.files.chain.read_bytes() == pair.certificate:

@@ -22,7 +22,7 @@ import structlog
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.connection import Connection
 from queuectl.db import migrate
-from queuectl.db.embedded import DATABASE, PORT, EmbeddedServer
+from queuectl.db.embedded import DATABASE, PORT, USER, EmbeddedServer
 from queuectl.domain.errors import ClusterError, ObjectGone, StoreError
 from queuectl.objects.kinds.described import MERGE_PATCH
 
@@ -35,7 +35,7 @@ CHECK_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.5
 _PASSWORD: Final = re.compile(r"[A-Za-z0-9_-]{40,100}")
-_RULES: Final = f"local all all trust\nhost {DATABASE} {OWNER} all scram-sha-256\n"
+_RULES: Final = f"local all {USER} trust\nhost {DATABASE} {OWNER} all scram-sha-256\n"
 """pg_hba.conf: the socket is in a private directory. The superuser cannot log in through the network."""
 _log = structlog.get_logger(source="queuectl.database")
 

@@ -1,4 +1,4 @@
-"""What an installation creates by itself, on a real API server, with the rights of deploy/: its certificate, and the check of a claim."""
+"""The certificate of an installation and the check of its claim, on a real API server, with the rights of deploy/."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ async def test_a_secret_that_was_emptied_is_written_again_and_failures_are_tried
         assert await fetched(url(cluster), "SELECT 1") == 1
 
 
-async def test_a_server_that_ends_ends_the_process(
+async def test_the_process_ends_with_its_server(
     directory: Path, cluster: CertificateObjects
 ) -> None:
     async def killed() -> None:

@@ -82,7 +82,7 @@ async def test_numbers_of_later_rows_continue(databases: Databases) -> None:
 
 
 async def test_a_schema_that_no_leader_has_used_is_a_target(databases: Databases) -> None:
-    """So that a move that failed can be repeated."""
+    """A move that failed can be repeated."""
     await migrate.upgrade(databases.url(databases.target))
     assert not await migrate.was_used(databases.url(databases.target))
     assert (await databases.move())["documents"] == 1

@@ -36,6 +36,11 @@ _HASH: Final = "$2b$04$JKq.ij6aypQjrawwI3LvGetzzjMWLzb1qip1PJP.gKcI4pm0erb9u"
 _SECONDS: Final = 60.0
 
 
+def is_built() -> bool:
+    """Whether the cache has the program. A run on real nodes has no network to build it."""
+    return build.cached(REGISTRY).programs["registry"].exists()
+
+
 def ensure() -> Path:
     """The program from the cache, or built."""
     return build.ensure(LineProgress(), units=(REGISTRY,)).programs["registry"]

@@ -16,9 +16,11 @@ import pytest
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest
+from queuectl.distribution import version
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.nodes import BLOCK, PRODUCT, RACK
+from tests.install import registry
 from tests.real import images, sandbox
 from tests.real.cluster import real_nodes
 from tests.real.deployment import ARCHIVE, controller_pods, database, is_ready, secrets
@@ -187,6 +189,35 @@ def test_data_outlives_the_pod_and_moves_to_a_database_of_ones_own(
         assert "data-queuectl-database-0" in cluster.type(f"{KUBECTL} get persistentvolumeclaims")
         cluster.type(f"helm uninstall queuectl -n {SYSTEM_NAMESPACE} --wait")
         assert "data-queuectl-database-0" in cluster.type(f"{KUBECTL} get persistentvolumeclaims")
+
+
+def test_the_nodes_pull_the_image_from_a_registry_with_tls_and_a_pull_secret(
+    cluster: Cluster,
+) -> None:
+    if not registry.is_built():
+        pytest.skip("no registry: run python -m tests.install.registry to build it")
+    with registry.running(cluster.plane) as served:
+        for node in cluster.nodes.values():
+            served.trusted_by(node)
+        repository = served.push(cluster.nodes["node-0"], ARCHIVE, f"queuectl:{version()}")
+        cluster.type(f"kubectl create namespace {SYSTEM_NAMESPACE}")
+        login = f"--docker-username={registry.USER} --docker-password={registry.PASSWORD}"
+        cluster.type(
+            f"{KUBECTL} create secret docker-registry pull --docker-server={served.address} {login}"
+        )
+        values = f"image.repository={repository},database.bundled.persistent=false"
+        began = time.monotonic()
+        cluster.type(f"{INSTALL},{values}")
+        cluster.until(lambda: "ErrImagePull" in pods(cluster), "a pull without the Secret fails")
+        cluster.type(f"{UPGRADE} --set 'imagePullSecrets[0].name=pull'")
+        # A StatefulSet does not replace a pod that was never ready.
+        cluster.type(f"{KUBECTL} delete pod queuectl-database-0")
+        cluster.type(f"{KUBECTL} rollout status deployment queuectl --timeout 10m")
+        print(f"pulled and ready after {time.monotonic() - began:.0f} s")
+
+
+def pods(cluster: Cluster) -> str:
+    return cluster.type(f"{KUBECTL} get pods -o wide")
 
 
 def log_of_migration(cluster: Cluster) -> str:
