@@ -13,6 +13,7 @@ import yaml
 
 from queuectl.api.certificates import server_names
 from queuectl.cluster.writes import BINDING, POLICY
+from queuectl.db.embedded import DATABASE, PORT, USER
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
 from tests.support.chart import WEBHOOK, documents
@@ -361,6 +362,13 @@ def test_the_database_of_the_chart_runs_with_as_little_as_it_can() -> None:
         "whenDeleted": "Retain",
         "whenScaled": "Retain",
     }
+    [directory] = [arg for arg in container["args"] if arg.startswith("--directory=")]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    sockets = f"{directory.partition('=')[2]}/sock"
+    assert (
+        env["QUEUECTL_DATABASE_URL"]
+        == f"postgresql://{USER}@/{DATABASE}?host={sockets}&port={PORT}"
+    )
     policy = found["NetworkPolicy", "queuectl-database"]["spec"]
     assert (
         policy["podSelector"]["matchLabels"].items()
