@@ -46,7 +46,7 @@ async def move(source: str, target: str) -> dict[str, int]:
     if live:
         raise StoreError(
             f"replicas use the source ({', '.join(live)}): stop them, for example with "
-            "`kubectl -n queuectl-system scale deployment queuectl --replicas=0`"
+            "`kubectl -n queuectl-system scale deployment queuectl --replicas=0`. A replica that was killed counts for a minute"
         )
     if await migrate.was_used(target):
         raise StoreError("queuectl has used the target before: give an empty database")
