@@ -69,7 +69,7 @@ class Registry:
         node.import_archive(archive)
         local, pushed = f"docker.io/library/{name}", f"{self.address}/{name}"
         node.images("tag", local, pushed)
-        login = ("--user", f"{USER}:{PASSWORD}", "--tlscacert", str(self.authority))
+        login = ("--local", "--user", f"{USER}:{PASSWORD}", "--tlscacert", str(self.authority))
         node.images("push", *login, pushed)
         node.images("rm", "--sync", local, pushed)
         return pushed.rpartition(":")[0]
