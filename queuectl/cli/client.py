@@ -48,6 +48,10 @@ _CODES: Final = {
     422: Exit.BAD_INPUT,
 }
 
+_READ_CA = (
+    r"kubectl -n queuectl-system get configmap queuectl-ca -o 'jsonpath={.data.ca\.crt}' > ca.crt"
+)
+
 
 class RequestRefused(CommandFailed):
     """The server answered with a problem.
@@ -175,7 +179,7 @@ def _no_answer(where: httpx2.URL, error: httpx2.TransportError) -> CommandFailed
     if "mismatch" in why or "not valid for" in why:
         hint = "give the name in its certificate with --tls-server-name or QUEUECTL_TLS_SERVER_NAME"
     elif "certificate verify failed" in why:
-        hint = "give the CA of its certificate with --ca-file or QUEUECTL_CA_FILE"
+        hint = f"give the CA of its certificate with --ca-file or QUEUECTL_CA_FILE. If queuectl created the certificate: {_READ_CA}"
     elif isinstance(error, httpx2.RemoteProtocolError) and where.scheme == "http":
         hint = "if it uses TLS, give an https:// address with --server or QUEUECTL_SERVER"
     else:

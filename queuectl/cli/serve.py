@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from queuectl.api.auth.start import Offer
     from queuectl.api.connections import ConnectionLimits
     from queuectl.control.settings import Settings
+    from queuectl.domain.containment import Containment
     from queuectl.telemetry.metrics import MetricsRecorder
 
 
@@ -83,6 +84,7 @@ async def _serve(settings: Settings) -> None:
     async with (
         shadow(settings) if settings.shadow else controller(settings) as parts,
         _authenticated(settings, offered, parts.metrics) as authenticated,
+        _certificates(settings, offered, parts.containment) as keep_certificate,
     ):
         registry = parts.metrics.registry
         leads = parts if isinstance(parts, ServeComponents) else None
@@ -123,6 +125,7 @@ async def _serve(settings: Settings) -> None:
             jobs: dict[str, Job] = {
                 "audit": lambda: forget_old(parts.store.audit, settings.audit_days),
                 "registration": parts.registration.keep,
+                "certificate": keep_certificate,
                 "end if stalled": lambda: end_if_stalled(parts.stalled),
             }
             for name, job in jobs.items():
@@ -156,10 +159,36 @@ def _offer(settings: Settings) -> Offer:
         auth=settings.auth,
         cert_file=settings.tls_cert_file,
         key_file=settings.tls_key_file,
+        secret=settings.tls_secret,
         tls=settings.tls == "on",
         trusted_proxies=settings.trusted_proxies,
         issuer=settings.oidc.issuer,
     )
+
+
+@asynccontextmanager
+async def _certificates(
+    settings: Settings, offered: Offer, containment: Containment
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Write the certificate to its files if queuectl creates it. Yields the job that renews it."""
+    from queuectl.api.certificate_keeper import own_certificate
+
+    async def nothing() -> None:
+        """An administrator renews it."""
+
+    if not settings.tls_secret or offered.certificate is None:
+        yield nothing
+        return
+    async with own_certificate(
+        settings.kubeconfig,
+        settings.namespace,
+        settings.tls_secret,
+        settings.tls_authority,
+        settings.tls_hosts,
+        offered.certificate,
+        containment,
+    ) as keeper:
+        yield keeper.run
 
 
 @asynccontextmanager

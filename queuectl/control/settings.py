@@ -331,6 +331,18 @@ class Settings(BaseSettings):
         description="PEM file with the certificate and its chain; a renewed file is read without a restart",
     )
     tls_key_file: Path | None = Field(None, description="PEM file with the key")
+    tls_secret: str = Field(
+        "",
+        description="name of a Secret in which queuectl keeps a certificate that it creates and renews; it writes the two files itself; unset = an administrator provides them",
+    )
+    tls_authority: str = Field(
+        "",
+        description="name of a ConfigMap in which clients read the certificate authority of that certificate",
+    )
+    tls_hosts: str = Field(
+        "",
+        description="DNS names and IP addresses, separated by commas, for that certificate",
+    )
     tls: Literal["on", "off"] = Field(
         "on", description="off = an ingress in front of queuectl terminates TLS"
     )

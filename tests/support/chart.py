@@ -29,7 +29,12 @@ CHART: Final = DEPLOY / "chart"
 KINDS: Final = CHART / "kinds.yaml"
 SCHEMA: Final = CHART / "values.schema.json"
 PAGE: Final = ROOT / "docs" / "reference" / "chart-values.md"
-BASE_VALUES: Final = {"image": {"repository": "queuectl"}, "namespace": {"create": True}}
+BASE_VALUES: Final = {
+    "image": {"repository": "queuectl"},
+    "namespace": {"create": True},
+    "database": {"secretName": "queuectl-database"},
+    "adminInPod": False,
+}
 """The values of ``deploy/base``. The others have their defaults."""
 OPT_INS: Final = {
     "force-delete": "forceDelete",

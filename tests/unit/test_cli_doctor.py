@@ -18,6 +18,7 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
 from queuectl.cluster.server import Server
+from queuectl.control.bundled_database import OWNER, BundledSettings
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.ledger import Checked, Invariant, InvariantViolation
 from queuectl.domain.records import LeaderRecord
@@ -67,6 +68,16 @@ def test_the_version_of_the_cluster_is_reported_with_its_needs(
     assert levels([finding]) == [level]
     assert needs in finding.message
     assert ("needs" in finding.message) == bool(needs)
+
+
+def test_the_bundled_database_is_a_warning() -> None:
+    assert judge.BUNDLED_OWNER == OWNER
+    url = BundledSettings(Path("/data"), "queuectl-database.queuectl-system.svc", "", "").url("x")
+    (finding,) = judge.bundled(url)
+    assert finding.level is WARNING
+    assert "no backup" in finding.message
+    assert judge.bundled("postgresql://queuectl:x@db.example.com/queuectl") == []
+    assert judge.bundled("postgresql:///queuectl?host=/run/queuectl_owner") == []
 
 
 def test_each_missing_right_is_named() -> None:

@@ -362,7 +362,7 @@ def test_the_controller_shares_nothing_with_its_node() -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & pod.keys()
     kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
-    assert kinds == {"emptyDir", "secret"}
+    assert kinds == {"emptyDir"}
     space = named("Namespace", "queuectl-system")
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
@@ -390,7 +390,8 @@ def test_the_network_policy_selects_the_pods_and_limits_their_metrics_port() -> 
 def test_migrations_run_where_no_probe_ends_them_and_leave_the_rest_for_later() -> None:
     pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
     [container], [migrate] = pod["containers"], pod["initContainers"]
-    assert migrate["args"] == ["db", "upgrade", "--pre"]
+    claim = "--bundled-claim=data-queuectl-database-0"
+    assert migrate["args"] == ["db", "upgrade", "--pre", claim]
     assert not [probe for probe in migrate if probe.endswith("Probe")]
     assert migrate["image"] == container["image"]
     assert migrate["securityContext"] == container["securityContext"]

@@ -65,8 +65,7 @@ def doctor_command(
         typer.Option(
             "--server",
             metavar="URL",
-            envvar="QUEUECTL_SERVER",
-            help=f"Address of the REST API. Default: in a pod of queuectl, this pod; else {DEFAULT_SERVER}.",
+            help=f"Address of the REST API. Default: in a pod of queuectl, this pod; else $QUEUECTL_SERVER, or {DEFAULT_SERVER}.",
         ),
     ] = None,
 ) -> None:
@@ -80,7 +79,8 @@ def doctor_command(
     if server is None and pod.inside() and not extras.missing(Extra.SERVER):
         findings = _inside(system_namespace, database_url, audit=audit)
     else:
-        findings = _outside(server or DEFAULT_SERVER, system_namespace, database_url, audit=audit)
+        address = server or os.environ.get("QUEUECTL_SERVER") or DEFAULT_SERVER
+        findings = _outside(address, system_namespace, database_url, audit=audit)
     if output is DoctorFormat.JSON:
         emit_json({"findings": [asdict(finding) for finding in findings]})
     else:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from queuectl.cli.doctor.findings import Finding, Level, some
 from queuectl.domain.errors import (
@@ -20,6 +21,9 @@ from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.records import LeaderRecord
 
 Document = Mapping[str, Any]
+
+BUNDLED_OWNER: Final = "queuectl_owner"
+"""The role of the bundled database (control/bundled_database.py)."""
 
 _APPLY: Final = "apply the manifests again: docs/how-to/install.md"
 _MANY_CALLERS: Final = 3  # with one address
@@ -425,6 +429,15 @@ def schema(address: str, current: str | None, head: str, *, migrated: bool) -> l
         return [Finding("database", Level.OK, f"{address}: reachable, schema {current}")]
     message = f"{address}: the schema is {current or 'empty'}, older than {head}"
     return [Finding("database", Level.PROBLEM, message, "queuectl db upgrade")]
+
+
+def bundled(url: str) -> list[Finding]:
+    """Findings on the server that the chart installs, which the URL shows by its role."""
+    if urlsplit(url).username != BUNDLED_OWNER:
+        return []
+    message = "the bundled database is for evaluation: it has no replica and no backup"
+    fix = "move to a database of your own before production: docs/how-to/move-the-database.md"
+    return [Finding("database", Level.WARNING, message, fix)]
 
 
 def replicas(registered: Sequence[tuple[str, str, bool]], ours: str) -> list[Finding]:

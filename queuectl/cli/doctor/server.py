@@ -133,7 +133,7 @@ async def database(url: str) -> list[Finding]:
         return judge.unusable(address, error, "QUEUECTL_DATABASE_URL")
     found = [(str(one), one.release, one.expired) for one in state.replicas]
     schema = judge.schema(address, state.current, state.head, migrated=state.recognized)
-    return schema + judge.replicas(found, version())
+    return schema + judge.replicas(found, version()) + judge.bundled(url)
 
 
 async def database_of_api(url: str) -> list[Finding]:
