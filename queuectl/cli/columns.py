@@ -10,7 +10,6 @@ from queuectl.domain.budgets import holder_of
 from queuectl.domain.queues import StopPolicy
 from queuectl.domain.words import counted, gpu_count
 from queuectl.objects.configuration.config_kinds import ConfigKind
-from queuectl.objects.configuration.stops import stop_of
 
 
 def _amounts(resources: Json) -> str:
@@ -177,6 +176,8 @@ def _spec(document: Json) -> Json:
 
 
 def _stop(document: Json) -> str | None:
+    from queuectl.objects.configuration.stops import stop_of  # slow, and needed after an answer
+
     policy = stop_of(document)
     return None if policy is StopPolicy.NONE else policy.value
 
