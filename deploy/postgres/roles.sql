@@ -32,5 +32,7 @@ GRANT UPDATE (taken_at) ON leadership TO queuectl_api;
 GRANT INSERT, UPDATE, DELETE ON documents, sessions TO queuectl_api;
 GRANT UPDATE ON configuration TO queuectl_api;
 GRANT INSERT, UPDATE, DELETE ON audit TO queuectl_api;
+-- A person confirms a mass deletion of objects that own the configuration.
+GRANT UPDATE (confirmed) ON followed_objects TO queuectl_api;
 -- Each replica registers its release.
 GRANT INSERT, UPDATE, DELETE ON replicas TO queuectl_api;

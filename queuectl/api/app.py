@@ -30,6 +30,7 @@ from queuectl.api.routes import (
     audit,
     budgets,
     config,
+    configuration_owner,
     decisions,
     dryrun,
     efficiency,
@@ -43,6 +44,7 @@ from queuectl.api.routes import (
     refused,
     session,
     set_aside,
+    shadow,
     unmanaged,
     usage,
     workloads,
@@ -52,6 +54,7 @@ from queuectl.api.routes.events import StreamLimit
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
+from queuectl.objects.configuration.owners import Owner
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
 
@@ -71,6 +74,7 @@ def create_app(
     cluster_reader: ClusterReader | None = None,
     authenticated: AuthenticationLayer | None = None,
     streams: StreamLimit | None = None,
+    owner: Owner = Owner.DATABASE,
 ) -> FastAPI:
     """The REST API with metrics and health. ``app.state`` has the parts that added routes share.
 
@@ -82,8 +86,10 @@ def create_app(
         cluster_reader: likewise.
         authenticated: how callers authenticate; None = they do not, for loopback only.
         streams: limit of event streams; None = the default.
+        owner: of the configuration; what objects of the cluster own is not written here.
     """
     app = _bare("queuectl")
+    app.state.owner = owner
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)
     bodies = app.state.bodies = Bodies()
     session_service = layers.install(app, store, authenticated)
@@ -95,8 +101,9 @@ def create_app(
     ):
         app.state.logins = BrowserLogins(authenticated.login, session_service)
     for kind in CONFIG_KINDS:
-        config.add_routes(app.router, guard, bodies, kind, store, diagnoser)
-    queue_stops.add_routes(app.router, guard, store, diagnoser)
+        config.add_routes(app.router, guard, bodies, kind, store, diagnoser, owner)
+    queue_stops.add_routes(app.router, guard, store, diagnoser, owner)
+    configuration_owner.add_routes(app.router, guard, store, owner)
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
     stated = app.state.stated = CurrentConfiguration(store)
     pastuse.add_routes(app.router, guard, store, stated)
@@ -105,6 +112,7 @@ def create_app(
     unmanaged.add_routes(app.router, guard, store, cluster_reader)
     budgets.add_routes(app.router, guard, store, cluster_reader)
     efficiency.add_routes(app.router, guard, cluster_reader)
+    shadow.add_routes(app.router, guard, store)
     recorded_jobs.add_routes(app.router, guard, store)
     feed = app.state.feed = EventFeed(store)
     events.add_routes(app.router, guard, store, feed, streams or StreamLimit())

@@ -30,6 +30,7 @@ from queuectl.objects.configuration.links import (
     refuse_circular_cohorts,
     refuse_reserved_devices,
 )
+from queuectl.objects.configuration.owners import Owner, followed_kind
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
@@ -48,7 +49,10 @@ class Documents:
         kind: ConfigKind,
         store: ApiStore,
         diagnoser: Diagnoser | None,
+        owner: Owner = Owner.DATABASE,
     ) -> None:
+        """``owner``: of the configuration."""
+        self._followed = followed_kind(owner, kind.kind)
         self._guard = guard
         self._bodies = bodies
         self._kind = kind
@@ -108,6 +112,7 @@ class Documents:
         body = _addressed(body, key)
         document, warnings = await self._checked(body)
         stored = await self._present(key, if_match, if_none_match)
+        self._refuse_write(key, "edit" if stored is not None else "apply")
         conditional = if_match is not None or if_none_match is not None
         await self._take_over_use(body)
         return await self._keep(request, key, document, warnings, stored, conditional=conditional)
@@ -127,6 +132,7 @@ class Documents:
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
             return JSONResponse(await self._dry_run(request, given))
+        self._refuse_write(key, "edit")
         document, warnings = await self._checked(given)
         return await self._keep(request, key, document, warnings, stored, conditional=True)
 
@@ -210,6 +216,7 @@ class Documents:
         return {**applied(one), "overQuota": over}
 
     async def remove(self, key: DocumentKey, if_match: str | None) -> Response:
+        self._refuse_write(key, "delete")
         before = None
         if if_match is not None:
             stored = await self._present(key, if_match, None)
@@ -221,6 +228,19 @@ class Documents:
         except Conflict as error:
             raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
         return Response(status_code=204)
+
+    def _refuse_write(self, key: DocumentKey, verb: str) -> None:
+        """Refuse a write of configuration that objects of the cluster own: the leader would undo it.
+
+        Raises:
+            Problem: not-the-owner, with the command of kubectl that does the same.
+        """
+        if self._followed is None:
+            return
+        command = "kubectl apply -f FILE" if verb == "apply" else self._followed.kubectl(verb, key)
+        group = self._followed.group
+        detail = f"the objects of {group} own this configuration; use `{command}`"
+        raise ApiProblem(P.NOT_THE_OWNER, detail, command=command)
 
     async def _parents(self, cohort: dict[str, Any]) -> dict[str, str | None]:
         """The parent of each Cohort after this document is stored."""

@@ -20,7 +20,7 @@ from queuectl.api.command_views import BODIES
 from queuectl.api.plans import PlanBody
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
 from queuectl.api.queue_stops import ResumeBody, StopBody
-from queuectl.api.schemas import ProblemView, SignInBody
+from queuectl.api.schemas import ConfirmBody, ProblemView, SignInBody
 from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.objects.configuration.queue_config import READERS
 
@@ -137,6 +137,7 @@ def _bodies() -> dict[str, Any]:
     """Schemas of the bodies that :func:`model_body` names."""
     models: list[type[BaseModel]] = [
         *set(BODIES.values()),
+        ConfirmBody,
         StopBody,
         ResumeBody,
         PlanBody,

@@ -48,6 +48,11 @@ class ProblemType(Enum):
     NO_SUCH_PATH = ("no-such-path", 404, "The path does not exist")
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "The path does not support this method")
     AMBIGUOUS = ("ambiguous", 409, "Several objects have this name")
+    NOT_THE_OWNER = (
+        "not-the-owner",
+        409,
+        "Objects of the cluster are this configuration",
+    )
     NOT_IN_THIS_STATE = ("not-in-this-state", 409, "The workload is in another state")
     PRECONDITION_FAILED = ("precondition-failed", 412, "The object has changed")
     BODY_TOO_LARGE = ("body-too-large", 413, "The body is too large")

@@ -1,7 +1,7 @@
-"""Stops and resumes a queue: one field of its configuration document, set with a right of its own.
+"""Stops and resumes a queue: one part of its configuration document, set with a right of its own.
 
-A person who may stop a queue needs no right to change the rest of its document. The leader acts on the field as soon as it
-is stored: see :mod:`queuectl.objects.configuration.queue_config`.
+A person who may stop a queue needs no right to change the rest of its document. The leader acts on it as soon as it is stored: see
+:mod:`queuectl.objects.configuration.stops`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from queuectl.domain.ledger import Document
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.domain.queues import StopPolicy
 from queuectl.domain.what_if import DrainCost
+from queuectl.objects.configuration.owners import Owner, followed_kind
 from queuectl.objects.configuration.queue_config import validate
+from queuectl.objects.configuration.stops import stop_field, stop_of, with_operation
 
 _TRIES: Final = 5  # each fails only if another request changed the same object in between
 
@@ -75,7 +77,11 @@ class QueueStopView(View):
 class QueueStops:
     """Sets stop policies."""
 
-    def __init__(self, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+    def __init__(
+        self, store: ApiStore, diagnoser: Diagnoser | None, owner: Owner = Owner.DATABASE
+    ) -> None:
+        """``owner``: of the configuration."""
+        self._owner = owner
         self._store = store
         self._diagnoser = diagnoser
 
@@ -85,16 +91,16 @@ class QueueStops:
         """Give a queue this stop policy; nothing is written when it has it already.
 
         Raises:
-            Problem: not-found; precondition-failed when other requests keep changing the object.
+            Problem: not-found; precondition-failed when other requests keep changing the object; not-the-owner for a resume of a
+                queue that its object stops.
             DocumentError: the stored document is one that this release refuses.
         """
         for _ in range(_TRIES):
             stored = await self._stored(key)
-            if _policy_of(stored.document) is policy:
+            if stop_of(stored.document) is policy:
                 record_change(request, _summary("unchanged", reason))
                 return _view(key, policy, "unchanged")
-            value = policy.value if policy is not StopPolicy.NONE else None
-            document, _ = validate(merged(stored.document, {"spec": {"stopPolicy": value}}))
+            document, _ = validate(self._changed(key, stored.document, policy))
             try:
                 await self._store.put_config(document, stored.version)
             except Conflict:
@@ -105,13 +111,28 @@ class QueueStops:
             return _view(key, policy, "configured")
         raise ApiProblem(ProblemType.PRECONDITION_FAILED, f"{key} is changed by others; try again")
 
+    def _changed(self, key: DocumentKey, document: Document, policy: StopPolicy) -> Document:
+        """The document with this stop policy: in its field, or as an operation if objects of the cluster own the field."""
+        followed = followed_kind(self._owner, key.kind)
+        if followed is None:
+            value = policy.value if policy is not StopPolicy.NONE else None
+            bare = with_operation(document, StopPolicy.NONE)
+            changed: Document = merged(bare, {"spec": {"stopPolicy": value}})
+            return changed
+        operated = with_operation(document, policy)
+        if stop_of(operated) is not policy:
+            command = followed.kubectl("edit", key)
+            detail = f"the object of {key} has stopPolicy {stop_field(document)}; use `{command}`"
+            raise ApiProblem(ProblemType.NOT_THE_OWNER, detail, command=command)
+        return operated
+
     async def preview(
         self, request: Request, key: DocumentKey, policy: StopPolicy
     ) -> QueueStopView:
         """The answer of :meth:`set` without the change, with the gangs that a drain would evict."""
         stored = await self._stored(key)
         result: Literal["configured", "unchanged"] = (
-            "unchanged" if _policy_of(stored.document) is policy else "configured"
+            "unchanged" if stop_of(stored.document) is policy else "configured"
         )
         record_change(request, result)
         drains = None
@@ -124,10 +145,6 @@ class QueueStops:
         if stored is None:
             raise ApiProblem(ProblemType.NOT_FOUND, f"{key} does not exist")
         return stored
-
-
-def _policy_of(document: Document) -> StopPolicy:
-    return StopPolicy(document["spec"].get("stopPolicy") or StopPolicy.NONE)
 
 
 def _summary(what: str, reason: str | None) -> str:

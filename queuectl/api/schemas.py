@@ -40,6 +40,14 @@ class View(BaseModel):
     )
 
 
+class ConfirmBody(View):
+    """A deletion of objects that own the configuration, to confirm."""
+
+    id: str = Field(
+        min_length=1, max_length=64, description="Of the deletion, as the report has it."
+    )
+
+
 class SignInBody(View):
     """A token of the cluster, for example from ``kubectl create token``."""
 

@@ -48,6 +48,10 @@ _CODES: Final = {
     422: Exit.BAD_INPUT,
 }
 
+_READ_CA = (
+    r"kubectl -n queuectl-system get configmap queuectl-ca -o 'jsonpath={.data.ca\.crt}' > ca.crt"
+)
+
 
 class RequestRefused(CommandFailed):
     """The server answered with a problem.
@@ -79,9 +83,10 @@ class ServerClient:
         params = {name: value for name, value in query.items() if value is not None}
         return self._send("GET", path, params=params)
 
-    def text(self, path: str) -> str:
-        """An answer that is not JSON."""
-        return self._answer("GET", path).text
+    def text(self, path: str, /, **query: object) -> str:
+        """An answer that is not JSON. Query parameters that are None are left out."""
+        params = {name: value for name, value in query.items() if value is not None}
+        return self._answer("GET", path, params=params).text
 
     def put(self, path: str, document: Json) -> Json:
         return self._send("PUT", path, json=document)
@@ -174,7 +179,7 @@ def _no_answer(where: httpx2.URL, error: httpx2.TransportError) -> CommandFailed
     if "mismatch" in why or "not valid for" in why:
         hint = "give the name in its certificate with --tls-server-name or QUEUECTL_TLS_SERVER_NAME"
     elif "certificate verify failed" in why:
-        hint = "give the CA of its certificate with --ca-file or QUEUECTL_CA_FILE"
+        hint = f"give the CA of its certificate with --ca-file or QUEUECTL_CA_FILE. If queuectl created the certificate: {_READ_CA}"
     elif isinstance(error, httpx2.RemoteProtocolError) and where.scheme == "http":
         hint = "if it uses TLS, give an https:// address with --server or QUEUECTL_SERVER"
     else:

@@ -7,6 +7,7 @@ from typing import Final
 
 from queuectl.cli.render import Column, Json, age, expected, until, used
 from queuectl.domain.budgets import holder_of
+from queuectl.domain.queues import StopPolicy
 from queuectl.domain.words import counted, gpu_count
 from queuectl.objects.configuration.config_kinds import ConfigKind
 
@@ -174,6 +175,13 @@ def _spec(document: Json) -> Json:
     return spec if isinstance(spec, dict) else {}
 
 
+def _stop(document: Json) -> str | None:
+    from queuectl.objects.configuration.stops import stop_of  # slow, and needed after an answer
+
+    policy = stop_of(document)
+    return None if policy is StopPolicy.NONE else policy.value
+
+
 def _quotas(document: Json) -> str:
     """Nominal quotas of a ClusterQueue, as ``flavor: 64 nvidia.com/gpu``."""
     parts = []
@@ -240,14 +248,14 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
             lambda o: (_spec(o).get("preemption") or {}).get("withinClusterQueue") or "Never",
             wide=True,
         ),
-        Column("STOP", lambda o: _spec(o).get("stopPolicy"), wide=True),
+        Column("STOP", _stop, wide=True),
         _VERSION,
     ),
     "LocalQueue": (
         Column("NAMESPACE", lambda o: o["metadata"].get("namespace")),
         _NAME,
         Column("CLUSTERQUEUE", lambda o: _spec(o).get("clusterQueue")),
-        Column("STOP", lambda o: _spec(o).get("stopPolicy"), wide=True),
+        Column("STOP", _stop, wide=True),
         _VERSION,
     ),
     "QuotaOverride": (

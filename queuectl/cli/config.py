@@ -10,10 +10,17 @@ import typer
 from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.followed import confirm_command, owner_command
 from queuectl.cli.opencost import read_prices
 from queuectl.cli.render import as_yaml
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
-from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, ONLY_NAME, PREFIX
+from queuectl.objects.configuration.config_kinds import (
+    BY_KIND,
+    CONFIG_KINDS,
+    CUSTOM_KINDS,
+    ONLY_NAME,
+    PREFIX,
+)
 from queuectl.objects.configuration.diff import Difference
 
 app = typer.Typer(
@@ -23,14 +30,29 @@ app = typer.Typer(
 )
 
 
+app.command("owner")(owner_command)
+app.command("confirm")(confirm_command)
+
+
 @app.command()
-def export(server: Server = DEFAULT_SERVER) -> None:
+def export(
+    custom: Annotated[
+        bool,
+        typer.Option(
+            "--kubernetes",
+            help="Print only the kinds that have a CRD, for `kubectl apply -f -`.",
+        ),
+    ] = False,
+    server: Server = DEFAULT_SERVER,
+) -> None:
     """Print all configuration as YAML.
 
     `queuectl apply` accepts the output. It has no resource versions.
     """
     with connect(server) as client:
         documents = stored(client)
+    if custom:
+        documents = [body for body in documents if BY_KIND[body["kind"]] in CUSTOM_KINDS]
     typer.echo(as_yaml(*documents), nl=False)
 
 

@@ -1,20 +1,28 @@
-"""``queuectl db``: the database schema, for administrators and for the init container of a rollout."""
+"""``queuectl db``: the database and its schema, for administrators and for the pods of the chart."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from queuectl.cli.program import FormatOption, LevelOption, configure_log
+
 if TYPE_CHECKING:
+    from queuectl.control.bundled_database import BundledSettings
     from queuectl.db.migrate import SchemaState
     from queuectl.db.replicas import Replica
 
+T = TypeVar("T")
+
 app = typer.Typer(
     name="db",
-    help="Show or upgrade the database schema, and show the replicas that use it.",
+    help="Show or upgrade the database schema, show the replicas that use it, and move the data.",
     no_args_is_help=True,
 )
 
@@ -25,6 +33,13 @@ Url = Annotated[
         envvar="QUEUECTL_DATABASE_URL",
         metavar="URL",
         help="Database, as postgresql://user@host/database. Default: the embedded database.",
+    ),
+]
+
+SystemNamespace = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEUECTL_NAMESPACE", metavar="NAME", help="Namespace of queuectl in the cluster."
     ),
 ]
 
@@ -39,6 +54,17 @@ def upgrade(
             help="Only the migrations that are compatible with the previous release. Run them before a rollout.",
         ),
     ] = False,
+    bundled_claim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="PersistentVolumeClaim of the bundled database. While it exists, an unused database is refused.",
+        ),
+    ] = None,
+    start_empty: Annotated[
+        bool, typer.Option("--start-empty", help="Accept an unused database in any case.")
+    ] = False,
+    namespace: SystemNamespace = "queuectl-system",
 ) -> None:
     """Upgrade the schema to the revision of this release.
 
@@ -46,6 +72,15 @@ def upgrade(
     """
     from queuectl.db import migrate
 
+    if bundled_claim and not start_empty:
+        claim = bundled_claim
+
+        async def refuse(url: str) -> None:
+            from queuectl.control.bundled_database import refuse_unmoved
+
+            await refuse_unmoved(url, namespace, claim, _kubeconfig())
+
+        _run(database_url, refuse)
     typer.echo(_sentence(_run(database_url, lambda url: migrate.upgrade(url, pre_only=pre))))
 
 
@@ -89,6 +124,70 @@ def status(database_url: Url = None) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def move(
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="URL",
+            help="An empty database, as postgresql://user@host/database.",
+        ),
+    ],
+    database_url: Url = None,
+) -> None:
+    """Copy all data to another database, while no replica runs.
+
+    The database itself does not change.
+    """
+    from queuectl.db.move import move as copied
+
+    rows = _run(database_url, lambda url: copied(url, target))
+    typer.echo(f"{sum(rows.values())} rows of {len(rows)} tables copied")
+
+
+@app.command()
+def serve(
+    host: Annotated[
+        str, typer.Option(metavar="NAME", help="Name by which the replicas reach the server.")
+    ],
+    secret: Annotated[
+        str, typer.Option(metavar="NAME", help="Secret to which it writes the URLs.")
+    ] = "queuectl-database",  # noqa: S107 - a name
+    directory: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the data.")] = Path(
+        "/var/lib/queuectl/postgres"
+    ),
+    namespace: SystemNamespace = "queuectl-system",
+    log_format: FormatOption = "auto",
+    log_level: LevelOption = "info",
+) -> None:
+    """Run the bundled PostgreSQL server of the chart, to evaluate queuectl.
+
+    It has no replica and no backup.
+    """
+    from queuectl.control.bundled_database import BundledSettings
+
+    configure_log(log_format, log_level)
+    settings = BundledSettings(directory, host, namespace, secret, kubeconfig=_kubeconfig())
+    _done(_serve(settings))
+
+
+async def _serve(settings: BundledSettings) -> None:
+    from queuectl.control.bundled_database import serve as serve_until
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await serve_until(settings, stop)
+
+
+def _kubeconfig() -> Path | None:
+    """The kubeconfig of the setting; None = the service account of the pod."""
+    path = os.environ.get("QUEUECTL_KUBECONFIG")
+    return Path(path) if path else None
+
+
 def _row(replica: Replica) -> dict[str, str]:
     heartbeat = f"{replica.age:.0f}s ago" + (", expired" if replica.expired else "")
     role = "leader" if replica.leads else "standby"
@@ -101,20 +200,26 @@ def _row(replica: Replica) -> dict[str, str]:
     }
 
 
-def _run(database_url: str | None, work: Callable[[str], Awaitable[SchemaState]]) -> SchemaState:
+def _run(database_url: str | None, work: Callable[[str], Awaitable[T]]) -> T:
     from queuectl.db.embedded import provided
-    from queuectl.domain.errors import BadInput, StoreError
 
-    async def run() -> SchemaState:
+    async def run() -> T:
         async with provided(database_url) as url:
             return await work(url)
 
+    return _done(run())
+
+
+def _done(work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work. An error that the user can understand ends the command with one line."""
+    from queuectl.domain.errors import BadInput, ClusterError, StoreError
+
     try:
-        return asyncio.run(run())
+        return asyncio.run(work)
     except BadInput as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    except StoreError as error:
+    except (ClusterError, StoreError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 

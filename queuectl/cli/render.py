@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,10 @@ class Column:
     long: bool = False
 
 
+_NUMBER_IN_GO: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+|[-+]?0o[0-7]+")
+"""Texts that are numbers for the YAML parser of kubectl, and not for that of Python."""
+
+
 def emit_json(body: object) -> None:
     """Print the answer of the server as JSON."""
     sys.stdout.write(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
@@ -75,14 +80,19 @@ def emit_yaml(body: object) -> None:
 
 
 def as_yaml(*documents: object) -> str:
-    """YAML documents. A text with control characters is quoted, so that it is the same after they are printed as escapes."""
+    """YAML documents.
+
+    A text with control characters is quoted, so that it is the same after they are printed as escapes, and so is a text that kubectl
+    reads as a number, such as the quantity ``1e3``.
+    """
     import yaml
 
     class Dumper(yaml.SafeDumper):
         pass
 
     def text(dumper: Any, scalar: str) -> Any:
-        style = '"' if has_controls(scalar.replace("\n", "")) else None
+        quoted = has_controls(scalar.replace("\n", "")) or _NUMBER_IN_GO.fullmatch(scalar)
+        style = '"' if quoted else None
         return dumper.represent_scalar("tag:yaml.org,2002:str", scalar, style)
 
     Dumper.add_representer(str, text)

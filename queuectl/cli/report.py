@@ -1,6 +1,6 @@
 """``queuectl report``: usage, cost, waste and waiting times from the usage ledger, and the efficiency of the cluster now.
 
-The output is a table, CSV or JSON.
+The output is a table, CSV or JSON. That of shadow mode is an HTML page, too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class ReportFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
+    HTML = "html"
 
 
 def report_command(
@@ -58,15 +59,16 @@ def report_command(
     ] = ReportFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Report sums over full hours, the efficiency of the cluster now, or the Budgets in the present month.
+    """Report sums over full hours, the efficiency of the cluster now, the Budgets in the present month, or what shadow mode observed.
 
-    CSV and JSON have all fields of a row; the table has the main fields.
+    CSV and JSON have all fields of a row; the table has the main fields. Only shadow has -o html.
     """
-    if not kind.summed and (since or until):
-        message = f"{kind} are those of now: they have no --since and no --until"
-        raise CommandFailed(message, Exit.BAD_INPUT)
-    if kind is ReportKind.BUDGETS and by:
-        raise CommandFailed("budgets have one row each: they have no --by", Exit.BAD_INPUT)
+    _refuse_options(kind, by, since or until, output)
+    if output is ReportFormat.HTML:
+        with connect(server) as client:
+            page = client.text(f"{PREFIX}/reports/{kind}/page", since=since, until=until)
+        typer.echo(page, nl=False)
+        return
     grouping = Grouping.parse(by or "queue") if kind.summed else None
     with connect(server) as client:
         body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
@@ -74,13 +76,32 @@ def report_command(
         case ReportFormat.JSON:
             emit_json(body)
         case ReportFormat.CSV:
-            _emit_csv(body)
+            _emit_csv(_gang_lines(body) if kind is ReportKind.SHADOW else body["items"])
         case ReportFormat.TABLE if kind is ReportKind.BUDGETS:
             _emit_budgets(body)
+        case ReportFormat.TABLE if kind is ReportKind.SHADOW:
+            _emit_shadow(body)
         case ReportFormat.TABLE if grouping is None:
             _emit_efficiency(body)
         case ReportFormat.TABLE:
             _emit_tables(kind, grouping, body)
+
+
+def _refuse_options(
+    kind: ReportKind, by: str | None, span: str | None, output: ReportFormat
+) -> None:
+    """Refuse options that a report does not have. Raises CommandFailed."""
+    message = ""
+    if kind in (ReportKind.EFFICIENCY, ReportKind.BUDGETS) and span:
+        message = f"{kind} are those of now: they have no --since and no --until"
+    elif kind is ReportKind.BUDGETS and by:
+        message = "budgets have one row each: they have no --by"
+    elif kind is ReportKind.SHADOW and by:
+        message = "shadow has a row for each gang: it has no --by"
+    elif kind is not ReportKind.SHADOW and output is ReportFormat.HTML:
+        message = f"-o html: {kind} is a table, CSV or JSON"
+    if message:
+        raise CommandFailed(message, Exit.BAD_INPUT)
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -244,6 +265,40 @@ def _emit_budgets(body: Json) -> None:
     _emit(names, _BUDGETS, body["items"], None)
 
 
+_GANGS: Final = (
+    Column("GPUS", lambda item: f"{item['gpus']:,.10g}"),
+    Column("STATE", lambda item: item["state"]),
+    Column("WAITED", _number("waitedHours")),
+    Column("FITTED", _number("fittedHours")),
+    Column("STARTABLE", _number("startableGpuHours")),
+    Column("UNBOUND", _number("unboundHours")),
+    Column("REASON", lambda item: item["reasons"][0]["code"] if item["reasons"] else "-"),
+)
+
+
+def _emit_shadow(body: Json) -> None:
+    observed = body["observed"]
+    total = observed["total"]
+    since, until = (_minute(body[name]) for name in ("since", "until"))
+    typer.echo(f"shadow, {since} to {until} UTC; {total['observedHours']:,.1f} hours observed")
+    typer.echo(
+        f"GPU-hours free while a waiting gang fitted: {total['freeWhileFittingGpuHours']:,.1f}; "
+        f"requested by the gangs that fitted: {total['startableGpuHours']:,.1f}"
+    )
+    typer.echo(
+        f"GPU-hours of pods without a node after their admission: {total['unboundGpuHours']:,.1f}"
+    )
+    if observed["leftOut"]:
+        typer.echo(f"objects that are left out: {len(observed['leftOut'])} (-o json names them)")
+    typer.echo(
+        f"\n{len(observed['gangs'])} of {observed['gangCount']} gangs; STARTABLE in GPU-hours, the others in hours"
+    )
+    names = [Column("GANG", lambda item: f"{item['namespace']}/{item['name']}")]
+    _emit(names, _GANGS, observed["gangs"], None)
+    for sentence in body["limits"]:
+        typer.echo(f"note: {sentence}")
+
+
 def _headline(kind: ReportKind, body: Json) -> str:
     if body["asOf"] is None:
         return f"{kind} by {body['by']}: no data yet"
@@ -275,13 +330,20 @@ def _emit(
 # -- CSV --------------------------------------------------------------------------------------------------------------
 
 
-def _emit_csv(body: Json) -> None:
+def _emit_csv(rows: Iterable[Json]) -> None:
     """Print a line for each row: names, labels as ``label_KEY``, figures. There is no total."""
-    lines = [_flat(item) for item in body["items"]]
+    lines = [_flat(row) for row in rows]
     titles = list(dict.fromkeys(title for line in lines for title in line))
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
+
+
+def _gang_lines(body: Json) -> Iterator[Json]:
+    """The gangs of a report of shadow mode, each with its reasons in one cell."""
+    for gang in body["observed"]["gangs"]:
+        reasons = (f"{one['code']} {one['waitingHours']}" for one in gang["reasons"])
+        yield {**gang, "reasons": ", ".join(reasons)}
 
 
 def _flat(row: Json) -> Json:

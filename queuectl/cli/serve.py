@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,10 +17,21 @@ if TYPE_CHECKING:
     from queuectl.api.auth.start import Offer
     from queuectl.api.connections import ConnectionLimits
     from queuectl.control.settings import Settings
+    from queuectl.domain.containment import Containment
     from queuectl.telemetry.metrics import MetricsRecorder
 
 
-def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "info") -> None:
+def serve_command(
+    log_format: FormatOption = "auto",
+    log_level: LevelOption = "info",
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Observe a cluster that Kueue manages, and report. Starts nothing, and writes nothing but a Lease. The same as QUEUECTL_SHADOW=true.",
+        ),
+    ] = False,
+) -> None:
     """Run the controller, its REST API and its metrics. docs/reference/settings.md lists the environment variables with its settings."""
     from queuectl.control.settings import InvalidSettings, read_settings
     from queuectl.domain.errors import QueuectlError
@@ -28,6 +39,8 @@ def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "i
 
     try:
         settings = read_settings()
+        if shadow:
+            settings = settings.model_copy(update={"shadow": True})
     except InvalidSettings as error:
         for sentence in error.sentences:
             typer.echo(sentence, err=True)
@@ -57,9 +70,10 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.health_thread import HealthListener
     from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import ListenAddress, WebServer
-    from queuectl.control.composition import controller
+    from queuectl.control.composition import ServeComponents, controller
     from queuectl.control.leader.schedule import Job, supervised
     from queuectl.control.progress import end_if_stalled
+    from queuectl.shadow.composition import shadow
     from queuectl.web.app import add_dashboard
 
     offered = _offer(settings)
@@ -68,21 +82,32 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with (
-        controller(settings) as parts,
+        shadow(settings) if settings.shadow else controller(settings) as parts,
         _authenticated(settings, offered, parts.metrics) as authenticated,
+        _certificates(settings, offered, parts.containment) as keep_certificate,
     ):
         registry = parts.metrics.registry
+        leads = parts if isinstance(parts, ServeComponents) else None
         app = create_app(
             parts.store,
             parts,
             registry,
-            parts,
-            cluster_reader=parts,
+            leads,
+            cluster_reader=leads,
             authenticated=authenticated,
             streams=StreamLimit(settings.streams, settings.streams_per_caller),
+            owner=settings.configuration_owner,
         )
         signs_in = authenticated is not None
-        add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
+        add_dashboard(
+            app,
+            parts.store,
+            app.state.guard,
+            leads,
+            leads,
+            signs_in=signs_in,
+            in_shadow=settings.shadow,
+        )
         servers = [
             WebServer(
                 app,
@@ -100,15 +125,16 @@ async def _serve(settings: Settings) -> None:
             jobs: dict[str, Job] = {
                 "audit": lambda: forget_old(parts.store.audit, settings.audit_days),
                 "registration": parts.registration.keep,
-                "end if stalled": lambda: end_if_stalled(parts.supervisor.stalled),
+                "certificate": keep_certificate,
+                "end if stalled": lambda: end_if_stalled(parts.stalled),
             }
             for name, job in jobs.items():
-                supervising = supervised(name, job, parts.supervisor.containment)
+                supervising = supervised(name, job, parts.containment)
                 tasks.append(group.create_task(supervising, name=name))
             tune_interpreter()
             listening = f"API {servers[0].url}  metrics {servers[1].url}  health {health.url}"
             typer.echo(listening, err=True)
-            await parts.supervisor.run(stop)
+            await parts.run(stop)
             app.state.feed.close()
             for task in tasks:
                 task.cancel()
@@ -133,10 +159,36 @@ def _offer(settings: Settings) -> Offer:
         auth=settings.auth,
         cert_file=settings.tls_cert_file,
         key_file=settings.tls_key_file,
+        secret=settings.tls_secret,
         tls=settings.tls == "on",
         trusted_proxies=settings.trusted_proxies,
         issuer=settings.oidc.issuer,
     )
+
+
+@asynccontextmanager
+async def _certificates(
+    settings: Settings, offered: Offer, containment: Containment
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Write the certificate to its files if queuectl creates it. Yields the job that renews it."""
+    from queuectl.api.certificate_keeper import own_certificate
+
+    async def nothing() -> None:
+        """An administrator renews it."""
+
+    if not settings.tls_secret or offered.certificate is None:
+        yield nothing
+        return
+    async with own_certificate(
+        settings.kubeconfig,
+        settings.namespace,
+        settings.tls_secret,
+        settings.tls_authority,
+        settings.tls_hosts,
+        offered.certificate,
+        containment,
+    ) as keeper:
+        yield keeper.run
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
 
-from queuectl.cluster.client import Api, Forbidden
+from queuectl.cluster.client import Api, Forbidden, Method, ReadOnlyApi
 from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
 from queuectl.domain.identity import API_GROUP, LONGEST_TOKEN, Caller, Right
@@ -94,7 +94,7 @@ class KubernetesAccess:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
         connection = Connection(kubeconfig=kubeconfig, in_flight=_AT_ONCE, timeout=_SECONDS)
-        return cls(await Api.connect(connection))
+        return cls(await ReadOnlyApi.open(connection, _is_review))
 
     async def close(self) -> None:
         """Give back all connections."""
@@ -149,6 +149,10 @@ class KubernetesAccess:
             except Forbidden as error:  # queuectl lacks the permission, not the caller
                 text = f"queuectl lacks a permission ({error}); deploy/base/identity.yaml lists the permissions that it needs"
                 raise ClusterUnavailable(text) from error
+
+
+def _is_review(method: Method, path: str) -> bool:
+    return method == "POST" and path in (_TOKENS, _RIGHTS)
 
 
 def _good_for(key: _Key, allowed: bool, last: float) -> float:

@@ -8,7 +8,7 @@ raises an error of :mod:`queuectl.domain.errors`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
@@ -211,6 +211,44 @@ class Api:
             raise ClusterUnavailable(f"{method} {path}: {_words(error)}") from error
         after = response.headers.get("Retry-After", "")
         raise failure(f"{method} {path}", response.status, text, after)
+
+
+Permits = Callable[[Method, str], bool]
+"""Whether a method, other than GET, is allowed on a path."""
+
+
+class ReadOnlyApi(Api):
+    """Sends reads, and of all other requests only those that are permitted.
+
+    The check is where all requests pass, so no code of the process can get around it.
+    """
+
+    def __init__(self, client: ApiClient, timeout: float, permits: Permits) -> None:
+        super().__init__(client, timeout)
+        self._permits = permits
+
+    @classmethod
+    async def open(cls, connection: Connection, permits: Permits) -> ReadOnlyApi:
+        """Read the configuration; no request is made yet.
+
+        Raises:
+            BadInput: the kubeconfig, or the pod's service account, cannot be used.
+        """
+        return cls(await open_client(connection), connection.timeout, permits)
+
+    async def _send(
+        self,
+        method: Method,
+        path: str,
+        query: Query,
+        body: Any,
+        content_type: str,
+        accept: str,
+        limits: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        if method != "GET" and not self._permits(method, path):
+            raise WriteRefused(f"{method} {path}: this client of queuectl does not send it")
+        return await super()._send(method, path, query, body, content_type, accept, limits)
 
 
 _read_document = msgspec.json.Decoder(dict[str, Any]).decode

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
+from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
@@ -45,10 +46,12 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
+from queuectl.objects.configuration.owners import FOLLOWED
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
 from queuectl.objects.kinds import JobKinds
+from queuectl.ownership.source import KubernetesObjects
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
@@ -93,9 +96,22 @@ class ServeComponents:
     metrics: MetricsRecorder
     registration: Registration
 
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run the controller until ``stop`` is set."""
+        await self.supervisor.run(stop)
+
+    def stalled(self) -> str:
+        """Why this process is to be ended; empty while it makes progress."""
+        return self.supervisor.stalled()
+
+    @property
+    def containment(self) -> Containment:
+        """The units of this process that are set aside."""
+        return self.supervisor.containment
+
     async def live(self) -> Sequence[str]:
         """The reasons why this process must be restarted. A part that cannot continue ends the process by itself."""
-        stalled = self.supervisor.stalled()
+        stalled = self.stalled()
         return [stalled] if stalled else []
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
@@ -201,22 +217,58 @@ async def controller(settings: Settings) -> AsyncIterator[ServeComponents]:
         StoreError, ClusterError: no connection, or this release cannot use the schema (UnusableSchema).
     """
     async with AsyncExitStack() as stack:
-        yield await _opened(stack, settings)
+        yield await opened(stack, lambda: _connected(settings))
 
 
-async def _opened(stack: AsyncExitStack, settings: Settings) -> ServeComponents:
-    """A database that fails over, or that closes a connection, must not end the process."""
+_Opened = TypeVar("_Opened")
+
+
+async def opened(
+    stack: AsyncExitStack, connect: Callable[[], AbstractAsyncContextManager[_Opened]]
+) -> _Opened:
+    """Enter a context. A database that fails over, or that closes a connection, must not end the process.
+
+    Raises:
+        BadInput, StoreError, ClusterError: those of the last try.
+    """
     for failures in range(1, _TRIES):
         try:
-            return await stack.enter_async_context(_connected(settings))
+            return await stack.enter_async_context(connect())
         except StoreUnavailable as error:
             log.warning("database_not_reached", error=str(error))
             await asyncio.sleep(doubling(_FIRST_PAUSE, _LONGEST_PAUSE, failures))
-    return await stack.enter_async_context(_connected(settings))
+    return await stack.enter_async_context(connect())
+
+
+@dataclass(frozen=True)
+class ProcessParts:
+    """The parts of ``queuectl serve`` in each mode.
+
+    Attributes:
+        url: of the database.
+        store: of the leader.
+        api_store: of the API, with connections of its own: a commit must not wait for readers.
+        clock: of the database.
+    """
+
+    url: str
+    store: PostgresLeaderStore
+    api_store: PostgresApiStore
+    registration: Registration
+    metrics: MetricsRecorder
+    clock: SteadyClock
+    containment: Containment
+    kinds: JobKinds
 
 
 @asynccontextmanager
-async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
+async def process_parts(settings: Settings) -> AsyncIterator[ProcessParts]:
+    """Connect to the database, and register this process.
+
+    Raises:
+        BadInput: a URL or a declared kind is wrong.
+        StoreError: no connection, or this release cannot use the schema (UnusableSchema).
+    """
     metrics, kinds = MetricsRecorder(), job_kinds(settings)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
@@ -231,18 +283,25 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         containment = Containment(clock, metrics.containment.report)
         metrics.containment.watch(containment)
         metrics.careful.watch(containment)
-        # Separate connections: a commit must not wait for readers.
         own = settings.api_database_url
-        command_service = await PostgresApiStore.connect(
+        api_store = await PostgresApiStore.connect(
             DatabaseSettings.from_environment(own, api=True) if own else database
         )
-        stack.push_async_callback(command_service.close)
+        stack.push_async_callback(api_store.close)
+        yield ProcessParts(url, store, api_store, registration, metrics, clock, containment, kinds)
+
+
+@asynccontextmanager
+async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
+    async with AsyncExitStack() as stack:
+        parts = await stack.enter_async_context(process_parts(settings))
+        metrics, kinds = parts.metrics, parts.kinds
         cluster = await KubernetesCluster.connect(
             Connection(settings.kubeconfig, in_flight=settings.in_flight + _SPARE_CONNECTIONS),
             namespace=settings.namespace,
             hooks=WatchMeter(metrics),
             kinds=kinds,
-            containment=containment,
+            containment=parts.containment,
         )
         stack.push_async_callback(cluster.close)
         source = use_source(settings)
@@ -251,19 +310,35 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         health = _health_source(settings)
         if health is not None:
             stack.push_async_callback(health.close)
+        objects = await _objects(stack, settings, parts.containment)
         supervisor = Supervisor(
-            store=store,
+            store=parts.store,
             cluster=cluster,
             metrics=metrics,
             settings=settings,
-            clock=clock,
+            clock=parts.clock,
             kinds=kinds,
-            containment=containment,
+            containment=parts.containment,
             use_source=source,
             health_source=health,
-            run_child=ChildProcess(url, longest_step(settings.solver.wall_seconds)),
+            run_child=ChildProcess(parts.url, longest_step(settings.solver.wall_seconds)),
+            objects=objects,
         )
-        yield ServeComponents(supervisor, command_service, metrics, registration)
+        yield ServeComponents(supervisor, parts.api_store, metrics, parts.registration)
+
+
+async def _objects(
+    stack: AsyncExitStack, settings: Settings, containment: Containment
+) -> KubernetesObjects | None:
+    """The objects that own the configuration, over connections of their own; None = the database owns it."""
+    kinds = FOLLOWED[settings.configuration_owner]
+    if not kinds:
+        return None
+    api = await Api.connect(
+        Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS), watches=len(kinds)
+    )
+    stack.push_async_callback(api.close)
+    return KubernetesObjects(api, kinds, containment)
 
 
 async def careful_child(arguments: ChildArguments) -> None:

@@ -61,7 +61,17 @@ class UseSource(Protocol):
         """Give back all connections."""
 
 
-class Cluster(Protocol):
+class Election(Protocol):
+    """The LeaderLease."""
+
+    async def read_leader(self) -> LeaderRecord | None:
+        """The LeaderLease; None if it does not exist yet."""
+
+    async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
+        """Acquire or renew the LeaderLease by compare-and-swap with the version that was read (None = create)."""
+
+
+class Cluster(Election, Protocol):
     """The Kubernetes API for the loop. Writes are compare-and-swap: the body contains uid and resourceVersion.
 
     Writes raise ClusterUnavailable, WriteConflict, ObjectGone or WriteRefused.
@@ -113,12 +123,6 @@ class Cluster(Protocol):
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         """Write one Event on the job, which has an object (``JobRecord.has_object``). ``kind`` is Normal or Warning."""
-
-    async def read_leader(self) -> LeaderRecord | None:
-        """The LeaderLease; None if it does not exist yet."""
-
-    async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
-        """Acquire or renew the LeaderLease by compare-and-swap with the version that was read (None = create)."""
 
     async def probe_policies(self, *, kueue: bool = True) -> list[str]:
         """The missing admission policies of queuectl, by dry run; empty if all are in force.

@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
+from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 
@@ -304,6 +305,16 @@ class Settings(BaseSettings):
         None,
         description="YAML file that declares further job kinds, under the key jobKinds; unset = none",
     )
+    configuration_owner: Owner = Field(
+        Owner.DATABASE,
+        description="owner of queues, flavors and their relatives: database = REST, CLI and dashboard write them; kueue = objects of kueue.x-k8s.io; kubernetes = objects of queuectl.dev",
+    )
+    configuration_settle_seconds: float = Field(
+        5.0,
+        ge=0,
+        le=60,
+        description="time without an edit of such an object before an edit that takes something from running gangs acts, in seconds; it waits at most 60 s",
+    )
     namespace: str = Field("queuectl-system", description="namespace of the LeaderLease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
@@ -320,6 +331,18 @@ class Settings(BaseSettings):
         description="PEM file with the certificate and its chain; a renewed file is read without a restart",
     )
     tls_key_file: Path | None = Field(None, description="PEM file with the key")
+    tls_secret: str = Field(
+        "",
+        description="name of a Secret in which queuectl keeps a certificate that it creates and renews; it writes the two files itself; unset = an administrator provides them",
+    )
+    tls_authority: str = Field(
+        "",
+        description="name of a ConfigMap in which clients read the certificate authority of that certificate",
+    )
+    tls_hosts: str = Field(
+        "",
+        description="DNS names and IP addresses, separated by commas, for that certificate",
+    )
     tls: Literal["on", "off"] = Field(
         "on", description="off = an ingress in front of queuectl terminates TLS"
     )
@@ -357,6 +380,17 @@ class Settings(BaseSettings):
     health_listen: str = Field(
         "127.0.0.1:8081",
         description="address of /healthz and /readyz, which a thread of its own answers",
+    )
+
+    shadow: bool = Field(
+        False,
+        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its LeaderLease",
+    )
+    shadow_seconds: float = Field(
+        60.0, ge=5, description="time between two observations in shadow mode, in seconds"
+    )
+    shadow_days: float = Field(
+        60.0, gt=0, description="how long the records of shadow mode are kept, in days"
     )
 
     debounce_seconds: float = Field(

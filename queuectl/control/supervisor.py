@@ -45,6 +45,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.kinds import JobKinds
+from queuectl.ownership.follower import ObjectFollower
+from queuectl.ownership.source import ObjectSource
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -71,6 +73,7 @@ class Supervisor:
         use_source: UseSource | None = None,
         health_source: HealthSource | None = None,
         run_child: RunChild | None = None,
+        objects: ObjectSource | None = None,
     ) -> None:
         """Connect nothing yet.
 
@@ -85,7 +88,9 @@ class Supervisor:
             use_source: of GPU utilization; None without one.
             health_source: of faults of GPUs; None without one.
             run_child: runs a child process of a careful start; None = no careful starts.
+            objects: that own the configuration; None = the database owns it.
         """
+        self._objects = objects
         self._use_source = use_source
         self._health_source = health_source
         self._store = store
@@ -327,6 +332,9 @@ class Supervisor:
                 "findings": lambda: share(state, self._mirror, self._store, self._clock, epoch),
                 "node health": lambda: self._judge_nodes(loop, health),
             }
+            if self._objects is not None:
+                objects = self._objects
+                jobs["objects"] = lambda: self._follower(objects, epoch).run()
             if self._use_source is not None:
                 use = self._use_watch(self._use_source)
                 jobs["utilization"] = lambda: use.run(
@@ -337,6 +345,17 @@ class Supervisor:
                 )
             for name, job in jobs.items():
                 self._supervise(group, name, job)
+
+    def _follower(self, source: ObjectSource, epoch: int) -> ObjectFollower:
+        return ObjectFollower(
+            source,
+            self._store,
+            self._settings.configuration_owner,
+            self._settings.configuration_settle_seconds,
+            self._clock,
+            self._metrics.followed.show,
+            epoch,
+        )
 
     def _use_watch(self, source: UseSource) -> UseWatch:
         rule = self._settings.utilization

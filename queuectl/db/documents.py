@@ -100,7 +100,7 @@ async def write(
     present = await _locked(connection, key, if_match)
     if present is not None and present.document == document:
         return present.version
-    version = await _raise_revision(connection)
+    version = await raise_revision(connection)
     values = {
         "kind": key.kind,
         "namespace": key.namespace,
@@ -129,7 +129,7 @@ async def remove(
     """
     if await _locked(connection, key, if_match) is None:
         raise NotFound(f"{key} does not exist")
-    await _raise_revision(connection)
+    await raise_revision(connection)
     await connection.execute(delete(documents).where(_is(key)))
 
 
@@ -154,7 +154,8 @@ async def _locked(
     return present
 
 
-async def _raise_revision(connection: AsyncConnection) -> int:
+async def raise_revision(connection: AsyncConnection) -> int:
+    """Raise the revision, and notify all processes. Returns the new one. The caller has locked the row."""
     raised = (
         update(configuration)
         .values(revision=configuration.c.revision + 1)

@@ -242,17 +242,40 @@ class EmbeddedServer:
             await asyncio.sleep(10 * _POLL_SECONDS)
 
     async def _create_database(self) -> None:
-        connection = await asyncpg.connect(
-            host=str(self.sockets), port=PORT, user=USER, database="postgres"
-        )
-        try:
+        async with self._superuser() as connection:
             known = await connection.fetchval(
                 "SELECT 1 FROM pg_database WHERE datname = $1", DATABASE
             )
             if known is None:
                 await connection.execute(f"CREATE DATABASE {DATABASE}")
-        finally:
-            await connection.close()
+
+    async def set_owner(self, role: str, password: str) -> None:
+        """Let a role own the database and log in with a password. It is created if it does not exist, and is no superuser."""
+        async with self._superuser() as connection:
+            known = await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role)
+            for form, *words in (
+                (f"{'ALTER' if known else 'CREATE'} ROLE %I LOGIN PASSWORD %L", role, password),
+                ("ALTER DATABASE %I OWNER TO %I", DATABASE, role),
+            ):
+                # Such a statement takes no parameters; the server quotes them.
+                statement = await connection.fetchval(
+                    "SELECT format($1, VARIADIC $2::text[])", form, words
+                )
+                await connection.execute(statement)
+
+    @asynccontextmanager
+    async def _superuser(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection with all rights, through the private socket. Raises EmbeddedFailed if the server does not answer."""
+        try:
+            connection = await asyncpg.connect(
+                host=str(self.sockets), port=PORT, user=USER, database="postgres"
+            )
+            try:
+                yield connection
+            finally:
+                await connection.close()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise self._failed(f"{type(error).__name__}: {error}") from error
 
     def _spawn(self, program: Path, *arguments: str) -> subprocess.Popen[bytes]:
         account = (str(self._account.uid), str(self._account.gid)) if self._account else ("-", "-")
@@ -339,7 +362,9 @@ async def provided(url: str | None) -> AsyncIterator[str]:
 
 # ---- Directories
 
-PORT: Final = 5432  # of the socket's name only, and named in URLs so that no PGPORT can change it
+PORT: Final = (
+    5432  # of the socket's name and of an address; named in URLs so that no PGPORT can change it
+)
 _SOCKET: Final = f".s.PGSQL.{PORT}"
 _LONGEST_SOCKET_PATH: Final = 103  # the smallest sun_path among our platforms, less its NUL
 

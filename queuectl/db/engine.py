@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from queuectl.distribution import version
-from queuectl.domain.errors import BadInput, LoginRefused, StoreError, StoreUnavailable
+from queuectl.domain.errors import BadInput, DatabaseLoginRefused, StoreError, StoreUnavailable
 from queuectl.domain.quantity import Resources
 
 # ---- The pool
@@ -370,7 +370,7 @@ def _translated(error: BaseException, doing: str) -> StoreError | BadInput:
             f"{text}: the database URL leads to PgBouncer; set QUEUECTL_DATABASE_PGBOUNCER to its pool mode, session or transaction"
         )
     if state in _LOGIN:
-        return LoginRefused(text)
+        return DatabaseLoginRefused(text)
     if state[:2] in _CLASSES or state in _CODES:
         return StoreUnavailable(text)
     if state in _NO_SCHEMA:

@@ -26,11 +26,12 @@ from queuectl.db.engine import (
     make_engine,
 )
 from queuectl.db.replicas import Replica
-from queuectl.db.tables import schema_requirement
+from queuectl.db.tables import leadership, schema_requirement
 from queuectl.distribution import version
 from queuectl.domain.errors import StoreError, UnusableSchema
 
-_PATIENCE: Final = 24 * 3600.0
+PATIENCE: Final = 24 * 3600.0
+"""Seconds for a statement, a lock and an answer: a long migration, also of another process, is no reason for a time-out."""
 # Sessions of other releases that have no registered replica, for example of `queuectl recover`.
 _OTHERS: Final = text(
     "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
@@ -91,15 +92,8 @@ async def upgrade(
         UnusableSchema: as for :func:`check_schema`, but the database can be empty; nothing was changed.
         BadInput: the URL is wrong or the server too old.
     """
-    # A long migration, also of another process, is no reason for a time-out.
-    patient = replace(
-        DatabaseSettings.from_environment(url),
-        statement_timeout=0,
-        lock_timeout=_PATIENCE,
-        answer_timeout=_PATIENCE,
-    )
     work = _upgrade_to(pre_only=pre_only)
-    return await _with_connection(patient, directory, work, "migrating the database")
+    return await _with_connection(patient(url), directory, work, "migrating the database")
 
 
 async def current(url: str, *, directory: Path | None = None) -> SchemaState:
@@ -144,6 +138,33 @@ def _config(directory: Path | None) -> Config:
         "script_location", str(directory or migrations_directory()).replace("%", "%%")
     )
     return config
+
+
+async def was_used(url: str) -> bool:
+    """Whether a leader has used the database. It changes nothing.
+
+    Raises:
+        UnusableSchema, StoreUnavailable, BadInput: as for :func:`current`.
+    """
+    settings = DatabaseSettings.from_environment(url)
+    return await _with_connection(settings, None, _was_used, "reading the database")
+
+
+def _was_used(connection: Connection, config: Config) -> bool:
+    if _present(connection, _revisions(config)) is None:
+        return False
+    return bool(connection.scalar(select(leadership.c.epoch)))
+
+
+def patient(url: str) -> DatabaseSettings:
+    """Settings for one connection that waits for long work: a migration, also that of another process."""
+    return replace(
+        DatabaseSettings.from_environment(url),
+        pool_size=1,
+        statement_timeout=0,
+        lock_timeout=PATIENCE,
+        answer_timeout=PATIENCE,
+    )
 
 
 async def _with_connection(

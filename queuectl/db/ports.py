@@ -16,6 +16,7 @@ from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.containment import SetAsideObject, Suspect
 from queuectl.domain.folding import Fold
+from queuectl.domain.followed import FollowedReport
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import (
     CycleDecision,
@@ -45,6 +46,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
 
@@ -67,6 +69,23 @@ class Commit:
     decision: CycleDecision | None = None
     tolerance: Tolerance | None = None
     reserved: tuple[ReservationState, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationBatch:
+    """Changes of configuration that a leader makes in one transaction.
+
+    Attributes:
+        revision: of the configuration from which the changes follow.
+        written: documents that are created or replaced.
+        removed: keys of documents that are deleted, together with the confirmation of a mass deletion.
+        lines: of the audit log.
+    """
+
+    revision: int
+    written: Sequence[Document]
+    removed: Collection[DocumentKey]
+    lines: Sequence[AuditLine]
 
 
 class StoreReads(Protocol):
@@ -147,6 +166,39 @@ class UsageStore(Protocol):
         """
 
 
+class ShadowStore(Protocol):
+    """The records of shadow mode, for its leader."""
+
+    async def last(self) -> LastMoment | None:
+        """The last moment; None before the first one."""
+
+    async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
+        """The records of those of these gangs that have one, by uid."""
+
+    async def keep(self, fold: ShadowFold, *, over: float | None, epoch: int) -> None:
+        """Add what a moment adds, and make it the last one. ``over``: time of the moment before; None = there was none.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            StaleSnapshot: another moment is the last one; nothing was written.
+            StoreUnavailable: the outcome is unknown: read the last moment again.
+        """
+
+    async def prune(self, before: float, *, epoch: int) -> int:
+        """Delete some hours that began before ``before`` (unix seconds), and gangs last seen before it. Returns their number.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+
+class ShadowReports(Protocol):
+    """The records of shadow mode, for reports."""
+
+    async def history(self, period: Period, most: int) -> ShadowHistory:
+        """The hours of a period, and at most so many of the gangs that were seen since its start."""
+
+
 class LeaderStore(StoreReads, Protocol):
     """The ledger of a leader and of a standby."""
 
@@ -214,6 +266,24 @@ class LeaderStore(StoreReads, Protocol):
 
     async def config_changed(self, since: int) -> int:
         """Wait until the revision of the configuration differs from ``since``, and return it."""
+
+    async def write_configuration(self, batch: ConfigurationBatch, *, epoch: int) -> int:
+        """Write the documents that follow objects of the cluster. Returns the new revision.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            StaleConfiguration: the configuration has another revision; nothing was written.
+        """
+
+    async def keep_followed(self, report: FollowedReport, *, epoch: int) -> None:
+        """Replace the report on objects of the cluster.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def confirmed_deletion(self) -> str:
+        """The id of the mass deletion that a person has confirmed; empty without one."""
 
     async def commands_waiting(self) -> None:
         """Wait until there is a command without a result."""
@@ -316,6 +386,10 @@ class ApiStore(StoreReads, Protocol):
     """The ledger and the configuration for REST and the dashboard."""
 
     @property
+    def shadow(self) -> ShadowReports:
+        """The records of shadow mode, for reports."""
+
+    @property
     def audit(self) -> AuditStore:
         """The audit log."""
 
@@ -352,6 +426,12 @@ class ApiStore(StoreReads, Protocol):
             NotFound: there is none.
             Conflict: its version is not ``if_match``.
         """
+
+    async def followed(self) -> FollowedReport:
+        """The last report of a leader on objects of the cluster."""
+
+    async def confirm_deletion(self, deletion: str) -> None:
+        """Confirm the mass deletion with this id, instead of any other."""
 
     async def start_use(self, used: Sequence[Used]) -> None:
         """Import the past use of accounts without any. Other accounts do not change."""

@@ -25,6 +25,7 @@ from queuectl.db import (
 )
 from queuectl.db import commands as command_rows
 from queuectl.db import decisions as decision_rows
+from queuectl.db import followed as followed_objects
 from queuectl.db import reservations as reservation_rows
 from queuectl.db import set_aside_objects as set_aside_rows
 from queuectl.db.audit import AuditLog
@@ -35,6 +36,7 @@ from queuectl.db.ports import Commit
 from queuectl.db.prune import prune
 from queuectl.db.replicas import Registration
 from queuectl.db.sessions import SessionStore
+from queuectl.db.shadow import ShadowTables
 from queuectl.db.tables import leadership
 from queuectl.domain.ledger import Loaded
 from queuectl.domain.pastuse import Used
@@ -79,6 +81,7 @@ class Database:
     def __init__(self, connections: Connections) -> None:
         self.connections: Final = connections
         self.usage: Final = usage.UsageLedger(connections.transaction, connections.snapshot)
+        self.shadow: Final = ShadowTables(connections.transaction, connections.snapshot)
 
     def registration(self, name: str) -> Registration:
         """The registration of this process under its name; see :mod:`queuectl.db.replicas`."""
@@ -127,6 +130,8 @@ class PostgresApiStore(Database):
         self.audit: Final = AuditLog(connections.statement)
         self.sessions: Final = SessionStore(connections.transaction, connections.statement)
 
+    followed = statement("reading the report on objects", followed_objects.load_report)
+    confirm_deletion = transaction("confirming a deletion", followed_objects.confirm)
     start_use = transaction("taking over past use", pastuse.start)
     refused_plans = statement("listing refused plans", refused.listed)
     refused_plan = statement("reading a refused plan", refused.content)
@@ -184,6 +189,9 @@ class PostgresLeaderStore(Database):
     keep_suspects = transaction("writing suspects", process_runs.keep_suspects)
     keep_findings = transaction("writing findings", broadcast.keep)
     findings = statement("reading findings", broadcast.load)
+    write_configuration = transaction("following objects", followed_objects.write)
+    keep_followed = transaction("writing the report on objects", followed_objects.keep_report)
+    confirmed_deletion = statement("reading a confirmation", followed_objects.confirmed)
     keep_refused = transaction("writing a refused plan", refused.keep)
     keep_set_aside = transaction("writing an object that is set aside", set_aside_rows.keep)
 

@@ -12,7 +12,7 @@ of the leader, and ``findings`` its results for standbys. No table refers to the
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
 
 ``usage_marks`` are written by commits and folded into the tables of hours by :mod:`queuectl.control.leader.accounting`. The usage ledger
-refers to no other table, so it does not depend on the deletion of other rows.
+refers to no other table, so it does not depend on the deletion of other rows. The same holds for the tables of shadow mode.
 
 A change here needs a revision in ``migrations/``; a test compares the two.
 """
@@ -317,6 +317,12 @@ documents: Final = Table(
     integer("version"),
     comment="configuration; version is the revision that wrote the row",
 )
+followed_objects: Final = _single_row(
+    "followed_objects",
+    json("report"),
+    words("confirmed"),
+    comment="the leader's last report on objects that own the configuration; confirmed is the id of a mass deletion",
+)
 sessions: Final = Table(
     "sessions",
     metadata,
@@ -409,6 +415,29 @@ findings: Final = _single_row(
     json("unhealthy"),
     json("expected_starts"),
     comment="the last GPU utilization that the leader has measured, and its estimated starts",
+)
+shadow_gangs: Final = Table(
+    "shadow_gangs",
+    metadata,
+    key("uid", primary=True),
+    Column("last_at", Double, nullable=False, index=True),
+    amount("startable"),
+    amount("unbound"),
+    json("record"),
+    comment="shadow mode: gangs that waited, or whose pods had no node; GPU-seconds by which reports sort",
+)
+shadow_hours: Final = Table(
+    "shadow_hours",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    json("sums"),
+    comment="shadow mode: sums over the moments of an hour",
+)
+shadow_progress: Final = _single_row(
+    "shadow_progress",
+    seconds("at", nullable=True),
+    json("last", nullable=True),
+    comment="shadow mode: the last moment; null = none",
 )
 replicas: Final = Table(
     "replicas",

@@ -8,7 +8,7 @@ QueuectlError
 ├── LeadershipLost             the lease has expired, or another process holds it
 ├── StoreError
 │   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
-│   │   └── LoginRefused       the server refuses the role, or its password
+│   │   └── DatabaseLoginRefused  the server refuses the role, or its password
 │   ├── Fenced                 another leader has taken over: stop at once
 │   ├── StaleSnapshot          rows changed since the snapshot: reload before planning again
 │   │   └── StaleConfiguration the configuration did: drop the plan, read the configuration, plan again
@@ -73,7 +73,7 @@ class StoreUnavailable(StoreError):
     """No answer from the database; whether the transaction happened is unknown."""
 
 
-class LoginRefused(StoreUnavailable):
+class DatabaseLoginRefused(StoreUnavailable):
     """The database server refuses the role, or its password. A rotated password can take effect later."""
 
 

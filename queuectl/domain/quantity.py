@@ -37,9 +37,14 @@ _SUFFIXES: Final[dict[str, Decimal]] = {
 }
 
 # The grammar of Kubernetes, with an exponent of at most two digits: larger numbers are not useful amounts.
-_QUANTITY: Final = re.compile(
-    r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?"
+_UNSIGNED: Final = (
+    r"([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?"
 )
+_QUANTITY: Final = re.compile(rf"[+-]?{_UNSIGNED}")
+NOT_NEGATIVE: Final = rf"[+]?{_UNSIGNED}"
+"""Pattern of quantities without a minus, which JSON Schema reads too."""
+LONGEST_QUANTITY: Final = 66
+"""Characters of the longest text in this notation."""
 
 
 class QuantityError(ValueError):

@@ -144,6 +144,31 @@ class NodeTopologyRecord:
     content: NodeZones
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigurationRecord:
+    """An object of the cluster that is configuration (:mod:`queuectl.ownership`). No mirror has it.
+
+    Attributes:
+        kind: of configuration.
+        namespace: empty for a kind without one.
+        name: of the object.
+        uid: of the object; a new object of the same name has another.
+        version: the resourceVersion; each write raises it.
+        generation: only a write of the content raises it, and no write of the status or of the metadata.
+        deleting: it has a deletionTimestamp, and waits for finalizers.
+        content: the JSON of the object.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    generation: int
+    deleting: bool
+    content: bytes
+
+
 Record = (
     JobRecord
     | PodRecord
@@ -160,6 +185,7 @@ Record = (
     | ClaimTemplateRecord
     | NodeTopologyRecord
     | ProvisioningRecord
+    | ConfigurationRecord
 )
 
 
@@ -232,6 +258,7 @@ def key_of(record: Record) -> str:
             | ClaimRecord()
             | ClaimTemplateRecord()
             | ProvisioningRecord()
+            | ConfigurationRecord()
         ):
             return record.uid
         case NodeRecord():

@@ -26,8 +26,8 @@ class ReportKind(StrEnum):
 
     @property
     def summed(self) -> bool:
-        """Whether it is a sum over hours that are asked for."""
-        return self not in (ReportKind.EFFICIENCY, ReportKind.BUDGETS)
+        """Whether it is a sum over hours of the usage ledger."""
+        return self not in (ReportKind.EFFICIENCY, ReportKind.BUDGETS, ReportKind.SHADOW)
 
     USAGE = "usage"
     COST = "cost"
@@ -37,6 +37,7 @@ class ReportKind(StrEnum):
         "efficiency"  # of the cluster now; the others are sums over hours of the usage ledger
     )
     BUDGETS = "budgets"  # in the present month
+    SHADOW = "shadow"  # what shadow mode has observed
 
 
 class By(StrEnum):

@@ -227,6 +227,20 @@ HELM = Unit(
 )
 """Not part of a cluster; it renders and installs the chart."""
 
+KUSTOMIZE_CONTROLLER = Unit(
+    name="kustomize-controller",
+    module="github.com/fluxcd/kustomize-controller",
+    version="v1.7.3",
+    programs={"kustomize-controller": ""},
+    # It replaces the release of go-digest, which lacks BLAKE3.
+    together=(
+        ("github.com/fluxcd/kustomize-controller", "v1.7.3"),
+        ("github.com/opencontainers/go-digest", "v1.0.1-0.20220411205349-bde1400a84be"),
+    ),
+    minutes=5.0,
+)
+"""That of Flux, which tests run on the CRDs."""
+
 JOBSET = Unit(
     name="jobset",
     module="sigs.k8s.io/jobset",

@@ -6,10 +6,14 @@ import re
 from typing import Final
 from zoneinfo import ZoneInfo
 
-_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
-_LABEL_KEY: Final = re.compile(
+NAME: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?"
+"""Pattern of :func:`is_name`, which CEL and JSON Schema read too."""
+LABEL_KEY: Final = (
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
+"""Pattern of :func:`is_label_key`."""
+_NAME: Final = re.compile(NAME)
+_LABEL_KEY: Final = re.compile(LABEL_KEY)
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _GATE: Final = re.compile(

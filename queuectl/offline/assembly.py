@@ -40,7 +40,15 @@ from queuectl.offline.gangs import (
     without_unoffered,
 )
 from queuectl.offline.owners import Owners, Seats, Slot
-from queuectl.offline.slots import FreeCapacity, Place, RunningGang, stand_ins, stated_slots, used
+from queuectl.offline.slots import (
+    Binding,
+    FreeCapacity,
+    Place,
+    RunningGang,
+    stand_ins,
+    stated_slots,
+    used,
+)
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.planning_state import PlanningState
@@ -99,6 +107,7 @@ class Assembly:
         self._of_workloads: list[tuple[Document, str]] = []  # with the uids of their gangs
         self._of_pods: list[tuple[Document, PodRecord]] = []
         self._warned: set[str] = set()
+        self._running_gangs: list[RunningGang] = []
 
     def snapshot(self) -> Snapshot:
         """The snapshot, with past use and Reservations as the state has them.
@@ -153,6 +162,12 @@ class Assembly:
             if before is None or before.use is DocumentUse.IGNORED:
                 known[document.address] = fate
         return known
+
+    def bindings(self) -> Iterator[Binding]:
+        """Of the gangs in the snapshot that run and are not being evicted."""
+        for one in self._running_gangs:
+            if not one.gang.leaves:
+                yield one.binding()
 
     def _refuse_wrong_requests(self, gangs: Iterable[DocumentedGang]) -> None:
         """Raise DocumentError for a job that was not created yet and whose requests the API server refuses for each pod."""
@@ -284,6 +299,7 @@ class Assembly:
             self._warn,
         )
         running, waiting = self._sorted()
+        self._running_gangs = running
         entries = []
         for number, (gang, job) in enumerate(waiting, 1):
             at = gang.created_at

@@ -63,6 +63,7 @@ from queuectl.offline.account import DocumentUses, accounted, left_out, stranger
 from queuectl.offline.assembly import Assembly, Parts
 from queuectl.offline.fates import drained, leaving
 from queuectl.offline.gangs import as_uid, defaulted, of_workload, read_job
+from queuectl.offline.slots import Binding
 from queuectl.state.planning_state import StoredUse
 
 NO_USAGE_LEDGER: Final = (
@@ -76,12 +77,14 @@ class SnapshotInput:
 
     Attributes:
         evicted: gangs that run in drained queues. In the snapshot they are already being evicted, as in a cycle.
+        bindings: of the gangs that run.
     """
 
     snapshot: Snapshot
     account: DocumentUses = field(default_factory=DocumentUses)
     warnings: tuple[str, ...] = ()
     evicted: tuple[Eviction, ...] = ()
+    bindings: tuple[Binding, ...] = ()
 
 
 @dataclass
@@ -125,7 +128,8 @@ def read_snapshot(
     parts.warnings.extend(_about(snapshot, parts))
     evicted = tuple(drained(snapshot))
     snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
-    return SnapshotInput(snapshot, account, tuple(parts.warnings), evicted)
+    bindings = tuple(assembly.bindings())
+    return SnapshotInput(snapshot, account, tuple(parts.warnings), evicted, bindings)
 
 
 def _configuration(parts: _Input) -> QueueConfig:

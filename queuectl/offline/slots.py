@@ -85,6 +85,21 @@ class PodSetSlots:
         return self.count - sum(self.held.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How many pods of a running gang have a node.
+
+    Attributes:
+        uid: of the gang.
+        admitted_at: unix seconds of its admission by its Workload; None without one, and before its admission checks are ready.
+        unbound: podset to pods that have no node, also those that were not created yet. Podsets without such pods are absent.
+    """
+
+    uid: str
+    admitted_at: float | None
+    unbound: Mapping[str, int]
+
+
 @dataclass
 class RunningGang:
     """The slots of a running gang, while they are found.
@@ -123,6 +138,19 @@ class RunningGang:
             held[node or ""] = held.get(node or "", 0) + 1
             most -= 1
         return held
+
+    def binding(self) -> Binding:
+        """The pods that its input shows on nodes, whatever its admission states."""
+        unbound: dict[str, int] = {}
+        for one in self.podsets:
+            assigned = self.gang.assigned.get(one.podset.name)
+            most = assigned.count if assigned is not None and assigned.count else one.podset.count
+            count = min(most, needed(self.job, one.podset, self.pods))
+            missing = count - sum(self._sitting(one.podset, count).values())
+            if missing > 0:
+                unbound[one.podset.name] = missing
+        workload = self.gang.workload
+        return Binding(self.job.uid, workload.admitted_at if workload else None, unbound)
 
     @property
     def shown(self) -> bool:

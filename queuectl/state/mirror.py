@@ -17,6 +17,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import (
+    ConfigurationRecord,
     Deleted,
     Delta,
     LimitRangeRecord,
@@ -608,6 +609,8 @@ class Mirror:
             case ProvisioningRecord():
                 if self.provisioning.put(record):
                     self.touched.add(record.gang)
+            case ConfigurationRecord():
+                raise TypeError("objects of configuration are followed, and not mirrored")
             case _:
                 self.devices.upsert(record)
 

@@ -33,6 +33,7 @@ from queuectl.distribution import version
 from queuectl.domain.accounting import UNITS
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.estimates import Arrival, RunTimeSource
+from queuectl.domain.followed import FollowedReport
 from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
 from queuectl.domain.mig import MigPhase, MigResult
 from queuectl.domain.node_health import HealthSignal, Straggler
@@ -91,6 +92,48 @@ class BudgetMetrics:
     def forget(self) -> None:
         """Remove all series: another process leads."""
         for gauge in self._gauges.values():
+            gauge.clear()
+
+
+# ---- Configuration in objects of the cluster
+
+
+class FollowedMetrics:
+    """The objects that the leader follows. Only the leader shows it, and only if objects own the configuration."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._unknown = Gauge(
+            "queuectl_followed_kind_unknown",
+            "Whether the objects of a kind that own the configuration are not known: 1 = the last configuration acts.",
+            ["resource"],
+            registry=registry,
+        )
+        self._objects = Gauge(
+            "queuectl_followed_objects",
+            "Objects of a kind that own the configuration.",
+            ["resource"],
+            registry=registry,
+        )
+        self._counts = Gauge(
+            "queuectl_followed_edits",
+            "Edits of such objects that do not act: faulty, waiting until the objects are quiet, or unconfirmed deletions.",
+            ["status"],
+            registry=registry,
+        )
+
+    def show(self, report: FollowedReport) -> None:
+        """Replace all series by those of this report."""
+        self.forget()
+        for source in report.sources:
+            self._unknown.labels(source.resource).set(float(bool(source.fault)))
+            self._objects.labels(source.resource).set(source.objects)
+        self._counts.labels("faulty").set(report.faulty_count)
+        self._counts.labels("waiting").set(len(report.waiting))
+        self._counts.labels("unconfirmed").set(report.deletion.count if report.deletion else 0)
+
+    def forget(self) -> None:
+        """Remove all series: another process leads."""
+        for gauge in (self._unknown, self._objects, self._counts):
             gauge.clear()
 
 
@@ -547,6 +590,7 @@ class MetricsRecorder:
         self.node_health = NodeHealthMetrics(self.registry)
         self.mig = MigMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
+        self.followed = FollowedMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self.durations = DurationMetrics(self.registry)
@@ -711,6 +755,7 @@ class MetricsRecorder:
         self._leader.set(0)
         self.fleet.forget()
         self.budgets.forget()
+        self.followed.forget()
         self.kinds.forget()
         self._workload_gauges.load(())
         self._quota.show(None)

@@ -41,6 +41,7 @@ from queuectl.web.pages import (
     queues,
     reservations,
     session,
+    shadow,
     timeline,
     usage,
     whatif,
@@ -81,6 +82,7 @@ def add_dashboard(
     diagnoser: Diagnoser | None = None,
     *,
     signs_in: bool = False,
+    in_shadow: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Offer the pages beside the API; ``/`` redirects to them.
@@ -92,6 +94,7 @@ def add_dashboard(
         cluster_reader: the state of the cluster; None where no controller runs.
         diagnoser: as for the API.
         signs_in: users sign in; else the dashboard has no authentication.
+        in_shadow: this process runs in shadow mode.
         clock: unix seconds.
     """
     shared = app.state
@@ -105,6 +108,8 @@ def add_dashboard(
         cluster_reader,
         diagnoser,
         signs_in=signs_in,
+        in_shadow=in_shadow,
+        owner=shared.owner,
     )
 
     @app.get("/", include_in_schema=False)
@@ -151,6 +156,7 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         *decisions.routes(site),
         *budgets.routes(site),
         *usage.routes(site),
+        *shadow.routes(site),
         *whatif.routes(site),
         *config.routes(site),
         *config_write.routes(site),

@@ -48,7 +48,7 @@ class GangCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingReason:
+class PendingGangsOfReason:
     """The pending gangs that have one reason.
 
     Attributes:
@@ -91,7 +91,7 @@ def count(tallies: Iterable[QueueCounts], states: frozenset[State]) -> Count:
     return Count(sum(t.workloads for t in found), summed(t.gpus for t in found))
 
 
-def pending_reasons(tallies: Iterable[QueueCounts], **of: str) -> list[PendingReason]:
+def pending_reasons(tallies: Iterable[QueueCounts], **of: str) -> list[PendingGangsOfReason]:
     """The pending gangs by reason, the most frequent reason first.
 
     Args:
@@ -106,11 +106,11 @@ def pending_reasons(tallies: Iterable[QueueCounts], **of: str) -> list[PendingRe
     return sorted(found, key=lambda reason: (-reason.gangs, reason.code))
 
 
-def _reason(code: Code, group: list[QueueCounts], of: dict[str, str]) -> PendingReason:
+def _reason(code: Code, group: list[QueueCounts], of: dict[str, str]) -> PendingGangsOfReason:
     states = {tally.state for tally in group}
     query = {**of, "reason": code.value, **({"state": states.pop()} if len(states) == 1 else {})}
     total = count(group, _PENDING)
-    return PendingReason(
+    return PendingGangsOfReason(
         code,
         MEANINGS.get(code, ""),
         total.gangs,

@@ -33,6 +33,7 @@ from queuectl.domain.queries import QueueCounts
 from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
+from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 
@@ -215,8 +216,14 @@ class Site:
         diagnoser: Diagnoser | None = None,
         *,
         signs_in: bool = False,
+        in_shadow: bool = False,
+        owner: Owner = Owner.DATABASE,
     ) -> None:
-        """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate."""
+        """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate.
+
+        ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration.
+        """
+        self.owner = owner
         self.store = store
         self.guard = guard
         self.clock = clock
@@ -224,6 +231,7 @@ class Site:
         self.history = history
         self.presenter = WorkloadPresenter(guard, store, diagnoser)
         self.signs_in = signs_in
+        self.in_shadow = in_shadow
         self.diagnoser = diagnoser
         self._cluster_reader = cluster_reader
         self.cache = cluster_reader.cache if cluster_reader is not None else PlannerCache()
@@ -282,6 +290,7 @@ class Site:
             "access": access,
             "still": still,
             "signs_in": self.signs_in,
+            "in_shadow": self.in_shadow,
             "now": self.clock(),
             **context,
         }

@@ -23,22 +23,24 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from queuectl.api.certificate_keeper import CertificateKeeper
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.writes import PATH
+from queuectl.cluster.writes import NAME, PATH
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput
 from queuectl.telemetry.metrics import ContainmentMetrics
-from queuectl.webhook.keeper import CertificateKeeper
+from queuectl.webhook.ca_bundle import in_configuration
 from queuectl.webhook.mutations import Mutation, mutations, read_mutations
 
 # ---- The process
 
 _LIMITS: Final = ConnectionLimits(of_address=None)  # its clients are a few API servers
+IF_MISSING: Final = "set the value mutation of the chart to webhook, or apply deploy/older-servers"
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,20 @@ async def serve(
     api = await Api.connect(Connection())
     try:
         with tempfile.TemporaryDirectory(prefix="queuectl-webhook-") as folder:
+            files = Certificate(Path(folder) / "tls.crt", Path(folder) / "tls.key")
             keeper = CertificateKeeper(
-                api, settings.namespace, settings.hosts, Path(folder), containment
+                api,
+                settings.namespace,
+                NAME,
+                settings.hosts,
+                files,
+                in_configuration(api),
+                containment,
+                if_missing=IF_MISSING,
             )
             await keeper.start()
             server = WebServer(
-                application(by_policy, registry),
-                settings.listen,
-                Certificate(keeper.chain, keeper.key),
-                limits=_LIMITS,
+                application(by_policy, registry), settings.listen, files, limits=_LIMITS
             )
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(server.run()), group.create_task(keeper.run())]

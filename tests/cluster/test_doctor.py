@@ -9,7 +9,7 @@ import pytest
 from queuectl.cli import connection, reads
 from queuectl.cli.connection import ConnectionOptions
 from queuectl.cli.doctor import cluster
-from queuectl.cli.doctor.cluster import Replica, ServerObjects
+from queuectl.cli.doctor.cluster import OwnReplica, ServerObjects
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cluster.apply import optional
 from queuectl.objects.kinds import KINDS
@@ -54,7 +54,7 @@ async def test_a_cluster_made_from_deploy_has_no_finding_but_the_missing_leader(
 
 async def examined_inside(plane: ControlPlane, holder: str = "queuectl-1") -> list[Finding]:
     """The findings of a replica, with the rights of queuectl alone."""
-    replica = Replica(holder, plane.kubeconfig, KINDS)
+    replica = OwnReplica(holder, plane.kubeconfig, KINDS)
     return await cluster.examine(SYSTEM_NAMESPACE, NOTHING, replica)
 
 

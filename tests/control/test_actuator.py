@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,34 @@ async def test_a_job_that_is_deleted_during_a_write_leaves_no_memory() -> None:
             actuator.forget(uid)
         await actuator.settled()
         assert actuator._assumed == {}
+
+
+class Stopping(FakeCluster):
+    """Deletes and evicts pods that its watch still shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopped: list[str] = []
+
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
+        self.stopped.append(name)
+
+    async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        self.stopped.append(name)
+
+
+@pytest.mark.parametrize("how", ["deletes", "evicts"])
+async def test_a_pod_is_stopped_once_before_the_watch_shows_it(how: str) -> None:
+    cluster, stop = Stopping(), Write(POD, "n", "pod", "pod-uid", 1, {}, Purpose.STOP, 1)
+    owed = replace(stop, deletes=how == "deletes", evicts=how == "evicts")
+    actuator = Actuator(cluster, lambda _: [owed], MetricsRecorder(), 4)
+    task = asyncio.create_task(actuator.run())
+    for _ in range(2):
+        actuator.poke(["gang"])
+        await actuator.settled()
+    task.cancel()
+    await asyncio.wait({task})
+    assert cluster.stopped == ["pod"]
 
 
 # ---- a proxy between queuectl and the API server

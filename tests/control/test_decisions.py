@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
-from queuectl.control.leader.decisions import with_relocations
+from queuectl.control.leader.decisions import Decider, with_relocations
 from queuectl.control.leader.planning import record_of
 from queuectl.domain.events import Event, Evict, NoteAdded
 from queuectl.domain.ledger import Entry, EntryChange, State, check_once
-from queuectl.domain.plan import Plan
+from queuectl.domain.plan import Cost, Move, Plan
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.lifecycle.machine import handle
 from tests.control.rig import gang, rig
 from tests.db.histories import submitted
 from tests.planner.build import world as snapshot_of
+from tests.unit.test_state import CONFIG, JOB, PLACEMENT, READY, RESUMED, RUNNING, World
 
 DOUBLE_GPUS = {
     "apiVersion": "queuectl.dev/v1",
@@ -128,3 +132,17 @@ def test_a_gang_that_is_moved_off_a_node_beside_a_plan_has_one_change(
     assert other in changes
     assert [c.note.reason.code for c in changes if c.note and c.after.uid == "u1"] == kept
     assert ("u3" in {c.after.uid for c in changes}) == (kept == [Code.DEFRAGMENTED])
+
+
+def test_gangs_are_relocated_only_if_each_of_them_runs_as_it_did() -> None:
+    """None of them leaves its nodes for less than the nodes that the plan needs."""
+    world = World(RUNNING, records=[RESUMED, *READY])
+    workload = Workload("u1", "Job", "a", "train", JOB.podsets)
+    snapshot = Snapshot(
+        100.0, world.mirror.fleet, CONFIG, admitted=(Admitted(workload, PLACEMENT),)
+    )
+    decider = Decider(world.mirror, world.ledger)
+    moves = [Move(uid, "u3", PLACEMENT, Cost(0, 0, Fraction(16))) for uid in ("u1", "u2")]
+    (change,) = decider.relocations(snapshot, moves[:1], 200.0, 100.0)
+    assert (change.after.uid, change.after.state) == ("u1", State.EVICTING)
+    assert decider.relocations(snapshot, moves, 200.0, 100.0) == []

@@ -113,6 +113,15 @@ def test_a_warning_replaces_no_other_event_and_is_not_replaced() -> None:
     assert published(*lived(*LIVES["running"], warned)) == ["PodsReady", "IdleGPUs"]
 
 
+def test_a_workload_that_is_set_aside_has_a_warning() -> None:
+    cluster = FakeCluster()
+    record = cluster.job(cluster.submit(batch_job("train")))
+    event_recorder = recorder(cluster)
+    event_recorder.note(record.uid, Reason(Code.INTERNAL_ERROR, "it cannot be observed"))
+    run(event_recorder, ())
+    assert [(e.kind, e.reason) for e in cluster.events] == [("Warning", "InternalError")]
+
+
 NAMING = "behind team-a/secret and default/mine; runs pytorch/pytorch"
 
 

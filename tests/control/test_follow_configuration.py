@@ -22,13 +22,16 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.links import MAX_COHORTS
+from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_idle_reclaim import one_idle, reclaiming
 from tests.control.test_lifecycle import until_reason
 from tests.doubles.cluster import FakeCluster
+from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support import followed as f
 
 
 class Follower(Supervisor):
@@ -49,14 +52,17 @@ class Follower(Supervisor):
 
 
 @asynccontextmanager
-async def following(store: MemoryStore) -> AsyncIterator[Follower]:
+async def following(
+    store: MemoryStore, settings: Settings | None = None, objects: MemoryObjects | None = None
+) -> AsyncIterator[Follower]:
     supervisor = Follower(
         store=store,
         cluster=FakeCluster([]),
         metrics=MetricsRecorder(),
-        settings=Settings(debounce_seconds=0.0),
+        settings=settings or Settings(debounce_seconds=0.0),
         clock=SteadyClock(),
         kinds=KINDS,
+        objects=objects,
     )
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
@@ -302,3 +308,18 @@ async def test_the_reasons_of_a_dropped_plan_are_in_the_next_plan(
         watched.world.cluster.submit(gang("Job", "waits", 2))
         await watched.until_line(sleepy, Code.WOULD_RECLAIM)
         assert (seen.loads, discarded(watched.world)) == (0, 1.0)
+
+
+async def test_a_leader_plans_with_the_queues_of_objects_of_the_cluster() -> None:
+    store, objects = MemoryStore(MemoryDatabase()), MemoryObjects()
+    objects.apply(f.flavor("gpu"), f.queue("vision"), f.local_queue("team", "default", "vision"))
+    settings = Settings(
+        debounce_seconds=0.0,
+        configuration_owner=Owner.KUEUE,
+        configuration_settle_seconds=0.0,
+    )
+    async with following(store, settings, objects) as leader:
+        await until(lambda: bool(leader.taken) and "vision" in leader.taken[-1].cluster_queues)
+        objects.apply(f.queue("vision", 4))
+        await until(lambda: "nominalQuota': 4" in str(store.database.documents))
+        await until(lambda: leader.taken[-1].revision == store.database.revision)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 from queuectl.api.app import create_app
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Level
+from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.domain.ledger import VIOLATED, Document, Entry, EntryChange, Invariant, State
 from queuectl.domain.workload import Placement
@@ -165,3 +167,18 @@ async def test_a_process_that_does_not_lead_names_the_leader() -> None:
         answer = await client.get("/api/v1/invariants")
     assert answer.status_code == 503
     assert "queuectl-1 leads" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("unwritten", [True, False])
+async def test_a_row_differs_from_an_entry_whose_change_is_being_written(unwritten: bool) -> None:
+    entry = Entry("u1", "Job", "a", "train", State.PENDING)
+
+    class Store:
+        async def get_workload(self, uid: str) -> Entry:
+            return replace(entry, priority=7)
+
+    checker: Any = object.__new__(InvariantChecker)
+    writing = {entry.uid} if unwritten else set()
+    checker._leader_state = SimpleNamespace(ledger={entry.uid: entry}, unwritten=writing)
+    checker._store = Store()
+    assert bool(await checker._of_rows([entry])) is not unwritten

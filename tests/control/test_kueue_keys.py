@@ -22,6 +22,7 @@ from queuectl.objects.configuration import queue_config
 from tests.control.rig import gang, live, rig
 from tests.control.test_lifecycle import rules
 from tests.doubles.cluster import FakeCluster
+from tests.doubles.store import MemoryStore
 from tests.support.jobs import batch_job
 from tests.support.stores import PostgresStore
 
@@ -121,6 +122,24 @@ async def test_without_an_answer_of_the_api_server_nothing_changes(
         assert await asked
     finally:
         await store.close()
+
+
+async def test_an_api_server_without_an_answer_is_asked_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, sleep, pauses = FakeCluster(), asyncio.sleep, list[float]()
+
+    async def pause(seconds: float) -> None:
+        await sleep(0)
+        if seconds:
+            pauses.append(seconds)
+            cluster.down = False
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    cluster.down = True
+    async with asyncio.timeout(10):
+        assert await KueueDetector(cluster, MemoryStore()).keys_count()
+    assert pauses == [kueue.RETRY_SECONDS]
 
 
 @pytest.mark.parametrize("kueue", [True, False])

@@ -78,12 +78,12 @@ async def refused_at_once(number: int, write: Write) -> LeaderRecord:
 
 
 def leadership(
-    cluster: FakeCluster, holder: str = "a", clock: SteadyClock | None = None
+    cluster: FakeCluster, holder: str = "a", clock: SteadyClock | None = None, renew: float = RENEW
 ) -> Leadership:
     """``clock``: None = a clock with the time of the database."""
     store = MemoryStore(MemoryDatabase())
     clock = clock or SteadyClock(now)
-    return Leadership(cluster, store, clock, holder=holder, duration=DURATION, renew=RENEW)
+    return Leadership(cluster, store, clock, holder=holder, duration=DURATION, renew=renew)
 
 
 @pytest.mark.parametrize("answer", [never_answered, forbidden, refused_at_once, answered_too_late])
@@ -171,7 +171,9 @@ def test_a_standby_with_another_clock_takes_the_lease_only_after_it_has_expired(
         server = SlowServer(renewed_in_time)
         leaders, standbys = SteadyClock(now), SteadyClock(now)
         leader = leadership(server, "a", leaders)
-        standby = leadership(server, "b", standbys)
+        standby = leadership(
+            server, "b", standbys, renew=RENEW / 6
+        )  # close to the end of the lease
         await leader.acquire()
         standbys.set(leaders() + ahead)
         waits = asyncio.create_task(standby.acquire())

@@ -392,3 +392,18 @@ def parallelism(world: Rig, uid: str) -> int:
     (document,) = (d for d in world.cluster.server.all("jobs") if d["metadata"]["uid"] == uid)
     count: int = document["spec"]["parallelism"]
     return count
+
+
+async def test_no_cycle_runs_while_nothing_changes(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.02)
+    async with rig(database_url, 2) as world:
+        await world.until_state(world.cluster.submit(gang("Job", "runs", 2)), State.RUNNING)
+        waits = world.cluster.submit(gang("Job", "waits", 2))
+        await world.until_entry(waits, lambda e: e.reason.code is Code.WAITING_FOR_QUOTA, "waits")
+        await world.at_rest()
+        assert world.loop is not None
+        before = world.loop._writer.cycle
+        await asyncio.sleep(0.2)
+        assert world.loop._writer.cycle == before

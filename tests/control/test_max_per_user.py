@@ -28,7 +28,7 @@ async def cap(world: Rig, gpus: int) -> None:
     )
     for document in configuration(32):
         if document["kind"] == "ClusterQueue":
-            spec = {**document["spec"], "policy": {"maxPerUser": gpus}}
+            spec = {**document["spec"], "policy": {"maxPerUser": {"nvidia.com/gpu": gpus}}}
             await world.store.put_config({**document, "spec": spec})
 
 

@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from queuectl.control.questions.diagnosis import excesses
+from queuectl.control.questions.standby import Standby
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueConfig, QuotaOverride
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.words import format_time
+from queuectl.state.mirror import Mirror
 from tests.api.support import running
 from tests.api.test_plans import runs, seen, tried
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_over_quota import CONFIG
 from tests.control.test_viewer import standby
+from tests.doubles.store import MemoryStore
 from tests.planner.build import NOW
 
 
@@ -112,3 +116,11 @@ async def test_a_what_if_plan_counts_present_overrides(begins: float, over: bool
     less = override(begins, NOW + 3600.0, nominalQuota=8)
     body = await tried(seen(runs("a", "n0", "n1")), config=[less])
     assert [excess["allowed"] for excess in body["overQuota"]] == [8] * over
+
+
+async def test_an_override_begins_and_ends_in_the_view_of_a_standby() -> None:
+    store, at = MemoryStore(), iter((50.0, 150.0, 250.0))
+    for document in (*configuration(0), override(100, 200, nominalQuota=16)):
+        await store.put_config(document)
+    view = Standby(store, Mirror({}), SolverLimits(), lambda: next(at))
+    assert [quota((await view.snapshot()).config) for _ in range(3)] == [0, 16, 0]

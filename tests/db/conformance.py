@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.db.ports import Commit
+from queuectl.db.ports import Commit, ConfigurationBatch
+from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import KEPT_OBJECTS, Boundary, SetAsideObject, Suspect
 from queuectl.domain.errors import (
@@ -33,6 +34,12 @@ from queuectl.domain.events import (
     Refuse,
     RetryDue,
     StartConfirmed,
+)
+from queuectl.domain.followed import (
+    FaultyObject,
+    FollowedReport,
+    FollowedSource,
+    PendingDeletion,
 )
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import (
@@ -61,6 +68,8 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
+from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
+from queuectl.domain.usage_reports import Period
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.durations import work_of
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
@@ -138,6 +147,25 @@ async def loaded(store: AnyStore) -> dict[str, Entry]:
 
 def asked(uid: str, action: Action, request: str, priority: int | None = None) -> Command:
     return Command(0, uid, action, "alice", request, 1700000000.5, priority)
+
+
+SHADOW_GANG = GangRecord(
+    GangName("u1", "team", "Größe", "Job", "train", "gpus", 16.0, 2),
+    7200.0,
+    7260.0,
+    waited=60.0,
+    fitted=1 / 3,
+    fits_since=7200.5,
+    startable=16 / 3,
+    reasons={"WaitingForQuota": 60.0},
+    message="a sentence\u2026",
+)
+
+
+def shadow_fold(at: float, *gangs: GangRecord, **sums: float) -> ShadowFold:
+    last = LastMoment(at, 64.0, 8.0, True, {"u1": 16.0}, {"u1": 16.0}, {"u2": 0.5}, ("Node/x: y",))
+    hour = int(at // 3600) * 3600
+    return ShadowFold(last, {hour: ShadowSums(**sums, reasons={"Held": 1.5})}, gangs)
 
 
 class StoreConformance:
@@ -480,6 +508,64 @@ class StoreConformance:
         await store.take_over("next", 0)
         with pytest.raises(Fenced):
             await store.keep_refused(large, b"late")
+
+    async def test_a_leader_writes_a_batch_of_configuration_under_one_revision(
+        self, open_store: OpenStore
+    ) -> None:
+        store = await open_store()
+        epoch = await store.take_over("a", 0)
+        await store.put_config(QUEUE)
+        other = {**QUEUE, "metadata": {"name": "other"}}
+        changed = {**QUEUE, "spec": {"queueingStrategy": "BestEffortFIFO"}}
+        begun, _ = await store.configuration()
+        line = AuditLine(0, 1.0, "", "leader", (), "PUT", "/x", "putClusterQueue", 200, "a\0b")
+        batch = ConfigurationBatch(begun, [changed, other], (), [line, line])
+        assert await store.write_configuration(batch, epoch=epoch) == begun + 1
+        changes = await store.config_changes(begun, set())
+        assert changes.revision == begun + 1
+        names = {one["metadata"]["name"] for one in changes.written}
+        assert names == {"gpus", "other"}
+        found = await store.get_config(DocumentKey.of(QUEUE))
+        assert found is not None
+        assert (found.document, found.version) == (changed, begun + 1)
+        assert len(await store.audit.lines(AuditFilter(caller="leader"), 10)) == 2
+
+        await store.confirm_deletion("abc")
+        with pytest.raises(StaleConfiguration):
+            await store.write_configuration(
+                ConfigurationBatch(begun, (), {DocumentKey.of(QUEUE)}, ()), epoch=epoch
+            )
+        with pytest.raises(Fenced):
+            await store.write_configuration(
+                ConfigurationBatch(begun + 1, (), {DocumentKey.of(QUEUE)}, ()), epoch=epoch - 1
+            )
+        assert await store.get_config(DocumentKey.of(QUEUE)) is not None
+        assert await store.confirmed_deletion() == "abc"
+        removal = ConfigurationBatch(begun + 1, (), {DocumentKey.of(QUEUE)}, ())
+        assert await store.write_configuration(removal, epoch=epoch) == begun + 2
+        assert await store.get_config(DocumentKey.of(QUEUE)) is None
+        assert await store.confirmed_deletion() == "", "a confirmation is used once"
+
+    async def test_the_report_on_objects_of_the_cluster_is_replaced(
+        self, open_store: OpenStore
+    ) -> None:
+        store = await open_store()
+        epoch = await store.take_over("a", 0)
+        assert await store.followed() == FollowedReport()
+        report = FollowedReport(
+            5.0,
+            "kueue",
+            (FollowedSource("cohorts.kueue.x-k8s.io", "v1beta2", 3, "403"),),
+            (FaultyObject("Cohort", "", "a", "spec: is wrong", True),),
+            1,
+            ("ClusterQueue b",),
+            PendingDeletion("id", ("ClusterQueue c",), 7),
+        )
+        await store.keep_followed(report, epoch=epoch)
+        assert await store.followed() == report
+        with pytest.raises(Fenced):
+            await store.keep_followed(FollowedReport(), epoch=epoch - 1)
+        assert await store.followed() == report
 
     async def test_the_newest_object_of_each_unit_that_is_set_aside_is_kept(
         self, open_store: OpenStore
@@ -1157,3 +1243,47 @@ class StoreConformance:
         await commit(store, epoch, first)
         await commit(store, epoch, EntryChange(first.after, reserved, 1.0))
         assert (await loaded(store))["u1"].lease == LEASE
+
+    async def test_moments_of_shadow_mode_are_summed_by_hour(self, open_store: OpenStore):
+        store, other = await open_store(), await open_store()
+        epoch = await leader(store)
+        assert await other.shadow.last() is None
+        first, second = (
+            shadow_fold(7200.25, SHADOW_GANG, fitting=1 / 3),
+            shadow_fold(7260.5, free=2.0),
+        )
+        await store.shadow.keep(first, over=None, epoch=epoch)
+        await store.shadow.keep(second, over=7200.25, epoch=epoch)
+        assert await other.shadow.last() == second.last
+        assert await other.shadow.records(["u1", "other"]) == {"u1": SHADOW_GANG}
+        history = await other.shadow.history(Period(7200, 10800), 10)
+        assert history.hours == {7200: first.hours[7200] + second.hours[7200]}
+        assert history.total.reasons == {"Held": 3.0}
+        assert (history.gangs, history.gang_count) == ((SHADOW_GANG,), 1)
+        assert (await other.shadow.history(Period(10800, 14400), 10)).hours == {}
+
+    async def test_no_moment_of_shadow_mode_is_counted_twice(self, open_store: OpenStore):
+        old, new = await open_store(), await open_store()
+        epoch = await leader(old)
+        await old.shadow.keep(shadow_fold(7200.0, free=1.0), over=None, epoch=epoch)
+        with pytest.raises(StaleSnapshot):
+            await old.shadow.keep(shadow_fold(7230.0, free=1.0), over=7100.0, epoch=epoch)
+        later = await new.take_over("new", epoch)
+        with pytest.raises(Fenced):
+            await old.shadow.keep(shadow_fold(7260.0, free=1.0), over=7200.0, epoch=epoch)
+        await new.shadow.keep(shadow_fold(7260.0, free=1.0), over=7200.0, epoch=later)
+        history = await new.shadow.history(Period(7200, 10800), 10)
+        assert history.total.free == 2.0
+
+    async def test_old_records_of_shadow_mode_are_deleted(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await store.shadow.keep(shadow_fold(7260.0, SHADOW_GANG), over=None, epoch=epoch)
+        newer = replace(SHADOW_GANG, gang=replace(SHADOW_GANG.gang, uid="u2"), last_at=9e4)
+        await store.shadow.keep(shadow_fold(9e4, newer), over=7260.0, epoch=epoch)
+        assert await store.shadow.prune(8e4, epoch=epoch) == 2
+        assert await store.shadow.prune(8e4, epoch=epoch) == 0
+        history = await store.shadow.history(Period(0, 10**6), 10)
+        assert (list(history.hours), history.gangs) == ([90000], (newer,))
+        with pytest.raises(Fenced):
+            await store.shadow.prune(8e4, epoch=epoch - 1)

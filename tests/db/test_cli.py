@@ -94,7 +94,7 @@ def test_the_pre_phase_can_be_run_alone(empty_url: str):
     ("url", "status", "message"),
     [
         ("mysql://host/db", 2, "only postgresql:// is supported"),
-        ("postgresql://u@/d?host=/nowhere/at/all", 1, "migrating the database"),
+        ("postgresql://u@/d?host=/nowhere/at/all", 1, "reading the schema"),
     ],
 )
 def test_an_error_has_one_line(url: str, status: int, message: str):

@@ -177,6 +177,7 @@ class World:
             assert fails
         else:
             assert not fails
+            assert not self.accountant._accounts.new, "no account is stored again"
 
     async def stored(self) -> Mapping[str, tuple[float, float]]:
         period = Period.around(self.now - 1e6, self.now + 1e6)

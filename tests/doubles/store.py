@@ -17,7 +17,7 @@ from itertools import accumulate
 from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
-from queuectl.db.ports import Commit
+from queuectl.db.ports import Commit, ConfigurationBatch
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.commands import Command, CommandFilter
 from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject, Suspect
@@ -29,6 +29,7 @@ from queuectl.domain.errors import (
     StoreUnavailable,
 )
 from queuectl.domain.estimates import DAY
+from queuectl.domain.followed import FollowedReport
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import (
     KEPT_BYTES,
@@ -70,6 +71,7 @@ from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
+from tests.doubles.shadow import MemoryShadow, MemoryShadowTables
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
 
@@ -108,9 +110,12 @@ class MemoryDatabase:
     reserved: tuple[ReservationState, ...] = ()
     findings: LeaderFindings = field(default_factory=LeaderFindings)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
+    shadow: MemoryShadowTables = field(default_factory=MemoryShadowTables)
     sessions: dict[str, Session] = field(default_factory=dict)
     audit: list[AuditLine] = field(default_factory=list)
     runs: list[MemoryRun] = field(default_factory=list)
+    followed: FollowedReport = field(default_factory=FollowedReport)
+    confirmed: str = ""
     suspects: tuple[Suspect, ...] = ()
     tried_at: float = 0.0
     outcomes: dict[int, str | None] = field(default_factory=dict)  # None = not answered yet
@@ -127,10 +132,15 @@ class MemoryStore:
         self.sessions = MemorySessions(self.database.sessions, self._reach)
         self.audit = MemoryAudit(self.database.audit, self._reach)
         self.usage = MemoryUsage(self._usage_tables, lambda: list(self.database.entries.values()))
+        self.shadow = MemoryShadow(self._shadow_tables)
 
     async def _usage_tables(self) -> tuple[MemoryUsageTables, int]:
         database = await self._reach()
         return database.usage, database.epoch
+
+    async def _shadow_tables(self) -> tuple[MemoryShadowTables, int]:
+        database = await self._reach()
+        return database.shadow, database.epoch
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -410,6 +420,39 @@ class MemoryStore:
             in_order(json.loads(json.dumps(document))), version
         )
         return version
+
+    async def write_configuration(self, batch: ConfigurationBatch, *, epoch: int) -> int:
+        database = await self._reach()
+        if database.epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+        if database.revision != batch.revision:
+            raise StaleConfiguration(f"not at revision {batch.revision}")
+        for document in batch.written:
+            stored = in_order(json.loads(json.dumps(document)))
+            database.documents[DocumentKey.of(document)] = ConfigDocument(
+                stored, batch.revision + 1
+            )
+        for key in batch.removed:
+            database.documents.pop(key, None)
+            database.confirmed = ""
+        for line in batch.lines:
+            await self.audit.begin(line)
+        return await self._raise_revision()
+
+    async def keep_followed(self, report: FollowedReport, *, epoch: int) -> None:
+        database = await self._reach()
+        if database.epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+        database.followed = report
+
+    async def followed(self) -> FollowedReport:
+        return (await self._reach()).followed
+
+    async def confirm_deletion(self, deletion: str) -> None:
+        (await self._reach()).confirmed = deletion
+
+    async def confirmed_deletion(self) -> str:
+        return (await self._reach()).confirmed
 
     async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:
         database = await self._reach()

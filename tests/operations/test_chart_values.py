@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from queuectl.api.certificates import server_names
 from queuectl.cluster.writes import BINDING, POLICY
+from queuectl.db.embedded import DATABASE, PORT, USER
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.keys import PARENT_KINDS
 from queuectl.objects.kinds import KINDS
 from tests.support.chart import WEBHOOK, documents
@@ -201,7 +204,7 @@ def test_the_migration_and_the_controller_run_the_same_image(image: Any, expecte
 
 
 def test_only_the_namespace_of_prometheus_reads_the_metrics() -> None:
-    [policy] = of_kind(documents(IMAGE), "NetworkPolicy")
+    policy = by_name(documents(IMAGE))["NetworkPolicy", "queuectl"]
     metrics = next(
         rule for rule in policy["spec"]["ingress"] if rule["ports"] == [{"port": "metrics"}]
     )
@@ -209,10 +212,9 @@ def test_only_the_namespace_of_prometheus_reads_the_metrics() -> None:
     assert source["namespaceSelector"]["matchLabels"] == {
         "kubernetes.io/metadata.name": "monitoring"
     }
-    none = documents({**IMAGE, "networkPolicy": {"metricsFrom": []}})
-    assert [rule["ports"] for rule in of_kind(none, "NetworkPolicy")[0]["spec"]["ingress"]] == [
-        [{"port": "https"}]
-    ]
+    none = by_name(documents({**IMAGE, "networkPolicy": {"metricsFrom": []}}))
+    rules = none["NetworkPolicy", "queuectl"]["spec"]["ingress"]
+    assert [rule["ports"] for rule in rules] == [[{"port": "https"}]]
     assert not of_kind(documents({**IMAGE, "networkPolicy": {"enabled": False}}), "NetworkPolicy")
 
 
@@ -314,3 +316,218 @@ def test_a_wrong_declaration_is_refused_with_the_value_and_the_field(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(error)):
         documents({**IMAGE, **more, "jobKinds": kinds})
+
+
+def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
+    """Also where the values of a live queuectl are left in place."""
+    for values in (IMAGE, ALL):
+        made = documents({**values, "shadow": True}, "1.33")
+        kinds = {one["kind"] for one in made}
+        assert not {kind for kind in kinds if "Admission" in kind or "Webhook" in kind}
+        assert not kinds & {"PriorityClass", "CustomResourceDefinition", "APIService"}
+        servers = {one["metadata"]["name"] for one in of_kind(made, "StatefulSet")}
+        assert servers <= {"queuectl-database"}
+        roles = by_name(made)
+        rules = roles["ClusterRole", "queuectl-shadow"]["rules"]
+        writes = {
+            (verb, resource)
+            for rule in rules
+            for verb in rule["verbs"]
+            for resource in rule["resources"]
+            if verb not in ("get", "list", "watch")
+        }
+        assert writes == {("create", "tokenreviews"), ("create", "subjectaccessreviews")}
+        own = [rule for rule in roles["Role", "queuectl-shadow"]["rules"] for _ in rule["verbs"]]
+        assert {tuple(rule["resources"]) for rule in own} == {("leases",)}
+        bound = [one for one in made if one["kind"].endswith("RoleBinding") if "roleRef" in one]
+        own_objects = {
+            "queuectl-tls",
+            "queuectl-ca",
+            "queuectl-database",
+        }  # a certificate, a database
+        in_rest = {"queuectl-platform-admin"}  # for `kubectl exec`
+        assert {one["roleRef"]["name"] for one in bound} <= {
+            "queuectl-shadow",
+            *own_objects,
+            *in_rest,
+        }
+        [container] = pod({**values, "shadow": True})["containers"]
+        assert {"name": "QUEUECTL_SHADOW", "value": "true"} in container["env"]
+
+
+@pytest.mark.parametrize("owner", Owner)
+def test_the_owner_of_the_configuration_adds_its_setting_and_the_rights_to_read_its_objects(
+    owner: Owner,
+) -> None:
+    """It adds no right to write them, and none for the database."""
+    values = {**IMAGE, "configuration": {"owner": owner.value, "settleSeconds": 9}}
+    found = by_name(documents(values))
+    role = found.get(("ClusterRole", "queuectl-configuration-owner"))
+    variables = {one["name"]: one.get("value") for one in pod(values)["containers"][0]["env"]}
+    if owner is Owner.DATABASE:
+        assert role is None
+        assert "QUEUECTL_CONFIGURATION_OWNER" not in variables
+        return
+    assert variables["QUEUECTL_CONFIGURATION_OWNER"] == owner
+    assert variables["QUEUECTL_CONFIGURATION_SETTLE_SECONDS"] == "9"
+    assert role is not None
+    objects, definitions = role["rules"]
+    kinds = FOLLOWED[owner]
+    assert objects["apiGroups"] == [kinds[0].group]
+    assert set(objects["resources"]) == {kind.plural for kind in kinds}
+    assert objects["verbs"] == ["list", "watch"]
+    assert set(definitions["resourceNames"]) == {kind.definition for kind in kinds}
+    assert definitions["verbs"] == ["get"]
+
+
+# ---- the database and the certificate
+
+OWN_DATABASE = {**IMAGE, "database": {"secretName": "queuectl-database"}}
+
+
+@pytest.mark.parametrize("values", [IMAGE, ALL, {**ALL, **WEBHOOK}])
+def test_no_secret_has_content_so_that_two_renderings_are_equal(values: Mapping[str, Any]) -> None:
+    secrets = of_kind(documents(values), "Secret")
+    assert secrets
+    assert not [one for one in secrets if {"data", "stringData"} & one.keys()]
+
+
+def test_the_database_of_the_chart_runs_with_as_little_as_it_can() -> None:
+    found = by_name(documents(IMAGE))
+    server = found["StatefulSet", "queuectl-database"]["spec"]
+    spec = server["template"]["spec"]
+    [container] = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 65532
+    assert server["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+    [directory] = [arg for arg in container["args"] if arg.startswith("--directory=")]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    sockets = f"{directory.partition('=')[2]}/sock"
+    assert (
+        env["QUEUECTL_DATABASE_URL"]
+        == f"postgresql://{USER}@/{DATABASE}?host={sockets}&port={PORT}"
+    )
+    policy = found["NetworkPolicy", "queuectl-database"]["spec"]
+    assert (
+        policy["podSelector"]["matchLabels"].items()
+        <= server["template"]["metadata"]["labels"].items()
+    )
+    [controller] = policy["ingress"][0]["from"]
+    deployment = found["Deployment", "queuectl"]["spec"]["template"]["metadata"]["labels"]
+    assert controller["podSelector"]["matchLabels"].items() <= deployment.items()
+    [rule] = found["Role", "queuectl-database"]["rules"]
+    assert rule["resourceNames"] == ["queuectl-bundled-database"]
+    assert rule["verbs"] == ["get", "patch"]
+
+
+def test_without_a_storage_class_the_data_is_in_an_empty_dir() -> None:
+    values = {**IMAGE, "database": {"bundled": {"persistent": False, "size": "2Gi"}}}
+    server = by_name(documents(values))["StatefulSet", "queuectl-database"]["spec"]
+    assert "volumeClaimTemplates" not in server
+    volumes = {one["name"]: one for one in server["template"]["spec"]["volumes"]}
+    assert volumes["data"] == {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}}
+
+
+def test_the_claim_has_the_chosen_class_and_size() -> None:
+    values = {**IMAGE, "database": {"bundled": {"storageClassName": "fast", "size": "2Gi"}}}
+    server = by_name(documents(values))["StatefulSet", "queuectl-database"]["spec"]
+    [claim] = server["volumeClaimTemplates"]
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"] == {"requests": {"storage": "2Gi"}}
+    assert "storageClassName" not in str(
+        by_name(documents(IMAGE))["StatefulSet", "queuectl-database"]
+    )
+
+
+def test_with_a_database_of_ones_own_the_chart_has_none_and_the_migration_checks_the_claim() -> (
+    None
+):
+    found = by_name(documents(OWN_DATABASE))
+    assert not [name for name in found if "database" in name[1]]
+    claim = "--bundled-claim=data-queuectl-database-0"
+    assert migration(OWN_DATABASE)["args"] == ["db", "upgrade", "--pre", claim]
+    empty = {**IMAGE, "database": {"secretName": "other", "startEmpty": True}}
+    assert migration(empty)["args"][-1] == "--start-empty"
+    assert migration(IMAGE)["args"] == ["db", "upgrade", "--pre"]
+    named = {"name": "queuectl-bundled-database", "key": "migration-url"}
+    assert {"secretKeyRef": named} in [one.get("valueFrom") for one in migration(IMAGE)["env"]]
+
+
+def migration(values: Mapping[str, Any]) -> Any:
+    [container] = pod(values)["initContainers"]
+    return container
+
+
+@pytest.mark.parametrize(
+    ("values", "kinds"),
+    [
+        ({}, {"Secret", "ConfigMap"}),
+        ({"secretName": "mine"}, set()),
+        ({"issuerRef": {"kind": "ClusterIssuer", "name": "internal"}}, {"Certificate"}),
+    ],
+)
+def test_the_certificate_is_made_by_queuectl_by_cert_manager_or_by_the_user(
+    values: Mapping[str, Any], kinds: set[str]
+) -> None:
+    chosen = {**IMAGE, "tls": values}
+    found = documents(chosen)
+    made = {
+        one["kind"] for one in found if one["metadata"]["name"] in ("queuectl-tls", "queuectl-ca")
+    }
+    assert made - {"Role", "RoleBinding"} == kinds
+    assert ("Role" in made) == (not values)
+    [volume] = [one for one in pod(chosen)["volumes"] if one["name"] == "tls"]
+    secret = volume.get("secret", {}).get("secretName")
+    assert secret == (values.get("secretName", "queuectl-tls") if values else None)
+    names = {one["name"] for one in pod(chosen)["containers"][0]["env"]}
+    assert ("QUEUECTL_TLS_SECRET" in names) == (not values)
+
+
+def test_the_certificate_has_the_names_of_the_service_and_those_of_the_user() -> None:
+    hosts = ["queues.example.com", "192.0.2.7", "2001:db8::1"]
+    [given] = [
+        one["value"]
+        for one in pod({**IMAGE, "tls": {"hosts": hosts}})["containers"][0]["env"]
+        if one["name"] == "QUEUECTL_TLS_HOSTS"
+    ]
+    assert list(server_names(given))[:1] == ["queuectl.queuectl-system.svc"]
+    assert list(server_names(given))[-3:] == hosts
+    tls = {"issuerRef": {"name": "internal"}, "hosts": hosts}
+    [made] = of_kind(documents({**IMAGE, "tls": tls}), "Certificate")
+    assert made["spec"]["dnsNames"][-1] == "queues.example.com"
+    assert made["spec"]["ipAddresses"] == ["127.0.0.1", *hosts[1:]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tls": {"secretName": "a", "issuerRef": {"name": "b"}}}, "exclude each other"),
+        ({"database": {"sslMode": "require"}}, "database.sslMode is for a database of your own"),
+        ({"database": {"startEmpty": True}}, "database.startEmpty is for a database of your own"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(
+    values: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        documents({**IMAGE, **values})
+
+
+def test_administrators_use_the_pods_unless_it_is_switched_off() -> None:
+    [binding] = [
+        one
+        for one in of_kind(documents(IMAGE), "ClusterRoleBinding")
+        if one["metadata"]["name"] == "queuectl-admin-in-pod"
+    ]
+    assert binding["roleRef"]["name"] == "queuectl-platform-admin"
+    without = documents({**IMAGE, "adminInPod": False})
+    assert "queuectl-admin-in-pod" not in str(without)
+    assert "QUEUECTL_TOKEN_FILE" not in str(without)

@@ -19,19 +19,31 @@ from queuectl.cluster.connection import Connection
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import ACCOUNT
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.progress import LineProgress
 from tests.support.chart import helm_program
 from tests.support.controllers import CheckedController
 from tests.support.prometheus_operator import KINDS, definitions
-from tests.system.demo_cluster import create_secrets, tools
+from tests.system.demo_cluster import tools
 from tests.system.installation import QUICK, Installation
 from tests.system.rights_used import Right, granted_rights
 from tests.system.transcript import Page, Shell, shell
 
 pytestmark = pytest.mark.operations
 
-WITH_KUSTOMIZE = ("cat kustomization.yaml", "kubectl apply -k")
-"""The commands of the page that tests/operations/test_takeover.py types."""
+ELSEWHERE = (
+    "cat kustomization.yaml",
+    "kubectl apply -k",
+    "kubectl create namespace",
+    "kubectl -n queuectl-system exec",
+)
+"""The commands of the page that tests/operations/test_takeover.py and tests/install type."""
+CLAIM: Final = "data-queuectl-database-0"
+FIRST_COMMANDS: Final = (
+    "-n queuectl-system rollout status deployment queuectl",
+    "-n queuectl-system exec deployment/queuectl -- queuectl init -n default | kubectl",
+    "-n queuectl-system exec deployment/queuectl -- queuectl get clusterqueues",
+)
 UPGRADE: Final = (
     "helm upgrade queuectl deploy/chart --namespace queuectl-system --reuse-values --set kueueKeys.enabled=true"
     " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set migReconfiguration.enabled=true --set dashboards.enabled=true"
@@ -78,18 +90,43 @@ def installed() -> Iterator[Installed]:
         environment = tools(cluster)
         path = f"{helm_program().parent}:{environment['PATH']}"
         with shell(environment | {"PATH": path}) as started:
-            page = Page("install.md", started)
-            create_secrets(page)
-            page.write("values.yaml")
-            page.type("helm install")
-            yield Installed(cluster, page)
+            yield Installed(cluster, Page("install.md", started))
+
+
+def test_the_first_command_installs_everything(installed: Installed) -> None:
+    """With the database of the chart, for which nothing must be prepared. tests/install runs its pods."""
+    printed = installed.page.type("helm install")
+    for command in FIRST_COMMANDS:
+        assert f"\n  kubectl {command}" in printed
+    client = installed.cluster.client
+    for kind, name in (
+        ("secrets", "queuectl-tls"),
+        ("configmaps", "queuectl-ca"),
+        ("secrets", "queuectl-bundled-database"),
+        ("persistentvolumeclaims", CLAIM),
+    ):
+        path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/{kind}/{name}"
+        wait_until(lambda path=path: client.exists(path), path, 60.0)  # type: ignore[misc]
+        assert "data" not in client.get(path), "queuectl writes it, not Helm"
 
 
 def test_the_replicas_run_on_different_nodes(installed: Installed) -> None:
     """The nodes are simulated, so the pods become ready without a process."""
     installed.page.type("kubectl -n queuectl-system rollout status", instead={"10m": "60s"})
-    pods = installed.cluster.client.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods")["items"]
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
+    chosen = "app.kubernetes.io/name=queuectl"
+    pods = installed.cluster.client.get(path, labelSelector=chosen)["items"]
     assert len(pods) == len({pod["spec"]["nodeName"] for pod in pods}) == 2
+
+
+def test_an_upgrade_to_a_database_of_ones_own_keeps_the_claim(installed: Installed) -> None:
+    page = installed.page
+    page.type("kubectl label namespace")
+    page.type("kubectl -n queuectl-system create secret generic")
+    page.write("values.yaml")
+    page.type("helm upgrade --install")
+    installed.type(f"kubectl -n queuectl-system get persistentvolumeclaim {CLAIM}")
+    assert installed.shell.type("kubectl -n queuectl-system get statefulset queuectl-database")[0]
 
 
 def test_the_namespace_of_the_page_refuses_privileged_pods(installed: Installed) -> None:
@@ -197,7 +234,7 @@ def test_the_manifests_of_the_release_restore_policies(installed: Installed) -> 
     policy = "get mutatingadmissionpolicy queuectl-jobs -o jsonpath='{.spec.failurePolicy}'"
     assert installed.type(f"kubectl {policy}").strip() == "Fail"
     installed.wait_in_force(kueue=True)
-    installed.page.end(*WITH_KUSTOMIZE)
+    installed.page.end(*ELSEWHERE)
 
 
 def test_the_api_server_accepts_the_base_by_server_side_apply(installed: Installed) -> None:

@@ -27,7 +27,7 @@ from queuectl.localcluster.progress import LineProgress
 from tests.support.controllers import CheckedController
 from tests.support.kueue import workload
 from tests.system.actions import reason, remove, restart_controller, until_reason
-from tests.system.demo_cluster import create_secrets, tools
+from tests.system.demo_cluster import create_secret, tools
 from tests.system.installation import QUICK, Installation, Workspace
 from tests.system.leftovers import (
     CRDS,
@@ -49,7 +49,12 @@ INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
 PODS = ("kubectl get pods",)
 """The commands that tests/operations/test_takeover_kinds.py types."""
-WITH_HELM = ("cat values.yaml", "helm", "kubectl -n queuectl-system rollout")
+WITH_HELM = (
+    "cat values.yaml",
+    "helm",
+    "kubectl -n queuectl-system rollout",
+    "kubectl -n queuectl-system exec",
+)
 """The commands of docs/how-to/install.md that tests/operations/test_install.py types."""
 
 
@@ -100,7 +105,7 @@ def taken() -> Iterator[Taken]:
 
 def install_with_kustomize(page: Page) -> None:
     """Install queuectl with the commands of the page."""
-    create_secrets(page)
+    create_secret(page)
     page.write("kustomization.yaml")
     page.type("kubectl apply -k")
     page.end(*WITH_HELM)

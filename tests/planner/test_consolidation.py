@@ -284,9 +284,11 @@ def test_the_placements_of_the_walk_are_a_solution_of_the_model(snapshot: Snapsh
         return
     units = [bundle(problem, n, each) for n, each in enumerate(placed)]
     free = np.minimum(problem.now, problem.later)
-    model = ConsolidationModel(units, free, np.arange(problem.size), Wholes(problem)).model
+    consolidation = ConsolidationModel(units, free, np.arange(problem.size), Wholes(problem))
+    model = consolidation.model
     assert model.hint is not None
     assert broken_rows(model, model.hint) == []
+    assert all(layer.reach > 0 for layer in consolidation.layers), "a layer keeps its direction"
 
 
 def broken_rows(model: Model, values: Sequence[int]) -> list[object]:

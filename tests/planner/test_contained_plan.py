@@ -13,7 +13,7 @@ from queuectl.control.checked_plan import CheckedPlan
 from queuectl.control.contained_plan import MOST_PLANS, ContainedPlan, contained_plan
 from queuectl.domain.containment import TOGETHER, UnitFailed, place_of
 from queuectl.domain.plan import Plan
-from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.planner import StopSignal
 from queuectl.planner.verify import PlanRule, PlanViolation
 from tests.planner import build
@@ -83,6 +83,29 @@ def test_one_gang_at_fault_is_found(bad: str, names: bool, most: int, refuses: b
     assert [failure.uid for failure in found.failures] == [bad]
     assert left_out(given, found) == {bad}
     assert planner.calls <= most
+
+
+@pytest.mark.parametrize("changes", ["is repaired", "is moved"])
+def test_a_running_gang_at_fault_is_found(changes: str) -> None:
+    running = build.holding(build.gang("r", build.podset("main", 2, gpu=1)), {"n0": 1, "n1": 1})
+    lease = CapacityLease(running.placement, (), 0.0, 600.0)
+    given = replace(
+        snapshot(3),
+        admitted=(
+            replace(running, lost=(("main", "n1", 1),))
+            if changes == "is repaired"
+            else replace(running, lease=lease, leaving=True),
+        ),
+    )
+
+    def planner(tried: Snapshot) -> CheckedPlan:
+        if any(gang.lost or gang.lease is not None for gang in tried.admitted):
+            raise ValueError("no plan")
+        return CheckedPlan(tried, tried, Plan(), Plan(), ())
+
+    found = contained_plan(given, (), planner, StopSignal())
+    assert [failure.uid for failure in found.failures] == ["r"]
+    assert left_out(given, found) == set()
 
 
 def test_of_two_gangs_that_fail_together_the_newer_one_is_left_out() -> None:

@@ -333,3 +333,11 @@ def test_a_stopped_diagnosis_is_marked_as_cut() -> None:
     diagnosis = diagnose(world(RACKS, [blocked]), "w0", stop)
     assert diagnosis.cut
     assert diagnosis.suggested_fixes == ()
+
+
+def test_the_gangs_that_hold_a_quota_without_nodes_are_counted() -> None:
+    runs = holding(gang("b0", podset("w", 1, gpu=8)), {})
+    blocked = gang("w0", podset("w", 1, gpu=8))
+    diagnosis = diagnose(world([], [blocked], [runs], queue("main", gpu=8)), "w0")
+    said = "running: 1 gang holds quota of the ClusterQueue and its cohort"
+    assert said in [obstacle.message for obstacle in diagnosis.conflict]

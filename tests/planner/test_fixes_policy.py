@@ -150,6 +150,18 @@ def test_quota_that_others_borrowed_can_be_reclaimed(priority: int, value: str) 
     assert (way.details["count"], way.details["gpus"]) == (1, 8)
 
 
+def test_each_field_that_is_enough_alone_is_suggested() -> None:
+    own = holding(gang("b0", ASKS), {"n0": 1})
+    borrowing = [holding(gang(f"b{i}", ASKS, queue="lab"), {f"n{i}": 1}) for i in (1, 2, 3)]
+    queues = [_in_cohort("main", 24), _in_cohort("lab", 8)]
+    assert [
+        way.changes for way in _ways(world(RACKS, [_blocked(1)], [own, *borrowing], *queues))
+    ] == [
+        (AllowPreemption("main", PolicyField.WITHIN, "LowerPriority"),),
+        (AllowPreemption("main", PolicyField.RECLAIM, "LowerPriority"),),
+    ]
+
+
 def test_a_gang_that_must_borrow_itself_needs_borrow_within_cohort() -> None:
     queues = [_in_cohort("main", 0), _in_cohort("lab", 0), _in_cohort("spare", 32)]
     (way,) = _ways(world(RACKS, [_blocked(1)], _full("lab"), *queues))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
+from queuectl.domain.devices import CLAIM_PODSET
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.queues import QueueConfig, ReclaimWithinCohort
 from queuectl.domain.reasons import Code
@@ -143,6 +144,16 @@ def test_each_accelerator_counts_without_a_weight(resource: str) -> None:
 def test_what_a_pod_counts_as(pod: Any, nodes: Any, gpus: float) -> None:
     snapshot = world([node("n", **nodes)] if nodes else [])
     assert lost(running("x", 110_000, pod=pod), snapshot) == pytest.approx(110_000 * gpus, abs=1)
+
+
+def test_devices_of_claims_that_pods_share_count_for_a_gang_without_gpus() -> None:
+    accelerator: dict[str, Any] = {"example.com/accelerator": 4}
+    claims = replace(podset("w", 1, cpu=0, **accelerator), name=f"{CLAIM_PODSET}shared")
+    sizes = sizes_of(world([node("n", **{name: 2 * count for name, count in accelerator.items()})]))
+    pods = podset("w", 2, cpu=4)
+    alone, sharing = (sizes.of_waiting(gang("x", *podsets)) for podsets in ([pods], [pods, claims]))
+    more = sharing.without_accelerators - alone.without_accelerators
+    assert more == pytest.approx(NODE / 2)
 
 
 def test_nodes_of_different_sizes_and_deleted_nodes_do_not_change_the_loss() -> None:

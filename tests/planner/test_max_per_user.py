@@ -108,7 +108,7 @@ SETTINGS: list[Doc] = [
 
 
 def documents(name: str, most: int) -> list[Doc]:
-    return cluster_queue(name, 100, policy={"maxPerUser": most})
+    return cluster_queue(name, 100, policy={"maxPerUser": {GPU: most}})
 
 
 def mine(job: Doc) -> Doc:

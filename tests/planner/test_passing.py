@@ -443,7 +443,7 @@ AGENT: Final = {"key": "node.cilium.io/agent-not-ready", "effect": "NoSchedule",
         pytest.param(
             {"spec": {"unschedulable": True}},
             0,
-            {"policy": {"quotaFromNodes": True}},
+            {"policy": {"quotaFromNodes": {"headroom": "0%"}}},
             "its quota follows the nodes, and it waits for a1 (cordoned)",
             id="quota that follows a cordoned node",
         ),

@@ -361,6 +361,25 @@ def least(case: Accident) -> tuple[int, ...] | None:
     return found
 
 
+def test_broken_gangs_that_make_way_for_a_pending_gang_are_repaired_on_the_nodes_that_it_leaves() -> (
+    None
+):
+    broken = [
+        holding(
+            gang(uid, podset(count=2, gpu=8), priority=1, queued_at=queued_at),
+            {lost: 1, kept: 1},
+            lost=(("w", lost, 1),),
+            started_at=0.0,
+        )
+        for uid, lost, kept, queued_at in (("first", "a0", "b0", 1.0), ("second", "a1", "b1", 2.0))
+    ]
+    pending = gang("new", podset(gpu=8), priority=9)
+    nodes = [*rack(4, "a0", "a1"), *rack(2, name="b")]
+    made = planned(world(nodes, [pending], broken))
+    assert {a.uid: a.repaired for a in made.admitted} == {"first": True, "new": False}
+    assert [e.uid for e in made.evicted] == ["second"]
+
+
 def test_a_pending_gang_takes_no_capacity_from_a_repair_unless_it_may_evict_the_repaired_gang() -> (
     None
 ):

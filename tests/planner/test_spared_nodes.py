@@ -141,6 +141,7 @@ def test_eight_gangs_without_gpus_leave_all_gpu_nodes() -> None:
     ("gpus", "cpus", "where"),
     [
         pytest.param(8, 16, "a1", id="all GPUs are in use: the rest of the CPUs is free"),
+        pytest.param(8, 42, "a1", id="also less than a GPU needs"),
         pytest.param(4, 0, "a1", id="half of the CPUs are beyond what free GPUs need"),
         pytest.param(1, 16, "a0", id="free GPUs need all free CPUs: the tightest node"),
     ],

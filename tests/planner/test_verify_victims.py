@@ -12,7 +12,7 @@ from queuectl.domain.plan import Admission, Cost, Eviction, Plan, Preemption
 from queuectl.domain.queues import (
     WithinClusterQueue,
 )
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.verify import PlanRule
 from tests.planner.build import (
@@ -80,6 +80,12 @@ def test_no_gang_is_evicted_without_a_lease_that_names_it() -> None:
     assert PlanRule.VICTIM in rules(snapshot, replace(plan, pending=(waits(WANTED),)))
     unnamed = waits(WANTED, lease(placed(WANTED, {"a0": 1})))
     assert rules(snapshot, replace(plan, pending=(unnamed,))) == {PlanRule.VICTIM}
+
+
+def test_no_gang_is_evicted_for_one_that_may_not_start() -> None:
+    snapshot, plan = evicting(victim(priority=4))
+    held = replace(snapshot.pending[0], blocked=Reason(Code.HELD, "held"))
+    assert rules(replace(snapshot, pending=(held,)), plan) == {PlanRule.VICTIM}
 
 
 def test_an_eviction_that_frees_too_little_is_an_excess_later() -> None:

@@ -1,9 +1,10 @@
-"""queuectl as a Deployment: the database and the Secrets that it needs, its pods, and its REST API."""
+"""queuectl as a Deployment: the database and the Secret that it needs, its pods, and its REST API."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,6 @@ from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.scenario import Document
 from queuectl.distribution import version
 from queuectl.localcluster import LocalCluster
-from queuectl.localcluster.certificates import Authority
-from queuectl.localcluster.client import tls
 from tests.real import network
 from tests.support.people import account, binding
 from tests.support.postgres import server_directory
@@ -25,7 +24,6 @@ from tests.support.postgres import server_directory
 IMAGES: Final = Path(__file__).parents[2] / "build" / "image"
 ARCHIVE: Final = IMAGES / f"queuectl-{version()}.tar"
 SECONDS: Final = 120.0
-HOST: Final = f"queuectl.{SYSTEM_NAMESPACE}.svc"
 EACH: Final = "all"
 TRUST: Final = f"local {EACH} {EACH} trust\nhost {EACH} {EACH} 10.0.0.0/8 trust\n"
 """The database is in the network namespace of the run."""
@@ -47,16 +45,10 @@ def database() -> Iterator[str]:
             asyncio.run(server.stop(immediate=True))
 
 
-def secrets(cluster: LocalCluster, url: str) -> list[Document]:
-    """The Secrets of the Deployment: the URL of the database, and a certificate for the name of the Service."""
-    pki = cluster.kubeconfig.parents[1] / "pki"
-    pair = Authority.load(pki / "ca.crt", pki / "ca.key").server(HOST, [HOST])
-    files = {"tls.crt": pair.certificate, "tls.key": pair.key}
+def secrets(url: str) -> list[Document]:
+    """The Secret of the Deployment: the URL of the database. queuectl creates its certificate."""
     keys = ("migration-url", "url", "api-url")
-    return [
-        _secret("queuectl-database", "Opaque", dict.fromkeys(keys, url.encode())),
-        _secret("queuectl-tls", "kubernetes.io/tls", files),
-    ]
+    return [_secret("queuectl-database", "Opaque", dict.fromkeys(keys, url.encode()))]
 
 
 def _secret(name: str, kind: str, data: dict[str, bytes]) -> Document:
@@ -94,7 +86,8 @@ def token_of_administrator(cluster: LocalCluster, namespace: str) -> str:
 
 def rest_of(cluster: LocalCluster, address: str, token: str) -> ApiConnection:
     """The REST API of a pod."""
-    trusted = tls(cluster.authority, None)
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/queuectl-ca"
+    trusted = ssl.create_default_context(cadata=cluster.client.get(path)["data"]["ca.crt"])
     trusted.check_hostname = False  # the certificate has the name of the Service
     headers = {"authorization": f"Bearer {token}"}
     return ApiConnection(f"https://{address}:8443", verify=trusted, headers=headers)

@@ -154,6 +154,10 @@ class Node:
         """Import an image from an OCI archive."""
         self._ctr("images", "import", str(archive))
 
+    def images(self, *arguments: str) -> str:
+        """Run a command of containerd on its images."""
+        return self._ctr("images", *arguments)
+
     def _ctr(self, *arguments: str) -> str:
         return self.check(self._programs["ctr"], "--namespace", "k8s.io", *arguments)
 

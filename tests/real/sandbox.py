@@ -25,6 +25,7 @@ from typing import Final
 
 from queuectl.localcluster import build
 from queuectl.localcluster.progress import LineProgress
+from queuectl.localcluster.versions import HELM
 from tests.real import images, needs, programs
 
 HOME: Final = "QUEUECTL_REAL_HOME"
@@ -67,6 +68,7 @@ def main(command: Sequence[str]) -> int:
     build.ensure(LineProgress())  # the control plane
     programs.ensure()
     images.ensure()
+    build.program(HELM)
     _remove_leftovers()
     run = Path(tempfile.mkdtemp(prefix=_PREFIX))
     run.chmod(0o755)  # the embedded Postgres runs as another user

@@ -22,6 +22,9 @@ DISK_FILE: Final = "kubelet.disk"
 NODE_DISK: Final = 512 << 20
 """Bytes of the disk of a node, for the volumes of pods. Its kubelet evicts pods when it is nearly full."""
 
+REGISTRIES: Final = "/etc/containerd/certs.d"
+"""The folder in which containerd finds the certificate authority of a registry."""
+
 _SOCKET: Final = "/run/containerd/containerd.sock"
 
 
@@ -42,6 +45,9 @@ runtime_type = "io.containerd.runc.v2"
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 SystemdCgroup = false
+
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = "{REGISTRIES}"
 
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = "{images.BASE.name}"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import manifests
 from queuectl.db.embedded import DATABASE, PORT, USER
 from queuectl.demo import scenario as m
@@ -17,7 +18,6 @@ from tests.real import images, network
 from tests.real.cluster import RealInstallation
 from tests.real.deployment import (
     ARCHIVE,
-    HOST,
     SECONDS,
     controller_pods,
     database,
@@ -43,7 +43,7 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
     made = [one for one in manifests() if one["kind"] in ("Deployment", "Service")]
     [replicas] = [one["spec"]["replicas"] for one in made if one["kind"] == "Deployment"]
     with database() as url:
-        cluster.client.apply(*secrets(cluster, url), *made)
+        cluster.client.apply(*secrets(url), *made)
         try:
             wait_until(lambda: _ready_pods(cluster) == replicas, "its pods", SECONDS)
             yield controller_pods(cluster)[0]
@@ -102,7 +102,7 @@ def ask_the_doctor(cluster: LocalCluster) -> None:
     with shell(tools(cluster)) as started:
         printed = Page("on-call.md", started).type("kubectl -n queuectl-system exec", shows=False)
     assert "https://127.0.0.1:8443 answers" in printed
-    assert f"the certificate for {HOST} is valid until" in printed
+    assert f"the certificate for queuectl.{SYSTEM_NAMESPACE}.svc" in printed
     assert f"{DATABASE} on {network.GATEWAY}:{PORT} as {USER}: reachable" in printed
     assert " is the leader: this replica" in printed
 

@@ -21,6 +21,7 @@ from queuectl.localcluster.versions import HELM, KUBERNETES
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import Declared
 from queuectl.objects.kinds.makers import MAKERS
+from tests.support import crds
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -28,7 +29,12 @@ CHART: Final = DEPLOY / "chart"
 KINDS: Final = CHART / "kinds.yaml"
 SCHEMA: Final = CHART / "values.schema.json"
 PAGE: Final = ROOT / "docs" / "reference" / "chart-values.md"
-BASE_VALUES: Final = {"image": {"repository": "queuectl"}, "namespace": {"create": True}}
+BASE_VALUES: Final = {
+    "image": {"repository": "queuectl"},
+    "namespace": {"create": True},
+    "database": {"secretName": "queuectl-database"},
+    "adminInPod": False,
+}
 """The values of ``deploy/base``. The others have their defaults."""
 OPT_INS: Final = {
     "force-delete": "forceDelete",
@@ -192,6 +198,7 @@ def main() -> None:
     """Write all files."""
     SCHEMA.write_text(schema())
     KINDS.write_text(kinds())
+    crds.main()
     for file, text in manifests().items():
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)

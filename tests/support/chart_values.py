@@ -17,7 +17,7 @@ RUNBOOK = "https://docs.example.com/how-to/runbook/"
 ALL: Mapping[str, Any] = {
     **IMAGE,
     "imagePullSecrets": [{"name": "registry"}],
-    "database": {"sslMode": "verify-full", "caSecretName": "database-ca", "passwordFiles": True, "pgbouncer": "transaction"},
+    "database": {"secretName": "queuectl-database", "sslMode": "verify-full", "caSecretName": "database-ca", "passwordFiles": True, "pgbouncer": "transaction"},
     "settings": {"QUEUECTL_IN_FLIGHT": "16"},
     "podLabels": {"team": "platform"},
     "podAnnotations": {"note": "text"},

@@ -119,13 +119,11 @@ def tools(cluster: LocalCluster) -> dict[str, str]:
     return {"PATH": path, "KUBECONFIG": str(cluster.kubeconfig)}
 
 
-def create_secrets(page: Page) -> None:
-    """Create the namespace and the Secrets of queuectl with the commands of docs/how-to/install.md."""
+def create_secret(page: Page) -> None:
+    """Create the namespace, and the Secret of the database, with the commands of docs/how-to/install.md."""
     page.type("kubectl create namespace")
     page.type("kubectl label namespace")
     page.type("kubectl -n queuectl-system create secret generic")
-    page.type("openssl req")
-    page.type("kubectl -n queuectl-system create secret tls")
 
 
 @contextmanager

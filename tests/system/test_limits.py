@@ -167,7 +167,10 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
         engineers(installation, "ann", "ben") as clients,
     ):
         queue = queue_of(workspace, 64)
-        queue["spec"] |= {"queueingStrategy": "StrictFIFO", "policy": {"maxPerUser": 16}}
+        queue["spec"] |= {
+            "queueingStrategy": "StrictFIFO",
+            "policy": {"maxPerUser": {"nvidia.com/gpu": 16}},
+        }
         apply(workspace, queue)
 
         def submit(user: str, name: str) -> None:

@@ -120,6 +120,11 @@ def test_pods_that_are_not_created_yet_are_reserved(
     assert allowance.promised == promised
 
 
+def test_nothing_is_reserved_for_a_gang_whose_job_is_deleted() -> None:
+    [allowance] = World(LIVE, records=[quota(0)]).freeze().allowances["a"]
+    assert allowance.promised == ()
+
+
 def test_only_pods_that_match_the_scopes_are_reserved() -> None:
     record = quota(0)
     busy = replace(record, allowance=replace(record.allowance, best_effort=False))

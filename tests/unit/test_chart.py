@@ -139,12 +139,17 @@ ADDRESS = re.compile(
 )
 
 
+NAMED = re.compile(r"^kind: (Service|StatefulSet)\nmetadata:\n  name: (\S+)$", re.MULTILINE)
+
+
 def test_pages_and_examples_name_services_and_workloads_of_the_chart() -> None:
     there = {
         (one["kind"].lower(), one["metadata"]["name"])
         for one in older_manifests()
         if one["kind"] in ("Deployment", "Service", "StatefulSet")
     }
+    bundled = (CHART / "templates" / "bundled-database.yaml").read_text()
+    there |= {(kind.lower(), name) for kind, name in NAMED.findall(bundled)}
     files = [*PAGES.values(), *(ROOT / "docs" / "examples").rglob("*.yaml")]
     named = {
         (found[1] or "service", found[2] or found[3])

@@ -18,6 +18,7 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
 from queuectl.cluster.server import Server
+from queuectl.control.bundled_database import OWNER, BundledSettings
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.ledger import Checked, Invariant, InvariantViolation
 from queuectl.domain.records import LeaderRecord
@@ -67,6 +68,16 @@ def test_the_version_of_the_cluster_is_reported_with_its_needs(
     assert levels([finding]) == [level]
     assert needs in finding.message
     assert ("needs" in finding.message) == bool(needs)
+
+
+def test_the_bundled_database_is_a_warning() -> None:
+    assert judge.BUNDLED_OWNER == OWNER
+    url = BundledSettings(Path("/data"), "queuectl-database.queuectl-system.svc", "", "").url("x")
+    (finding,) = judge.bundled(url)
+    assert finding.level is WARNING
+    assert "no backup" in finding.message
+    assert judge.bundled("postgresql://queuectl:x@db.example.com/queuectl") == []
+    assert judge.bundled("postgresql:///queuectl?host=/run/queuectl_owner") == []
 
 
 def test_each_missing_right_is_named() -> None:
@@ -378,7 +389,7 @@ def test_a_broken_connection_is_no_problem_of_policies(
     assert ended.value.code == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
     of_cluster = [(f["check"], f["level"]) for f in findings if f["check"] not in SERVERS]
-    unknown = ["rights", "policies", "policies", "kinds", "leader", "nodes", "others"]
+    unknown = ["rights", "policies", "policies", "kinds", "leader", "nodes", "others", "kueue"]
     assert of_cluster == [("cluster", "ok"), *((check, "unknown") for check in unknown)]
 
 
@@ -449,3 +460,28 @@ def test_an_audit_shows_the_findings_of_the_leader_or_how_to_reach_it(
     [found] = [one for one in findings if one["check"] == "audit"]
     assert found["level"] == level
     assert message in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        ({}, []),
+        ({"unknown": 0.0, "faulty": 0.0}, ["ok"]),
+        ({"unknown": 1.0, "faulty": 0.0}, ["problem"]),
+        ({"unknown": 0.0, "faulty": 2.0}, ["warning"]),
+        ({"unknown": 1.0, "unconfirmed": 7.0}, ["problem", "warning"]),
+        ({"unknown": 0.0, "waiting": 7.0}, ["ok"]),
+    ],
+    ids=str,
+)
+def test_objects_that_own_the_configuration_are_checked(
+    series: dict[str, float], expected: list[str]
+) -> None:
+    samples = [
+        Sample("queuectl_followed_kind_unknown", {"resource": "cohorts.kueue.x-k8s.io"}, value)
+        if name == "unknown"
+        else Sample("queuectl_followed_edits", {"status": name}, value)
+        for name, value in series.items()
+    ]
+    found = [f for f in of_metrics([build("1.0"), *samples], "1.0") if f.check == "owner"]
+    assert [one.level.value for one in found] == expected

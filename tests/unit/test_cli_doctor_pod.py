@@ -104,6 +104,7 @@ def environment(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         monkeypatch.delenv(name)
     for name, text in replica.settings().items():
         monkeypatch.setenv(name, text)
+    monkeypatch.setenv("QUEUECTL_SERVER", f"http://{CLOSED}")  # for the other commands in the pod
     return replica.settings()
 
 

@@ -18,10 +18,12 @@ from rich.console import Console
 
 from queuectl.cli import explain
 from queuectl.cli.main import run
+from queuectl.cli.render import as_yaml
 from queuectl.cli.top import screen, summed
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.objects.configuration.config_kinds import CUSTOM_KINDS
 from tests.api.serving import serving
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, FixedDiagnoser, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -215,6 +217,19 @@ class TestConfig:
         assert queuectl("config", "diff", "-f", "FILE", files=part).code == 4
         again = queuectl("apply", "-f", "FILE", files=exported)
         assert (again.code, again.out.count("unchanged")) == (0, len(DOCUMENTS))
+
+    def test_an_export_for_kubectl_has_only_kinds_with_a_crd(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "FILE", files=EVERY)
+        exported = list(yaml.safe_load_all(queuectl("config", "export", "--kubernetes").out))
+        custom = {kind.kind for kind in CUSTOM_KINDS}
+        assert [one["kind"] for one in exported if one["kind"] not in custom] == []
+        assert {one["kind"] for one in exported} == custom & {
+            one["kind"] for one in DOCUMENTS.values()
+        }
+
+    @pytest.mark.parametrize("amount", ["1e3", "1e30", ".5e-3", "+2.E6", "0o17"])
+    def test_a_quantity_that_kubectl_would_read_as_a_number_is_quoted(self, amount: str) -> None:
+        assert as_yaml({"nominalQuota": amount}) == f'nominalQuota: "{amount}"\n'
 
     @pytest.mark.parametrize("metadata", [{}, {"namespace": ""}, {"namespace": None}])
     def test_an_object_without_a_namespace_is_compared_in_the_default_namespace(

@@ -234,9 +234,8 @@ HONORED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.cooldownSeconds", 5, {"protection": Protection(cooldown=5.0)}, {}),
     ("ClusterQueue", "spec.policy.defragment", "Execute", {"defragment": Defragment.EXECUTE}, {}),
     ("ClusterQueue", "spec.policy.defragmentBudget", 7200, {"defragment_budget": 7200}, {}),
-    ("ClusterQueue", "spec.policy.maxPerUser", 8, {"max_per_user": ((GPU, 8),)}, {}),
     ("ClusterQueue", "spec.policy.maxPerUser", {GPU: "8", "cpu": "1500m"}, {"max_per_user": (("cpu", 1500), (GPU, 8))}, {}),
-    ("ClusterQueue", "spec.policy.maxPerUser", 0, {"max_per_user": ((GPU, 0),)}, {}),
+    ("ClusterQueue", "spec.policy.maxPerUser", {GPU: 0}, {"max_per_user": ((GPU, 0),)}, {}),
     ("ClusterQueue", "spec.policy.maxPriority", 100, {"max_priority": 100}, {}),
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 0, {"borrow_backoff": 0.0}, {}),
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Always", {"preemption_opt_out": "Always"}, {}),
@@ -260,7 +259,6 @@ HONORED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.reclaimPatienceSeconds", 90, {"reclaim_patience": 90.0}, {}),
     ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),
     ("ClusterQueue", "spec.policy.evictWithinNominal", True, {"evicts_within_nominal": True}, {}),
-    ("ClusterQueue", "spec.policy.idleReclaim", "Off", {"idle_reclaim": IdleReclaim(ReclaimMode.OFF)}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.mode", "Off", {"idle_reclaim": IdleReclaim(ReclaimMode.OFF)}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.windowSeconds", 900, {"idle_reclaim": IdleReclaim(window=900.0)}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.warmupSeconds", 0, {"idle_reclaim": IdleReclaim(warmup=0.0)}, {}),
@@ -274,7 +272,7 @@ HONORED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.idleReclaim.cooldownSeconds", 0, {"idle_reclaim": IdleReclaim(cooldown=0.0)}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.yieldsToEqualPriority", True,
      {"idle_reclaim": IdleReclaim(to_equal=True)}, {}),
-    ("ClusterQueue", "spec.policy.quotaFromNodes", True, {"headroom": 0.0}, {}),
+    ("ClusterQueue", "spec.policy.quotaFromNodes", {}, {"headroom": 0.0}, {}),
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "12.5%", {"headroom": 0.125}, {}),
     ("LocalQueue", "spec.clusterQueue", "other", {"cluster_queue": "other"}, {}),
     ("LocalQueue", "spec.stopPolicy", "Hold", {"stop_policy": StopPolicy.HOLD}, {}),
@@ -660,13 +658,13 @@ def test_a_cluster_queue_names_admission_checks_by_flavor(
 
 
 @pytest.mark.parametrize("mode", list(ReclaimMode))
-def test_each_mode_of_idle_reclaim_is_honored_alone_or_beside_its_thresholds(
+def test_each_mode_of_idle_reclaim_is_honored(
     mode: ReclaimMode,
 ) -> None:
-    for field in ("spec.policy.idleReclaim", "spec.policy.idleReclaim.mode"):
-        _, warnings = validate(document("ClusterQueue", nested(field, mode.value)))
-        assert not warnings
-        assert read("ClusterQueue", nested(field, mode.value)).idle_reclaim == IdleReclaim(mode)
+    part = nested("spec.policy.idleReclaim.mode", mode.value)
+    _, warnings = validate(document("ClusterQueue", part))
+    assert not warnings
+    assert read("ClusterQueue", part).idle_reclaim == IdleReclaim(mode)
 
 
 # ---- about a Kueue manager's own process: no effect and no warning
@@ -727,7 +725,10 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("LocalQueue", "spec.fairSharing.weight", -1, "'-1' is not a number of at least 0"),
     ("Cohort", "spec.fairSharing.weight", "1 kg", "'1 kg' is not a number of at least 0"),
     ("ClusterQueue", "spec.fairSharing.wait", 1, "unknown field"),
-    ("ClusterQueue", "spec.policy.idleReclaim", "Sometimes", "invalid enum value 'Sometimes'"),
+    ("ClusterQueue", "spec.policy.idleReclaim", "Always", "expected `object | null`, got `str`"),
+    ("ClusterQueue", "spec.policy.idleReclaim.mode", "Sometimes", "invalid enum value 'Sometimes'"),
+    ("ClusterQueue", "spec.policy.quotaFromNodes", True, "expected `object | null`, got `bool`"),
+    ("ClusterQueue", "spec.policy.maxPerUser", 8, "expected `object | null`, got `int`"),
     ("ClusterQueue", "spec.policy.idleReclaim", {"window": 5}, "unknown field"),
     ("ClusterQueue", "spec.policy.idleReclaim.windowSeconds", 0, "must be at least 1"),
     ("ClusterQueue", "spec.policy.maxExecTimeSeconds", 0, "expected `int` >= 1"),
@@ -979,7 +980,7 @@ PAIRS: list[tuple[str, str, Fields, str | None]] = [
     ("ClusterQueue", "taken", pair(spec__cohortName="c", spec__resourceGroups=groups(lendingLimit=8)), None),
     ("ClusterQueue", "refused", pair(spec__cohortName="c", spec__resourceGroups=groups(lendingLimit="9")),
      f"{LIMIT}.lendingLimit: '9' is more than nominalQuota"),
-    ("ClusterQueue", "taken", pair(spec__cohortName="c", spec__policy__quotaFromNodes=True, spec__resourceGroups=groups(lendingLimit=9)), None),
+    ("ClusterQueue", "taken", pair(spec__cohortName="c", spec__policy__quotaFromNodes={}, spec__resourceGroups=groups(lendingLimit=9)), None),
     ("Cohort", "taken", pair(spec__parentName="p", spec__resourceGroups=groups(lendingLimit=9)), None),
     ("Cohort", "warned", pair(spec__resourceGroups=groups(lendingLimit=1)), f"{LIMIT}.lendingLimit: has no effect: this Cohort has no parent"),
     ("ClusterQueue", "refused", pair(spec__cohort="a", spec__cohortName="b"), "spec.cohortName: 'b' differs from spec.cohort 'a'"),

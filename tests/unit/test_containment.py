@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from queuectl.control.leader.set_aside import GangsSetAside
 from queuectl.domain.containment import (
     FIRST_SECONDS,
     LONGEST_SECONDS,
@@ -30,6 +31,7 @@ from queuectl.domain.errors import (
     StoreUnavailable,
 )
 from queuectl.domain.quantity import parse_quantity
+from tests.planner.build import gang, world
 
 pytestmark = pytest.mark.sets_aside
 
@@ -179,3 +181,19 @@ def test_a_reason_names_the_error_and_nothing_of_its_text(clock: Clock) -> None:
     found = one.failed(GANG, "u", ValueError("secret of another team"), "Job/a/b")
     assert found.error in found.reason.message
     assert "secret" not in found.reason.message
+
+
+def test_new_gangs_of_a_namespace_are_not_tried_while_many_of_its_gangs_fail_alike(
+    clock: Clock,
+) -> None:
+    """A gang that was in a plan that passed is tried, and so are those of other namespaces."""
+    containment = Containment(clock)
+    for number in range(TOGETHER):
+        fail(containment, str(number))
+    gangs = [
+        replace(gang(uid), namespace=namespace)
+        for uid, namespace in (("new", "team-a"), ("proven", "team-a"), ("other", "team-b"))
+    ]
+    set_aside = GangsSetAside(containment, tuple)
+    set_aside.proven = frozenset({"proven"})
+    assert set_aside.left_out(world([], gangs)) == {"new"}

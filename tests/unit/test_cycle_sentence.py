@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from queuectl.control.leader.decisions import sentence
 from queuectl.domain.ledger import Entry, EntryChange, Note, State
 from queuectl.domain.plan import Admission, Plan
@@ -48,3 +50,15 @@ def test_pods_that_need_no_node_are_counted_too() -> None:
     snapshot = world([], [workload])
     placement = plan(snapshot).admitted[0].placement
     assert _said(snapshot, Plan((Admission("w0", placement),))) == "admitted 1 (16 GPUs)"
+
+
+def _evicted(number: int) -> EntryChange:
+    reason = Reason(Code.PREEMPTED)
+    entry = Entry(f"u{number}", "Job", "a", f"g{number}", State.EVICTING, reason=reason)
+    return EntryChange(None, entry, 0.0, Note("Evicted", State.RUNNING, State.EVICTING, reason))
+
+
+@pytest.mark.parametrize(("count", "rest"), [(3, ""), (5, " and 2 more")])
+def test_three_of_the_evicted_gangs_are_named(count: int, rest: str) -> None:
+    summary = sentence(world([], []), Plan(), [_evicted(number) for number in range(count)])
+    assert summary == f"evicting a/g0, a/g1, a/g2{rest}"

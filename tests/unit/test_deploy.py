@@ -250,7 +250,8 @@ def test_each_role_for_people_grants_what_the_smaller_one_does() -> None:
 def test_the_platform_admin_has_every_action_and_can_write_every_kind() -> None:
     granted = rights("queuectl-platform-admin")
     stops = {f"{kind}/{verb}" for kind in ("clusterqueues", "localqueues") for verb in VERBS}
-    assert {f"workloads/{action}" for action in Action} | stops | {"budgets/topups"} == {
+    others = {"budgets/topups", "configurationowner/confirm"}
+    assert {f"workloads/{action}" for action in Action} | stops | others == {
         resource for verb, resource in granted if verb == "create" and "/" in resource
     }
     for kind in CONFIG_KINDS:
@@ -361,7 +362,7 @@ def test_the_controller_shares_nothing_with_its_node() -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & pod.keys()
     kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
-    assert kinds == {"emptyDir", "secret"}
+    assert kinds == {"emptyDir"}
     space = named("Namespace", "queuectl-system")
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
@@ -389,7 +390,8 @@ def test_the_network_policy_selects_the_pods_and_limits_their_metrics_port() -> 
 def test_migrations_run_where_no_probe_ends_them_and_leave_the_rest_for_later() -> None:
     pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
     [container], [migrate] = pod["containers"], pod["initContainers"]
-    assert migrate["args"] == ["db", "upgrade", "--pre"]
+    claim = "--bundled-claim=data-queuectl-database-0"
+    assert migrate["args"] == ["db", "upgrade", "--pre", claim]
     assert not [probe for probe in migrate if probe.endswith("Probe")]
     assert migrate["image"] == container["image"]
     assert migrate["securityContext"] == container["securityContext"]

@@ -56,14 +56,16 @@ def test_uv_is_the_one_of_the_lock() -> None:
     assert pinned == [locked]
 
 
-def test_the_image_has_the_server_without_tests_and_embedded_database() -> None:
-    syncs = [step for step in steps("RUN") if step.startswith("uv sync")]
-    assert syncs
-    for step in syncs:
+def test_the_image_has_the_server_without_tests_and_its_database_without_python() -> None:
+    [server] = [step for step in steps("RUN") if step.startswith("uv sync")]
+    [database] = [step for step in steps("RUN") if step.startswith("UV_PROJECT_ENVIRONMENT=")]
+    for step in (server, database):
         assert "--frozen" in step
         assert "--no-dev" in step
-        assert re.findall(r"--extra \S+", step) == ["--extra server"]
         assert "--all-extras" not in step
+    assert re.findall(r"--(?:extra|only-group) \S+", server) == ["--extra server"]
+    assert re.findall(r"--(?:extra|only-group) \S+", database) == ["--only-group database"]
+    assert "COPY --from=database /opt/postgres /opt/postgres" in LINES
     assert "tests" not in COPIED
 
 
@@ -74,7 +76,12 @@ def test_it_runs_as_an_unprivileged_user_and_its_entry_point_is_the_command() ->
 
 
 def test_all_stages_have_the_base_of_the_argument_which_is_a_python_we_support() -> None:
-    assert [step.split()[0] for step in steps("FROM")] == ["${BASE}", "dependencies", "${BASE}"]
+    assert [step.split()[0] for step in steps("FROM")] == [
+        "${BASE}",
+        "dependencies",
+        "dependencies",
+        "${BASE}",
+    ]
     [argument] = steps("ARG")
     [version] = re.findall(r"BASE=python:3\.(\d+)-slim", argument)
     assert f"Programming Language :: Python :: 3.{version}" in PROJECT["project"]["classifiers"]

@@ -74,7 +74,9 @@ def offline(line: Line) -> bool:
     words = line.words
     options = ("-f", "--config", "--snapshot", "--trace", "--events")
     files = [value for option, value in pairwise(words) if option in options]
-    asked = not {"--watch", "--live", "$kind"} & set(words) and (words[0] != "init" or bool(files))
+    asked = not {"--watch", "--live", "$kind", "confirm"} & set(words) and (
+        words[0] != "init" or bool(files)
+    )
     return words[0] in _RUN and asked and all((ROOT / name).is_file() for name in files)
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader.leader_state import LeaderState
+from queuectl.domain.ledger import Loaded
 from queuectl.domain.queries import ConfigChanges, DocumentKey
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.holdings import Holdings
 from queuectl.state.mirror import Mirror
@@ -19,6 +22,11 @@ OTHER: Body = {**deepcopy(CLUSTER_QUEUE), "metadata": {"name": "team-b"}}
 MOVED: Body = {**LOCAL_QUEUE, "spec": {"clusterQueue": "team-b"}}
 LARGER = deepcopy(CLUSTER_QUEUE)
 LARGER["spec"]["stopPolicy"] = "Hold"
+INVALID: Body = {
+    **deepcopy(CLUSTER_QUEUE),
+    "metadata": {"name": "c"},
+    "spec": {"stopPolicy": "Never"},
+}
 RULES: Body = {
     "apiVersion": "queuectl.dev/v1",
     "kind": "Configuration",
@@ -67,3 +75,17 @@ def test_a_partial_recount_equals_a_full_recount(
     wholly.configure(config, ENTRIES)
     assert sums(partly) == sums(wholly)
     assert partly.config is config
+
+
+def test_after_a_configuration_that_cannot_be_read_all_gangs_are_counted_again() -> None:
+    """The next change counts together with those that came with the invalid document."""
+    mirror = Mirror({})
+    mirror.jobs = {entry.uid: job(entry.name) for entry in ENTRIES}
+    state = LeaderState(mirror, SolverLimits(), 10.0, lambda: 100.0, 60.0)
+    state.load(Loaded(tuple(ENTRIES), tuple(DOCUMENTS.values()), 1))
+    state.configure(ConfigChanges(2, (OTHER, MOVED, INVALID)))
+    state.configure(ConfigChanges(3, (), frozenset({DocumentKey.of(INVALID)})))
+    wholly = Holdings(mirror)
+    wholly.configure(state.config, ENTRIES)
+    assert state.config.local_queues["team-a", "default"].cluster_queue == "team-b"
+    assert sums(state.holdings) == sums(wholly)

@@ -255,3 +255,13 @@ def test_queuectl_plan_reads_a_set_as_the_controller_does() -> None:
 def test_queuectl_plan_ignores_a_set_without_a_queue() -> None:
     text = yaml.safe_dump(manifest("s", "n", PODS, queue=None))
     assert read_snapshot(read_documents(text, "-")).snapshot.pending == ()
+
+
+def test_the_late_deletion_of_a_set_does_not_remove_its_successor_of_the_same_name() -> None:
+    world = World()
+    successor = {**world.document["metadata"], "uid": "again", "resourceVersion": "50"}
+    world.mirror.apply([_seen("leaderworkersets", {**world.document, "metadata": successor})])
+    world.mirror.apply([Deleted("leaderworkersets", "set", 51)])
+    world.pods("new", 0, 1, 2)
+    assert podsets_of(world.group()) == [("main", 3, 8)]
+    assert world.group().error is None

@@ -230,6 +230,7 @@ def test_the_nodes_of_one_change_belong_together() -> None:
         node(change(MigPhase.WITHDRAWN, nodes=3), name="n6"),
     ]
     first, second = active_changes(nodes)
+    assert first.key != second.key
     assert ([r.node.name for r in first.active], first.complete, first.failed) == (
         ["n1"],
         False,
@@ -304,10 +305,13 @@ def test_nodes_are_changed_for_gangs_that_have_waited_and_for_which_none_was_cha
             pending("held", NOW - 300, State.HELD),
             pending("failed", NOW - 300),
             pending("failed-long-ago", NOW - 300),
+            pending("failed-a-back-off-ago", NOW - 300),
         ]
     )
     nodes = [
         node(change(MigPhase.FAILED, NOW - 50, "failed"), name="n1"),
         node(change(MigPhase.FAILED, NOW - 500, "failed-long-ago"), name="n2"),
+        node(change(MigPhase.FAILED, NOW - 100, "failed-a-back-off-ago"), name="n3"),
     ]
-    assert waited(ledger, nodes, NOW, 60.0, 100.0) == {"long", "failed-long-ago"}
+    again = {"failed-long-ago", "failed-a-back-off-ago"}
+    assert waited(ledger, nodes, NOW, 60.0, 100.0) == {"long", *again}

@@ -45,7 +45,9 @@ SETTINGS: Body = {
 NAMES = st.sampled_from(["a", "B", "a-b"])
 OBJECTS = st.one_of(
     st.builds(queue, NAMES, NAMES, st.integers(0, 2)),
-    st.builds(lambda n, f: queue(n, f, 1, policy={"maxPerUser": 1}), NAMES, NAMES),
+    st.builds(
+        lambda n, f: queue(n, f, 1, policy={"maxPerUser": {"nvidia.com/gpu": 1}}), NAMES, NAMES
+    ),
     st.builds(local, NAMES, NAMES),
     st.builds(lambda n, p: document("Cohort", n, {"parentName": p}), NAMES, NAMES),
     st.builds(lambda n, t: document("ResourceFlavor", n, {"topologyName": t}), NAMES, NAMES),

@@ -296,7 +296,7 @@ def test_defaults_that_a_server_fills_in_are_no_news() -> None:
         "preemption": {"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "Never"}},
         "stopPolicy": "None",
         "fairSharing": {"weight": "1"},
-        "policy": {"idleReclaim": "Off", "defragment": "Off"},
+        "policy": {"idleReclaim": {"mode": "Off"}, "defragment": "Off"},
     }
     assert validate(document("ClusterQueue", spec))[1] == ()
 

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.accounting import AccountingTerms
+from queuectl.domain.budgets import Budget, BudgetScope, SpentUnits
 from queuectl.domain.fleet import Node
+from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
@@ -19,7 +22,7 @@ from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules, Transformation, UsageFairness
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.state.mirror import Mirror
-from queuectl.state.pastuse import PastUseSums
+from queuectl.state.pastuse import BudgetSums, PastUseSums
 
 DAY = 86400.0
 RULE = UsageFairness(half_life=DAY, sampling=300.0)
@@ -404,3 +407,20 @@ def assert_close(one: object, other: object) -> None:
 
 def replace_queues(rule: UsageFairness, queues: dict[tuple[str, str], LocalQueue]) -> QueueConfig:
     return QueueConfig(local_queues=queues, rules=Rules(usage_fairness=rule))
+
+
+# ---- budgets
+
+
+def test_a_budget_counts_a_gang_that_has_ended_until_its_hours_are_in_the_ledger() -> None:
+    config = QueueConfig(budgets={"b": Budget("b", BudgetScope.CLUSTER_QUEUE, "cq", 10_000)})
+    sums = BudgetSums()
+    sums.learn(config.budgets, SpentUnits(until=100.0))
+    runs = Entry("u1", "Job", "a", "train", State.RUNNING, cluster_queue="cq", gpus=16)
+    ended = EntryChange(runs, replace(runs, state=State.FINISHED), 160.0)
+    sums.note([ended])
+    (before,) = sums.balances(config, 200.0)
+    assert before.ended == before.cost(runs.gpus, 100.0, 160.0) > 0
+    sums.add(Fold(100.0, 170.0, AccountingTerms()), 170.0)
+    (after,) = sums.balances(config, 200.0)
+    assert (after.ended, after.counted) == (0, 170.0)

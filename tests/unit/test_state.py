@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.checks import CheckRule
+from queuectl.domain.checks import CheckRule, Checks, CheckStatus
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import ArrayIndex, JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, State
+from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import NamespaceSum, UnmanagedPod, summed
 from queuectl.domain.queues import (
@@ -817,6 +818,11 @@ def test_an_end_leaves_the_ledger(job: JobRecord | None, code: Code) -> None:
     assert world.ledger.get("u1") is None
 
 
+def test_a_gated_gang_whose_job_is_deleted_leaves_the_ledger() -> None:
+    (change,) = World(GATED).look().changes
+    assert (change.after.state, change.after.reason.code) == (State.FINISHED, Code.DELETED)
+
+
 @pytest.mark.parametrize(
     ("state", "cause", "ends"),
     [
@@ -1125,3 +1131,24 @@ def test_an_object_that_can_be_decoded_again_replaces_what_is_known_of_it(
     }
     assert tables[resource][key] == record
     assert not world.mirror.unreadable
+
+
+def test_the_gang_of_a_deleted_request_for_nodes_is_observed_again() -> None:
+    """Its gang makes another one."""
+    request = ProvisioningRecord("a", "train", "r1", 5, "u1")
+    world = World(ENTRY, records=[JOB, request])
+    world.mirror.touched.clear()
+    world.mirror.apply([Deleted("provisioningrequests", "r1", 9)])
+    assert world.mirror.touched == {"u1"}
+
+
+@pytest.mark.parametrize(("checks", "held"), [((), []), ((CheckStatus("c"),), [PLACEMENT])])
+def test_a_gang_that_waits_for_a_check_keeps_its_nodes_if_its_job_cannot_be_decoded(
+    checks: tuple[CheckStatus, ...], held: list[Placement]
+) -> None:
+    """As after the start of a leader. Any other reservation ends with what is known of its gang."""
+    lease = CapacityLease(PLACEMENT, (), 0.0, expires_at=50.0)
+    reserved = replace(ENTRY, state=State.RESERVED, lease=lease, checks=Checks(checks))
+    world = World(reserved)
+    world.mirror.apply([Unreadable("jobs", "u1", 9)])
+    assert [gang.placement for gang in world.freeze().admitted] == held

@@ -227,6 +227,12 @@ class TestRequests:
         assert world.look().plan_again
         assert pending(world).blocked is None
 
+    def test_a_template_that_is_listed_after_the_job_of_a_running_gang_causes_a_plan(self) -> None:
+        world = World(LIVE, records=[RUNS, CLASSED])
+        world.look()
+        world.see(template("four", spec(4)))
+        assert world.look().plan_again
+
     def test_a_running_gang_keeps_the_request_that_it_started_with(self) -> None:
         world = World(LIVE, records=[CLAIMING, CLASSED, template("four", spec(4)), RUNS])
         world.see(replace(template("four", spec(2), version=5), uid="t-new"))

@@ -25,6 +25,7 @@ from queuectl.domain.events import (
     WriteAccepted,
 )
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.followed import FollowedReport, FollowedSource
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig import MigPhase, MigResult
@@ -172,6 +173,7 @@ def busy() -> MetricsRecorder:
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
     metrics.fleet.unmanaged({"team-a": Fraction(3)})
     metrics.fleet.parts(GpuParts(effective=Fraction(1), idle=Fraction(2)))
+    metrics.followed.show(FollowedReport(sources=(FollowedSource("cohorts.x", "v1", 2),)))
     metrics.budgets.show(report(spending(budget(), [], [runs("r", 2, None)], 9.0)))
     metrics.fleet.started({"rack": DomainSpread(used=3, least=2)})
     metrics.reserved(Snapshot(0.0, Fleet(()), QueueConfig()), ())

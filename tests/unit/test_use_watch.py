@@ -18,6 +18,7 @@ from queuectl.control.composition import metric_names, trust, use_source
 from queuectl.control.leader.periodic import UseWatch
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
 from queuectl.domain.accounting import Accounting
+from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import PodPhase
@@ -215,6 +216,25 @@ class TestWatch:
         assert (gone.state, gone.weight) == (UseState.UNKNOWN, None)
         assert "connection refused" in gone.text
         assert watched.alarm("unreachable") == 2  # pods
+
+    async def test_an_unavailable_source_raises_the_alarm_also_without_pods(self) -> None:
+        watched = Watched()
+        watched.source.busy = None
+        assert await watched.watch.sample([]) == {}
+        assert watched.alarm("unreachable") == 1
+
+    @pytest.mark.sets_aside
+    async def test_a_gang_whose_samples_cannot_be_judged_is_set_aside_until_they_can(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        watched = Watched()
+        with monkeypatch.context() as broken:
+            broken.setattr("queuectl.state.utilization._judge", None)
+            assert (await watched.sample()).state is UseState.UNKNOWN
+        (unit,) = watched.made.mirror.containment
+        assert (unit.boundary, unit.key) == (Boundary.SERIES, "u1")
+        assert (await watched.sample()).state is UseState.ACTIVE
+        assert watched.made.mirror.containment.empty
 
     async def test_a_query_without_an_answer_is_canceled(self) -> None:
         watched = Watched()

@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 
 from queuectl.domain.arrays import index_of, index_uid
-from queuectl.domain.events import Event, Evict
+from queuectl.domain.events import Drained, Event, Evict
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.jobs import ArrayStatus, JobRecord, PodGroupMember, PodRecord
+from queuectl.domain.jobs import ArrayStatus, JobRecord, PodGroupMember, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import FAILED_START, Code, Reason
@@ -178,6 +178,27 @@ def test_a_pod_whose_release_is_withdrawn_is_owed_no_further_write(sort: str) ->
     assert outstanding_writes(leaving, seen.record, withdrawn, NODES, {}) == []
 
 
+@pytest.mark.parametrize("sort", OF_PODS)
+def test_only_a_gated_pod_of_another_queue_is_moved(sort: str) -> None:
+    seen = Seen(sort, suspended=True, released=False, attempt=0)
+    (waits,) = seen.pods
+    moved = replace(waits, member=PodGroupMember(replace(JOB, of_pods=True, queue="r")))
+    runs = replace(waits, gated=False)
+    moving = entry(seen, *MOVING)
+    assert outstanding_writes(moving, seen.record, [moved, runs], NODES, {}) == []
+
+
+def test_a_late_pod_of_a_group_is_placed_in_the_slot_that_the_others_leave() -> None:
+    seen = Seen(PODS, suspended=False, released=True)
+    (first,) = seen.pods
+    late = replace(first, name="late", uid="late", gated=True, node=None, attempt=0)
+    placed = Placement((PodSetPlacement("main", (("n1", 1), ("n2", 1))),))
+    nodes = {**NODES, "n2": Node("n2", {HOSTNAME: "n2"})}
+    running = entry(seen, *RUNNING, placement=placed)
+    (write,) = outstanding_writes(running, seen.record, [first, late], nodes, {})
+    assert (write.uid, write.patch["spec"]["nodeSelector"]) == ("late", {HOSTNAME: "n2"})
+
+
 @pytest.mark.parametrize("sort", SORTS)
 def test_a_notice_is_on_the_object_that_is_stopped(sort: str) -> None:
     seen = Seen(sort, suspended=False, released=True)
@@ -256,6 +277,16 @@ def test_a_start_of_an_added_pod_ends_without_a_failure_when_its_gang_cannot_hav
         assert event.reason.code not in FAILED_START
         left = entry(seen, *LEAVING)
         assert not any(write.resource == "Job" for write in writes(seen, left))
+
+
+@pytest.mark.parametrize("ends", [{"terminating": True}, {"phase": PodPhase.FAILED}], ids=str)
+@pytest.mark.parametrize("sort", OF_PODS)
+def test_a_gated_pod_that_ends_delays_no_eviction(sort: str, ends: dict[str, Any]) -> None:
+    """No write withdraws the release of a pod that ends."""
+    seen = Seen(sort, suspended=True, released=False)
+    ending = [replace(pod, **ends) for pod in seen.pods]
+    terms = ObservationRules(Rules(), 30.0, {"n1": "n1"})
+    assert list(observe(entry(seen, *LEAVING), seen.record, ending, 10.0, terms)) == [Drained()]
 
 
 @pytest.mark.parametrize("sort", SORTS)

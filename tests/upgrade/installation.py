@@ -131,7 +131,7 @@ def deployed(first: Release, *others: Release) -> Iterator[Deployed]:
             node.import_archive(release.archive.path)
         cluster.nodes.create(NODES, wait_seconds=SECONDS)
         token = token_of_administrator(cluster, "administration")
-        cluster.client.apply(*m.namespaces([NAMESPACE, SYSTEM_NAMESPACE]), *secrets(cluster, url))
+        cluster.client.apply(*m.namespaces([NAMESPACE, SYSTEM_NAMESPACE]), *secrets(url))
         with shell(tools(cluster)) as started:
             started.type("exec 2>&1")
             made = Deployed(cluster, node, started, token, [])

@@ -14,7 +14,7 @@ from queuectl.localcluster.versions import KUBERNETES, SUPPORTED
 from tests.support.chart import helm_program
 from tests.support.controllers import CheckedController
 from tests.system.actions import run_command
-from tests.system.demo_cluster import create_secrets, tools
+from tests.system.demo_cluster import create_secret, tools
 from tests.system.installation import QUICK, Installation
 from tests.system.transcript import Page, Shell, shell
 from tests.versions.webhook import REPLICAS, in_force, serve
@@ -44,7 +44,7 @@ def prepared(release: str) -> Iterator[tuple[LocalCluster, Shell]]:
         path = f"{helm_program().parent}:{environment['PATH']}"
         with shell(environment | {"PATH": path}) as typing:
             page = Page("install.md", typing)
-            create_secrets(page)
+            create_secret(page)
             page.write("values.yaml")
             page.write("kustomization.yaml")
             yield cluster, typing

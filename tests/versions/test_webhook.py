@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
+from queuectl.api.certificate_keeper import EVERY_SECONDS, from_data
 from queuectl.localcluster import ApiServerError, LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.layout import LOOPBACK
 from queuectl.objects import keys
-from queuectl.webhook.keeper import EVERY_SECONDS, from_data
 from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.support.jobs import batch_job, job_of
 from tests.system.installation import Installation

@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from queuectl.api.certificate_keeper import from_data, to_data
+from queuectl.api.certificates import SETTLED, Pair, issue
 from queuectl.cluster.apply import OF_PODS, apply, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
@@ -22,8 +24,6 @@ from queuectl.cluster.writes import CONFIGURATION, NAME
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.layout import LOOPBACK, free_ports
-from queuectl.webhook.certificates import SETTLED, Pair, issue
-from queuectl.webhook.keeper import from_data, to_data
 from tests.support.chart import BASE_VALUES, WEBHOOK, documents
 from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.system.installation import policies

@@ -24,6 +24,7 @@ from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS
+from queuectl.objects.configuration.owners import Owner
 from queuectl.web.app import add_dashboard
 from queuectl.web.configuration import text_of
 from queuectl.web.starts import STARTS
@@ -51,7 +52,8 @@ def command_service(sample: Sample, *rights: Right) -> FastAPI:
     app.state.stated = CurrentConfiguration(sample.store)
     app.state.history = UsageHistory(sample.store)
     app.state.logins = None
-    config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser)
+    owner = app.state.owner = Owner.DATABASE
+    config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser, owner)
     add_dashboard(
         app, sample.store, guard, sample.cluster_reader, sample.diagnoser, clock=lambda: NOW
     )

@@ -110,8 +110,11 @@ BOUNDED_BY: Final = {
     "/api/v1/setasideobjects": "the 20 objects that are kept",
     "/api/v1/decisions/{number}": "one cycle's steps, a page of them",
     "/api/v1/session": "one caller",
+    "/api/v1/configurationowner": "200 objects of each list",
     "/api/v1/reports/history": "168 hours",
     "/api/v1/reports/budgets": "the number of Budgets",
+    "/api/v1/reports/shadow": "the hours of 366 days, and 100 gangs",
+    "/api/v1/reports/shadow/page": "100 gangs",
     "/api/v1/reports/efficiency": "the number of values of a node label",
     **{f"/api/v1/reports/{one}": f"{MOST_ROWS} rows" for one in ("usage", "cost", "waste", "waits")},
 }  # fmt: skip

@@ -743,3 +743,24 @@ matchExpressions:
 the annotation admission-gated-by is a list of names with commas between them, such as example.com/data: a name has at most 63 characters
 and no spaces
 {{- end }}
+
+{{/* "true" if queuectl creates the certificate of the REST API, else empty. */}}
+{{- define "queuectl.ownCertificate" -}}
+{{- if not (or .Values.tls.secretName .Values.tls.issuerRef) }}true{{ end }}
+{{- end }}
+
+{{/* The names of the REST API in its certificate, separated by commas: the Service, a forwarded port, and the names of the user. */}}
+{{- define "queuectl.tlsHosts" -}}
+{{- $service := printf "queuectl.%s.svc" .Release.Namespace -}}
+{{ join "," (concat (list $service (printf "%s.cluster.local" $service) "localhost" "127.0.0.1") .Values.tls.hosts) }}
+{{- end }}
+
+{{/* The Secret with the URLs of the database. */}}
+{{- define "queuectl.databaseSecret" -}}
+{{ .Values.database.secretName | default "queuectl-bundled-database" }}
+{{- end }}
+
+{{/* The claim of the server that the chart installs, by which queuectl recognizes data that was not moved. */}}
+{{- define "queuectl.bundledClaim" -}}
+data-queuectl-database-0
+{{- end }}

@@ -50,10 +50,21 @@ def offer(
     cert_file: Path | None,
     key_file: Path | None,
     tls: bool,
+    secret: str = "",
     trusted_proxies: str = "",
     issuer: str = "",
 ) -> Offer:
-    """Check the settings. ``tls``: false = an ingress terminates it. ``issuer``: of OpenID Connect; empty = none.
+    """Check the settings.
+
+    Args:
+        listen: the address.
+        auth: of callers; None = by the address.
+        cert_file: of the certificate with its chain.
+        key_file: of its key.
+        tls: false = an ingress terminates it.
+        secret: in which queuectl keeps the certificate of these files; empty = an administrator writes them.
+        trusted_proxies: addresses and networks, separated by commas.
+        issuer: of OpenID Connect; empty = none.
 
     Raises:
         BadInput: settings contradict each other.
@@ -63,6 +74,10 @@ def offer(
     if (cert_file is None) != (key_file is None):
         raise BadInput("QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE go together")
     certificate = Certificate(cert_file, key_file) if cert_file and key_file else None
+    if secret and certificate is None:
+        raise BadInput(
+            "QUEUECTL_TLS_SECRET needs QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE, which queuectl writes"
+        )
     if certificate is not None and not tls:
         raise BadInput("QUEUECTL_TLS=off, but QUEUECTL_TLS_CERT_FILE names a certificate")
     proxies = _networks(trusted_proxies)

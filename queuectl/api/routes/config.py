@@ -31,6 +31,7 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.config_kinds import ConfigKind
+from queuectl.objects.configuration.owners import Owner
 
 P = ProblemType
 
@@ -42,9 +43,10 @@ def add_routes(
     kind: ConfigKind,
     store: ApiStore,
     diagnoser: Diagnoser | None,
+    owner: Owner,
 ) -> None:
-    """Offer the paths of one kind."""
-    offer = Documents(guard, bodies, kind, store, diagnoser)
+    """Offer the paths of one kind. ``owner``: of the configuration."""
+    offer = Documents(guard, bodies, kind, store, diagnoser, owner)
     object_path = kind.path("{namespace}", "{name}")
     Key = Annotated[DocumentKey, Depends(key_in_path(kind))]  # noqa: N806 - a type
 
@@ -92,6 +94,7 @@ def add_routes(
         response_model=ConfigApplied,
         responses=responses(
             P.MALFORMED_BODY,
+            P.NOT_THE_OWNER,
             P.PRECONDITION_FAILED,
             P.BODY_TOO_LARGE,
             P.UNSUPPORTED_MEDIA_TYPE,
@@ -113,6 +116,7 @@ def add_routes(
         responses=responses(
             P.MALFORMED_BODY,
             P.NOT_FOUND,
+            P.NOT_THE_OWNER,
             P.PRECONDITION_FAILED,
             P.BODY_TOO_LARGE,
             P.UNSUPPORTED_MEDIA_TYPE,
@@ -131,7 +135,9 @@ def add_routes(
         tags=[kind.kind],
         operation_id=f"delete{kind.kind}",
         summary=f"Delete one {kind.kind}",
-        responses=responses(P.NOT_FOUND, P.PRECONDITION_FAILED, P.INVALID_PARAMETER),
+        responses=responses(
+            P.NOT_FOUND, P.NOT_THE_OWNER, P.PRECONDITION_FAILED, P.INVALID_PARAMETER
+        ),
     )
     _lists(routes, guard, kind, offer)
 

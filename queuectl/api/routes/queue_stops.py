@@ -17,6 +17,7 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import StopPolicy
 from queuectl.objects.configuration.config_kinds import BY_KIND, ConfigKind
+from queuectl.objects.configuration.owners import Owner
 
 P = ProblemType
 Preview = Annotated[
@@ -25,10 +26,14 @@ Preview = Annotated[
 
 
 def add_routes(
-    routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None
+    routes: APIRouter,
+    guard: Guard,
+    store: ApiStore,
+    diagnoser: Diagnoser | None,
+    owner: Owner,
 ) -> None:
-    """Offer the paths of both kinds."""
-    stops = QueueStops(store, diagnoser)
+    """Offer the paths of both kinds. ``owner``: of the configuration."""
+    stops = QueueStops(store, diagnoser, owner)
     for kind in (BY_KIND["ClusterQueue"], BY_KIND["LocalQueue"]):
         _add(routes, guard, kind, stops)
 
@@ -64,6 +69,7 @@ def _add(routes: APIRouter, guard: Guard, kind: ConfigKind, stops: QueueStops) -
             responses=responses(
                 P.MALFORMED_BODY,
                 P.NOT_FOUND,
+                P.NOT_THE_OWNER,
                 P.PRECONDITION_FAILED,
                 P.BODY_TOO_LARGE,
                 P.UNSUPPORTED_MEDIA_TYPE,

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from queuectl.cli.doctor import judge, own_kinds, technologies
+from queuectl.cli.doctor import judge, kueue, own_kinds, technologies
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, list_items
 from queuectl.cluster.apply import manifests, older_manifests, optional
@@ -54,7 +55,7 @@ class ServerObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class OwnReplica:
     """The replica in whose pod the doctor runs. Its account has the rights of queuectl alone.
 
     Attributes:
@@ -69,7 +70,7 @@ class Replica:
 
 
 async def examine(
-    namespace: str, objects: ServerObjects, replica: Replica | None = None
+    namespace: str, objects: ServerObjects, replica: OwnReplica | None = None
 ) -> list[Finding]:
     """All findings about the cluster, in a pod those for which the rights of queuectl are enough."""
     connection = cluster_connection() if replica is None else Connection(replica.kubeconfig)
@@ -134,13 +135,19 @@ async def _examined(
     checks = (
         *(("rights", rights), ("policies", installed), ("policies", acting), ("kinds", declared)),
         ("leader", leader),
-        *(("nodes", nodes), ("others", others), ("mig", mig), ("numa", numa)),
+        *(
+            ("nodes", nodes),
+            ("others", others),
+            ("kueue", partial(kueue.examine, api)),
+            ("mig", mig),
+            ("numa", numa),
+        ),
     )
     return [finding for name, work in checks for finding in await _check(name, work)]
 
 
 async def _examined_inside(
-    api: Api, server: Server, namespace: str, replica: Replica
+    api: Api, server: Server, namespace: str, replica: OwnReplica
 ) -> list[Finding]:
     documents = manifests if server.has_mutating_policies else older_manifests
 
@@ -168,10 +175,12 @@ async def _examined_inside(
 
 
 async def _acting(api: Api, namespace: str, kinds: JobKinds, *, controller: bool) -> list[Finding]:
-    kueue = await kueue_keys_act(api, namespace) and not await kueue_runs(api)
+    keys_count = await kueue_keys_act(api, namespace) and not await kueue_runs(api)
     try:
         return judge.acting(
-            await probe_policies(api, namespace, controller=controller, kueue=kueue, kinds=kinds)
+            await probe_policies(
+                api, namespace, controller=controller, kueue=keys_count, kinds=kinds
+            )
         )
     except ClusterUnavailable as error:  # a failing policy answers 5xx
         return judge.acting([str(error)])

@@ -65,8 +65,7 @@ def doctor_command(
         typer.Option(
             "--server",
             metavar="URL",
-            envvar="QUEUECTL_SERVER",
-            help=f"Address of the REST API. Default: in a pod of queuectl, this pod; else {DEFAULT_SERVER}.",
+            help=f"Address of the REST API. Default: in a pod of queuectl, this pod; else $QUEUECTL_SERVER, or {DEFAULT_SERVER}.",
         ),
     ] = None,
 ) -> None:
@@ -80,7 +79,8 @@ def doctor_command(
     if server is None and pod.inside() and not extras.missing(Extra.SERVER):
         findings = _inside(system_namespace, database_url, audit=audit)
     else:
-        findings = _outside(server or DEFAULT_SERVER, system_namespace, database_url, audit=audit)
+        address = server or os.environ.get("QUEUECTL_SERVER") or DEFAULT_SERVER
+        findings = _outside(address, system_namespace, database_url, audit=audit)
     if output is DoctorFormat.JSON:
         emit_json({"findings": [asdict(finding) for finding in findings]})
     else:
@@ -95,12 +95,12 @@ def _inside(namespace: str, database_url: str | None, *, audit: bool) -> list[Fi
     from queuectl.cli.doctor import server as serving
 
     settings, findings = pod.own_settings()
-    replica = cluster.Replica(os.environ[pod.HOLDER], None, KINDS)
+    replica = cluster.OwnReplica(os.environ[pod.HOLDER], None, KINDS)
     if settings is not None:
         findings += pod.examine(settings)
         kinds, wrong_kinds = pod.own_kinds(settings)
         findings += wrong_kinds
-        replica = cluster.Replica(settings.holder, settings.kubeconfig, kinds)
+        replica = cluster.OwnReplica(settings.holder, settings.kubeconfig, kinds)
     if database_url:
         findings += asyncio.run(serving.database(database_url))
     if settings is not None and settings.api_database_url:

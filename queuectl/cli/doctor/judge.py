@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from queuectl.cli.doctor.findings import Finding, Level, some
 from queuectl.domain.errors import (
     BadInput,
-    LoginRefused,
+    DatabaseLoginRefused,
     StoreError,
     StoreUnavailable,
     UnusableSchema,
@@ -20,6 +21,9 @@ from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.records import LeaderRecord
 
 Document = Mapping[str, Any]
+
+BUNDLED_OWNER: Final = "queuectl_owner"
+"""The role of the bundled database (control/bundled_database.py)."""
 
 _APPLY: Final = "apply the manifests again: docs/how-to/install.md"
 _MANY_CALLERS: Final = 3  # with one address
@@ -348,6 +352,31 @@ def contained(aside: Mapping[str, float]) -> list[Finding]:
     ]
 
 
+def followed(kinds: Mapping[str, float], edits: Mapping[str, float]) -> list[Finding]:
+    """Findings on objects that own the configuration.
+
+    Args:
+        kinds: by resource, 1 = its objects are not known; empty if the database owns the configuration, or the server is a standby.
+        edits: edits that do not act, by status.
+    """
+    if not kinds:
+        return []
+    unknown = [resource for resource, value in kinds.items() if value]
+    findings = []
+    if unknown:
+        message = f"objects own the configuration and cannot be read: {some(unknown)}"
+        fix = "docs/how-to/runbook.md, QueuectlConfigurationUnknown"
+        findings.append(Finding("owner", Level.PROBLEM, message, fix))
+    for status in ("faulty", "unconfirmed"):
+        if number := edits.get(status, 0):
+            message = (
+                f"edits of objects that own the configuration do not act ({status}): {number:g}"
+            )
+            fix = "queuectl config owner"
+            findings.append(Finding("owner", Level.WARNING, message, fix))
+    return findings or [Finding("owner", Level.OK, "queuectl follows all objects of the cluster")]
+
+
 def audit(checked: Mapping[str, Any]) -> list[Finding]:
     """Findings of a complete check of the invariants."""
     fix = "docs/how-to/runbook.md, QueuectlInvariantViolated"
@@ -373,7 +402,7 @@ def unusable(address: str, error: BadInput | StoreError, variable: str) -> list[
         variable: the environment variable with its URL.
     """
     message = f"{address}: {error}" if address else str(error)
-    if isinstance(error, LoginRefused):
+    if isinstance(error, DatabaseLoginRefused):
         fix = f"correct the role and the password of {variable}, then restart queuectl; a password file needs no restart"
     elif isinstance(error, StoreUnavailable):
         fix = f"start the database, or correct {variable}: docs/how-to/troubleshoot.md#the-database-does-not-answer"
@@ -400,6 +429,15 @@ def schema(address: str, current: str | None, head: str, *, migrated: bool) -> l
         return [Finding("database", Level.OK, f"{address}: reachable, schema {current}")]
     message = f"{address}: the schema is {current or 'empty'}, older than {head}"
     return [Finding("database", Level.PROBLEM, message, "queuectl db upgrade")]
+
+
+def bundled(url: str) -> list[Finding]:
+    """Findings on the server that the chart installs, which the URL shows by its role."""
+    if urlsplit(url).username != BUNDLED_OWNER:
+        return []
+    message = "the bundled database is for evaluation: it has no replica and no backup"
+    fix = "move to a database of your own before production: docs/how-to/move-the-database.md"
+    return [Finding("database", Level.WARNING, message, fix)]
 
 
 def replicas(registered: Sequence[tuple[str, str, bool]], ours: str) -> list[Finding]:

@@ -24,6 +24,8 @@ _CALLERS: Final = "queuectl_api_callers"
 _ADDRESSES: Final = "queuectl_api_caller_addresses"
 _TRUST: Final = "queuectl_utilization_trust_info"
 _SET_ASIDE: Final = "queuectl_set_aside"
+_UNKNOWN_KIND: Final = "queuectl_followed_kind_unknown"
+_EDITS: Final = "queuectl_followed_edits"
 
 
 def examine(client: ServerClient) -> tuple[list[Finding], bool]:
@@ -57,6 +59,8 @@ def of_metrics(samples: Iterable[Sample], ours: str, ask_leader: str = ASK_LEADE
     alarms: dict[str, float] = {}
     leads, trusts = False, ""
     aside: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    edits: dict[str, float] = {}
     callers = {_CALLERS: 0.0, _ADDRESSES: 0.0}
     for sample in samples:
         if sample.name == "queuectl_build_info":
@@ -71,7 +75,12 @@ def of_metrics(samples: Iterable[Sample], ours: str, ask_leader: str = ASK_LEADE
             trusts = sample.labels["trusts"]
         elif sample.name == _SET_ASIDE:
             aside[sample.labels["boundary"]] = sample.value
+        elif sample.name == _UNKNOWN_KIND:
+            kinds[sample.labels["resource"]] = sample.value
+        elif sample.name == _EDITS:
+            edits[sample.labels["status"]] = sample.value
     found = judge.skew(theirs, ours) + judge.contained(aside)
+    found += judge.followed(kinds, edits)
     found += judge.addresses(callers[_CALLERS], callers[_ADDRESSES])
     return found + judge.measured(alarms or None, ask_leader, leads=leads, trusts=trusts)
 
@@ -124,7 +133,7 @@ async def database(url: str) -> list[Finding]:
         return judge.unusable(address, error, "QUEUECTL_DATABASE_URL")
     found = [(str(one), one.release, one.expired) for one in state.replicas]
     schema = judge.schema(address, state.current, state.head, migrated=state.recognized)
-    return schema + judge.replicas(found, version())
+    return schema + judge.replicas(found, version()) + judge.bundled(url)
 
 
 async def database_of_api(url: str) -> list[Finding]:

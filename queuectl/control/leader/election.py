@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import structlog
 
-from queuectl.control.ports import Cluster
+from queuectl.control.ports import Election
 from queuectl.control.progress import SteadyClock
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.errors import (
@@ -32,7 +32,7 @@ class Leadership:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Election,
         store: LeaderStore,
         clock: SteadyClock,
         *,

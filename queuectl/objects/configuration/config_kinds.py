@@ -1,4 +1,4 @@
-"""The table of the configuration kinds: their names in documents, in paths of REST and on the command line.
+"""The table of the configuration kinds: their names in documents, in paths of REST, on the command line and as custom resources.
 
 :mod:`queuectl.objects.configuration.queue_config` has their readers.
 """
@@ -28,6 +28,8 @@ class ConfigKind:
         aliases: other names on the command line.
         single: whether there is only one object, named :data:`ONLY_NAME`.
         kueue_versions: versions of Kueue's API from which it is read.
+        short: short name of its custom resource, unlike those of Kueue's resources; empty = it has none.
+        custom_plural: name of its custom resource, if it is not ``plural``.
     """
 
     kind: str
@@ -36,6 +38,8 @@ class ConfigKind:
     aliases: tuple[str, ...] = ()
     single: bool = False
     kueue_versions: tuple[str, ...] = KUEUE_VERSIONS
+    short: str = ""
+    custom_plural: str = ""
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -45,6 +49,11 @@ class ConfigKind:
     @property
     def singular(self) -> str:
         return self.kind.lower()
+
+    @property
+    def resource(self) -> str:
+        """Name of its custom resource with the group, which kubectl takes also beside Kueue's resources."""
+        return f"{self.custom_plural or self.plural}.{API_VERSION.partition('/')[0]}"
 
     def collection(self, namespace: str = "") -> str:
         """Path of the list; of all namespaces when ``namespace`` is empty."""
@@ -57,11 +66,19 @@ class ConfigKind:
 
 
 CONFIG_KINDS: Final = (
-    ConfigKind("ClusterQueue", "clusterqueues", aliases=("cq",)),
-    ConfigKind("LocalQueue", "localqueues", namespaced=True, aliases=("lq", "queue", "queues")),
-    ConfigKind("Cohort", "cohorts"),
-    ConfigKind("ResourceFlavor", "resourceflavors", aliases=("rf", "flavor", "flavors")),
-    ConfigKind("Topology", "topologies"),
+    ConfigKind("ClusterQueue", "clusterqueues", aliases=("cq",), short="qcq"),
+    ConfigKind(
+        "LocalQueue",
+        "localqueues",
+        namespaced=True,
+        aliases=("lq", "queue", "queues"),
+        short="qlq",
+    ),
+    ConfigKind("Cohort", "cohorts", short="qco"),
+    ConfigKind(
+        "ResourceFlavor", "resourceflavors", aliases=("rf", "flavor", "flavors"), short="qrf"
+    ),
+    ConfigKind("Topology", "topologies", short="qtp"),
     ConfigKind("AdmissionCheck", "admissionchecks", aliases=("ac",)),
     ConfigKind("ProvisioningRequestConfig", "provisioningrequestconfigs", aliases=("prc",)),
     ConfigKind("QuotaOverride", "quotaoverrides", aliases=("qo",), kueue_versions=()),
@@ -72,6 +89,8 @@ CONFIG_KINDS: Final = (
         "WorkloadPriorityClass",
         "priorityclasses",
         aliases=("wpc", "priorityclass", "workloadpriorityclasses"),
+        short="qwpc",
+        custom_plural="workloadpriorityclasses",
     ),
     ConfigKind(
         "Configuration",
@@ -83,3 +102,5 @@ CONFIG_KINDS: Final = (
 )
 
 BY_KIND: Final = {kind.kind: kind for kind in CONFIG_KINDS}
+CUSTOM_KINDS: Final = tuple(kind for kind in CONFIG_KINDS if kind.short)
+"""The kinds that have a CustomResourceDefinition."""

@@ -9,7 +9,7 @@ from queuectl.domain.fleet import HOSTNAME, NodeTemplate
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ResourceFlavor, Topology
-from queuectl.objects.configuration import wire
+from queuectl.objects.configuration import flavors_wire as wire
 from queuectl.objects.configuration.groups import once, refuse_more
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.nodes import DEFAULT_PODS, read_taints
@@ -19,8 +19,7 @@ from queuectl.objects.names import is_label_key, is_name
 
 # ---- MIG configurations, in the form of mig-parted's file
 
-_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.[1-9][0-9]*gb(?:[+-][a-z0-9.]+)?")
-_SLICES: Final = 7  # compute slices of the GPUs with the most
+_PROFILE: Final = re.compile(wire.MIG_PROFILE)
 
 
 def read_mig_configs(spec: wire.ResourceFlavorSpec) -> tuple[MigConfig, ...]:
@@ -67,9 +66,9 @@ def _read_entry(entry: wire.MigEntry, path: str) -> MigDevices:
         if _PROFILE.fullmatch(profile) is None:
             raise RequestError(f"{path}.mig-devices: {profile!r} is not a MIG profile like 1g.10gb")
     slices = sum(int(profile[0]) * n for profile, n in profiles.items() if profile[1] == "g")
-    if slices > _SLICES:
+    if slices > wire.MOST_SLICES:
         raise RequestError(
-            f"{path}.mig-devices: {slices} compute slices; a GPU has {_SLICES} or fewer"
+            f"{path}.mig-devices: {slices} compute slices; a GPU has {wire.MOST_SLICES} or fewer"
         )
     return MigDevices(indexes, tuple(sorted(profiles.items())))
 
@@ -108,8 +107,6 @@ def read_node_template(spec: wire.ResourceFlavorSpec) -> NodeTemplate | None:
 
 # ---- ResourceFlavors and Topologies
 
-_MOST_ENTRIES: Final = 8  # node labels, taints, tolerations, as in Kueue
-
 
 def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
     """Raises RequestError naming field and value."""
@@ -119,7 +116,7 @@ def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
         ("nodeTaints", spec.node_taints),
         ("tolerations", spec.tolerations),
     ):
-        refuse_more(len(entries or ()), _MOST_ENTRIES, "entries", f"spec.{field}")
+        refuse_more(len(entries or ()), wire.MOST_ENTRIES, "entries", f"spec.{field}")
     for key in spec.node_labels or {}:
         if not is_label_key(key):
             raise RequestError(f"spec.nodeLabels: {key!r} is not a node label key")
@@ -150,8 +147,10 @@ def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
 def read_topology(document: wire.TopologyDocument) -> Topology:
     """Raises RequestError naming field and value."""
     levels = tuple(level.node_label for level in document.spec.levels)
-    if not 1 <= len(levels) <= 16:
-        raise RequestError(f"spec.levels: {len(levels)} levels; 1 to 16 are allowed")
+    if not 1 <= len(levels) <= wire.MOST_LEVELS:
+        raise RequestError(
+            f"spec.levels: {len(levels)} levels; 1 to {wire.MOST_LEVELS} are allowed"
+        )
     for i, level in enumerate(levels):
         path = f"spec.levels[{i}].nodeLabel"
         if not is_label_key(level):

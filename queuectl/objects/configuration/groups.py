@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from queuectl.domain.queues import FlavorQuotas, QuotaOverride, ResourceGroup
 from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.reservations_wire import QuotaOverrideDocument
+from queuectl.objects.configuration.wire import MOST_GROUPS, MOST_IN_ALL, MOST_IN_GROUP, MOST_QUOTAS
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.kubernetes.wire import Quantity
@@ -15,11 +17,6 @@ from queuectl.objects.names import is_label_key, is_name
 from queuectl.objects.times import parse_time
 
 # ---- Resource groups
-
-MOST_GROUPS: Final = 16
-MOST_IN_GROUP: Final = 64  # flavors, and resources
-MOST_IN_ALL: Final = 256  # flavors or resources, in all groups
-MOST_QUOTAS: Final = 512  # pairs of flavor and resource in one group
 
 
 def read_groups(
@@ -129,7 +126,7 @@ def _amount(resource: str, text: Any, path: str) -> int:
 # ---- Quota overrides
 
 
-def read_override(document: wire.QuotaOverrideDocument) -> QuotaOverride:
+def read_override(document: QuotaOverrideDocument) -> QuotaOverride:
     """Raises RequestError naming field and value."""
     spec = document.spec
     for field, name in (("clusterQueue", spec.cluster_queue), ("flavor", spec.flavor)):

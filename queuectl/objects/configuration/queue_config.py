@@ -28,7 +28,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import PodSet, fraction_of, too_many_gpus
-from queuectl.objects.configuration import wire
+from queuectl.objects.configuration import flavors_wire, reservations_wire, wire
 from queuectl.objects.configuration.checks import (
     PROVISIONING_KIND,
     read_admission_check,
@@ -93,18 +93,18 @@ READERS: Final[Mapping[str, KindReader]] = MappingProxyType(
         ),
         "LocalQueue": KindReader(wire.LocalQueueDocument, read_local_queue),
         "Cohort": KindReader(wire.CohortDocument, read_cohort, warn_cohort),
-        "ResourceFlavor": KindReader(wire.ResourceFlavorDocument, read_flavor),
-        "Topology": KindReader(wire.TopologyDocument, read_topology),
+        "ResourceFlavor": KindReader(flavors_wire.ResourceFlavorDocument, read_flavor),
+        "Topology": KindReader(flavors_wire.TopologyDocument, read_topology),
         "AdmissionCheck": KindReader(
             wire.AdmissionCheckDocument, read_admission_check, warn_admission_check
         ),
         PROVISIONING_KIND: KindReader(
             wire.ProvisioningRequestConfigDocument, read_provisioning_config
         ),
-        "QuotaOverride": KindReader(wire.QuotaOverrideDocument, read_override),
-        "Budget": KindReader(wire.BudgetDocument, read_budget),
-        "BudgetTopUp": KindReader(wire.BudgetTopUpDocument, read_top_up),
-        "Reservation": KindReader(wire.ReservationDocument, read_reservation),
+        "QuotaOverride": KindReader(reservations_wire.QuotaOverrideDocument, read_override),
+        "Budget": KindReader(reservations_wire.BudgetDocument, read_budget),
+        "BudgetTopUp": KindReader(reservations_wire.BudgetTopUpDocument, read_top_up),
+        "Reservation": KindReader(reservations_wire.ReservationDocument, read_reservation),
         "WorkloadPriorityClass": KindReader(wire.PriorityClassDocument, _read_priority),
         "Configuration": KindReader(
             ConfigurationDocument, read_rules, warn_configuration, modernise

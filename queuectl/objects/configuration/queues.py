@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.fleet import Requirement
-from queuectl.domain.quantity import CPU, GPU
+from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import (
     DEFAULT_VICTIM_ORDER,
     WEIGHT_UNIT,
@@ -24,9 +24,7 @@ from queuectl.domain.queues import (
     LocalQueue,
     Protection,
     QueueingStrategy,
-    ReclaimMode,
     ReclaimWithinCohort,
-    StopPolicy,
     VictimKey,
     WhenCan,
     WithinClusterQueue,
@@ -35,6 +33,7 @@ from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.checks import read_check_rules, warn_check_rules
 from queuectl.objects.configuration.groups import once, read_groups
 from queuectl.objects.configuration.settings import Warned
+from queuectl.objects.configuration.stops import acting_stop
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.kubernetes.templates import read_requirements
@@ -73,7 +72,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         ),
         strategy=spec.queueing_strategy or QueueingStrategy.BEST_EFFORT_FIFO,
         within_cluster_queue=preemption.within_cluster_queue or WithinClusterQueue.NEVER,
-        stop_policy=spec.stop_policy or StopPolicy.NONE,
+        stop_policy=acting_stop(spec.stop_policy, document.metadata.annotations),
         namespace_selector=_read_selector(spec.namespace_selector),
         cohort=cohort,
         fungibility=_read_fungibility(spec.flavor_fungibility or wire.FlavorFungibility()),
@@ -141,17 +140,17 @@ def _read_weight(sharing: wire.FairSharing | None) -> int:
         ) from None
 
 
-def _read_headroom(stated: bool | wire.QuotaFromNodes | None) -> float | None:
+def _read_headroom(spec: wire.QuotaFromNodes | None) -> float | None:
     """The fraction of capacity that stays free, or None if quota does not follow the nodes."""
-    if isinstance(stated, wire.QuotaFromNodes):
-        text = stated.headroom if stated.headroom is not None else "0%"
-        part = Fraction(text[:-1]) / 100 if _PERCENT.fullmatch(text) else Fraction(2)
-        if part > 1:
-            raise RequestError(
-                f"spec.policy.quotaFromNodes.headroom: {text!r} is not between 0% and 100%"
-            )
-        return float(part)
-    return 0.0 if stated else None
+    if spec is None:
+        return None
+    text = spec.headroom if spec.headroom is not None else "0%"
+    part = Fraction(text[:-1]) / 100 if _PERCENT.fullmatch(text) else Fraction(2)
+    if part > 1:
+        raise RequestError(
+            f"spec.policy.quotaFromNodes.headroom: {text!r} is not between 0% and 100%"
+        )
+    return float(part)
 
 
 def _read_cohort_name(name: str | None, path: str) -> str | None:
@@ -175,9 +174,8 @@ def _read_fungibility(spec: wire.FlavorFungibility) -> Fungibility:
     return Fungibility(borrow, preempt, FlavorPreference(spec.preference or default.preference))
 
 
-def _read_idle_reclaim(stated: ReclaimMode | wire.IdleReclaimSpec | None) -> IdleReclaim:
-    """Omitted fields have their defaults. A string is the mode."""
-    spec = wire.IdleReclaimSpec(stated) if isinstance(stated, ReclaimMode) else stated
+def _read_idle_reclaim(spec: wire.IdleReclaimSpec | None) -> IdleReclaim:
+    """Omitted fields have their defaults."""
     if spec is None:
         return IdleReclaim()
     rule = spec.applied_to(IdleReclaim())
@@ -218,11 +216,13 @@ def _read_victim_order(policy: wire.PolicySpec) -> tuple[VictimKey, ...]:
     return tuple(policy.victim_order)
 
 
-def _read_max_per_user(stated: dict[str, Quantity] | int | None) -> tuple[tuple[str, int], ...]:
-    """In the order of resources; a number alone means GPUs."""
-    amounts = {GPU: stated} if isinstance(stated, int) else stated or {}
+def _read_max_per_user(amounts: Mapping[str, Quantity] | None) -> tuple[tuple[str, int], ...]:
+    """In the order of resources."""
     with under("spec.policy.maxPerUser"):
-        return tuple((r, read_amount(r, amounts[r], round_up=False)) for r in sorted(amounts))
+        return tuple(
+            (name, read_amount(name, amount, round_up=False))
+            for name, amount in sorted((amounts or {}).items())
+        )
 
 
 def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
@@ -316,7 +316,7 @@ def read_local_queue(document: wire.LocalQueueDocument) -> LocalQueue:
         namespace=document.metadata.namespace or "default",
         name=document.metadata.name,
         cluster_queue=document.spec.cluster_queue,
-        stop_policy=document.spec.stop_policy or StopPolicy.NONE,
+        stop_policy=acting_stop(document.spec.stop_policy, document.metadata.annotations),
         weight=_read_weight(document.spec.fair_sharing),
         max_pending=document.spec.policy.max_pending if document.spec.policy else None,
     )

@@ -23,7 +23,7 @@ from queuectl.domain.reservations import (
     recurrence_rule,
 )
 from queuectl.domain.workload import TopologyMode, TopologyRequest
-from queuectl.objects.configuration import wire
+from queuectl.objects.configuration import reservations_wire as wire
 from queuectl.objects.configuration.groups import once
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.pods import read_count

@@ -7,20 +7,19 @@ supported. Defaults are not written, so a document that is parsed and written tw
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from queuectl.domain.budgets import WhenSpent
-from queuectl.domain.fleet import MOST_NODES
+from queuectl.domain.checks import MOST_CHECKS
 from queuectl.domain.gpus import SharedGpus
-from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.provisioning import MergePolicy
 from queuectl.domain.queues import (
     MOST_PLANNED_STARTS,
     BackfillOrder,
     FlavorOrder,
+    IdleReclaim,
     OptOut,
     QueueingStrategy,
     ReclaimMode,
@@ -29,8 +28,20 @@ from queuectl.domain.queues import (
     VictimKey,
     WithinClusterQueue,
 )
+from queuectl.objects.configuration.bounds import (
+    UNIQUE,
+    Amount,
+    LabelKey,
+    Name,
+    NameOrEmpty,
+    Rule,
+    Text,
+    has_text,
+    keyed,
+    or_default,
+    states,
+)
 from queuectl.objects.kubernetes.wire import (
-    Quantity,
     SelectorRequirement,
     WireTaint,
     WireToleration,
@@ -47,12 +58,16 @@ Count = Annotated[
 ]  # the largest integer that every JSON parser keeps exact
 
 
-NodeCount = Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)]
-GpuIndex = Annotated[int, msgspec.Meta(ge=0, lt=32)]
+Labels = Annotated[dict[str, Text], msgspec.Meta(max_length=64)]
 
 
 class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """Base: camelCase names, unknown fields refused, defaults not written."""
+    """Base: camelCase names, unknown fields refused, defaults not written.
+
+    ``rules`` are those across fields that CEL can state, see :mod:`queuectl.objects.configuration.bounds`.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
     def applied_to(self, defaults: T, **converted: Any) -> T:
         """``defaults`` with the fields of the same name that this document gives, and with the ``converted`` ones."""
@@ -75,39 +90,65 @@ class ConfigMeta(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class FairSharing(Strict):
-    weight: Quantity | None = None
+    weight: Amount | None = None
 
 
 class StrictExpression(Strict):
-    key: str
+    key: LabelKey
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[str] | None = None
+    values: Annotated[list[Text], msgspec.Meta(max_length=256)] | None = None
+
+    rules = (
+        Rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+            "In and NotIn need at least one; Exists and DoesNotExist take none",
+            "values",
+        ),
+    )
 
     def loose(self) -> SelectorRequirement:
         return SelectorRequirement(self.key, self.operator, self.values)
 
 
 class SelectorSpec(Strict):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[StrictExpression] | None = None
+    match_labels: Labels | None = None
+    match_expressions: Annotated[list[StrictExpression], msgspec.Meta(max_length=64)] | None = None
 
 
 class StrictTaint(Strict):
-    key: str
+    key: Text
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-    value: str | None = None
-    time_added: str | None = None
+    value: Text | None = None
+    time_added: Text | None = None
 
     def loose(self) -> WireTaint:
         return WireTaint(self.key, self.value, self.effect)
 
 
 class StrictToleration(Strict):
-    key: str | None = None
+    key: Text | None = None
     operator: Literal["Exists", "Equal"] | None = None
-    value: str | None = None
+    value: Text | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: int | None = None
+    toleration_seconds: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | None = None
+
+    rules = (
+        Rule(
+            f"({has_text('key')}) || ({has_text('operator', 'Exists')})",
+            "must be Exists without a key",
+            "operator",
+        ),
+        Rule(
+            f"!({has_text('operator', 'Exists')}) || !({has_text('value')})",
+            "must be empty with the operator Exists",
+            "value",
+        ),
+        Rule(
+            f"!has(self.tolerationSeconds) || ({has_text('effect', 'NoExecute')})",
+            "must be NoExecute with tolerationSeconds",
+            "effect",
+        ),
+    )
 
     def loose(self) -> WireToleration:
         return WireToleration(
@@ -118,21 +159,67 @@ class StrictToleration(Strict):
 # ---- ClusterQueue, Cohort
 
 
+MOST_GROUPS: Final = 16
+MOST_IN_GROUP: Final = 64  # flavors, and resources
+MOST_IN_ALL: Final = 256  # flavors or resources, in all groups
+MOST_QUOTAS: Final = 512  # pairs of flavor and resource in one group
+
+
 class QuotaSpec(Strict):
-    name: str
-    nominal_quota: Quantity
-    borrowing_limit: Quantity | None = None
-    lending_limit: Quantity | None = None
+    name: LabelKey
+    nominal_quota: Amount
+    borrowing_limit: Amount | None = None
+    lending_limit: Amount | None = None
 
 
 class FlavorQuotasSpec(Strict):
-    name: str
-    resources: list[QuotaSpec]
+    name: Text
+    resources: Annotated[list[QuotaSpec], keyed("name"), states(minItems=1, maxItems=MOST_IN_GROUP)]
 
 
 class ResourceGroupSpec(Strict):
-    covered_resources: list[str]
-    flavors: list[FlavorQuotasSpec]
+    covered_resources: Annotated[list[LabelKey], UNIQUE, states(minItems=1, maxItems=MOST_IN_GROUP)]
+    flavors: Annotated[
+        list[FlavorQuotasSpec], keyed("name"), states(minItems=1, maxItems=MOST_IN_GROUP)
+    ]
+
+    rules = (
+        Rule(
+            f"size(self.coveredResources) * size(self.flavors) <= {MOST_QUOTAS}",
+            f"at most {MOST_QUOTAS} quotas are allowed",
+        ),
+        Rule(
+            "self.flavors.all(flavor, size(flavor.resources) == size(self.coveredResources)"
+            " && flavor.resources.all(quota, quota.name in self.coveredResources))",
+            "each flavor must have one entry for each of coveredResources",
+            "flavors",
+        ),
+    )
+
+
+ResourceGroups = Annotated[
+    list[ResourceGroupSpec],
+    states(
+        Rule(
+            f"self.map(group, size(group.flavors)).sum() <= {MOST_IN_ALL}",
+            f"at most {MOST_IN_ALL} flavors in all are allowed",
+        ),
+        Rule(
+            f"self.map(group, size(group.coveredResources)).sum() <= {MOST_IN_ALL}",
+            f"at most {MOST_IN_ALL} resources in all are allowed",
+        ),
+        Rule(
+            "self.all(group, group.coveredResources.all(name, self.exists_one(other, name in other.coveredResources)))",
+            "a resource is in two groups",
+        ),
+        Rule(
+            "self.all(group, self.exists_one(other, sets.intersects(group.flavors.map(flavor, flavor.name),"
+            " other.flavors.map(flavor, flavor.name))))",
+            "a flavor is in two groups",
+        ),
+        maxItems=MOST_GROUPS,
+    ),
+]
 
 
 class FlavorFungibility(Strict):
@@ -151,14 +238,25 @@ class PreemptionSpec(Strict):
     borrow_within_cohort: BorrowWithinCohort | None = None
     within_cluster_queue: WithinClusterQueue | None = None
 
+    rules = (
+        Rule(
+            f"!({has_text('reclaimWithinCohort', 'Never')}) || !has(self.borrowWithinCohort)"
+            " || !has(self.borrowWithinCohort.policy) || self.borrowWithinCohort.policy == 'Never'",
+            "must be Never if reclaimWithinCohort is Never",
+            "borrowWithinCohort.policy",
+        ),
+    )
+
 
 class AdmissionCheckRule(Strict):
-    name: str
-    on_flavors: list[str] | None = None
+    name: Name
+    on_flavors: Annotated[list[Text], msgspec.Meta(max_length=MOST_IN_GROUP)] | None = None
 
 
 class AdmissionChecksStrategy(Strict):
-    admission_checks: list[AdmissionCheckRule] | None = None
+    admission_checks: (
+        Annotated[list[AdmissionCheckRule], keyed("name"), states(maxItems=MOST_CHECKS)] | None
+    ) = None
 
 
 class AdmissionScope(Strict):
@@ -166,7 +264,13 @@ class AdmissionScope(Strict):
 
 
 class QuotaFromNodes(Strict):
-    headroom: str | None = None
+    headroom: (
+        Annotated[
+            str,
+            states(maxLength=11, pattern=r"^(?:0?[0-9]{1,2}(\.[0-9]{1,6})?|100(\.0{1,6})?)%$"),
+        ]
+        | None
+    ) = None
 
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -177,10 +281,15 @@ ExecutionSeconds = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 MaxPending = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
+_IDLE: Final = IdleReclaim()
+
+
 class IdleReclaimSpec(Strict):
     # The attributes are named as those of domain.queues.IdleReclaim.
     mode: ReclaimMode | None = None
-    window: Count | None = msgspec.field(name="windowSeconds", default=None)
+    window: Annotated[Count, states(minimum=1)] | None = msgspec.field(
+        name="windowSeconds", default=None
+    )
     warmup: Count | None = msgspec.field(name="warmupSeconds", default=None)
     idle_below: Part | None = None
     active_above: Part | None = None
@@ -192,22 +301,47 @@ class IdleReclaimSpec(Strict):
     to_equal: bool | None = msgspec.field(name="yieldsToEqualPriority", default=None)
     max_warmup: Count | None = msgspec.field(name="maxWarmupSeconds", default=None)
 
+    rules = (
+        Rule(
+            f"{or_default('memoryWindowSeconds', int(_IDLE.memory_window))}"
+            f" >= {or_default('windowSeconds', int(_IDLE.window))}",
+            "is shorter than windowSeconds",
+            "memoryWindowSeconds",
+        ),
+        Rule(
+            f"{or_default('idleBelow', _IDLE.idle_below)}"
+            f" <= {or_default('activeAbove', _IDLE.active_above)}",
+            "is above activeAbove",
+            "idleBelow",
+        ),
+    )
+
 
 class PolicySpec(Strict):
     """Policies particular to queuectl."""
 
     # Attributes are named as those of domain.queues.ClusterQueue and domain.queues.Protection.
 
-    victim_order: list[VictimKey] | None = None
+    victim_order: (
+        Annotated[
+            list[VictimKey],
+            states(
+                Rule("self.all(key, self.exists_one(other, other == key))", "has a key twice"),
+                minItems=1,
+                maxItems=len(VictimKey),
+            ),
+        ]
+        | None
+    ) = None
     min_runtime: Count | None = msgspec.field(name="minRuntimeSeconds", default=None)
     max_evictions_per_day: Count | None = None
     cooldown: Count | None = msgspec.field(name="cooldownSeconds", default=None)
-    idle_reclaim: ReclaimMode | IdleReclaimSpec | None = None
+    idle_reclaim: IdleReclaimSpec | None = None
     defragment: Literal["Off", "Plan", "Execute"] | None = None
     defragment_budget: Count | None = None
     split_flavors: bool | None = None
-    quota_from_nodes: bool | QuotaFromNodes | None = None
-    max_per_user: dict[str, Quantity] | Count | None = None
+    quota_from_nodes: QuotaFromNodes | None = None
+    max_per_user: Annotated[dict[str, Amount], msgspec.Meta(max_length=MOST_IN_GROUP)] | None = None
     max_priority: Priority | None = None
     borrow_backoff: Count | None = msgspec.field(name="borrowBackoffSeconds", default=None)
     reclaim_patience: Count | None = msgspec.field(name="reclaimPatienceSeconds", default=None)
@@ -224,22 +358,54 @@ class PolicySpec(Strict):
     time_slice: ExecutionSeconds | None = msgspec.field(name="timeSliceSeconds", default=None)
     flavor_order: FlavorOrder | None = None
 
+    rules = (
+        Rule(
+            "!has(self.defaultMaxExecTimeSeconds) || !has(self.maxExecTimeSeconds)"
+            " || self.defaultMaxExecTimeSeconds <= self.maxExecTimeSeconds",
+            "is more than maxExecTimeSeconds",
+            "defaultMaxExecTimeSeconds",
+        ),
+    )
+
 
 class ClusterQueueSpec(Strict):
-    resource_groups: list[ResourceGroupSpec] | None = None
-    cohort: str | None = None
-    cohort_name: str | None = None
+    resource_groups: ResourceGroups | None = None
+    cohort: NameOrEmpty | None = None
+    cohort_name: NameOrEmpty | None = None
     queueing_strategy: QueueingStrategy | None = None
     namespace_selector: SelectorSpec | None = None
     flavor_fungibility: FlavorFungibility | None = None
     preemption: PreemptionSpec | None = None
-    admission_checks: list[str] | None = None
+    admission_checks: Annotated[list[Name], UNIQUE, states(maxItems=MOST_CHECKS)] | None = None
     admission_checks_strategy: AdmissionChecksStrategy | None = None
     stop_policy: StopPolicy | None = None
     fair_sharing: FairSharing | None = None
     admission_scope: AdmissionScope | None = None
     concurrent_admission_policy: dict[str, Any] | None = None
     policy: PolicySpec | None = None
+
+    rules = (
+        Rule(
+            f"!({has_text('cohort')}) || !({has_text('cohortName')}) || self.cohort == self.cohortName",
+            "differs from cohort",
+            "cohortName",
+        ),
+        Rule(
+            "!has(self.admissionChecks) || size(self.admissionChecks) == 0 || !has(self.admissionChecksStrategy)"
+            " || !has(self.admissionChecksStrategy.admissionChecks)"
+            " || size(self.admissionChecksStrategy.admissionChecks) == 0",
+            "cannot be used beside admissionChecksStrategy",
+            "admissionChecks",
+        ),
+        Rule(
+            "(has(self.policy) && has(self.policy.quotaFromNodes)) || !has(self.resourceGroups)"
+            " || self.resourceGroups.all(group, group.flavors.all(flavor, flavor.resources.all(quota,"
+            " !has(quota.lendingLimit) || quantity(string(quota.lendingLimit))"
+            ".compareTo(quantity(string(quota.nominalQuota))) <= 0)))",
+            "a lendingLimit is more than its nominalQuota",
+            "resourceGroups",
+        ),
+    )
 
 
 class CohortPolicySpec(Strict):
@@ -251,14 +417,14 @@ class CohortPolicySpec(Strict):
 
 
 class CohortSpec(Strict):
-    parent_name: str | None = None
-    resource_groups: list[ResourceGroupSpec] | None = None
+    parent_name: NameOrEmpty | None = None
+    resource_groups: ResourceGroups | None = None
     fair_sharing: FairSharing | None = None
     queueing_strategy: Literal["Backfill"] | None = None
     policy: CohortPolicySpec | None = None
 
 
-# ---- the rest
+# ---- LocalQueue
 
 
 class LocalQueuePolicySpec(Strict):
@@ -268,53 +434,10 @@ class LocalQueuePolicySpec(Strict):
 
 
 class LocalQueueSpec(Strict):
-    cluster_queue: str
+    cluster_queue: Name
     stop_policy: StopPolicy | None = None
     fair_sharing: FairSharing | None = None
     policy: LocalQueuePolicySpec | None = None
-
-
-class MigEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
-    """Some GPUs of a node in one MIG configuration, as in the file of mig-parted."""
-
-    devices: Literal["all"] | list[GpuIndex]
-    mig_enabled: bool
-    mig_devices: dict[str, Annotated[int, msgspec.Meta(ge=1, le=7)]] | None = None
-    device_filter: str | list[str] | None = None
-
-
-class NodeTemplateSpec(Strict):
-    """The nodes that an autoscaler can make."""
-
-    allocatable: dict[str, Quantity]
-    maximum_nodes: NodeCount
-    labels: dict[str, str] | None = None
-    taints: list[StrictTaint] | None = None
-    nodes_per_domain: dict[str, NodeCount] | None = None
-
-
-class FlavorPolicy(Strict):
-    """Fields particular to queuectl."""
-
-    node_template: NodeTemplateSpec | None = None
-    mig_configs: dict[str, list[MigEntry]] | None = None
-    mig_reconfiguration: MigMode | None = None
-
-
-class ResourceFlavorSpec(Strict):
-    node_labels: dict[str, str] | None = None
-    node_taints: list[StrictTaint] | None = None
-    tolerations: list[StrictToleration] | None = None
-    topology_name: str | None = None
-    policy: FlavorPolicy | None = None
-
-
-class LevelSpec(Strict):
-    node_label: str
-
-
-class TopologySpec(Strict):
-    levels: list[LevelSpec]
 
 
 class CheckParameters(Strict):
@@ -383,17 +506,17 @@ class ClusterQueueDocument(ObjectHead, kw_only=True):
 class CohortDocument(ObjectHead, kw_only=True):
     spec: CohortSpec = msgspec.field(default_factory=CohortSpec)
 
+    rules = (
+        Rule(
+            "!has(self.spec) || !has(self.spec.parentName) || self.spec.parentName != self.metadata.name",
+            "is the Cohort itself",
+            "spec.parentName",
+        ),
+    )
+
 
 class LocalQueueDocument(ObjectHead, kw_only=True):
     spec: LocalQueueSpec
-
-
-class ResourceFlavorDocument(ObjectHead, kw_only=True):
-    spec: ResourceFlavorSpec = msgspec.field(default_factory=ResourceFlavorSpec)
-
-
-class TopologyDocument(ObjectHead, kw_only=True):
-    spec: TopologySpec
 
 
 class AdmissionCheckDocument(ObjectHead, kw_only=True):
@@ -402,77 +525,6 @@ class AdmissionCheckDocument(ObjectHead, kw_only=True):
 
 class ProvisioningRequestConfigDocument(ObjectHead, kw_only=True):
     spec: ProvisioningRequestConfigSpec
-
-
-class QuotaOverrideSpec(Strict):
-    cluster_queue: str
-    flavor: str
-    resource: str
-    begins: str = msgspec.field(name="from")
-    until: str
-    nominal_quota: Quantity | None = None
-    add: Quantity | None = None
-    reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
-
-
-class QuotaOverrideDocument(ObjectHead, kw_only=True):
-    spec: QuotaOverrideSpec
-
-
-class BudgetSpec(Strict):
-    gpu_hours_per_month: Quantity
-    cluster_queue: str | None = None
-    local_queue: str | None = None
-    namespace: str | None = None
-    user: Annotated[str, msgspec.Meta(max_length=253)] | None = None
-    time_zone: Annotated[str, msgspec.Meta(max_length=64)] | None = None
-    when_spent: WhenSpent | None = None
-    priority_when_spent: Priority | None = None
-    whole_run: bool | None = None
-
-
-class BudgetDocument(ObjectHead, kw_only=True):
-    spec: BudgetSpec
-
-
-class BudgetTopUpSpec(Strict):
-    budget: str
-    month: str
-    gpu_hours: Quantity
-    reason: Annotated[str, msgspec.Meta(max_length=500)]
-    by: Annotated[str, msgspec.Meta(max_length=253)] | None = None
-    at: str | None = None
-
-
-class BudgetTopUpDocument(ObjectHead, kw_only=True):
-    spec: BudgetTopUpSpec
-
-
-class ReservedCapacitySpec(Strict):
-    pods: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    requests: dict[str, Quantity]
-    flavor: str | None = None
-    node_selector: dict[str, str] | None = None
-    required_topology: str | None = None
-    preferred_topology: str | None = None
-
-
-class ReservationSpec(Strict):
-    begins: str = msgspec.field(name="from")
-    until: str
-    cluster_queue: str | None = None
-    capacity: ReservedCapacitySpec | None = None
-    nodes: list[str] | None = None
-    recurrence: Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None = None
-    time_zone: str | None = None
-    users: list[str] | None = None
-    namespaces: list[str] | None = None
-    evict: bool | None = None
-    reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
-
-
-class ReservationDocument(ObjectHead, kw_only=True):
-    spec: ReservationSpec
 
 
 class PriorityClassDocument(ObjectHead, kw_only=True):

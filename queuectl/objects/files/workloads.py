@@ -125,6 +125,7 @@ class GivenWorkload:
         assigned: flavors and hosts by podset.
         charged_to: the ClusterQueue of its admission.
         started_at: of its admission.
+        admitted_at: of its admission, once all its admission checks are ready; None before.
         active: False = ``spec.active`` holds it.
         evicted: the reason of the condition ``Evicted``; None = it is not being evicted.
         finished: it has ended.
@@ -142,6 +143,7 @@ class GivenWorkload:
     assigned: Mapping[str, Assigned] = field(default_factory=dict)
     charged_to: str | None = None
     started_at: float | None = None
+    admitted_at: float | None = None
     active: bool = True
     evicted: str | None = None
     finished: bool = False
@@ -240,6 +242,7 @@ def _given(
         assigned=assigned,
         charged_to=status.admission.cluster_queue or None if status.admission else None,
         started_at=_since(conditions, "Admitted") or _since(conditions, "QuotaReserved"),
+        admitted_at=_since(conditions, "Admitted"),
         active=wire.spec.active is not False,
         evicted=evicted[0] if evicted else None,
         finished=holds(conditions, "Finished"),

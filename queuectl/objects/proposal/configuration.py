@@ -15,7 +15,7 @@ from queuectl.domain.quantity import CPU, MEMORY, PODS, format_quantity, total
 from queuectl.domain.queues import DEFAULT_NAME
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import API_VERSION
-from queuectl.objects.configuration.groups import MOST_IN_GROUP, MOST_QUOTAS
+from queuectl.objects.configuration.wire import MOST_IN_GROUP, MOST_QUOTAS
 from queuectl.objects.proposal.labels import gpu_resources
 from queuectl.objects.proposal.pools import Levels, NodePool, find_pools, named, propose_levels
 
@@ -242,7 +242,7 @@ def _cluster_queue(
     reasons = (
         "All capacity in one queue: the quota is the allocatable amount of the nodes that are ready and not cordoned.",
         "Pods outside the queues use a part of it; the planner subtracts them on each node.",
-        "To let the quota follow the nodes, add spec.policy.quotaFromNodes: true.",
+        "To let the quota follow the nodes, add spec.policy.quotaFromNodes: {headroom: 0%}.",
         "A gang evicts gangs of lower priority. To divide the quota, write a ClusterQueue for each team.",
     )
     return ProposedObject(_object("ClusterQueue", name, spec), reasons)

@@ -54,7 +54,8 @@ def _illegal(index: PlanIndex, preemption: Preemption, named_before: dict[str, s
     if preemption.cost.priority != victim.workload.priority:
         return f"cost states priority {preemption.cost.priority}, it is {victim.workload.priority}"
     return (
-        _without_lease(index, preemption)
+        (inadmissible(index, preemptor) if isinstance(preemptor, Pending) else None)
+        or _without_lease(index, preemption)
         or shielded(index, victim, preemption.reason)
         or _against_policy(index, preemption, preemptor.workload, victim)
         or _before_higher_ranks(index, preemption, preemptor.workload, victim)

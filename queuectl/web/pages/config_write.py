@@ -106,7 +106,7 @@ def routes(site: Site) -> list[Route]:
 
 def _documents(site: Site, key: DocumentKey) -> Documents:
     """The verbs of the REST API."""
-    return Documents(site.guard, site.bodies, kind_of(key), site.store, site.diagnoser)
+    return Documents(site.guard, site.bodies, kind_of(key), site.store, site.diagnoser, site.owner)
 
 
 async def _kept(

@@ -204,7 +204,7 @@ def sign_in(page: Page, url: str) -> None:
     page.type("kubectl -n team-a create rolebinding")
     if url:
         page.shell.type(f"export ID_TOKEN={asyncio.run(id_token(url, PUBLIC, 'alice'))}")
-        here = {"https://queuectl.example.org": "--cacert tls.crt $QUEUECTL_SERVER"}
+        here = {"https://queuectl.example.org": "--cacert ca.crt $QUEUECTL_SERVER"}
         session = json.loads(page.type("curl", instead=here))
         assert (session["name"], session["groups"]) == (
             "oidc:alice",
@@ -224,13 +224,13 @@ def test_the_pages_on_access_audit_and_sign_in(tmp_path: Path) -> None:
         ops = asyncio.run(token_of(installation, OPS))
         with admin_shell(installation) as started:
             started.type(f"export OPS={ops}")
-            shutil.copy(tmp_path / "tls.crt", started.folder)
+            shutil.copy(tmp_path / "tls.crt", started.folder / "ca.crt")
             page, audit = Page("access.md", started), Page("audit.md", started)
             page.type("kubectl -n team-a create rolebinding")
             page.type("kubectl create clusterrolebinding")
             page.type("TOKEN=")
-            page.type("curl --cacert tls.crt")
-            page.type("curl --cacert tls.crt")
+            page.type("curl --cacert ca.crt")
+            page.type("curl --cacert ca.crt")
             page.type("kubectl auth can-i")
             page.end()
             cohort = {
@@ -238,9 +238,9 @@ def test_the_pages_on_access_audit_and_sign_in(tmp_path: Path) -> None:
                 "kind": "Cohort",
                 "metadata": {"name": "all"},
             }
-            put = f"""curl -s --cacert tls.crt -X PUT -H "Authorization: Bearer $OPS" -d '{json.dumps(cohort)}' \\
+            put = f"""curl -s --cacert ca.crt -X PUT -H "Authorization: Bearer $OPS" -d '{json.dumps(cohort)}' \\
               -H 'Content-Type: application/json' $QUEUECTL_SERVER/api/v1/cohorts/all"""
             assert started.type(put)[0] == 0
-            audit.type("curl --cacert tls.crt")
+            audit.type("curl --cacert ca.crt")
             audit.end()
             sign_in(Page("sign-in.md", started), url)

@@ -1,6 +1,6 @@
-"""The certificates of the webhook server: self-signed, and renewed in two steps.
+"""The certificates that queuectl creates for its servers: self-signed, and renewed in two steps.
 
-Each certificate is its own authority. A successor is created, then the API servers trust it, and later the replicas serve it. The
+Each certificate is its own authority. A successor is created, then clients trust it, and later the replicas serve it. The
 certificates that are not expired stay trusted, so a replica that still serves the last one is trusted, too.
 """
 
@@ -18,13 +18,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from queuectl.domain.errors import BadInput
+
 VALID: Final = dt.timedelta(days=90)
 RENEWED: Final = dt.timedelta(days=30)
 """The remaining time at which a successor is created."""
 SETTLED: Final = dt.timedelta(hours=1)
-"""The age at which a successor is served. By then each API server trusts it."""
+"""The age at which a successor is served. By then each client that reads the trusted certificates has it."""
 MOST_TRUSTED: Final = 10
-"""Certificates that API servers trust at a time. Replicas with different names replace each other's certificate."""
+"""Certificates that clients trust at a time. Replicas with different names replace each other's certificate."""
 _NOT_USABLE: Final = (
     ValueError,
     TypeError,
@@ -67,7 +69,7 @@ class Certificates:
     Attributes:
         served: the pair that the replicas serve; None before the first start.
         successor: the pair that they serve next; None if none is due.
-        trusted: the certificates that API servers trust, as PEM.
+        trusted: the certificates that clients trust, as PEM.
     """
 
     served: Pair | None = None
@@ -109,6 +111,23 @@ def advance(certificates: Certificates, names: Sequence[str], now: dt.datetime) 
     dropped = set(others[: max(0, len(valid) - MOST_TRUSTED)])  # the oldest are the first
     trusted = tuple(one for one in valid if one not in dropped)
     return replace(certificates, served=served, successor=successor, trusted=trusted)
+
+
+def server_names(text: str) -> tuple[str, ...]:
+    """The names in a list that is separated by commas.
+
+    Raises:
+        BadInput: there is none, or one is neither a DNS name nor an IP address.
+    """
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for one in names:
+        try:
+            _name(one)
+        except ValueError:
+            raise BadInput(f"{one!r} is neither a DNS name nor an IP address") from None
+    if not names:
+        raise BadInput("a certificate needs a DNS name or an IP address")
+    return names
 
 
 def issue(names: Sequence[str], now: dt.datetime) -> Pair:

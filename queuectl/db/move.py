@@ -1,0 +1,128 @@
+"""Copies the content of one database of queuectl to another one, in one transaction of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import asyncpg
+from sqlalchemy import Table
+
+from queuectl.db import migrate
+from queuectl.db.connections import check_server
+from queuectl.db.engine import answers_within, make_engine
+from queuectl.db.migrate import PATIENCE, patient
+from queuectl.db.tables import metadata, replicas
+from queuectl.domain.errors import StoreError
+
+_PARTS: Final = 16  # of the copy that wait for the target
+_TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not replicas)
+"""In the order of their foreign keys. The replicas of the source are not those of the target."""
+
+
+async def move(source: str, target: str) -> dict[str, int]:
+    """Copy all rows. The source does not change, and a failure leaves the target without rows.
+
+    Args:
+        source: URL of the database that queuectl used until now.
+        target: URL of an empty database, or of one with an unused schema.
+
+    Returns:
+        The number of rows of each table.
+
+    Raises:
+        StoreError: the schema of the source is not that of this release, replicas use it, or the target was used before.
+        StoreUnavailable: no response.
+        BadInput: a URL is wrong or a server too old.
+    """
+    state = await migrate.current(source)
+    if not state.up_to_date:
+        raise StoreError(
+            f"the schema of the source is {state.current or 'missing'}, not {state.head}: run `queuectl db upgrade` on it"
+        )
+    live = [replica.name for replica in state.replicas if not replica.expired]
+    if live:
+        raise StoreError(
+            f"replicas use the source ({', '.join(live)}): stop them, for example with "
+            "`kubectl -n queuectl-system scale deployment queuectl --replicas=0`. A replica that was killed counts for a minute"
+        )
+    if await migrate.was_used(target):
+        raise StoreError("queuectl has used the target before: give an empty database")
+    await migrate.upgrade(target)
+    async with _connected(source) as reader, _connected(target) as writer:
+        return await _copied(reader, writer)
+
+
+async def _copied(reader: asyncpg.Connection, writer: asyncpg.Connection) -> dict[str, int]:
+    names = ", ".join(table.name for table in _TABLES)
+    async with reader.transaction(isolation="repeatable_read"), writer.transaction():
+        # No other process writes to the source meanwhile, or to the target.
+        await reader.execute(f"LOCK TABLE {names} IN SHARE MODE")
+        await writer.execute(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
+        rows = {}
+        for table in _TABLES:
+            await _empty(table, writer)
+            await _copy(table, reader, writer)
+            rows[table.name] = await _count(table, writer)
+            if rows[table.name] != await _count(table, reader):
+                raise StoreError(f"{table.name}: the target has another number of rows")
+            await _continue_numbers(table, writer)
+        return rows
+
+
+async def _empty(table: Table, writer: asyncpg.Connection) -> None:
+    """Remove the first row of a table that has exactly one. Raises StoreError if another table has rows."""
+    if "singleton" in table.columns:
+        await writer.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of our schema
+    elif await _count(table, writer):
+        raise StoreError(f"{table.name}: the target has rows: give an empty database")
+
+
+async def _copy(table: Table, reader: asyncpg.Connection, writer: asyncpg.Connection) -> None:
+    parts: asyncio.Queue[bytes | None] = asyncio.Queue(_PARTS)
+    columns = table.columns.keys()
+
+    async def received() -> AsyncIterator[bytes]:
+        while (part := await parts.get()) is not None:
+            yield part
+
+    async def read() -> None:
+        await reader.copy_from_table(table.name, columns=columns, output=parts.put)
+        await parts.put(None)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(read())
+            group.create_task(writer.copy_to_table(table.name, columns=columns, source=received()))
+    except ExceptionGroup as errors:  # the first one has ended the other task
+        raise errors.exceptions[0] from None
+
+
+async def _count(table: Table, connection: asyncpg.Connection) -> int:
+    return int(await connection.fetchval(f"SELECT count(*) FROM {table.name}"))  # noqa: S608 - a name of our schema
+
+
+async def _continue_numbers(table: Table, writer: asyncpg.Connection) -> None:
+    """Let the next row have a number above those of the copied ones."""
+    for column in table.columns:
+        if column.identity is not None:
+            await writer.execute(
+                f"SELECT setval(pg_get_serial_sequence('{table.name}', '{column.name}'), max({column.name}))"  # noqa: S608 - names of our schema
+                f" FROM {table.name} HAVING count(*) > 0"
+            )
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the driver, for COPY."""
+    settings = patient(url)
+    engine = make_engine(settings)
+    try:
+        async with answers_within(PATIENCE, "moving the database"), engine.connect() as connection:
+            await check_server(connection, settings)
+            await connection.rollback()
+            yield (await connection.get_raw_connection()).driver_connection
+    finally:
+        await engine.dispose()

@@ -1,0 +1,136 @@
+"""The records of shadow mode in Postgres: sums by hour, a record for each gang, and the last moment.
+
+The last moment advances in the transaction that writes the sums, and only from the moment that the caller compared with. So no time
+between two moments is counted twice, whatever the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import CursorResult, bindparam, cast, delete, func, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, Insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import Text
+
+from queuectl.db.bulk import arrays, insert_rows
+from queuectl.db.engine import decode_json
+from queuectl.db.tables import shadow_gangs, shadow_hours, shadow_progress
+from queuectl.db.usage import Transaction
+from queuectl.db.writes import require_epoch
+from queuectl.domain.errors import StaleSnapshot
+from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory, ShadowSums
+from queuectl.domain.usage_reports import Period
+
+BATCH: Final = 2000  # records in one deletion
+_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
+
+
+def _upsert(statement: Insert, columns: Iterable[str], key: str) -> Insert:
+    changed = {name: statement.excluded[name] for name in columns if name != key}
+    return statement.on_conflict_do_update(index_elements=[key], set_=changed)
+
+
+_GANG_COLUMNS: Final = tuple(shadow_gangs.c)
+_GANGS: Final = _upsert(insert_rows(shadow_gangs, _GANG_COLUMNS), shadow_gangs.c.keys(), "uid")
+_HOUR_COLUMNS: Final = tuple(shadow_hours.c)
+_HOURS: Final = _upsert(insert_rows(shadow_hours, _HOUR_COLUMNS), shadow_hours.c.keys(), "hour")
+
+
+class ShadowTables:
+    """The records of shadow mode over the connections of a store. Methods can raise StoreUnavailable."""
+
+    def __init__(self, transaction: Transaction, snapshot: Transaction) -> None:
+        self._transaction = transaction
+        self._snapshot = snapshot
+
+    async def last(self) -> LastMoment | None:
+        """See :class:`queuectl.db.ports.ShadowStore`."""
+        async with self._snapshot("reading the last moment") as connection:
+            return await _last(connection)
+
+    async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
+        """See :class:`queuectl.db.ports.ShadowStore`."""
+        wanted = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
+        rows = select(shadow_gangs.c.uid, shadow_gangs.c.record).where(shadow_gangs.c.uid == wanted)
+        async with self._snapshot("reading gangs of shadow mode") as connection:
+            stored = await connection.execute(rows)
+            return {uid: decode_json(GangRecord, record) for uid, record in stored}
+
+    async def keep(self, fold: ShadowFold, *, over: float | None, epoch: int) -> None:
+        """See :class:`queuectl.db.ports.ShadowStore`."""
+        async with self._transaction("writing a moment of shadow mode") as connection:
+            await require_epoch(connection, epoch)
+            same = shadow_progress.c.at.is_not_distinct_from(over)
+            moved = await connection.execute(
+                update(shadow_progress).where(same).values(at=fold.last.at, last=fold.last)
+            )
+            if moved.rowcount != 1:
+                raise StaleSnapshot("another process has written a moment meanwhile")
+            await _add_hours(connection, fold.hours)
+            gangs = [
+                {
+                    "uid": one.gang.uid,
+                    "last_at": one.last_at,
+                    "startable": one.startable,
+                    "unbound": one.unbound_gpus,
+                    "record": one,
+                }
+                for one in fold.gangs
+            ]
+            if gangs:
+                await connection.execute(_GANGS, arrays(_GANG_COLUMNS, gangs))
+
+    async def prune(self, before: float, *, epoch: int) -> int:
+        """See :class:`queuectl.db.ports.ShadowStore`."""
+        c = shadow_gangs.c
+        old = select(c.uid).where(c.last_at < before).limit(BATCH)
+        async with self._transaction("deleting old moments of shadow mode") as connection:
+            await require_epoch(connection, epoch)
+            hours: CursorResult[Any] = await connection.execute(
+                delete(shadow_hours).where(shadow_hours.c.hour < before)
+            )
+            gangs: CursorResult[Any] = await connection.execute(
+                delete(shadow_gangs).where(c.uid.in_(old))
+            )
+            return hours.rowcount + gangs.rowcount
+
+    async def history(self, period: Period, most: int) -> ShadowHistory:
+        """See :class:`queuectl.db.ports.ShadowReports`."""
+        h, g = shadow_hours.c, shadow_gangs.c
+        hours = select(h.hour, h.sums).where(h.hour >= period.since, h.hour < period.until)
+        seen = g.last_at >= period.since
+        gangs = select(g.record).where(seen)
+        first = gangs.order_by(g.startable.desc(), g.unbound.desc(), g.uid).limit(most)
+        async with self._snapshot("reading the report of shadow mode") as connection:
+            sums = await connection.execute(hours.order_by(h.hour))
+            records = await connection.scalars(first)
+            count = await connection.scalar(
+                select(func.count()).select_from(shadow_gangs).where(seen)
+            )
+            return ShadowHistory(
+                {hour: decode_json(ShadowSums, stored) for hour, stored in sums},
+                tuple(decode_json(GangRecord, record) for record in records),
+                int(count or 0),
+                await _last(connection),
+            )
+
+
+async def _last(connection: AsyncConnection) -> LastMoment | None:
+    stored = await connection.scalar(select(shadow_progress.c.last))
+    return decode_json(LastMoment, stored) if stored is not None else None
+
+
+async def _add_hours(connection: AsyncConnection, hours: Mapping[int, ShadowSums]) -> None:
+    """The row of the last moment is locked, so no other process adds to the same hours."""
+    if not hours:
+        return
+    h = shadow_hours.c
+    stored = await connection.execute(select(h.hour, h.sums).where(h.hour.in_(hours)))
+    sums = {hour: decode_json(ShadowSums, before) for hour, before in stored}
+    rows = [
+        {"hour": hour, "sums": sums.get(hour, ShadowSums()) + more}
+        for hour, more in sorted(hours.items())
+    ]
+    await connection.execute(_HOURS, arrays(_HOUR_COLUMNS, rows))

@@ -1,0 +1,7 @@
+"""The leader follows configuration that objects of the cluster own, generic over :data:`queuectl.objects.configuration.owners.FOLLOWED`.
+
+    source ──deltas──▶ observed ──objects──▶ reducer ──batch──▶ follower ──one fenced transaction──▶ the catalog in Postgres
+
+The catalog stays what the planner reads, so no plan waits for the API server, and a restart decides the same. ``observed``, ``effects`` and
+``reducer`` do no I/O. Unknown is not empty: a kind whose objects cannot be listed keeps its stored documents.
+"""

@@ -1,0 +1,205 @@
+"""The process of shadow mode: elects a leader, which reads the cluster at intervals and stores what each moment adds.
+
+The leader has no actuator, and its client of the API server sends no write but those of the LeaderLease. A new leader continues from the
+last moment in the database, so a change of the leader loses only the moments in between. The work of one moment takes at most a tenth of the
+time: a moment that takes long delays the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from queuectl.control.leader.election import Leadership
+from queuectl.control.leader.schedule import supervised
+from queuectl.control.ports import Election
+from queuectl.control.progress import LoopProgress, SteadyClock, longest_step
+from queuectl.control.settings import Settings
+from queuectl.db.ports import LeaderStore, ShadowStore
+from queuectl.domain.containment import Containment
+from queuectl.domain.errors import (
+    BadInput,
+    ClusterError,
+    Fenced,
+    LeadershipLost,
+    StaleSnapshot,
+    StoreUnavailable,
+)
+from queuectl.domain.estimates import DAY
+from queuectl.domain.shadow import LastMoment, Moment
+from queuectl.objects.kinds import JobKinds
+from queuectl.shadow.configuration import with_configuration
+from queuectl.shadow.folding import fold
+from queuectl.shadow.observing import ClusterObserver
+
+log = structlog.get_logger()
+
+_SHARE: Final = 10.0
+"""A moment that takes t seconds is followed by the next one after at least ten times t."""
+_MISSED: Final = 3.0
+"""Intervals without a moment, above which the time counts as not observed."""
+_PRUNE_SECONDS: Final = 3600.0
+_AGAIN_SECONDS: Final = 1.0  # between batches of old records
+_STEPS: Final = 4
+"""The longest moment, in units of the longest step of a leader: it reads all objects again for each one that it leaves out."""
+
+
+class ObservedCluster(Election, Protocol):
+    """All that shadow mode does with the API server."""
+
+    async def objects(self) -> Sequence[dict[str, Any]]:
+        """All objects that a plan depends on, with kind and apiVersion. Raises ClusterError."""
+
+
+class ObservingStore(LeaderStore, Protocol):
+    """The database of shadow mode."""
+
+    @property
+    def shadow(self) -> ShadowStore:
+        """The records."""
+
+
+class ShadowLoop:
+    """Runs shadow mode until it is stopped."""
+
+    def __init__(
+        self,
+        *,
+        store: ObservingStore,
+        cluster: ObservedCluster,
+        settings: Settings,
+        clock: SteadyClock,
+        kinds: JobKinds,
+        containment: Containment,
+    ) -> None:
+        """Connect nothing yet.
+
+        Args:
+            store: the database.
+            cluster: the API server.
+            settings: of the process.
+            clock: of the database.
+            kinds: the job kinds.
+            containment: of the process.
+        """
+        self._store = store
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self.containment = containment
+        self._observer = ClusterObserver(settings.solver.limits, kinds)
+        self._progress = LoopProgress(_STEPS * longest_step(settings.solver.wall_seconds))
+        self._failure = "no moment yet"
+        self._leads = False
+        self._leadership = Leadership(
+            cluster,
+            store,
+            clock,
+            holder=settings.holder,
+            duration=settings.lease_duration,
+            renew=settings.lease_renew,
+        )
+
+    def stalled(self) -> str:
+        """Why this process is to be ended; empty while it makes progress."""
+        return self._progress.stalled if self._leads else ""
+
+    def blockers(self) -> list[str]:
+        """Why this process is not ready as a leader or a standby; empty if it is."""
+        failures = [self._leadership.failure, self._failure if self._leads else ""]
+        return [failure for failure in failures if failure]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set."""
+        async with asyncio.TaskGroup() as group:
+            lead = group.create_task(self._lead(), name="lead")
+            await stop.wait()
+            self._observer.stop.stop()
+            lead.cancel()
+        await self._leadership.release()
+
+    async def _lead(self) -> None:
+        while True:
+            epoch = await self._leadership.acquire()
+            try:
+                await self._lead_until_lost(epoch)
+            except* (LeadershipLost, Fenced) as lost:
+                log.warning("leadership_lost", error=str(lost.exceptions[0]))
+            finally:
+                self._leads = False
+
+    async def _lead_until_lost(self, epoch: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leadership.keep(self.stalled), name="lease")
+            self._supervise(group, "moments", lambda: self._observe(epoch))
+            self._supervise(group, "prune", lambda: self._prune(epoch))
+
+    def _supervise(
+        self, group: asyncio.TaskGroup, name: str, job: Callable[[], Awaitable[None]]
+    ) -> None:
+        group.create_task(supervised(name, job, self.containment), name=name)
+
+    async def _observe(self, epoch: int) -> None:
+        """Store a moment at each interval until canceled.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        took = 0.0
+        while True:
+            self._progress.step()
+            self._leads = True
+            began = time.monotonic()
+            try:
+                await self._moment(epoch, self._longest(took))
+                self._failure = ""
+            except (BadInput, ClusterError, StaleSnapshot, StoreUnavailable) as error:
+                self._failure = f"the last moment was not observed: {error}"
+                log.warning("moment_not_observed", error=str(error))
+            took = time.monotonic() - began
+            with self._progress.idle():
+                await asyncio.sleep(max(self._settings.shadow_seconds, _SHARE * took) - took)
+
+    def _longest(self, took: float) -> float:
+        """Seconds between two moments, above which the time between them is not observed. ``took``: seconds of the last one."""
+        return _MISSED * max(self._settings.shadow_seconds, _SHARE * took)
+
+    async def _moment(self, epoch: int, longest: float) -> None:
+        """Observe and store one moment."""
+        _, stored = await self._store.configuration()
+        now = self._clock()
+        bodies = with_configuration(await self._cluster.objects(), [dict(one) for one in stored])
+        moment = await asyncio.to_thread(self._observer.moment, bodies, now)
+        before = await self._store.shadow.last()
+        records = await self._store.shadow.records(_gangs_of(before, moment))
+        step = fold(before, moment, records, longest)
+        over = before.at if before is not None else None
+        await self._store.shadow.keep(step, over=over, epoch=epoch)
+
+    async def _prune(self, epoch: int) -> None:
+        """Delete what is older than the retention, until canceled.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        while True:
+            oldest = self._clock() - self._settings.shadow_days * DAY
+            try:
+                deleted = await self._store.shadow.prune(oldest, epoch=epoch)
+            except StoreUnavailable as error:
+                log.info("old_moments_not_deleted", error=str(error))
+                deleted = 0
+            await asyncio.sleep(_AGAIN_SECONDS if deleted else _PRUNE_SECONDS)
+
+
+def _gangs_of(before: LastMoment | None, moment: Moment) -> list[str]:
+    """The uids of all gangs of two moments, each once."""
+    uids = [one.gang.uid for one in moment.waiting]
+    uids += [one.gang.uid for one in moment.unbound]
+    if before is not None:
+        uids += [*before.waits, *before.unbound]
+    return list(dict.fromkeys(uids))

@@ -1,0 +1,182 @@
+"""From the objects of a cluster to a moment: the planner answers which of the waiting gangs fit together now.
+
+The objects become a Snapshot as those of ``queuectl plan -f`` do, so that the state, the plan, its verification and its reasons are those
+of the leader. An object that cannot be read is left out alone, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Final
+
+from queuectl.control.checked_plan import CheckedPlan, checked_plan
+from queuectl.domain.plan import Admission
+from queuectl.domain.shadow import MOST_GANGS, GangName, Moment, UnboundGang, WaitingGang
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
+from queuectl.domain.workload import Workload, gpus_of
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import Address, DocumentError
+from queuectl.objects.kinds import KINDS, JobKinds
+from queuectl.offline.inputs import SnapshotInput, read_snapshot
+from queuectl.offline.slots import Binding
+from queuectl.planner import StopSignal
+from queuectl.planner.cache import PlannerCache
+from queuectl.reports.node_gpus import HeldGpus, cluster_gpus, sizes_of
+
+_CLUSTER: Final = "the cluster"
+_MOST_REFUSED: Final = 20
+"""Objects that one moment leaves out for the first time: each one costs another reading of all objects."""
+_MOST_NAMED: Final = 100
+"""Objects that were left out whose reasons are recorded."""
+Body = dict[str, Any]
+_Version = tuple[str, str]
+
+
+@dataclass
+class ClusterObserver:
+    """Makes moments of the objects of a cluster, and remembers the objects that it could not read.
+
+    Attributes:
+        limits: of the planner.
+        kinds: of jobs.
+        stop: ends a plan early; that moment is not decided.
+    """
+
+    limits: SolverLimits
+    kinds: JobKinds = field(default_factory=lambda: KINDS)
+    stop: StopSignal = field(default_factory=StopSignal)
+    _refused: dict[_Version, str] = field(default_factory=dict)
+
+    def moment(self, bodies: Sequence[Body], now: float) -> Moment:
+        """The moment that these objects show.
+
+        Args:
+            bodies: of the cluster and of the configuration, with kind and apiVersion.
+            now: unix seconds.
+
+        Raises:
+            DocumentError: more than twenty objects cannot be read for the first time. The next call leaves these out.
+        """
+        reading, left_out = self._read(bodies, now)
+        snapshot = replace(reading.snapshot, limits=self.limits)
+        cache = PlannerCache()
+        physical, free = _gpus(snapshot, cache)
+        gangs = {gang.workload.uid: gang for gang in snapshot.admitted}
+        unbound = list(_unbound(reading.bindings, gangs, snapshot))
+        waiting: list[WaitingGang] = []
+        decided = True
+        if snapshot.pending:
+            checked = checked_plan(snapshot, self.stop, cache)
+            waiting, decided = list(_waiting(checked)), checked.usable
+        further = max(0, len(waiting) - MOST_GANGS) + max(0, len(unbound) - MOST_GANGS)
+        if further:
+            left_out = (*left_out, f"{further} gangs beyond the first {MOST_GANGS}")
+        return Moment(
+            at=now,
+            gpus=physical,
+            free=free,
+            waiting=tuple(waiting[:MOST_GANGS]),
+            unbound=tuple(unbound[:MOST_GANGS]),
+            decided=decided,
+            left_out=left_out,
+        )
+
+    def _read(self, bodies: Sequence[Body], now: float) -> tuple[SnapshotInput, tuple[str, ...]]:
+        """The snapshot, and the reasons why objects are not in it."""
+        present = {_version(body) for body in bodies}
+        self._refused = {key: why for key, why in self._refused.items() if key in present}
+        for left in reversed(range(_MOST_REFUSED + 1)):
+            documents = [
+                Document(Address(_CLUSTER, number, name=_name(body)), body)
+                for number, body in enumerate(bodies, 1)
+                if _version(body) not in self._refused
+            ]
+            try:
+                reading = read_snapshot(documents, now, self.kinds)
+            except DocumentError as error:
+                number = error.address.number
+                if not 1 <= number <= len(bodies) or _version(bodies[number - 1]) in self._refused:
+                    raise
+                self._refused[_version(bodies[number - 1])] = (
+                    f"{_name(bodies[number - 1])}: {error.reason}"
+                )
+                if not left:
+                    raise
+            else:
+                return reading, tuple(sorted(self._refused.values())[:_MOST_NAMED])
+        raise AssertionError("the last pass returns or raises")
+
+
+def _version(body: Mapping[str, Any]) -> _Version:
+    """An object at one version. An object that was edited is read again."""
+    meta = body.get("metadata") or {}
+    return f"{_name(body)} {meta.get('uid', '')}", str(meta.get("resourceVersion", ""))
+
+
+def _name(body: Mapping[str, Any]) -> str:
+    meta = body.get("metadata") or {}
+    parts = (body.get("kind"), meta.get("namespace"), meta.get("name"))
+    return "/".join(str(part) for part in parts if part)
+
+
+def _gpus(snapshot: Snapshot, cache: PlannerCache) -> tuple[float, float]:
+    """All GPUs of the nodes, and the free ones. Pods without a node hold none."""
+    whole, nodes = cluster_gpus(snapshot, cache), snapshot.fleet.by_name
+    gpus_of_gangs = HeldGpus(snapshot, sizes_of(snapshot, cache))
+    held, elsewhere = Fraction(), Fraction()
+    for gang in snapshot.admitted:
+        for name, _, gpus in gpus_of_gangs.parts(gang):
+            held += gpus
+            elsewhere += Fraction() if name in nodes else gpus
+    free = whole.physical - whole.unmanaged - whole.unhealthy - held
+    return float(whole.physical - elsewhere), max(0.0, float(free))
+
+
+def _waiting(checked: CheckedPlan) -> Iterator[WaitingGang]:
+    """The waiting gangs in the order of the plan: those that start, then those that wait."""
+    pending = {one.workload.uid: one for one in checked.original.pending}
+    starts = [one for one in checked.plan.admitted if one.uid in pending and not one.repaired]
+    for start in starts:
+        gang = pending[start.uid]
+        yield WaitingGang(_named(gang.workload, checked.original), _started(gang, start))
+    for refusal in checked.plan.pending:
+        if refusal.uid in pending:
+            reason = refusal.reasons[0]
+            named = _named(pending[refusal.uid].workload, checked.original)
+            yield WaitingGang(named, None, reason.code.value, reason.message)
+
+
+def _started(gang: Pending, start: Admission) -> float:
+    """The GPUs with which it starts, which can be fewer than it requests."""
+    podsets = ((one, start.placement.of(one.name)) for one in gang.workload.podsets)
+    return float(gpus_of((p, p.count if at is None else at.pods_of(p)) for p, at in podsets))
+
+
+def _unbound(
+    bindings: Sequence[Binding], gangs: Mapping[str, Admitted], snapshot: Snapshot
+) -> Iterator[UnboundGang]:
+    """The gangs whose Workloads are admitted, and of which pods have no node."""
+    for one in bindings:
+        gang = gangs.get(one.uid)
+        if gang is None or one.admitted_at is None or not one.unbound:
+            continue
+        podsets = gang.workload.podsets
+        gpus = gpus_of((podset, one.unbound.get(podset.name, 0)) for podset in podsets)
+        pods = sum(one.unbound.values())
+        yield UnboundGang(_named(gang.workload, snapshot), one.admitted_at, pods, float(gpus))
+
+
+def _named(workload: Workload, snapshot: Snapshot) -> GangName:
+    queue = snapshot.queue_of(workload)
+    return GangName(
+        uid=workload.uid,
+        namespace=workload.namespace,
+        name=workload.name,
+        kind=workload.kind,
+        queue=workload.queue or "",
+        cluster_queue=queue.name if queue is not None else "",
+        gpus=float(workload.gpus),
+        pods=sum(podset.count for podset in workload.podsets),
+    )

@@ -1,0 +1,150 @@
+"""The process of shadow mode, on doubles of the store and of the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from queuectl.control.progress import SteadyClock
+from queuectl.control.settings import Settings
+from queuectl.domain.containment import Containment
+from queuectl.domain.errors import ClusterUnavailable, WriteConflict
+from queuectl.domain.records import LeaderRecord
+from queuectl.objects.kinds import KINDS
+from queuectl.shadow.loop import ShadowLoop
+from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.unit.test_shadow_observing import node, queues, workload
+
+INTERVAL = 0.02
+
+
+class Objects:
+    """The objects of a cluster, and its LeaderLease. ``failure``: of each list."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = [*queues(), node("a"), workload("w", 1, 8)]
+        self.failure: Exception | None = None
+        self.lists = 0
+        self.leader: LeaderRecord | None = None
+
+    async def objects(self) -> list[dict[str, Any]]:
+        self.lists += 1
+        if self.failure is not None:
+            raise self.failure
+        return self.bodies
+
+    async def read_leader(self) -> LeaderRecord | None:
+        return self.leader
+
+    async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
+        version = self.leader.version if self.leader is not None else ""
+        if version != (over.version if over is not None else ""):
+            raise WriteConflict("another process wrote the lease")
+        written = str(int(version or 0) + 1)
+        self.leader = LeaderRecord(
+            record.holder, record.epoch, record.renewed, record.duration, written
+        )
+        return self.leader
+
+
+class Rig:
+    """A database and a cluster, with processes of shadow mode."""
+
+    def __init__(self) -> None:
+        self.database = MemoryDatabase()
+        self.cluster = Objects()
+        self.loop: ShadowLoop
+
+    @property
+    def fitted(self) -> float:
+        """Seconds for which gangs fitted."""
+        return sum(one.fitting for one in self.database.shadow.hours.values())
+
+    @asynccontextmanager
+    async def running(self, holder: str = "first") -> AsyncIterator[ShadowLoop]:
+        settings = Settings(holder=holder, lease_duration=0.4, lease_renew=0.05)
+        settings = settings.model_copy(update={"shadow_seconds": INTERVAL})
+        clock = SteadyClock()
+        loop = ShadowLoop(
+            store=MemoryStore(self.database),
+            cluster=self.cluster,
+            settings=settings,
+            clock=clock,
+            kinds=KINDS,
+            containment=Containment(clock),
+        )
+        stop = asyncio.Event()
+        task = asyncio.create_task(loop.run(stop))
+        try:
+            yield loop
+        finally:
+            stop.set()
+            await task
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60.0):
+        while not reached():  # noqa: ASYNC110 - the loop under test gives no signal
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+async def test_moments_are_stored_and_the_process_is_ready_after_the_first(rig: Rig):
+    async with rig.running() as loop:
+        await until(lambda: rig.fitted > 0.0)
+        assert loop.blockers() == []
+        assert loop.stalled() == ""
+    [record] = rig.database.shadow.gangs.values()
+    assert (record.gang.name, record.fits_since) == ("w", record.first_at)
+    assert rig.cluster.leader is not None
+    assert rig.cluster.leader.holder == "", "the lease is released"
+
+
+async def test_the_ledger_of_a_live_queuectl_stays_empty(rig: Rig):
+    async with rig.running():
+        await until(lambda: rig.fitted > 0.0)
+    assert (rig.database.entries, rig.database.history, rig.database.commands) == ({}, [], {})
+
+
+async def test_a_list_that_fails_is_no_empty_cluster(rig: Rig):
+    async with rig.running() as loop:
+        await until(lambda: rig.fitted > 0.0)
+        rig.cluster.failure = ClusterUnavailable("pods: 503")
+        await until(lambda: loop.blockers() != [])
+        assert loop.blockers() == ["the last moment was not observed: pods: 503"]
+        last, lists = rig.database.shadow.last, rig.cluster.lists
+        await until(lambda: rig.cluster.lists > lists + 1)
+        assert rig.database.shadow.last == last
+        rig.cluster.failure = None
+        await until(lambda: loop.blockers() == [])
+
+
+async def test_only_one_replica_observes_and_the_next_one_continues(rig: Rig):
+    async with rig.running("first") as first:
+        await until(lambda: rig.fitted > 0.0)
+        async with rig.running("second") as second:
+            await asyncio.sleep(5 * INTERVAL)
+            assert second.blockers() == []
+            before = rig.fitted
+            assert first.blockers() == []
+    async with rig.running("third"):
+        await until(lambda: rig.fitted > before)
+    [record] = rig.database.shadow.gangs.values()
+    assert record.fitted == pytest.approx(rig.fitted)
+
+
+async def test_a_moment_of_a_deposed_leader_is_not_stored(rig: Rig):
+    async with rig.running():
+        await until(lambda: rig.fitted > 0.0)
+        rig.database.epoch += 1  # another process has taken over
+        await until(lambda: rig.cluster.leader is not None and rig.cluster.leader.epoch > 2)
+        before = rig.fitted
+        await until(lambda: rig.fitted > before)

@@ -1,0 +1,320 @@
+"""The moment of a cluster that Kueue manages: what waits, what fits, what Kueue admitted without nodes, and why the rest waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuectl.demo import scenario as m
+from queuectl.domain.quantity import GPU
+from queuectl.domain.shadow import Moment
+from queuectl.domain.snapshot import SolverLimits
+from queuectl.objects.errors import DocumentError
+from queuectl.shadow.configuration import with_configuration
+from queuectl.shadow.observing import ClusterObserver
+
+Body = dict[str, Any]
+KUEUE = "kueue.x-k8s.io/v1beta2"
+NOW = 1_800_000_000.0
+SPACE = "team"
+
+
+def queues(quota: int = 64) -> list[Body]:
+    """Kueue's objects, as its API server has them."""
+    documents = [
+        m.flavor("gpu"),
+        m.cluster_queue("pool", "gpu", {GPU: quota, "cpu": 1000}),
+        m.local_queue(SPACE, "train", "pool"),
+    ]
+    return [{**one, "apiVersion": KUEUE} for one in documents]
+
+
+def node(name: str, gpus: int = 8) -> Body:
+    capacity = {GPU: str(gpus), "cpu": "64", "memory": "512Gi", "pods": "100"}
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"allocatable": capacity, "capacity": capacity, "conditions": ready},
+    }
+
+
+def template(gpus: int) -> Body:
+    requests = {"requests": {GPU: str(gpus), "cpu": "1"}, "limits": {GPU: str(gpus)}}
+    container = {"name": "c", "image": "none", "resources": requests}
+    return {"spec": {"restartPolicy": "Never", "containers": [container]}}
+
+
+def workload(
+    name: str, pods: int, gpus: int, *, admitted: bool = False, reserved: bool = False, at: int = 0
+) -> Body:
+    """A Workload of Kueue. ``reserved``: it has its quota, and waits for admission checks."""
+    body: Body = {
+        "apiVersion": KUEUE,
+        "kind": "Workload",
+        "metadata": {
+            "name": name,
+            "namespace": SPACE,
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+            "creationTimestamp": f"2026-01-01T00:00:{at:02}Z",
+        },
+        "spec": {
+            "queueName": "train",
+            "podSets": [{"name": "main", "count": pods, "template": template(gpus)}],
+        },
+    }
+    if admitted or reserved:
+        kinds = ("QuotaReserved", "Admitted") if admitted else ("QuotaReserved",)
+        body["status"] = {
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:10:00Z"}
+                for kind in kinds
+            ],
+            "admission": {
+                "clusterQueue": "pool",
+                "podSetAssignments": [{"name": "main", "count": pods, "flavors": {GPU: "gpu"}}],
+            },
+        }
+    return body
+
+
+def pod(of: str, number: int, gpus: int, on: str | None) -> Body:
+    meta = {
+        "name": f"{of}-{number}",
+        "namespace": SPACE,
+        "uid": f"pod-{of}-{number}",
+        "annotations": {"kueue.x-k8s.io/workload": of},
+        "labels": {"kueue.x-k8s.io/podset": "main"},
+    }
+    spec = template(gpus)["spec"] | ({"nodeName": on} if on is not None else {})
+    phase = "Running" if on is not None else "Pending"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": spec,
+        "status": {"phase": phase},
+    }
+
+
+def observed(*bodies: Body, observer: ClusterObserver | None = None) -> Moment:
+    return (observer or ClusterObserver(SolverLimits())).moment(with_configuration(bodies, []), NOW)
+
+
+def fitting(moment: Moment) -> dict[str, float]:
+    return {one.gang.name: one.fits for one in moment.waiting if one.fits is not None}
+
+
+def test_a_gang_that_waits_and_fits_is_shown_with_its_gpus():
+    moment = observed(*queues(), node("a"), node("b"), workload("w", 2, 8))
+    assert fitting(moment) == {"w": 16.0}
+    assert (moment.gpus, moment.free, moment.decided) == (16.0, 16.0, True)
+    [only] = moment.waiting
+    assert (only.gang.namespace, only.gang.queue, only.gang.cluster_queue) == (
+        SPACE,
+        "train",
+        "pool",
+    )
+    assert (only.code, only.message, only.gang.pods) == ("", "", 2)
+
+
+def test_a_gang_that_does_not_fit_has_the_reason_of_queuectl():
+    moment = observed(*queues(), node("a"), workload("w", 2, 8))
+    [only] = moment.waiting
+    assert fitting(moment) == {}
+    assert only.code
+    assert only.message
+
+
+def test_quota_counts_although_nodes_are_free():
+    moment = observed(*queues(quota=8), node("a"), node("b"), workload("w", 2, 8))
+    [only] = moment.waiting
+    assert (only.fits, only.code) == (None, "ExceedsMaxQuota")
+
+
+def test_an_admitted_gang_holds_its_quota_and_its_nodes():
+    running = [workload("r", 1, 8, admitted=True), pod("r", 0, 8, "a")]
+    moment = observed(*queues(), node("a"), *running, workload("w", 1, 8))
+    assert (moment.free, fitting(moment), moment.unbound) == (0.0, {}, ())
+    moment = observed(*queues(quota=8), node("a"), node("b"), *running, workload("w", 1, 8))
+    assert (moment.free, fitting(moment)) == (8.0, {})
+
+
+@pytest.mark.parametrize(
+    ("pods", "missing"),
+    [
+        pytest.param([], 2, id="no pods were created"),
+        pytest.param([pod("r", 0, 4, None), pod("r", 1, 4, None)], 2, id="no pod has a node"),
+        pytest.param([pod("r", 0, 4, "a"), pod("r", 1, 4, None)], 1, id="one pod has a node"),
+        pytest.param([pod("r", 0, 4, "a"), pod("r", 1, 4, "a")], 0, id="all have"),
+    ],
+)
+def test_admitted_gangs_whose_pods_have_no_node(pods: Sequence[Body], missing: int):
+    moment = observed(*queues(), node("a"), workload("r", 2, 4, admitted=True), *pods)
+    assert (moment.gpus, moment.free) == (8.0, 8.0 - 4.0 * (2 - missing))
+    shown = [(one.gang.name, one.pods, one.gpus) for one in moment.unbound]
+    assert shown == ([("r", missing, 4.0 * missing)] if missing else [])
+    if missing:
+        assert moment.unbound[0].admitted_at == 1_767_226_200.0
+
+
+def test_a_gang_that_waits_for_admission_checks_is_not_one_without_nodes():
+    moment = observed(*queues(), node("a"), workload("r", 2, 4, reserved=True))
+    assert (moment.waiting, moment.unbound) == ((), ())
+
+
+def test_pods_outside_the_queues_hold_what_they_hold():
+    moment = observed(*queues(), node("a"), pod("other", 0, 6, "a"), workload("w", 1, 4))
+    assert (moment.free, fitting(moment)) == (2.0, {})
+
+
+def test_gangs_that_fit_one_at_a_time_do_not_both_fit():
+    both = [workload("first", 1, 8), workload("second", 1, 8, at=1)]
+    moment = observed(*queues(), node("a"), *both)
+    assert fitting(moment) == {"first": 8.0}
+
+
+def test_a_finished_gang_is_not_shown():
+    ended = workload("w", 1, 8)
+    ended["status"] = {"conditions": [{"type": "Finished", "status": "True"}]}
+    moment = observed(*queues(), node("a"), ended)
+    assert (moment.waiting, moment.unbound, moment.decided) == ((), (), True)
+
+
+# ---- Objects that cannot be read
+
+
+BROKEN = {
+    "a list": {"podSets": [1, 2]},
+    "400 digits": {"podSets": [{"name": "main", "count": int("9" * 400)}]},
+    "an unknown field": {"podSets": [{"name": "main", "count": 1, "surprise": True}]},
+    "no podsets": {"podSets": []},
+    "a text": {"podSets": "main"},
+}
+
+
+@pytest.mark.parametrize("spec", BROKEN.values(), ids=BROKEN)
+def test_an_object_that_cannot_be_read_is_left_out_alone(spec: Body):
+    broken = workload("broken", 1, 1)
+    broken["spec"] = {"queueName": "train", **spec}
+    moment = observed(*queues(), node("a"), broken, workload("w", 1, 8))
+    assert fitting(moment) == {"w": 8.0}
+    refused = {one.gang.name: one.code for one in moment.waiting if one.fits is None}
+    named = [text for text in moment.left_out if text.startswith("Workload/team/broken: ")]
+    assert len(named) + len(refused) == 1
+    assert set(refused.items()) <= {("broken", "Misconfigured")}
+
+
+def test_an_object_that_was_left_out_is_read_again_after_an_edit():
+    observer = ClusterObserver(SolverLimits())
+    broken = workload("w", 1, 8)
+    broken["spec"]["podSets"] = []
+    assert observed(*queues(), node("a"), broken, observer=observer).left_out
+    fixed = workload("w", 1, 8)
+    fixed["metadata"]["resourceVersion"] = "2"
+    moment = observed(*queues(), node("a"), fixed, observer=observer)
+    assert (moment.left_out, fitting(moment)) == ((), {"w": 8.0})
+
+
+def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
+    observer = ClusterObserver(SolverLimits())
+    broken = [workload(f"broken-{n}", 1, 1) for n in range(30)]
+    for one in broken:
+        one["spec"]["podSets"] = []
+    bodies = [*queues(), node("a"), *broken, workload("w", 1, 8)]
+    with pytest.raises(DocumentError):
+        observed(*bodies, observer=observer)
+    moment = observed(*bodies, observer=observer)
+    assert (len(moment.left_out), fitting(moment)) == (30, {"w": 8.0})
+
+
+def test_a_plan_that_was_stopped_decides_nothing():
+    observer = ClusterObserver(SolverLimits())
+    observer.stop.stop()
+    moment = observed(*queues(), node("a"), workload("w", 1, 8), observer=observer)
+    assert moment.decided is False
+
+
+# ---- Whose configuration counts
+
+
+def test_the_configuration_of_the_database_counts_if_it_has_queues():
+    cluster = [*queues(), node("a"), workload("w", 1, 8)]
+    stored = [m.flavor("gpu"), m.cluster_queue("pool", "gpu", {GPU: 4, "cpu": 1000})]
+    stored.append(m.local_queue(SPACE, "train", "pool"))
+
+    def starting(*own: Body) -> dict[str, float]:
+        return fitting(
+            ClusterObserver(SolverLimits()).moment(with_configuration(cluster, own), NOW)
+        )
+
+    assert starting() == {"w": 8.0}
+    assert starting(*(dict(one) for one in stored)) == {}
+    assert starting(dict(m.priority_class("urgent", 5))) == {"w": 8.0}
+
+
+def test_a_topology_of_the_flavor_stays():
+    flavors = [
+        m.flavor("gpu"),
+        m.flavor("racks", topology="racks"),
+        {"kind": "ResourceFlavor", "spec": 3},
+    ]
+    hosts, *others = with_configuration([dict(one) for one in flavors], [])
+    assert [one["spec"]["topologyName"] for one in others[:2]] == [
+        hosts["metadata"]["name"],
+        "racks",
+    ]
+    assert others[2] == flavors[2]
+
+
+# ---- Against all placements
+
+
+def placeable(free: tuple[int, ...], pods: tuple[int, ...]) -> bool:
+    """Whether these pods fit these nodes together: all placements are tried."""
+    if not pods:
+        return True
+    first, *rest = pods
+    return any(
+        placeable((*free[:at], free[at] - first, *free[at + 1 :]), tuple(rest))
+        for at in range(len(free))
+        if free[at] >= first
+    )
+
+
+def starts(free: tuple[int, ...], gangs: Iterable[tuple[int, int]]) -> list[bool]:
+    """Of each gang (pods, GPUs of a pod), in queue order: whether it fits together with those before it that fit."""
+    placed: tuple[int, ...] = ()
+    answers = []
+    for count, each in gangs:
+        more = tuple(sorted((*placed, *[each] * count), reverse=True))
+        fits = placeable(free, more)
+        placed = more if fits else placed
+        answers.append(fits)
+    return answers
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 8), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 8)), min_size=1, max_size=4),
+)
+def test_exactly_the_gangs_fit_for_which_a_placement_exists(
+    free: list[int], gangs: list[tuple[int, int]]
+):
+    nodes = [node(f"n{at}") for at in range(len(free))]
+    others = [pod(f"other{at}", 0, 8 - left, f"n{at}") for at, left in enumerate(free) if left < 8]
+    waiting = [workload(f"w{at}", *gang, at=at) for at, gang in enumerate(gangs)]
+    moment = observed(*queues(), *nodes, *others, *waiting)
+    expected = starts(tuple(free), gangs)
+    assert fitting(moment) == {
+        f"w{at}": float(count * each) for at, (count, each) in enumerate(gangs) if expected[at]
+    }
+    assert moment.free == sum(free)
+    assert len(moment.waiting) == len(gangs)
