@@ -73,11 +73,10 @@ def test_the_image_runs_as_the_deployment_and_starts_a_gang(installation: RealIn
         address = pod["status"]["podIP"]
         assert get_plain(f"http://{address}:8081/readyz").is_success
         check_restrictions(installation, pod)
-        ask_the_doctor(cluster)
-
         submit(cluster, address)
         job = "/apis/batch/v1/namespaces/shipped/jobs/train"
         wait_until(lambda: cluster.client.get(job)["status"].get("succeeded") == 2, "it", SECONDS)
+        ask_the_doctor(cluster)
 
 
 def check_restrictions(installation: RealInstallation, pod: Document) -> None:

@@ -61,7 +61,7 @@ def test_every_alert_fires_with_the_url_of_its_runbook_section(tmp_path: Path) -
             url = urlsplit(rule["annotations"]["runbook_url"])
             assert (url.scheme, url.fragment) == ("https", rule["alert"].lower())
             assert url.hostname
-            assert url.path.rsplit("/", 1)[1] in PAGES
+            assert url.path.rstrip("/").rpartition("/")[2] + ".md" in PAGES
 
 
 def checked(exposed: str) -> str:

@@ -109,8 +109,15 @@ def panels() -> dict[str, str]:
     }
 
 
+WITHOUT_SERIES = {
+    "QueuectlGangWriteRefused",  # no write is refused here
+    "QueuectlConfigurationUnknown",  # the database owns the configuration
+    "QueuectlConfigurationNotApplied",
+}
+
+
 def alerts() -> dict[str, str]:
-    """The series that every alert compares, except those of the alert on refused writes, which do not exist here."""
+    """The series that every alert compares, except those that do not exist here."""
     groups = yaml.safe_load((ROOT / "deploy" / "chart" / "rules" / "alerts.yaml").read_text())[
         "groups"
     ]
@@ -118,7 +125,7 @@ def alerts() -> dict[str, str]:
         rule["alert"]: re.sub(r"\s(==|!=|<=|>=|<|>)\s", r" \1 bool ", rule["expr"])
         for group in groups
         for rule in group["rules"]
-        if rule["alert"] != "QueuectlGangWriteRefused"  # no write is refused here
+        if rule["alert"] not in WITHOUT_SERIES
     }
 
 

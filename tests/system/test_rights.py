@@ -63,7 +63,14 @@ FILTERED = frozenset(
 """Lists over all namespaces: each caller gets the objects that the caller can read."""
 STREAM = "/api/v1/events"
 """The steps that the caller can watch, for callers that can watch workloads somewhere."""
-OF_ALL = frozenset({"/api/v1/reports/efficiency", "/api/v1/reports/jobs"})
+OF_ALL = frozenset(
+    {
+        "/api/v1/reports/efficiency",
+        "/api/v1/reports/jobs",
+        "/api/v1/reports/shadow",
+        "/api/v1/reports/shadow/page",
+    }
+)
 """Reports that have no part for one namespace."""
 HIDDEN = ("{uid}", "/commands/{number}")
 """Paths without a namespace: for callers without the right, the object does not exist."""
