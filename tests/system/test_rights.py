@@ -105,7 +105,7 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         if where == OTHER:
             return RULES
         return LEADS_OWN if action in FOR_LEADERS else RUNS_OWN
-    if action == "topups":
+    if action in ("topups", "confirm"):
         return RULES
     if action in ("stop", "resume"):
         return LEADS_OWN if "/localqueues/" in path and where == OWN else RULES
