@@ -15,7 +15,7 @@ from queuectl.cluster.client import Api, document_in
 from queuectl.cluster.review import allowed, kueue_runs
 from queuectl.domain.errors import ObjectGone
 from queuectl.domain.jobs import PriorAdmission
-from queuectl.handover.gangs import Adopted, Cluster, Fate, Queued, Stopped, fates
+from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
 from queuectl.handover.workloads import API_VERSION, FINALIZER
 from queuectl.objects import keys
 from queuectl.objects.configuration.config_kinds import KUEUE_VERSIONS
@@ -139,7 +139,7 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
         for item in await list_items(api, "/api/v1/nodes")
     ]
     classes = await list_items(api, "/apis/scheduling.k8s.io/v1/priorityclasses")
-    cluster = Cluster(
+    cluster = HandoverObjects(
         jobs={name: await _list(api, path(kind)) for name, kind in KINDS.items()},
         pods=await list_items(api, "/api/v1/pods"),
         nodes={node.name: node for node in nodes},

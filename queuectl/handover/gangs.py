@@ -16,9 +16,9 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement
 from queuectl.handover.templates import of_job, of_pod, queue_labels, without_queuectl
 from queuectl.handover.workloads import (
-    Owner,
-    RunningGang,
+    AdmittedGang,
     RunningPodSet,
+    WorkloadOwner,
     pod_patch,
     workload_of,
 )
@@ -43,7 +43,7 @@ _STOPS: Final = "Kueue suspends a running job without an admitted Workload"
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class HandoverObjects:
     """The objects that decide about the jobs.
 
     Attributes:
@@ -75,7 +75,7 @@ class Adopted:
         pods: (namespace, name, merge patch) of its pods.
     """
 
-    owner: Owner
+    owner: WorkloadOwner
     workload: Document
     labels: Mapping[str, str]
     pods: Sequence[tuple[str, str, Document]]
@@ -90,7 +90,7 @@ class Queued:
         clear_start: it ran before, so the API server may refuse another template while its start time is set.
     """
 
-    owner: Owner
+    owner: WorkloadOwner
     document: Document
     clear_start: bool
 
@@ -103,14 +103,14 @@ class Stopped:
         reason: a sentence.
     """
 
-    owner: Owner
+    owner: WorkloadOwner
     reason: str
 
 
 Fate = Adopted | Queued | Stopped
 
 
-def fates(cluster: Cluster) -> Iterator[Fate]:
+def fates(cluster: HandoverObjects) -> Iterator[Fate]:
     """The fate of each job in a queue that has not ended, by kind, namespace and name."""
     pods = defaultdict(list)
     for document in cluster.pods:
@@ -140,9 +140,11 @@ def _pod(document: Document) -> PodRecord | None:
         return None
 
 
-def _owner(group: str, version: str, kind: str, document: Document) -> Owner:
+def _owner(group: str, version: str, kind: str, document: Document) -> WorkloadOwner:
     namespace, name = _name(document)
-    return Owner(group, version, kind, namespace, name, str(document["metadata"].get("uid", "")))
+    return WorkloadOwner(
+        group, version, kind, namespace, name, str(document["metadata"].get("uid", ""))
+    )
 
 
 def _controlled(document: Document) -> bool:
@@ -158,7 +160,7 @@ def _job(
     kind: JobKind,
     document: Document,
     pods: Mapping[str, Sequence[tuple[PodRecord, Document]]],
-    cluster: Cluster,
+    cluster: HandoverObjects,
 ) -> Fate | None:
     """Its fate; None if it is in no queue, or has ended."""
     owner = _owner(kind.group, kind.version, kind.kind, document)
@@ -203,11 +205,11 @@ def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
 
 
 def _adopted(
-    owner: Owner,
+    owner: WorkloadOwner,
     document: Document,
     record: JobRecord,
     pods: Sequence[tuple[PodRecord, Document]],
-    cluster: Cluster,
+    cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would stop it."""
     if record.kind not in _HANDED_OVER:
@@ -221,7 +223,7 @@ def _adopted(
     return _with_workload(owner, document, record, podsets, pods, cluster)
 
 
-def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: Cluster) -> Placement:
+def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverObjects) -> Placement:
     if record.error is not None:
         raise RequestError(f"its request cannot be honored: {record.error}")
     if cluster.config.cluster_queue_of(record.namespace, record.queue) is None:
@@ -276,7 +278,7 @@ def _podsets(
 # ---- Pods
 
 
-def _single_pod(document: Document, cluster: Cluster) -> Fate | None:
+def _single_pod(document: Document, cluster: HandoverObjects) -> Fate | None:
     """The fate of a pod with a queue of its own; None if it has none, or if it has ended."""
     meta = document["metadata"]
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
@@ -301,7 +303,11 @@ def _single_pod(document: Document, cluster: Cluster) -> Fate | None:
 
 
 def _adopted_pod(
-    owner: Owner, document: Document, pod: PodRecord, member: PodGroupMember, cluster: Cluster
+    owner: WorkloadOwner,
+    document: Document,
+    pod: PodRecord,
+    member: PodGroupMember,
+    cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would not manage it."""
     if member.group:
@@ -321,12 +327,12 @@ def _adopted_pod(
 
 
 def _with_workload(
-    owner: Owner,
+    owner: WorkloadOwner,
     document: Document,
     record: JobRecord,
     podsets: Sequence[RunningPodSet],
     pods: Sequence[tuple[PodRecord, Document]],
-    cluster: Cluster,
+    cluster: HandoverObjects,
 ) -> Adopted:
     queue = cluster.config.cluster_queue_of(record.namespace, record.queue)
     assert queue is not None  # _placement checks it
@@ -337,7 +343,7 @@ def _with_workload(
     prior = cluster.prior.get(record.uid)
     started = [pod.started_at for pod, _ in pods if pod.started_at is not None]
     admitted_at = prior.admitted_at if prior is not None else None
-    gang = RunningGang(
+    gang = AdmittedGang(
         owner,
         record.queue or "",
         queue,
@@ -359,7 +365,7 @@ def _with_workload(
 
 
 def _patched(
-    owner: Owner, pod: Document, workload: Document, podset: str, added: Mapping[str, str]
+    owner: WorkloadOwner, pod: Document, workload: Document, podset: str, added: Mapping[str, str]
 ) -> Document:
     patch = pod_patch(pod, workload, podset)
     if owner.kind == POD:
@@ -373,7 +379,7 @@ def _patched(
     return patch
 
 
-def _priority(record: JobRecord, cluster: Cluster) -> tuple[int, Mapping[str, str] | None]:
+def _priority(record: JobRecord, cluster: HandoverObjects) -> tuple[int, Mapping[str, str] | None]:
     """The number, and the reference to the class, as Kueue reads them from the job."""
     name = record.priority_class
     if name is not None:

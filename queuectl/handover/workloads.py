@@ -28,7 +28,7 @@ _HASH: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class WorkloadOwner:
     """The object that a Workload belongs to.
 
     Attributes:
@@ -85,7 +85,7 @@ class RunningPodSet:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningGang:
+class AdmittedGang:
     """The facts about a running gang that its Workload states.
 
     Attributes:
@@ -95,7 +95,7 @@ class RunningGang:
         checks: names of the admission checks of its ClusterQueue.
     """
 
-    owner: Owner
+    owner: WorkloadOwner
     queue: str
     cluster_queue: ClusterQueue
     podsets: Sequence[RunningPodSet]
@@ -107,7 +107,7 @@ class RunningGang:
 
 
 def workload_of(
-    gang: RunningGang, config: QueueConfig, nodes: Mapping[str, Node]
+    gang: AdmittedGang, config: QueueConfig, nodes: Mapping[str, Node]
 ) -> dict[str, Any]:
     """The Workload, with ``status``. It is created without it first, as for each kind with a status.
 
@@ -163,7 +163,7 @@ def _podset(podset: RunningPodSet) -> dict[str, Any]:
     return written
 
 
-def _status(gang: RunningGang, config: QueueConfig, nodes: Mapping[str, Node]) -> dict[str, Any]:
+def _status(gang: AdmittedGang, config: QueueConfig, nodes: Mapping[str, Node]) -> dict[str, Any]:
     since = format_time(gang.started_at)
     message = "The gang was started by queuectl"
 
@@ -191,7 +191,7 @@ def _status(gang: RunningGang, config: QueueConfig, nodes: Mapping[str, Node]) -
 
 
 def _assignment(
-    gang: RunningGang, podset: RunningPodSet, config: QueueConfig, nodes: Mapping[str, Node]
+    gang: AdmittedGang, podset: RunningPodSet, config: QueueConfig, nodes: Mapping[str, Node]
 ) -> dict[str, Any]:
     flavors = podset.placement.flavors
     held = [nodes[name] for name, _ in podset.placement.nodes]

@@ -14,7 +14,7 @@ from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import KUEUE_KEYS, install
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
-from queuectl.handover.workloads import Owner
+from queuectl.handover.workloads import WorkloadOwner
 from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.operators import TRAINING_OPERATOR
@@ -288,7 +288,7 @@ def refused_for_a_workload_of_another(way: Return) -> None:
     client, before = way.client, workloads(way.client)
     job = client.get(f"/apis/batch/v1/namespaces/{SPACE}/jobs/job-ours")
     uid = job["metadata"]["uid"]
-    name = Owner("batch", "v1", "Job", SPACE, "job-ours", uid).workload_name
+    name = WorkloadOwner("batch", "v1", "Job", SPACE, "job-ours", uid).workload_name
     strange = {k: before["job-there"][k] for k in ("apiVersion", "kind", "spec")}
     listed = f"/apis/{API}/namespaces/{SPACE}/workloads"
     strange["metadata"] = {"name": name, "namespace": SPACE}

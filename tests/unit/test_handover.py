@@ -11,9 +11,9 @@ from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.quantity import GPU
-from queuectl.handover.gangs import Adopted, Cluster, Fate, Queued, Stopped, fates
+from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
 from queuectl.handover.templates import without_queuectl
-from queuectl.handover.workloads import Owner
+from queuectl.handover.workloads import WorkloadOwner
 from queuectl.objects import keys
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.files.assignments import AdmissionStatus, read_admission
@@ -64,7 +64,7 @@ def pod(rank: int, host: str | None, **labels: str) -> Document:
     }
 
 
-def cluster(*jobs: Document, **changes: Any) -> Cluster:
+def cluster(*jobs: Document, **changes: Any) -> HandoverObjects:
     parts: Document = {
         "jobs": {"Job": jobs},
         "pods": [pod(0, "h1"), pod(1, "h0")],
@@ -72,15 +72,15 @@ def cluster(*jobs: Document, **changes: Any) -> Cluster:
         "config": build(config(), 1),
         "now": 1e9,
     }
-    return Cluster(**parts | changes)
+    return HandoverObjects(**parts | changes)
 
 
-def only(given: Cluster) -> Fate:
+def only(given: HandoverObjects) -> Fate:
     [fate] = fates(given)
     return fate
 
 
-def adopted(given: Cluster) -> Adopted:
+def adopted(given: HandoverObjects) -> Adopted:
     fate = only(given)
     assert isinstance(fate, Adopted), fate
     return fate
@@ -131,9 +131,12 @@ def test_pods_get_the_annotations_by_which_kueue_does_not_count_them_twice() -> 
 
 
 def test_the_name_of_a_long_job_has_at_most_253_characters() -> None:
-    owner = Owner("batch", "v1", "Job", SPACE, "x" * 253, UID)
+    owner = WorkloadOwner("batch", "v1", "Job", SPACE, "x" * 253, UID)
     assert len(owner.workload_name) == 253
-    assert owner.workload_name != Owner("batch", "v1", "Job", SPACE, "x" * 253, "2").workload_name
+    assert (
+        owner.workload_name
+        != WorkloadOwner("batch", "v1", "Job", SPACE, "x" * 253, "2").workload_name
+    )
 
 
 def test_a_suspended_job_loses_the_gate_and_stays_suspended() -> None:
