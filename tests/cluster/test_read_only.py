@@ -15,6 +15,8 @@ from queuectl.domain.records import LeaderRecord
 from queuectl.objects.kinds import KINDS
 from tests.support.controlplane import ControlPlane
 
+pytestmark = pytest.mark.system
+
 NAMESPACE = "default"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 

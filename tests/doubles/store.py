@@ -427,17 +427,22 @@ class MemoryStore:
             raise Fenced(f"epoch {epoch} is over")
         if database.revision != batch.revision:
             raise StaleConfiguration(f"not at revision {batch.revision}")
-        for document in batch.written:
-            stored = in_order(json.loads(json.dumps(document)))
-            database.documents[DocumentKey.of(document)] = ConfigDocument(
-                stored, batch.revision + 1
+        documents = {
+            DocumentKey.of(document): ConfigDocument(
+                in_order(json.loads(json.dumps(document))), batch.revision + 1
             )
-        for key in batch.removed:
-            database.documents.pop(key, None)
-            database.confirmed = ""
+            for document in batch.written
+        }
+        async with database.changed:  # nothing awaits between documents and revision
+            database.documents.update(documents)
+            for key in batch.removed:
+                database.documents.pop(key, None)
+                database.confirmed = ""
+            database.revision += 1
+            database.changed.notify_all()
         for line in batch.lines:
             await self.audit.begin(line)
-        return await self._raise_revision()
+        return batch.revision + 1
 
     async def keep_followed(self, report: FollowedReport, *, epoch: int) -> None:
         database = await self._reach()
