@@ -67,7 +67,7 @@ class ObjectFollower:
             clock: unix seconds.
             show: receives each new report, for metrics.
             epoch: of the leader.
-            decided: receives each decision when the catalog has it, for the statuses of the objects; None = nobody writes them.
+            decided: receives each decision when the catalog has it, for the statuses of the objects; None = no statuses are written.
         """
         self._source = source
         self._store = store

@@ -20,11 +20,11 @@ from queuectl.cluster.writes import MANAGER
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone
 from queuectl.domain.pacing import doubling
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import Delta
 from queuectl.objects.configuration.followed import followed_reader
 from queuectl.objects.configuration.owners import FollowedKind
 from queuectl.objects.configuration.status_wire import ObjectStatus
-from queuectl.ownership.observed import FollowedObject
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RECHECK_SECONDS: Final = 60.0
@@ -62,11 +62,11 @@ class ObjectSource(Protocol):
             ClusterError: the API server does not say.
         """
 
-    async def write_status(self, followed: FollowedObject, status: ObjectStatus) -> None:
+    async def write_status(self, key: DocumentKey, status: ObjectStatus) -> None:
         """Write the status of an object. Fields of other field managers stay.
 
         Raises:
-            ObjectGone: the object does not exist, or has another uid.
+            ObjectGone: the object does not exist.
             ClusterError: it was not written.
         """
 
@@ -134,15 +134,13 @@ class KubernetesObjects:
             self._in_doubt[plural].set()
         return why
 
-    async def write_status(self, followed: FollowedObject, status: ObjectStatus) -> None:
-        key = followed.key
+    async def write_status(self, key: DocumentKey, status: ObjectStatus) -> None:
         kind = next(one for one in self._kinds.values() if one.kind.kind == key.kind)
         version = self._versions.get(kind.plural)
         if version is None:
             raise ClusterUnavailable(f"{kind.definition}: its version is not known now")
-        metadata = {"name": key.name, "uid": followed.uid}
-        if key.namespace:
-            metadata["namespace"] = key.namespace
+        # No uid: a write of the status of a custom resource ignores it. A new object of this name has its own status with the next decision.
+        metadata = {"name": key.name} | ({"namespace": key.namespace} if key.namespace else {})
         body = {
             "apiVersion": f"{kind.group}/{version}",
             "kind": key.kind,

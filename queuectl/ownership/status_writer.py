@@ -93,7 +93,7 @@ class StatusWriter:
     async def _write(self, due: DueStatus) -> float:
         """Write one status. Returns the seconds until the next write."""
         try:
-            await self._source.write_status(due.followed, due.status)
+            await self._source.write_status(due.followed.key, due.status)
         except ObjectGone:
             return WRITE_SECONDS  # the watch shows it
         except ClusterError as error:

@@ -76,7 +76,7 @@ class QueuesNow:
 
 @dataclass(frozen=True, slots=True)
 class DueStatus:
-    """A status to write to the object of this key and uid."""
+    """A status to write, and its object."""
 
     followed: FollowedObject
     status: ObjectStatus
@@ -84,7 +84,7 @@ class DueStatus:
 
 @dataclass(slots=True)
 class _Written:
-    """What this leader has written to one object."""
+    """The last write of this leader to one object, and its failures since."""
 
     generation: int
     status: ObjectStatus | None = None

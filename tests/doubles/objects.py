@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from queuectl.domain.errors import ClusterError, ObjectGone
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import ConfigurationRecord, Deleted, Delta, ListCompleted, Upserted
 from queuectl.objects.configuration.owners import FollowedKind
 from queuectl.objects.configuration.status_wire import ObjectStatus
-from queuectl.ownership.observed import FollowedObject
 from queuectl.ownership.source import ObjectWatcher
 from tests.support.followed import KINDS, Object, record
 
@@ -62,18 +62,18 @@ class MemoryObjects:
         await asyncio.sleep(0)
         return self.doubts.get(plural, "")
 
-    async def write_status(self, followed: FollowedObject, status: ObjectStatus) -> None:
+    async def write_status(self, key: DocumentKey, status: ObjectStatus) -> None:
         await asyncio.sleep(0)
-        key = followed.key
         if key.name in self.refusals:
             raise self.refusals[key.name]
         records = self._records[self._plural(key.kind)]
-        if followed.uid not in records:
+        record = self._named(self._plural(key.kind), key.namespace, key.name)
+        if record is None:
             raise ObjectGone(f"{key} does not exist")
         self._version += 1
         content = msgspec.json.encode(status)
-        changed = replace(records[followed.uid], version=self._version, status=content)
-        records[followed.uid] = changed
+        changed = replace(record, version=self._version, status=content)
+        records[record.uid] = changed
         self.writes.append((key.kind, key.name))
         self._tell([Upserted(changed)])
 

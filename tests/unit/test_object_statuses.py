@@ -290,7 +290,7 @@ def test_a_refused_status_is_due_again_later_or_after_an_edit() -> None:
     assert world.due()
 
 
-def test_an_object_that_is_gone_is_forgotten() -> None:
+def test_a_deleted_object_is_forgotten() -> None:
     world = World(*(f.flavor(str(number)) for number in range(50)))
     world.act()
     world.objects.clear()
