@@ -44,9 +44,12 @@ from queuectl.domain.processes import ProcessEnd
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
+from queuectl.objects.configuration.owners import WITH_STATUS
 from queuectl.objects.kinds import JobKinds
 from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.source import ObjectSource
+from queuectl.ownership.status_writer import StatusWriter
+from queuectl.ownership.statuses import QueuesNow
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -333,8 +336,7 @@ class Supervisor:
                 "node health": lambda: self._judge_nodes(loop, health),
             }
             if self._objects is not None:
-                objects = self._objects
-                jobs["objects"] = lambda: self._follower(objects, epoch).run()
+                jobs |= self._object_jobs(self._objects, loop, epoch)
             if self._use_source is not None:
                 use = self._use_watch(self._use_source)
                 jobs["utilization"] = lambda: use.run(
@@ -346,16 +348,39 @@ class Supervisor:
             for name, job in jobs.items():
                 self._supervise(group, name, job)
 
-    def _follower(self, source: ObjectSource, epoch: int) -> ObjectFollower:
-        return ObjectFollower(
-            source,
-            self._store,
-            self._settings.configuration_owner,
-            self._settings.configuration_settle_seconds,
-            self._clock,
-            self._metrics.followed.show,
-            epoch,
-        )
+    def _object_jobs(self, source: ObjectSource, loop: Loop, epoch: int) -> dict[str, Job]:
+        """Follow the objects that own the configuration, and write their statuses."""
+        owner = self._settings.configuration_owner
+        writer = StatusWriter(source, lambda: self._queues_now(loop), self._clock)
+        has_status = owner in WITH_STATUS
+
+        def follower() -> ObjectFollower:
+            return ObjectFollower(
+                source,
+                self._store,
+                owner,
+                self._settings.configuration_settle_seconds,
+                self._clock,
+                self._metrics.followed.show,
+                epoch,
+                writer.decided if has_status else None,
+            )
+
+        jobs: dict[str, Job] = {"objects": lambda: follower().run()}
+        if has_status:
+            jobs["object statuses"] = writer.run
+        return jobs
+
+    def _queues_now(self, loop: Loop) -> QueuesNow | None:
+        if not loop.loaded:
+            return None
+        namespaces, state = self._mirror.namespaces, loop.leader_state
+
+        def labels(namespace: str) -> dict[str, str]:
+            record = namespaces.get(namespace)
+            return dict(record.labels) if record is not None else {}
+
+        return QueuesNow(state.config, labels, lambda: list(state.ledger))
 
     def _use_watch(self, source: UseSource) -> UseWatch:
         rule = self._settings.utilization

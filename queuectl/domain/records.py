@@ -157,6 +157,7 @@ class ConfigurationRecord:
         generation: only a write of the content raises it, and no write of the status or of the metadata.
         deleting: it has a deletionTimestamp, and waits for finalizers.
         content: the JSON of the object.
+        status: the JSON of its status; empty = it has none.
     """
 
     kind: str
@@ -167,6 +168,7 @@ class ConfigurationRecord:
     generation: int
     deleting: bool
     content: bytes
+    status: bytes = b""
 
 
 Record = (

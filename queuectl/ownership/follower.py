@@ -30,6 +30,7 @@ from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.ownership.observed import FollowedObject, ObservedObjects
 from queuectl.ownership.reducer import Batch, Edit, Reducer
 from queuectl.ownership.source import ObjectSource
+from queuectl.ownership.statuses import Decision
 
 log = structlog.get_logger()
 
@@ -54,6 +55,7 @@ class ObjectFollower:
         clock: Callable[[], float],
         show: Callable[[FollowedReport], None],
         epoch: int,
+        decided: Callable[[Decision], None] | None = None,
     ) -> None:
         """Know nothing yet.
 
@@ -65,6 +67,7 @@ class ObjectFollower:
             clock: unix seconds.
             show: receives each new report, for metrics.
             epoch: of the leader.
+            decided: receives each decision when the catalog has it, for the statuses of the objects; None = no statuses are written.
         """
         self._source = source
         self._store = store
@@ -73,10 +76,12 @@ class ObjectFollower:
         self._clock = clock
         self._show = show
         self._epoch = epoch
+        self._on_decision = decided
         self._observed = ObservedObjects(FOLLOWED[owner])
         self._reducer = Reducer(settle_seconds)
         self._documents: dict[DocumentKey, Document] = {}
-        self._revision = 0
+        self._revision = 0  # of the catalog that was read
+        self._written = 0  # of the catalog with the last batch
         self._batch: Batch | None = None
         self._report = FollowedReport()
         self._wake = asyncio.Event()
@@ -126,9 +131,10 @@ class ObjectFollower:
         """Decide and write once. Returns the seconds until the next turn, if nothing changes."""
         try:
             if self._observed.settled:
-                batch = await self._decide()
+                batch, objects = await self._decide()
                 await self._write(batch)
                 self._batch = batch
+                self._hand_on(batch, objects)
             await self._tell()
         except StaleConfiguration:
             return 0.0  # a person has stopped a queue meanwhile
@@ -146,8 +152,18 @@ class ObjectFollower:
             pause = min(pause, max(0.0, batch.act_at - self._clock()))
         return pause
 
-    async def _decide(self) -> Batch:
-        """The batch of now. Deletions of a kind that is being removed as a whole are no part of it.
+    def _hand_on(self, batch: Batch, objects: Mapping[DocumentKey, FollowedObject]) -> None:
+        if self._on_decision is None:
+            return
+        known = self._observed.known_kinds
+        self._on_decision(
+            Decision(
+                objects, known, batch.faults, batch.waiting, self._written, self._observed.status
+            )
+        )
+
+    async def _decide(self) -> tuple[Batch, Mapping[DocumentKey, FollowedObject]]:
+        """The batch of now, and its objects. Deletions of a kind that is being removed as a whole are no part of it.
 
         Raises:
             StoreUnavailable, ClusterError: no answer.
@@ -161,7 +177,7 @@ class ObjectFollower:
             removed = {key.kind for key, edit in batch.edits.items() if edit.document is None}
             removed |= {key.kind for key in batch.deletion.keys} if batch.deletion else set()
             if not await self._distrusted(removed):
-                return batch
+                return batch, objects
 
     def _decided(self, objects: Mapping[DocumentKey, FollowedObject], confirmed: str) -> Batch:
         stored = {key: one for key, one in self._documents.items() if key.kind in self._kinds}
@@ -194,6 +210,7 @@ class ObjectFollower:
         self._revision = changes.revision
 
     async def _write(self, batch: Batch) -> None:
+        self._written = self._revision
         if not batch.edits:
             return
         written = [edit.document for edit in batch.edits.values() if edit.document is not None]
@@ -201,6 +218,7 @@ class ObjectFollower:
         lines = [self._line(key, edit) for key, edit in batch.edits.items()]
         changes = ConfigurationBatch(self._revision, written, removed, lines)
         revision = await self._store.write_configuration(changes, epoch=self._epoch)
+        self._written = revision
         log.info("objects_followed", written=len(written), removed=len(removed), revision=revision)
 
     def _line(self, key: DocumentKey, edit: Edit) -> AuditLine:

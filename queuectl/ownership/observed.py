@@ -21,9 +21,11 @@ from queuectl.domain.records import (
 )
 from queuectl.objects.configuration.owners import FollowedKind
 from queuectl.objects.configuration.queue_config import validate
+from queuectl.objects.configuration.status_wire import QueueStatus, seen_status
 
 _UNREADABLE: Final = "the object is no object of Kubernetes that can be decoded"
-_NO_GENERATION: Final = -1
+NO_GENERATION: Final = -1
+"""The generation of an object that cannot be decoded."""
 _CONTENT: Final = ("spec", "value", "description")
 """The fields of an object that are configuration. Labels, annotations and the status are not."""
 
@@ -57,6 +59,7 @@ class _Entry:
     order: int
     deleting: bool
     content: bytes  # until it is read
+    status: QueueStatus | None = None
     read: FollowedObject | None = None
 
 
@@ -99,7 +102,9 @@ class ObservedObjects:
         plural = self._plurals[record.kind]
         known = self._entries[plural].get(record.uid)
         state = (record.generation, record.deleting)
+        status = seen_status(record.status)
         if known is not None and (known.generation, known.deleting) == state:
+            known.status = status
             return False
         self._entries[plural][record.uid] = _Entry(
             DocumentKey(record.kind, record.namespace, record.name),
@@ -108,6 +113,7 @@ class ObservedObjects:
             record.version,
             record.deleting,
             record.content,
+            status,
         )
         return True
 
@@ -115,10 +121,10 @@ class ObservedObjects:
         kind = self._kinds[delta.resource].kind.kind
         key = DocumentKey(kind, delta.namespace, delta.name)
         known = self._entries[delta.resource].get(delta.key)
-        if known is not None and known.generation == _NO_GENERATION:
+        if known is not None and known.generation == NO_GENERATION:
             return False
         self._entries[delta.resource][delta.key] = _Entry(
-            key, delta.key, _NO_GENERATION, delta.version, delta.terminating, b""
+            key, delta.key, NO_GENERATION, delta.version, delta.terminating, b""
         )
         return True
 
@@ -170,6 +176,11 @@ class ObservedObjects:
         """The number of objects of a kind."""
         return len(self._entries[plural])
 
+    def status(self, followed: FollowedObject) -> QueueStatus | None:
+        """The status that an object has in the cluster; None = none, or one of another form."""
+        entry = self._entries[self._plurals[followed.key.kind]].get(followed.uid)
+        return entry.status if entry is not None else None
+
     def objects(self) -> dict[DocumentKey, FollowedObject]:
         """All objects that are not being deleted. New content is parsed, which takes about 0.1 ms for each object."""
         newest: dict[DocumentKey, FollowedObject] = {}
@@ -188,7 +199,7 @@ class ObservedObjects:
 
 def _read(entry: _Entry) -> FollowedObject:
     document, error = None, _UNREADABLE
-    if entry.generation != _NO_GENERATION:
+    if entry.generation != NO_GENERATION:
         try:
             document, error = _document(entry.content, entry.key), ""
         except BadInput as wrong:

@@ -13,15 +13,18 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from queuectl.cluster.client import Api
+from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api
 from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import Resource
+from queuectl.cluster.writes import MANAGER
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone
 from queuectl.domain.pacing import doubling
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import Delta
 from queuectl.objects.configuration.followed import followed_reader
 from queuectl.objects.configuration.owners import FollowedKind
+from queuectl.objects.configuration.status_wire import ObjectStatus
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RECHECK_SECONDS: Final = 60.0
@@ -57,6 +60,14 @@ class ObjectSource(Protocol):
 
         Raises:
             ClusterError: the API server does not say.
+        """
+
+    async def write_status(self, key: DocumentKey, status: ObjectStatus) -> None:
+        """Write the status of an object. Fields of other field managers stay.
+
+        Raises:
+            ObjectGone: the object does not exist.
+            ClusterError: it was not written.
         """
 
 
@@ -122,6 +133,28 @@ class KubernetesObjects:
         if why:
             self._in_doubt[plural].set()
         return why
+
+    async def write_status(self, key: DocumentKey, status: ObjectStatus) -> None:
+        kind = next(one for one in self._kinds.values() if one.kind.kind == key.kind)
+        version = self._versions.get(kind.plural)
+        if version is None:
+            raise ClusterUnavailable(f"{kind.definition}: its version is not known now")
+        # No uid: a write of the status of a custom resource ignores it. A new object of this name has its own status with the next decision.
+        metadata = {"name": key.name} | ({"namespace": key.namespace} if key.namespace else {})
+        body = {
+            "apiVersion": f"{kind.group}/{version}",
+            "kind": key.kind,
+            "metadata": metadata,
+            "status": msgspec.to_builtins(status),
+        }
+        await self._api.request(
+            "PATCH",
+            f"{kind.object_path(version, key)}/status",
+            query=(("fieldManager", MANAGER), ("force", "true")),
+            body=body,
+            content_type=APPLY_PATCH,
+            accept=METADATA_ONLY,
+        )
 
     async def _watch(self, plural: str, observer: ObjectWatcher) -> None:
         """Follow one kind, in its storage version at each time."""

@@ -22,7 +22,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.links import MAX_COHORTS
-from queuectl.objects.configuration.owners import Owner
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.control.rig import Rig, configuration, gang, rig
@@ -323,3 +323,19 @@ async def test_a_leader_plans_with_the_queues_of_objects_of_the_cluster() -> Non
         objects.apply(f.queue("vision", 4))
         await until(lambda: "nominalQuota': 4" in str(store.database.documents))
         await until(lambda: leader.taken[-1].revision == store.database.revision)
+
+
+@pytest.mark.parametrize("owner", [Owner.KUBERNETES, Owner.KUEUE])
+async def test_a_leader_writes_the_statuses_of_objects_of_queuectl_only(owner: Owner) -> None:
+    store, objects = MemoryStore(MemoryDatabase()), MemoryObjects(FOLLOWED[owner])
+    objects.apply(f.flavor("gpu"), f.queue("vision"))
+    settings = Settings(debounce_seconds=0.0, configuration_owner=owner)
+    async with following(store, settings, objects) as leader:
+        await until(lambda: bool(leader.taken) and "vision" in leader.taken[-1].cluster_queues)
+        if owner is Owner.KUEUE:
+            await asyncio.sleep(0.5)
+            assert objects.writes == []
+            return
+        await until(lambda: len(objects.writes) == 2)
+        [active, ready] = objects.status("ClusterQueue", "vision")["conditions"]
+        assert (active["status"], ready["status"]) == ("True", "True")

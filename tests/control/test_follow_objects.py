@@ -86,7 +86,7 @@ async def test_writes_of_status_raise_no_revision() -> None:
     objects, store = MemoryObjects(), MemoryStore()
     objects.apply(f.flavor("gpu"), f.queue("a"))
     async with following(objects, store):
-        await until(lambda: names(store, "ClusterQueue"))
+        await until(lambda: store.database.revision == 1)
         before = store.database.revision
         for number in range(100):
             body = {**f.queue("a"), "status": {"pendingWorkloads": number}}

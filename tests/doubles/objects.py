@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+import msgspec
+
+from queuectl.domain.errors import ClusterError, ObjectGone
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import ConfigurationRecord, Deleted, Delta, ListCompleted, Upserted
 from queuectl.objects.configuration.owners import FollowedKind
+from queuectl.objects.configuration.status_wire import ObjectStatus
 from queuectl.ownership.source import ObjectWatcher
 from tests.support.followed import KINDS, Object, record
 
@@ -27,6 +35,10 @@ class MemoryObjects:
         """Kinds that cannot be listed, with the reason."""
         self.doubts: dict[str, str] = {}
         """Kinds whose CustomResourceDefinition is being removed, with the reason."""
+        self.refusals: dict[str, ClusterError] = {}
+        """Names of objects of which each write fails."""
+        self.writes: list[tuple[str, str]] = []
+        """Kind and name of the objects of successful writes of a status."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -49,6 +61,28 @@ class MemoryObjects:
     async def doubt(self, plural: str) -> str:
         await asyncio.sleep(0)
         return self.doubts.get(plural, "")
+
+    async def write_status(self, key: DocumentKey, status: ObjectStatus) -> None:
+        await asyncio.sleep(0)
+        if key.name in self.refusals:
+            raise self.refusals[key.name]
+        records = self._records[self._plural(key.kind)]
+        record = self._named(self._plural(key.kind), key.namespace, key.name)
+        if record is None:
+            raise ObjectGone(f"{key} does not exist")
+        self._version += 1
+        content = msgspec.json.encode(status)
+        changed = replace(record, version=self._version, status=content)
+        records[record.uid] = changed
+        self.writes.append((key.kind, key.name))
+        self._tell([Upserted(changed)])
+
+    def status(self, kind: str, name: str, namespace: str = "") -> dict[str, Any]:
+        """The status of an object; empty = it has none."""
+        record = self._named(self._plural(kind), namespace, name)
+        assert record is not None
+        status: dict[str, Any] = json.loads(record.status or b"{}")
+        return status
 
     def apply(self, *bodies: Object, status_only: bool = False) -> None:
         """Create or replace objects."""

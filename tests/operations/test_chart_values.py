@@ -16,7 +16,7 @@ from queuectl.cluster.writes import BINDING, POLICY
 from queuectl.db.embedded import DATABASE, PORT, USER
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
-from queuectl.objects.configuration.owners import FOLLOWED, Owner
+from queuectl.objects.configuration.owners import FOLLOWED, WITH_STATUS, Owner
 from queuectl.objects.keys import PARENT_KINDS
 from queuectl.objects.kinds import KINDS
 from tests.support.chart import WEBHOOK, documents
@@ -356,10 +356,10 @@ def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
 
 
 @pytest.mark.parametrize("owner", Owner)
-def test_the_owner_of_the_configuration_adds_its_setting_and_the_rights_to_read_its_objects(
+def test_the_owner_of_the_configuration_adds_its_setting_and_the_rights_on_its_objects(
     owner: Owner,
 ) -> None:
-    """It adds no right to write them, and none for the database."""
+    """It adds no right to write them but the status of objects of queuectl.dev, and none for the database."""
     values = {**IMAGE, "configuration": {"owner": owner.value, "settleSeconds": 9}}
     found = by_name(documents(values))
     role = found.get(("ClusterRole", "queuectl-configuration-owner"))
@@ -371,8 +371,11 @@ def test_the_owner_of_the_configuration_adds_its_setting_and_the_rights_to_read_
     assert variables["QUEUECTL_CONFIGURATION_OWNER"] == owner
     assert variables["QUEUECTL_CONFIGURATION_SETTLE_SECONDS"] == "9"
     assert role is not None
-    objects, definitions = role["rules"]
+    objects, *statuses, definitions = role["rules"]
     kinds = FOLLOWED[owner]
+    written = [f"{kind.plural}/status" for kind in kinds]
+    rule = {"apiGroups": ["queuectl.dev"], "resources": written, "verbs": ["patch"]}
+    assert statuses == ([rule] if owner in WITH_STATUS else [])
     assert objects["apiGroups"] == [kinds[0].group]
     assert set(objects["resources"]) == {kind.plural for kind in kinds}
     assert objects["verbs"] == ["list", "watch"]

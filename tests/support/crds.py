@@ -316,7 +316,7 @@ The API server refuses an object that breaks one of these rules, and names the f
 _STATUS: Final = """
 ## Status
 
-The controller writes the status and does not read it. A change of the status changes no `metadata.generation`.
+The controller writes the status, which is no configuration. A change of the status changes no `metadata.generation`.
 
 | field | meaning |
 | --- | --- |

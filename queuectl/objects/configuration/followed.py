@@ -23,6 +23,7 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
 
 class _Object(msgspec.Struct, gc=False):
     metadata: _Meta
+    status: msgspec.Raw = msgspec.Raw()
 
 
 _object = msgspec.json.Decoder(_Object).decode
@@ -32,7 +33,8 @@ def followed_reader(kind: str) -> Callable[[bytes | msgspec.Raw], ConfigurationR
     """The reader of the objects of one kind. It raises msgspec.MsgspecError for metadata that no API server writes."""
 
     def read(raw: bytes | msgspec.Raw) -> ConfigurationRecord:
-        meta = _object(raw).metadata
+        followed = _object(raw)
+        meta = followed.metadata
         return ConfigurationRecord(
             kind,
             meta.namespace,
@@ -42,6 +44,7 @@ def followed_reader(kind: str) -> Callable[[bytes | msgspec.Raw], ConfigurationR
             meta.generation,
             meta.deletion_timestamp is not None,
             bytes(raw),
+            bytes(followed.status),
         )
 
     return read

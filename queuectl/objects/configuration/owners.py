@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import quote
 
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.config_kinds import BY_KIND, ConfigKind
@@ -51,6 +52,12 @@ class FollowedKind:
         """The path of the collection of all namespaces."""
         return f"/apis/{self.group}/{version}/{self.plural}"
 
+    def object_path(self, version: str, key: DocumentKey) -> str:
+        """The path of one object."""
+        scope = f"namespaces/{quote(key.namespace, safe='')}/" if key.namespace else ""
+        name = quote(key.name, safe="")
+        return f"/apis/{self.group}/{version}/{scope}{self.plural}/{name}"
+
     def kubectl(self, verb: str, key: DocumentKey) -> str:
         """A command of kubectl on one object: ``edit`` or ``delete``."""
         scope = f" -n {key.namespace}" if key.namespace else ""
@@ -86,6 +93,9 @@ FOLLOWED: Final[Mapping[Owner, tuple[FollowedKind, ...]]] = MappingProxyType(
     }
 )
 """The kinds of which objects of the cluster are the configuration. All others stay in the database."""
+
+WITH_STATUS: Final = frozenset({Owner.KUBERNETES})
+"""The owners of which queuectl writes the status of the objects. Kueue writes that of its own objects."""
 
 
 def followed_kind(owner: Owner, kind: str) -> FollowedKind | None:

@@ -386,19 +386,44 @@ def closed(
             f"LocalQueue {queue} points to ClusterQueue {local.cluster_queue}, which does not exist"
         )
         return Reason(Code.MISCONFIGURED, text)
-    if target.namespace_selector is None or not target.namespace_selector.matches(labels):
-        of_queue = f"spec.namespaceSelector of ClusterQueue {target.name}"
-        text = f"{of_queue} does not select namespace {namespace}"
-        if target.namespace_selector is None:
-            text = f"{of_queue} is not set, so it selects no namespace; {{}} selects all"
+    if target.namespace_selector is None:
+        return _selects_none(target)
+    if not target.namespace_selector.matches(labels):
+        text = f"{_selector(target)} does not select namespace {namespace}"
         return Reason(Code.MISCONFIGURED, text)
+    return _unanswered(target, config)
+
+
+def inactive_reason(target: ClusterQueue, config: QueueConfig) -> Reason | None:
+    """The reason for which no gang of this ClusterQueue can start now, whatever its LocalQueue, or None."""
+    if target.stop_policy is not StopPolicy.NONE:
+        return _queue_stopped(target)
+    if target.namespace_selector is None:
+        return _selects_none(target)
+    flavors = {quotas.flavor for group in target.groups for quotas in group.flavors}
+    if flavors and not flavors & config.flavors.keys():
+        text = f"ResourceFlavor {', '.join(sorted(flavors))} does not exist"
+        return Reason(Code.MISCONFIGURED, text)
+    return _unanswered(target, config)
+
+
+def _selector(target: ClusterQueue) -> str:
+    return f"spec.namespaceSelector of ClusterQueue {target.name}"
+
+
+def _selects_none(target: ClusterQueue) -> Reason:
+    text = f"{_selector(target)} is not set, so it selects no namespace; {{}} selects all"
+    return Reason(Code.MISCONFIGURED, text)
+
+
+def _unanswered(target: ClusterQueue, config: QueueConfig) -> Reason | None:
     unanswered = inactive(target.admission_checks, config.checks) if target.admission_checks else {}
-    if unanswered:
-        listed = "; ".join(f"AdmissionCheck {name} {why}" for name, why in unanswered.items())
-        text = f"ClusterQueue {target.name} starts no gang: {listed}"
-        details = {"clusterQueue": target.name, "admissionChecks": list(unanswered)}
-        return Reason(Code.UNSATISFIED_CHECKS, text, details)
-    return None
+    if not unanswered:
+        return None
+    listed = "; ".join(f"AdmissionCheck {name} {why}" for name, why in unanswered.items())
+    text = f"ClusterQueue {target.name} starts no gang: {listed}"
+    details = {"clusterQueue": target.name, "admissionChecks": list(unanswered)}
+    return Reason(Code.UNSATISFIED_CHECKS, text, details)
 
 
 def drain(namespace: str, queue: str, config: QueueConfig) -> Reason | None:
@@ -410,12 +435,14 @@ def drain(namespace: str, queue: str, config: QueueConfig) -> Reason | None:
     return _stopped(target, local, StopPolicy.HOLD_AND_DRAIN)
 
 
+def _queue_stopped(target: ClusterQueue) -> Reason:
+    text = f"ClusterQueue {target.name} is stopped (stopPolicy {target.stop_policy})"
+    return Reason(Code.QUEUE_STOPPED, text)
+
+
 def _stopped(target: ClusterQueue, local: LocalQueue, *policies: StopPolicy) -> Reason | None:
     if target.stop_policy in policies:
-        return Reason(
-            Code.QUEUE_STOPPED,
-            f"ClusterQueue {target.name} is stopped (stopPolicy {target.stop_policy})",
-        )
+        return _queue_stopped(target)
     if local.stop_policy in policies:
         return Reason(
             Code.LOCAL_QUEUE_STOPPED,

@@ -1,11 +1,12 @@
-"""The status of the objects of ``queuectl.dev/v1``, which the controller writes and does not read."""
+"""The status of the objects of ``queuectl.dev/v1``, which the controller writes. It reads a status only to write what differs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from queuectl.domain.errors import MOST_REFUSAL
 from queuectl.objects.configuration.bounds import keyed, states
 from queuectl.objects.configuration.wire import Count, Strict
 
@@ -73,3 +74,63 @@ class QueueStatus(ObjectStatus):
         Annotated[Count, msgspec.Meta(description="Gangs that were started and have not ended.")]
         | None
     ) = None
+
+
+# ---- The status that an object has
+
+READY: Final = "Ready"
+ACTIVE: Final = "Active"
+
+
+class _SeenCondition(msgspec.Struct, rename="camel"):
+    """As an API server can have it: any client with the right writes conditions."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: Count | None = None
+
+
+class _SeenStatus(msgspec.Struct, rename="camel"):
+    observed_generation: Count | None = None
+    conditions: list[_SeenCondition] | None = None
+    pending_workloads: Count | None = None
+    reserving_workloads: Count | None = None
+    admitted_workloads: Count | None = None
+
+
+_seen = msgspec.json.Decoder(_SeenStatus).decode
+
+
+def seen_status(content: bytes) -> QueueStatus | None:
+    """The part of a status that the controller writes; None = it is absent, or has another form.
+
+    Conditions of others, and those with longer messages than the controller writes, are left out, so it needs little memory.
+    """
+    if not content:
+        return None
+    try:
+        status = _seen(content)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    own = {
+        one.type: ObjectCondition(
+            one.type,
+            one.status,
+            one.reason,
+            one.message,
+            one.last_transition_time,
+            one.observed_generation,
+        )
+        for one in status.conditions or ()
+        if one.type in (READY, ACTIVE) and max(len(one.message), len(one.reason)) <= MOST_REFUSAL
+    }
+    return QueueStatus(
+        status.observed_generation,
+        [own[name] for name in sorted(own)],
+        status.pending_workloads,
+        status.reserving_workloads,
+        status.admitted_workloads,
+    )
