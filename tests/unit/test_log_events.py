@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,8 +26,13 @@ class Logged(NamedTuple):
     fields: frozenset[str]
 
 
-def logged() -> Iterator[Logged]:
+@cache
+def logged() -> tuple[Logged, ...]:
     """The calls of structlog's loggers, which name an event in lower case."""
+    return tuple(_logged())
+
+
+def _logged() -> Iterator[Logged]:
     for path in sorted((ROOT / "queuectl").rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
