@@ -175,6 +175,9 @@ class Api:
         await self._client.close()
         await self._sockets.closed()
 
+    def _check(self, method: Method, path: str) -> None:
+        """Raise WriteRefused for a request that this client does not send."""
+
     async def _send(
         self,
         method: Method,
@@ -186,6 +189,7 @@ class Api:
         limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         """The only caller of the client library. It returns successful responses only."""
+        self._check(method, path)
         # identity: compression of lists costs the server more than it saves on the network of a cluster.
         headers = {
             **self._client.default_headers,
@@ -236,19 +240,9 @@ class ReadOnlyApi(Api):
         """
         return cls(await open_client(connection), connection.timeout, permits)
 
-    async def _send(
-        self,
-        method: Method,
-        path: str,
-        query: Query,
-        body: Any,
-        content_type: str,
-        accept: str,
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+    def _check(self, method: Method, path: str) -> None:
         if method != "GET" and not self._permits(method, path):
             raise WriteRefused(f"{method} {path}: this client of queuectl does not send it")
-        return await super()._send(method, path, query, body, content_type, accept, limits)
 
 
 _read_document = msgspec.json.Decoder(dict[str, Any]).decode
