@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -87,32 +87,70 @@ class WatchMeter:
         """Logged by the reflector; its age shows in the metrics."""
 
 
-@dataclass(frozen=True)
-class ServeComponents:
-    """Everything ``queuectl serve`` runs, wired together. ``store``: for the API; the controller has its own."""
+class MainTask(Protocol):
+    """The work of a process of ``queuectl serve``: to control the cluster, or to observe it."""
 
-    supervisor: Supervisor
+    @property
+    def containment(self) -> Containment:
+        """The units of this process that are set aside."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set."""
+
+    def stalled(self) -> str:
+        """Why this process is to be ended; empty while it makes progress."""
+
+    def blockers(self) -> list[str]:
+        """Why this process is not ready; empty if it is."""
+
+
+@dataclass(frozen=True)
+class ProcessComponents:
+    """The parts of each process of ``queuectl serve``. ``store``: for the API; the main task has its own."""
+
+    task: MainTask
     store: PostgresApiStore
     metrics: MetricsRecorder
     registration: Registration
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run the controller until ``stop`` is set."""
-        await self.supervisor.run(stop)
+        """Work until ``stop`` is set."""
+        await self.task.run(stop)
 
     def stalled(self) -> str:
         """Why this process is to be ended; empty while it makes progress."""
-        return self.supervisor.stalled()
+        return self.task.stalled()
 
     @property
     def containment(self) -> Containment:
         """The units of this process that are set aside."""
-        return self.supervisor.containment
+        return self.task.containment
 
     async def live(self) -> Sequence[str]:
         """The reasons why this process must be restarted. A part that cannot continue ends the process by itself."""
         stalled = self.stalled()
         return [stalled] if stalled else []
+
+    async def ready(self) -> Sequence[str]:
+        """The reasons why this process is not ready."""
+        blockers = self.task.blockers()
+        try:
+            await self.store.configuration()
+        except StoreUnavailable as error:
+            blockers.append(f"database: {error}")
+        return blockers
+
+
+@dataclass(frozen=True)
+class ServeComponents(ProcessComponents):
+    """Everything that a controller runs, wired together."""
+
+    task: Supervisor
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The main task."""
+        return self.task
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a pending workload does not start; None while this process has no plan."""
@@ -183,15 +221,6 @@ class ServeComponents:
     def expected_starts(self) -> ExpectedStarts:
         """The expected starts of pending gangs, by the leader's last estimate."""
         return self.supervisor.expected_starts()
-
-    async def ready(self) -> Sequence[str]:
-        """The reasons why this process is not ready."""
-        blockers = self.supervisor.blockers()
-        try:
-            await self.store.configuration()
-        except StoreUnavailable as error:
-            blockers.append(f"database: {error}")
-        return blockers
 
 
 @asynccontextmanager
