@@ -116,6 +116,11 @@ class StopPolicy(StrEnum):
     HOLD = "Hold"
     HOLD_AND_DRAIN = "HoldAndDrain"
 
+    @property
+    def strength(self) -> int:
+        """By which policies compare: the stronger one stops more."""
+        return tuple(StopPolicy).index(self)
+
 
 class VictimKey(StrEnum):
     """Cost layers by which victims are chosen. A smaller value is better."""

@@ -12,7 +12,6 @@ from queuectl.domain.queues import StopPolicy
 from queuectl.objects.configuration.diff import Difference, differences
 
 _AMOUNT: Final = re.compile(r"\.resources\[(?P<resource>[^\]]+)\]\.(nominalQuota|borrowingLimit)$")
-_STRENGTH: Final = tuple(StopPolicy)
 
 
 def permits_more(before: Document | None, after: Document | None) -> bool:
@@ -44,7 +43,7 @@ def _permits(difference: Difference) -> bool:
 
 
 def _strength(policy: Any) -> int:
-    return _STRENGTH.index(StopPolicy(policy or StopPolicy.NONE))
+    return StopPolicy(policy or StopPolicy.NONE).strength
 
 
 def _amount(resource: str, quantity: Any) -> Decimal | None:

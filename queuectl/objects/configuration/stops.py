@@ -16,7 +16,6 @@ from queuectl.objects.keys import PREFIX
 
 STOP_ANNOTATION: Final = f"{PREFIX}stop-policy"
 """The stop policy that an operation has set."""
-_STRENGTH: Final = tuple(StopPolicy)
 
 
 def acting_stop(field: StopPolicy | None, annotations: Mapping[str, str] | None) -> StopPolicy:
@@ -30,10 +29,10 @@ def acting_stop(field: StopPolicy | None, annotations: Mapping[str, str] | None)
         RequestError: the annotation is no stop policy.
     """
     text = (annotations or {}).get(STOP_ANNOTATION, StopPolicy.NONE.value)
-    if text not in _STRENGTH:
-        listed = ", ".join(_STRENGTH)
+    if text not in tuple(StopPolicy):
+        listed = ", ".join(StopPolicy)
         raise RequestError(f"metadata.annotations[{STOP_ANNOTATION}]: is not one of {listed}")
-    return max(field or StopPolicy.NONE, StopPolicy(text), key=_STRENGTH.index)
+    return max(field or StopPolicy.NONE, StopPolicy(text), key=lambda policy: policy.strength)
 
 
 def stop_field(document: Document) -> StopPolicy:
