@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,7 @@ from tests.doubles.cluster import FakeCluster
 from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support import followed as f
+from tests.support.polling import until
 
 
 class Follower(Supervisor):
@@ -72,12 +73,6 @@ async def following(
     finally:
         stop.set()
         await running
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not done():  # noqa: ASYNC110 - a picture of somebody else's work has no event
-            await asyncio.sleep(0.001)
 
 
 async def test_a_burst_of_writes_is_read_in_a_few_batches_and_the_first_write_at_once(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,9 @@ from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
+from tests.support import polling
+
+until = partial(polling.until, seconds=10.0)
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +54,6 @@ async def following(
         task.cancel()
         with suppress(asyncio.CancelledError, Fenced):
             await task
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the state of another task has no event
-            await asyncio.sleep(0.002)
 
 
 def names(store: MemoryStore, kind: str) -> set[str]:
@@ -241,5 +239,5 @@ async def test_thousands_of_objects_are_followed_in_one_batch() -> None:
     objects.apply(f.flavor("gpu"), f.queue("a"))
     objects.apply(*(f.local_queue("team", f"l{n}", "a") for n in range(2000)))
     async with following(objects, store):
-        await until(lambda: store.database.revision, 60.0)
+        await until(lambda: store.database.revision, seconds=60.0)
     assert (store.database.revision, len(store.database.documents)) == (1, 2002)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from functools import partial
 
 import pytest
 import structlog
@@ -23,6 +23,9 @@ from queuectl.ownership.statuses import QueuesNow
 from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
+from tests.support import polling
+
+until = partial(polling.until, seconds=10.0)
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +80,6 @@ async def leading(objects: MemoryObjects) -> AsyncIterator[Leader]:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the state of another task has no event
-            await asyncio.sleep(0.002)
 
 
 def ready(objects: MemoryObjects, kind: str, name: str, namespace: str = "") -> str:
@@ -152,6 +149,8 @@ async def test_many_objects_are_written_at_the_rate_and_the_newest_edit_first(
         await until(lambda: objects.writes)
         before, began = len(objects.writes), time.monotonic()
         objects.apply(f.queue("q7", 16))
-        await until(lambda: objects.status("ClusterQueue", "q7").get("observedGeneration") == 2, 5)
+        await until(
+            lambda: objects.status("ClusterQueue", "q7").get("observedGeneration") == 2, seconds=5
+        )
         written = len(objects.writes) - before
         assert written <= (time.monotonic() - began) / 0.1 + 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from queuectl.domain.records import LeaderRecord
 from queuectl.objects.kinds import KINDS
 from queuectl.shadow.loop import ShadowLoop
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support import polling
 from tests.unit.test_shadow_observing import node, queues, workload
+
+until = partial(polling.until, seconds=60.0)
 
 INTERVAL = 0.02
 
@@ -84,12 +88,6 @@ class Rig:
         finally:
             stop.set()
             await task
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60.0):
-        while not reached():  # noqa: ASYNC110 - the loop under test gives no signal
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

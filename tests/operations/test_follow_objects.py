@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -22,7 +22,10 @@ from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.source import KubernetesObjects
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
+from tests.support import polling
 from tests.support.definitions import definition
+
+until = partial(polling.until, seconds=20.0)
 
 pytestmark = pytest.mark.operations
 
@@ -67,12 +70,6 @@ def path_of(body: f.Object) -> str:
 def create(client: Client, *bodies: f.Object) -> None:
     for body in bodies:
         client.create(path_of(body), {**body, "apiVersion": STORED})
-
-
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the state of another task has no event
-            await asyncio.sleep(0.01)
 
 
 def names(store: MemoryStore, kind: str) -> set[str]:

@@ -7,7 +7,6 @@ import base64
 import datetime as dt
 import ssl
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +36,7 @@ from queuectl.api.server import Certificate
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 from tests.doubles.certificate_objects import CertificateObjects
+from tests.support.polling import until
 
 NOW = dt.datetime(2026, 11, 23, tzinfo=dt.UTC)
 NAMES = ["queuectl.queuectl-system.svc", "127.0.0.1"]
@@ -269,12 +269,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EVERY_SECONDS", "FIRST_SECONDS"):
         monkeypatch.setattr(f"queuectl.api.certificate_keeper.{name}", 0.01)
     monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_PAUSE", 0.01)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - of a task
-            await asyncio.sleep(0.001)
 
 
 def _serves(cluster: CertificateObjects, keeper: CertificateKeeper) -> bool:

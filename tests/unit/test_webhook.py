@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from queuectl.webhook.app import LARGEST, WebhookSettings, application, serve
 from queuectl.webhook.mutations import Mutation, expression, mutations, read_mutations
 from tests.doubles.certificate_objects import CertificateObjects
 from tests.support.jobs import job_of
+from tests.support.polling import until
 
 DEPLOYED = manifests()
 KNOWN = mutations(DEPLOYED)
@@ -242,12 +242,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EVERY_SECONDS", "FIRST_SECONDS"):
         monkeypatch.setattr(f"queuectl.api.certificate_keeper.{name}", 0.01)
     monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_PAUSE", 0.01)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - of a task
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.sets_aside
