@@ -117,7 +117,7 @@ def read_check_rules(spec: wire.ClusterQueueSpec) -> tuple[CheckRule, ...]:
     """
     strategy = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
     if spec.admission_checks and strategy.admission_checks:
-        raise RequestError("spec.admissionChecks: cannot be used beside admissionChecksStrategy")
+        raise RequestError("spec.admissionChecks: cannot be combined with admissionChecksStrategy")
     listed = [wire.AdmissionCheckRule(name) for name in spec.admission_checks or ()]
     path = "spec.admissionChecks" if listed else "spec.admissionChecksStrategy.admissionChecks"
     rules = listed or strategy.admission_checks or []

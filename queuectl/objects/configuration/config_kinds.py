@@ -52,7 +52,7 @@ class ConfigKind:
 
     @property
     def resource(self) -> str:
-        """Name of its custom resource with the group, which kubectl takes also beside Kueue's resources."""
+        """Name of its custom resource with the group, which kubectl accepts even if Kueue's resources exist."""
         return f"{self.custom_plural or self.plural}.{API_VERSION.partition('/')[0]}"
 
     def collection(self, namespace: str = "") -> str:

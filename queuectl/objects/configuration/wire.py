@@ -394,7 +394,7 @@ class ClusterQueueSpec(Strict):
             "!has(self.admissionChecks) || size(self.admissionChecks) == 0 || !has(self.admissionChecksStrategy)"
             " || !has(self.admissionChecksStrategy.admissionChecks)"
             " || size(self.admissionChecksStrategy.admissionChecks) == 0",
-            "cannot be used beside admissionChecksStrategy",
+            "cannot be combined with admissionChecksStrategy",
             "admissionChecks",
         ),
         Rule(
