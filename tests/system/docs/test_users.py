@@ -107,16 +107,20 @@ def test_the_page_on_rest(demo_cluster: DemoCluster, shell: Shell) -> None:
     history = page.type('curl "$QUEUECTL_SERVER/api/v1/events?after')
     assert "team-a" in history
     page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?domain')
-    alike(page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search'), page, '{"items": [{"name"')
+    alike(
+        page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search', shows=False),
+        page,
+        '{"items": [{"name"',
+    )
     page.type('curl "$QUEUECTL_SERVER/api/v1/domains')
     page.type("curl -H 'If-None-Match")
     demo_cluster.submit("team-b", "too-wide-80", PodSetManifest(10, gpus=8, required=RACK))
     demo_cluster.waits("team-b/too-wide-80", "ShapeNeverFits")
     yours = m.job("yours", "team-a", "training", whole(4))
     (page.shell.folder / "yours.yaml").write_text(yaml.safe_dump(yours))
-    alike(page.type("kubectl create -f yours.yaml"), page, '{"before"')
+    alike(page.type("kubectl create -f yours.yaml", shows=False), page, '{"before"')
     page.type("curl -H 'Content-Type: application/json' -d")
-    latest = page.type('curl "$QUEUECTL_SERVER/api/v1/decisions?limit')
+    latest = page.type('curl "$QUEUECTL_SERVER/api/v1/decisions?limit', shows=False)
     alike(latest, page, '{"items": [{"id": 8')
     number = json.loads(latest)["items"][0]["id"]
     page.type('curl "$QUEUECTL_SERVER/api/v1/decisions/8', instead={"/8": f"/{number}"})
