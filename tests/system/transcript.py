@@ -152,7 +152,7 @@ class Page:
         """Check that every command was run, except those that begin like one of these."""
         left = [s.command for s in transcript(self.text) if s not in self.typed]
         left = [command for command in left if not command.startswith(elsewhere)]
-        assert left == [], f"{self.name}: no test runs these"
+        assert left == [], f"{self.name}: no test runs {left}"
 
 
 @contextmanager

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest, configuration
+from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.support.pages import KIND_PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_event, whole
@@ -160,6 +161,15 @@ def missing(shown: Any, given: Any, path: str = "") -> list[str]:
     return []
 
 
+AUTHORITY: Final[Document] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "queuectl-ca", "namespace": SYSTEM_NAMESPACE},
+    "data": {"ca.crt": "the certificate"},
+}
+"""What a server that creates its own certificate publishes."""
+
+
 def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("cli.md", shell)
     queues = [m.local_queue("team-a", name, "team-a") for name in ("default", "main")]
@@ -179,6 +189,11 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     )
     assert "queuectl" in page.type("queuectl version")
     page.type("kubectl queuectl get workloads")
+    client = demo_cluster.installation.cluster.client
+    client.apply(namespace(SYSTEM_NAMESPACE), AUTHORITY)
+    page.type("kubectl -n queuectl-system get configmap")
+    assert (shell.folder / "ca.crt").read_text() == AUTHORITY["data"]["ca.crt"]
+    client.delete(client.path_of(AUTHORITY))
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
     for begins in ("top", "explain", "history"):
