@@ -167,7 +167,7 @@ AUTHORITY: Final[Document] = {
     "metadata": {"name": "queuectl-ca", "namespace": SYSTEM_NAMESPACE},
     "data": {"ca.crt": "the certificate"},
 }
-"""What a server that creates its own certificate publishes."""
+"""The ConfigMap that a server with a certificate of its own writes."""
 
 
 def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -> None:
