@@ -22,8 +22,10 @@ from tests.system.transcript import ROOT, Page, Shell
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 
-def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
+def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("submit.md", shell)
+    placed = Page("place-pods.md", shell)
+    evicted = Page("evictions.md", shell)
     pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
     demo_cluster.installation.rest.apply(
         [*configuration(), configuration_with(waitForPodsReady=pauses)]
@@ -31,7 +33,7 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     page.type("kubectl create -f docs/examples/job.yaml")
     demo_cluster.runs("team-a/train", "team-a/finetune")
     page.type("queuectl explain team-a/train")
-    page.type("queuectl explain team-a/finetune")
+    placed.type("queuectl explain team-a/finetune")
     status = ".metadata.annotations.queuectl\\.dev/status"
     read = f"kubectl get job train -n team-a -o jsonpath='{{{status}}}'"
     demo_cluster.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
@@ -56,7 +58,7 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     # It can have waited for quota before its start, too, so that Event alone does not show the preemption.
     for reason in ("Preempted", "WaitingForQuota"):
         wait_for_event(demo_cluster, page, "team-b", "low-128", reason)
-    page.type("kubectl get events -n team-b")
+    evicted.type("kubectl get events -n team-b")
     demo_cluster.remove("team-b")
 
     claim = {"claimName": "nowhere"}
@@ -65,9 +67,10 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     document["spec"]["template"]["spec"]["volumes"] = volumes
     demo_cluster.create(document)
     demo_cluster.waits("team-b/no-volume", "Backoff")
-    page.type("queuectl explain team-b/no-volume")
+    evicted.type("queuectl explain team-b/no-volume")
     demo_cluster.installation.rest.apply([configuration_with()])
-    page.end()
+    for each in (page, placed, evicted):
+        each.end()
 
 
 def test_the_page_on_arrays(demo_cluster: DemoCluster, shell: Shell) -> None:
