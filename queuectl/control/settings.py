@@ -217,7 +217,7 @@ class UtilizationSettings(BaseModel):
 
     exporters: str = Field(
         "",
-        description="URLs of GPU exporters, separated by commas, if there is no Prometheus; dns+http://… means all addresses of a host",
+        description="URLs of GPU exporters, separated by commas, for clusters without Prometheus; dns+http://… means all addresses of a host",
     )
     vendor: str = Field(
         "nvidia",

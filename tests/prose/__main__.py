@@ -14,7 +14,7 @@ import sys
 import tempfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -107,32 +107,45 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
         RuntimeError: textlint fails.
     """
     paths = list(paths)
-    tool = node_tool(HERE)
     with tempfile.TemporaryDirectory() as name:
-        sheets = {sheet.path: sheet for sheet in _sheets(paths, Path(name))}
-        listed = Path(name) / "found.json"
-        program = tool / "node_modules" / "textlint" / "bin" / "textlint.js"
-        command = [
-            str(node()),
-            str(program),
-            "--config",
-            str(HERE / "textlintrc.json"),
-            "--format",
-            "json",
+        folder = Path(name)
+        sheets = {sheet.path: sheet for sheet in _sheets(paths, folder)}
+        pages = {path for path, sheet in sheets.items() if sheet.sources[0].suffix == ".md"}
+        messages = [
+            *_messages(pages, ("terms.yml", "pages.yml"), folder),
+            *_messages(sheets.keys() - pages, ("terms.yml",), folder),
         ]
-        ended = subprocess.run(
-            [*command, "--output-file", str(listed), *map(str, sheets)],
-            cwd=tool,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ended.returncode not in (0, 1) or ended.stderr.strip():
-            raise RuntimeError(f"textlint: exit code {ended.returncode}: {ended.stderr.strip()}")
-        results = json.loads(listed.read_text()) if listed.exists() else []
-    found = {_finding(sheets[Path(r["filePath"])], m) for r in results for m in r["messages"]}
+        found = {_finding(sheets[path], message) for path, message in messages}
     return sorted(found.union(*map(_prompts, paths)))
+
+
+def _messages(
+    checked: Collection[Path], terms: Iterable[str], folder: Path
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The findings of textlint in files, by the words of some files of terms."""
+    if not checked:
+        return
+    tool = node_tool(HERE)
+    settings = json.loads((HERE / "textlintrc.json").read_text())
+    settings["rules"]["prh"] = {"rulePaths": [str(HERE / file) for file in terms]}
+    configuration, listed = folder / ".textlintrc.json", folder / "found.json"
+    configuration.write_text(json.dumps(settings))
+    listed.unlink(missing_ok=True)
+    program = tool / "node_modules" / "textlint" / "bin" / "textlint.js"
+    command = [str(node()), str(program), "--config", str(configuration), "--format", "json"]
+    ended = subprocess.run(
+        [*command, "--output-file", str(listed), *sorted(map(str, checked))],
+        cwd=tool,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode not in (0, 1) or ended.stderr.strip():
+        raise RuntimeError(f"textlint: exit code {ended.returncode}: {ended.stderr.strip()}")
+    for file in json.loads(listed.read_text()) if listed.exists() else []:
+        for message in file["messages"]:
+            yield Path(file["filePath"]), message
 
 
 def _prompts(path: Path) -> Iterator[Finding]:
