@@ -48,17 +48,17 @@ def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((EXAMPLES / name).read_text()))
 
 
-def block_after(page: str, command: str) -> list[str]:
-    """Lines of what a page shows as the output of a command, without what the table pads."""
-    _, _, rest = PAGES[page].read_text().partition(command + "\n")
-    assert rest, f"{page} shows no such command"
-    return [line.rstrip() for line in rest.split("```\n")[1].splitlines()]
+def output_of(page: str, command: str) -> list[str]:
+    """The lines that a page shows as the output of a command."""
+    shown = [each for each in transcript(PAGES[page].read_text()) if each.command == command]
+    assert shown, f"{page} shows no such command"
+    return [line.rstrip() for line in shown[0].output]
 
 
 def test_the_plan_of_the_readme_prints_what_it_shows() -> None:
     command = "queuectl plan " + " ".join(f"-f docs/examples/{n}" for n in (*STATE, "job.yaml"))
     shown = [line.rstrip() for line in plan(*STATE, "job.yaml").splitlines()]
-    assert shown == block_after("README.md", command)
+    assert shown == output_of("README.md", command)
 
 
 def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:
@@ -96,13 +96,6 @@ def test_the_page_on_waiting_shows_the_output_of_plan() -> None:
     assert said[2]
     for line in (said[1] + said[2]).splitlines():
         assert f"\n{line}\n" in shown or not line.strip(), line
-
-
-def output_of(page: str, command: str) -> list[str]:
-    """The lines that a page shows as the output of a command."""
-    shown = [each for each in transcript(PAGES[page].read_text()) if each.command == command]
-    assert shown, f"{page} shows no such command"
-    return [line.rstrip() for line in shown[0].output]
 
 
 def assert_shows(shown: list[str], printed: str) -> None:

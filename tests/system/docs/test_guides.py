@@ -213,7 +213,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     pods.end()
     # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
     reports = Page("reports.md", shell)
-    for _ in range(5):
+    for _ in range(9):
         reports.type("queuectl report", shows=False)
     reports.end()
 
@@ -229,7 +229,17 @@ def test_the_page_on_autoscaling(shell: Shell) -> None:
 
 WITHOUT_TEST: Final = {
     "runbook.md": "its command is the first one of on-call.md",
-    "release.md": "the commands need a published release",
+    "release.md": "the commands need a published release; tests/packaging checks the targets of make",
+    "build-the-image.md": "tests/packaging builds the image and checks the targets of make",
+    "contributing.md": "the commands of a contributor; tests/packaging checks the targets of make",
+    "durations.md": "its measurement takes minutes",
+    "expected-starts.md": "its measurement takes minutes",
+    "simulated-traces.md": "its measurements take hours",
+    "sizing.md": "its measurement takes minutes",
+    "configuration-owner.md": "tests/api/test_configuration_owner.py confirms a deletion",
+    "dashboard.md": "its command names an account of the reader",
+    "move-the-database.md": "tests/db/test_move.py moves a database",
+    "preemption-by-others.md": "its commands name namespaces of the reader",
 }
 """Pages whose commands no test types, with the reasons."""
 

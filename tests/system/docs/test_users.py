@@ -34,6 +34,7 @@ def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     demo_cluster.runs("team-a/train", "team-a/finetune")
     page.type("queuectl explain team-a/train")
     placed.type("queuectl explain team-a/finetune")
+    evicted.type("kubectl annotate job train")
     status = ".metadata.annotations.queuectl\\.dev/status"
     read = f"kubectl get job train -n team-a -o jsonpath='{{{status}}}'"
     demo_cluster.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
