@@ -323,7 +323,7 @@ class Settings(BaseSettings):
     listen: str = Field("127.0.0.1:8000", description="address of the REST API and the dashboard")
     auth: Literal["kubernetes", "none"] | None = Field(
         None,
-        description="kubernetes = tokens and RBAC of the cluster; none = no authentication, only on loopback; unset = none on loopback, else kubernetes",
+        description="kubernetes = tokens and RBAC of the cluster; none = no authentication, only on loopback; unset = none on loopback, otherwise kubernetes",
     )
     oidc: OidcSettings = OidcSettings()
     tls_cert_file: Path | None = Field(

@@ -235,6 +235,7 @@ WITHOUT_TEST: Final = {
     "durations.md": "its measurement takes minutes",
     "expected-starts.md": "its measurement takes minutes",
     "simulated-traces.md": "its measurements take hours",
+    "shadow.md": "tests/operations/test_shadow.py runs shadow mode",
     "sizing.md": "its measurement takes minutes",
     "configuration-owner.md": "tests/api/test_configuration_owner.py confirms a deletion",
     "dashboard.md": "its command names an account of the reader",
