@@ -21,9 +21,7 @@ PAGE: Final = 500
 
 Server = Annotated[
     str,
-    typer.Option(
-        "--server", metavar="URL", envvar="QUEUECTL_SERVER", help="Address of the REST API."
-    ),
+    typer.Option("--server", metavar="URL", envvar="QUEUECTL_SERVER", help=connection.SERVER_HELP),
 ]
 DEFAULT_SERVER: Final = "http://127.0.0.1:8000"
 Namespace = Annotated[
