@@ -1,13 +1,14 @@
 """Checks the text of the project: ``python -m tests.prose [PATH ...]``.
 
-It runs textlint with the rules of docs/style.md on the documentation and on the prose of the source files, and prints a line for
-each finding. It exits with 1 if there are any.
+It runs textlint with the rules of docs/style.md on the documentation and on the prose of the source files. In the documentation it
+also finds commands with a prompt. It prints a line for each finding, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ CHECKED: Final = (
     "deploy",
     "tests",
 )
+_PROMPT: Final = re.compile(r"\s*\$ ")
 _NOT_PROSE: Final = ("static/", "corpus/data/", "fixtures/", "unit/test_prose.py")
 
 
@@ -104,6 +106,7 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
         NoPackages: textlint cannot be installed.
         RuntimeError: textlint fails.
     """
+    paths = list(paths)
     tool = node_tool(HERE)
     with tempfile.TemporaryDirectory() as name:
         sheets = {sheet.path: sheet for sheet in _sheets(paths, Path(name))}
@@ -128,9 +131,17 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
         if ended.returncode not in (0, 1) or ended.stderr.strip():
             raise RuntimeError(f"textlint: exit code {ended.returncode}: {ended.stderr.strip()}")
         results = json.loads(listed.read_text()) if listed.exists() else []
-    return sorted(
-        {_finding(sheets[Path(r["filePath"])], m) for r in results for m in r["messages"]}
-    )
+    found = {_finding(sheets[Path(r["filePath"])], m) for r in results for m in r["messages"]}
+    return sorted(found.union(*map(_prompts, paths)))
+
+
+def _prompts(path: Path) -> Iterator[Finding]:
+    """The commands of a page that cannot be copied, because a prompt precedes them."""
+    if path.suffix == ".md":
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if _PROMPT.match(line):
+                message = "a prompt: write the command alone, in a block shell"
+                yield Finding(str(path), number, "prompt", message)
 
 
 def _finding(sheet: Sheet, message: Mapping[str, Any]) -> Finding:

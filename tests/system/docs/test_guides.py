@@ -12,10 +12,11 @@ import yaml
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
+from tests.support.codeblocks import code, inline_commands, transcript
 from tests.support.pages import KIND_PAGES, PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, whole
-from tests.system.transcript import ROOT, Page, Shell, code, inline_commands, transcript
+from tests.system.transcript import ROOT, Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 

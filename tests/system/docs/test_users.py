@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest, configuration
+from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.support.pages import KIND_PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_event, whole
@@ -107,16 +108,20 @@ def test_the_page_on_rest(demo_cluster: DemoCluster, shell: Shell) -> None:
     history = page.type('curl "$QUEUECTL_SERVER/api/v1/events?after')
     assert "team-a" in history
     page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?domain')
-    alike(page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search'), page, '{"items": [{"name"')
+    alike(
+        page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search', shows=False),
+        page,
+        '{"items": [{"name"',
+    )
     page.type('curl "$QUEUECTL_SERVER/api/v1/domains')
     page.type("curl -H 'If-None-Match")
     demo_cluster.submit("team-b", "too-wide-80", PodSetManifest(10, gpus=8, required=RACK))
     demo_cluster.waits("team-b/too-wide-80", "ShapeNeverFits")
     yours = m.job("yours", "team-a", "training", whole(4))
     (page.shell.folder / "yours.yaml").write_text(yaml.safe_dump(yours))
-    alike(page.type("kubectl create -f yours.yaml"), page, '{"before"')
+    alike(page.type("kubectl create -f yours.yaml", shows=False), page, '{"before"')
     page.type("curl -H 'Content-Type: application/json' -d")
-    latest = page.type('curl "$QUEUECTL_SERVER/api/v1/decisions?limit')
+    latest = page.type('curl "$QUEUECTL_SERVER/api/v1/decisions?limit', shows=False)
     alike(latest, page, '{"items": [{"id": 8')
     number = json.loads(latest)["items"][0]["id"]
     page.type('curl "$QUEUECTL_SERVER/api/v1/decisions/8', instead={"/8": f"/{number}"})
@@ -156,6 +161,15 @@ def missing(shown: Any, given: Any, path: str = "") -> list[str]:
     return []
 
 
+AUTHORITY: Final[Document] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "queuectl-ca", "namespace": SYSTEM_NAMESPACE},
+    "data": {"ca.crt": "the certificate"},
+}
+"""The ConfigMap that a server with a certificate of its own writes."""
+
+
 def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("cli.md", shell)
     queues = [m.local_queue("team-a", name, "team-a") for name in ("default", "main")]
@@ -175,6 +189,11 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     )
     assert "queuectl" in page.type("queuectl version")
     page.type("kubectl queuectl get workloads")
+    client = demo_cluster.installation.cluster.client
+    client.apply(namespace(SYSTEM_NAMESPACE), AUTHORITY)
+    page.type("kubectl -n queuectl-system get configmap")
+    assert (shell.folder / "ca.crt").read_text() == AUTHORITY["data"]["ca.crt"]
+    client.delete(client.path_of(AUTHORITY))
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
     for begins in ("top", "explain", "history"):
