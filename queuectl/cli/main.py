@@ -51,7 +51,7 @@ def run() -> None:
         code = Exit.BAD_INPUT
     except typer.Abort:
         code = Exit.FAILURE
-    sys.exit(code)
+    sys.exit(code or Exit.OK)
 
 
 def _print_wrong_usage(error: typer.TyperException) -> None:

@@ -124,7 +124,7 @@ def test_a_help_line_fits_a_terminal_of_80_columns(name: str) -> None:
 def test_the_help_shows_the_name_by_which_the_program_was_called(called: str) -> None:
     assert "\n  kubectl queuectl get  " in program(called).stdout
     assert program(called, "top", "--help").stdout.startswith("Usage: kubectl queuectl top ")
-    assert "Use `kubectl queuectl get --help`" in program(called, "get").stderr
+    assert "Use `kubectl queuectl describe --help`" in program(called, "describe").stderr
     assert "\n    kubectl queuectl top | cat\n" in program(called, "top", "-h").stdout
 
 
