@@ -30,7 +30,7 @@ def audit_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Only requests since then: a duration (24h, 90m) or an RFC 3339 time.",
+            help="Only requests since then: a duration (7d, 24h, 90m) or an RFC 3339 time.",
         ),
     ] = None,
     last: Annotated[

@@ -38,7 +38,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "release": (
         ("Release a held workload", "release team-a/train"),
-        ("Wait up to 30 seconds for the result", "release team-a/train --wait 30"),
+        ("Wait up to 30 seconds for the result", "release team-a/train --wait 30s"),
     ),
     "requeue": (
         ("End the back-off of a workload", "requeue team-a/train"),
@@ -46,7 +46,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "move": (
         ("Move a pending workload to the LocalQueue urgent", "move team-a/train urgent"),
-        ("Wait up to 30 seconds for the result", "move team-a/train urgent --wait 30"),
+        ("Wait up to 30 seconds for the result", "move team-a/train urgent --wait 30s"),
     ),
     "stop": (
         ("Let no more gangs of a queue start", "stop clusterqueue team-a"),
@@ -66,11 +66,11 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "deactivate": (
         ("Stop a workload until it is activated", "deactivate team-a/train"),
-        ("Wait up to a minute for the result", "deactivate team-a/train --wait 60"),
+        ("Wait up to a minute for the result", "deactivate team-a/train --wait 1m"),
     ),
     "activate": (
         ("Activate a workload", "activate team-a/train"),
-        ("Wait up to a minute for the result", "activate team-a/train --wait 60"),
+        ("Wait up to a minute for the result", "activate team-a/train --wait 1m"),
     ),
     "check": (
         ("Let a workload pass an admission check", "check team-a/train approval Ready"),
@@ -87,7 +87,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ),
     ),
     "report": (
-        ("GPU-hours of each user in a week", "report usage --by user --since 168h"),
+        ("GPU-hours of each user in a week", "report usage --by user --since 7d"),
         ("The cost of each workload as CSV", "report cost --by workload -o csv"),
         ("GPU-hours that jobs held and did not use", "report waste"),
     ),

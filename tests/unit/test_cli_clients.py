@@ -628,7 +628,7 @@ class TestAsk:
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:
         at = "2126-01-31T12:00:00Z"
-        result = queuectl("priority", "team-a/running", "70", "--until", at, "--why", "a demo")
+        result = queuectl("priority", "team-a/running", "70", "--until", at, "--reason", "a demo")
         assert result.out == f"job/team-a/running: priority 70 until {at} requested\n", result.err
         before = time.time()
         assert queuectl("priority", "team-a/running", "80", "--until", "1h30m").code == 0
@@ -686,8 +686,8 @@ class TestAsk:
             database.outcomes = dict.fromkeys(database.outcomes, outcome)
 
         monkeypatch.setattr("queuectl.cli.ask.time.sleep", leader)
-        seconds = "0" if outcome is None else "60"
-        result = queuectl("preempt", "team-a/running", "--wait", seconds)
+        limit = "0" if outcome is None else "1m"
+        result = queuectl("preempt", "team-a/running", "--wait", limit)
         assert result.code == code
         assert says in result.out + result.err
 
@@ -696,7 +696,7 @@ class TestAsk:
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:
         queuectl("hold", "team-a/running", "--by", "alice")
-        queuectl("priority", "team-a/running", "70", "--by", "bob", "--why", "a demo")
+        queuectl("priority", "team-a/running", "70", "--by", "bob", "--reason", "a demo")
         queuectl("hold", "team-a/starting")
         database.outcomes[1] = "done"
         header, hold, priority = queuectl("get", "commands", "team-a/running").out.splitlines()
