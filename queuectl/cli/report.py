@@ -18,6 +18,7 @@ from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
+from queuectl.cli.times import hours
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -48,7 +49,7 @@ def report_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Begin: a duration before now (24h, 90m) or an RFC 3339 time. Default: 24h.",
+            help="Begin: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
         ),
     ] = None,
     until: Annotated[
@@ -66,12 +67,21 @@ def report_command(
     _refuse_options(kind, by, since or until, output)
     if output is ReportFormat.HTML:
         with connect(server) as client:
-            page = client.text(f"{PREFIX}/reports/{kind}/page", since=since, until=until)
+            page = client.text(
+                f"{PREFIX}/reports/{kind}/page",
+                since=since and hours(since),
+                until=until and hours(until),
+            )
         typer.echo(page, nl=False)
         return
     grouping = Grouping.parse(by or "queue") if kind.summed else None
     with connect(server) as client:
-        body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
+        body = client.get(
+            f"{PREFIX}/reports/{kind}",
+            by=by,
+            since=since and hours(since),
+            until=until and hours(until),
+        )
     match output:
         case ReportFormat.JSON:
             emit_json(body)

@@ -159,7 +159,7 @@ def say(demo_cluster: DemoCluster, page: Page) -> None:
         if line in NAMES:
             continue
         if line.startswith("queuectl move"):
-            page.shell.type("queuectl hold team-a/train --wait 60")
+            page.shell.type("queuectl hold team-a/train --wait 60s")
 
         def taken(line: str = line) -> bool:
             return page.shell.type(line)[0] == 0
