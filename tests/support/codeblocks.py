@@ -74,7 +74,10 @@ def _transcript(text: str) -> Iterator[Shown]:
 
 
 def commands(block: str) -> list[str]:
-    """The commands of a block. A command can have several lines; comments and blank lines between commands are left out."""
+    """The commands of a block. A command can have several lines. Comments and blank lines between commands are skipped.
+
+    Raises ValueError if the block has no command, or ends within one.
+    """
     separate: list[str] = []
     lines: list[str] = []
     for line in block.splitlines():
@@ -86,6 +89,8 @@ def commands(block: str) -> list[str]:
             lines = []
     if lines:
         raise ValueError(f"the block ends within the command {lines[0]!r}")
+    if not separate:
+        raise ValueError("the block has no command")
     return separate
 
 
