@@ -230,7 +230,7 @@ class OtlpSink:
 
     def close(self) -> None:
         """End the connections."""
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _converted(self, span: Span) -> ReadableSpan:
         from opentelemetry.sdk.trace import ReadableSpan
