@@ -1,4 +1,4 @@
-"""The cluster of shadow mode: all objects that a plan depends on, and no write but those of the LeaderLease in its own namespace.
+"""The cluster of shadow mode: all objects that a plan depends on, and no write but those of the Lease in its own namespace.
 
 :class:`~.client.ReadOnlyApi` refuses each other write, and RBAC refuses it once more (the chart with ``shadow``).
 """
@@ -23,7 +23,7 @@ from queuectl.objects.kinds import KINDS, JobKinds
 
 
 def permits_lease(namespace: str) -> Permits:
-    """Permits the creation and the renewal of the LeaderLease of a namespace."""
+    """Permits the creation and the renewal of the Lease of a namespace."""
     collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
     allowed = {("POST", collection), ("PATCH", f"{collection}/{LEASE}")}
     return lambda method, path: (method, path) in allowed
@@ -62,12 +62,12 @@ _page = msgspec.json.Decoder(_Page).decode
 
 
 class ReadOnlyCluster:
-    """The objects of a cluster as documents, and the LeaderLease."""
+    """The objects of a cluster as documents, and the Lease."""
 
     def __init__(
         self, api: Api, namespace: str = SYSTEM_NAMESPACE, kinds: JobKinds = KINDS
     ) -> None:
-        """``api``: closed by :meth:`close`. ``namespace``: of the LeaderLease. ``kinds``: of jobs."""
+        """``api``: closed by :meth:`close`. ``namespace``: of the Lease. ``kinds``: of jobs."""
         self._api = api
         self._kinds = kinds
         self._lease = Lease(api, namespace, LEASE)

@@ -31,6 +31,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.replicas import Registration
 from queuectl.db.store import PostgresApiStore, PostgresLeaderStore
+from queuectl.distribution import version
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Containment
@@ -60,6 +61,7 @@ from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterN
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
+from queuectl.telemetry.tracing import OtlpSink, SpanSink
 
 # ---- The parts of the controller
 
@@ -352,8 +354,19 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             health_source=health,
             run_child=ChildProcess(parts.url, longest_step(settings.solver.wall_seconds)),
             objects=objects,
+            spans=_spans(stack, settings, metrics),
         )
         yield ServeComponents(supervisor, parts.api_store, metrics, parts.registration)
+
+
+def _spans(stack: AsyncExitStack, settings: Settings, metrics: MetricsRecorder) -> SpanSink | None:
+    """A collector of spans; None without one."""
+    if not settings.otlp_endpoint:
+        return None
+    metrics.add_traces()
+    sink = OtlpSink(settings.otlp_endpoint, version())
+    stack.callback(sink.close)
+    return sink
 
 
 async def _objects(

@@ -53,6 +53,7 @@ from queuectl.ownership.statuses import QueuesNow
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import MetricsRecorder
+from queuectl.telemetry.tracing import SpanSink, TraceExport
 
 log = structlog.get_logger()
 
@@ -77,6 +78,7 @@ class Supervisor:
         health_source: HealthSource | None = None,
         run_child: RunChild | None = None,
         objects: ObjectSource | None = None,
+        spans: SpanSink | None = None,
     ) -> None:
         """Connect nothing yet.
 
@@ -92,7 +94,9 @@ class Supervisor:
             health_source: of faults of GPUs; None without one.
             run_child: runs a child process of a careful start; None = no careful starts.
             objects: that own the configuration; None = the database owns it.
+            spans: collector of the spans of gangs; None without one.
         """
+        self._spans = spans
         self._objects = objects
         self._use_source = use_source
         self._health_source = health_source
@@ -337,6 +341,11 @@ class Supervisor:
             }
             if self._objects is not None:
                 jobs |= self._object_jobs(self._objects, loop, epoch)
+            if self._spans is not None:
+                export = TraceExport(
+                    self._store, self._spans, self._metrics.spans, self._clock, epoch
+                )
+                jobs["traces"] = export.run
             if self._use_source is not None:
                 use = self._use_watch(self._use_source)
                 jobs["utilization"] = lambda: use.run(

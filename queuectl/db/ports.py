@@ -47,6 +47,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
+from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
 
@@ -287,6 +288,19 @@ class LeaderStore(StoreReads, Protocol):
 
     async def commands_waiting(self) -> None:
         """Wait until there is a command without a result."""
+
+    async def ended_stages(self, after: int, limit: int) -> EndedStages:
+        """The stages that at most ``limit`` lines of history with ids above ``after`` ended."""
+
+    async def exported_upto(self, *, epoch: int) -> int:
+        """The id of the line of history up to which stages are exported; first that of the last line.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_exported(self, line: int, *, epoch: int) -> None:
+        """Replace it. Raises Fenced."""
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         """Delete some rows that have expired. Returns their number; 0 = none is left.

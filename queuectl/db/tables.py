@@ -323,6 +323,11 @@ followed_objects: Final = _single_row(
     words("confirmed"),
     comment="the leader's last report on objects that own the configuration; confirmed is the id of a mass deletion",
 )
+trace_progress: Final = _single_row(
+    "trace_progress",
+    Column("line", BigInteger),
+    comment="the id of the last line of history whose stages are exported as spans; null before the first export",
+)
 sessions: Final = Table(
     "sessions",
     metadata,

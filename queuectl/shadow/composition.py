@@ -11,7 +11,7 @@ from queuectl.control.composition import ProcessComponents, opened, process_part
 from queuectl.control.settings import Settings
 from queuectl.shadow.loop import ShadowLoop
 
-_IN_FLIGHT = 4  # requests: lists one after the other, and the LeaderLease
+_IN_FLIGHT = 4  # requests: lists one after the other, and the Lease
 
 
 @asynccontextmanager

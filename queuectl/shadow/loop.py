@@ -1,6 +1,6 @@
 """The process of shadow mode: elects a leader, which reads the cluster at intervals and stores what each moment adds.
 
-The leader has no actuator, and its client of the API server sends no write but those of the LeaderLease. A new leader continues from the
+The leader has no actuator, and its client of the API server sends no write but those of the Lease. A new leader continues from the
 last moment in the database, so a change of the leader loses only the moments in between. The work of one moment takes at most a tenth of the
 time: a moment that takes long delays the next one.
 """

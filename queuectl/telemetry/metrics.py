@@ -57,6 +57,7 @@ from queuectl.telemetry.lifecycle_metrics import (
 )
 from queuectl.telemetry.names import KnownNames
 from queuectl.telemetry.quota import QuotaGauges
+from queuectl.telemetry.tracing import SpanMetrics
 from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pending_status
 
 # ---- Budgets
@@ -591,6 +592,7 @@ class MetricsRecorder:
         self.mig = MigMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
         self.followed = FollowedMetrics(self.registry)
+        self.spans = SpanMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self.durations = DurationMetrics(self.registry)
@@ -604,6 +606,11 @@ class MetricsRecorder:
         self._define_workloads()
         self._define_adapters()
         self._names.watch(self.registry._collector_to_names, self._recreated)
+
+    def add_traces(self) -> None:
+        """Waits and starts have the trace of their attempt as an exemplar from now on."""
+        for lifecycle in self._lifecycles:
+            lifecycle.traced = True
 
     def _recreated(self) -> None:
         """A queue that is created again has its counters at 0."""

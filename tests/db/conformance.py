@@ -31,6 +31,7 @@ from queuectl.domain.events import (
     Evict,
     ObjectChanged,
     ObjectDeleted,
+    PodsReady,
     Refuse,
     RetryDue,
     StartConfirmed,
@@ -69,6 +70,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
 from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
+from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Period
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.durations import work_of
@@ -566,6 +568,43 @@ class StoreConformance:
         with pytest.raises(Fenced):
             await store.keep_followed(FollowedReport(), epoch=epoch - 1)
         assert await store.followed() == report
+
+    async def test_stages_are_read_from_history_once(self, open_store: OpenStore) -> None:
+        store = await open_store()
+        epoch = await leader(store)
+        begin = await store.exported_upto(epoch=epoch)
+        assert await store.ended_stages(begin, 10) == EndedStages(begin, ())
+        changes = [submitted("uid", "train", at=10.0)]
+        preempted = Evict(Reason(Code.PREEMPTED, "for job-x"))
+        for event in (Admit(HERE), PodsReady(), preempted, Drained(), Admit(HERE), PodsReady()):
+            changes.append(step(changes[-1].after, event, changes[-1].at + 1.0))
+        for change in changes:
+            await commit(store, epoch, change)
+        page = await store.ended_stages(begin, 100)
+        found = [(s.attempt, str(s.state), s.since, s.until, s.begun) for s in page.stages]
+        at = [change.at for change in changes]
+        assert found == [
+            (1, "Pending", at[0], at[1], at[0]),
+            (1, "Starting", at[1], at[2], at[0]),
+            (1, "Running", at[2], at[3], at[0]),
+            (1, "Evicting", at[3], at[4], at[0]),
+            (2, "Pending", at[4], at[5], at[4]),
+            (2, "Starting", at[5], at[6], at[4]),
+        ]
+        assert {(s.namespace, s.name, s.cluster_queue) for s in page.stages} == {
+            ("team-a", "train", "gpus")
+        }
+        first = await store.ended_stages(begin, 2)
+        assert first.stages == page.stages[:1]
+        await store.keep_exported(first.upto, epoch=epoch)
+        assert await store.exported_upto(epoch=epoch) == first.upto
+        for call in (
+            store.keep_exported(page.upto, epoch=epoch - 1),
+            store.exported_upto(epoch=epoch - 1),
+        ):
+            with pytest.raises(Fenced):
+                await call
+        assert await store.exported_upto(epoch=epoch) == first.upto
 
     async def test_the_newest_object_of_each_unit_that_is_set_aside_is_kept(
         self, open_store: OpenStore

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class Leadership:
-    """Acquires and renews the LeaderLease of one holder."""
+    """Acquires and renews the Lease of one holder."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Leadership:
                     await self._renewed()
                     lease.reschedule(self._deadline)
         except TimeoutError:
-            raise LeadershipLost(f"the LeaderLease ran out: {self.failure}") from None
+            raise LeadershipLost(f"the Lease ran out: {self.failure}") from None
 
     async def _renewed(self) -> None:
         """Renew once. Failures are retried until the lease expires."""
@@ -138,7 +138,7 @@ class Leadership:
         try:
             current = await self._cluster.read_leader()
             if current is None or current.holder != self._holder:
-                raise LeadershipLost("another process holds the LeaderLease")
+                raise LeadershipLost("another process holds the Lease")
             await self._write(current)
         except ClusterError as error:
             self._record_failure("lease_not_renewed", error)
