@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -158,17 +159,43 @@ async def test_a_long_history_is_exported_by_pages() -> None:
     assert len({span.id for span in sink.spans}) == 900
 
 
+@dataclass
+class Collector:
+    """An HTTP server that takes OTLP.
+
+    Attributes:
+        url: its base URL.
+        status: of its responses; only what it answers with 200 counts.
+        requests: that it accepted.
+    """
+
+    url: str = ""
+    status: int = 200
+    requests: list[ExportTraceServiceRequest] = field(default_factory=list)
+
+    def spans(self) -> list[Any]:
+        """All spans that it has."""
+        return [
+            span
+            for request in list(self.requests)
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+
 @contextmanager
-def collector(status: int) -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """An HTTP server that takes OTLP. Yields its URL and the requests."""
-    requests: list[ExportTraceServiceRequest] = []
+def collecting() -> Iterator[Collector]:
+    """Run a collector on a port of this machine."""
+    collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             assert self.path == "/v1/traces"
-            requests.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(status)
+            if collector.status == 200:
+                collector.requests.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(collector.status)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -176,27 +203,30 @@ def collector(status: int) -> Iterator[tuple[str, list[ExportTraceServiceRequest
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
+    collector.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield f"http://127.0.0.1:{server.server_port}", requests
+        yield collector
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-@pytest.mark.parametrize(("status", "accepted"), [(200, True), (400, False)])
-async def test_a_collector_gets_the_spans_by_otlp(status: int, accepted: bool) -> None:
+async def test_a_collector_gets_the_spans_by_otlp() -> None:
     span = Span(trace_id("uid", 1), 5, 7, "Running", 1.5, 2.25, {"queuectl.attempt": 1}, True)
-    with collector(status) as (url, requests):
-        sink = OtlpSink(url, "0.1.0")
-        assert await sink.export([span, Span(1, 2, 0, "Attempt", 0.0, 3.0, {})]) is accepted
+    with collecting() as collector:
+        sink = OtlpSink(collector.url, "0.1.0")
+        collector.status = 400
+        assert not await sink.export([span])
+        collector.status = 200
+        assert await sink.export([span, Span(1, 2, 0, "Attempt", 0.0, 3.0, {})])
         await asyncio.to_thread(sink.close)
-    (resource,) = requests[0].resource_spans
+    (resource,) = collector.requests[0].resource_spans
     names = {each.key: each.value.string_value for each in resource.resource.attributes}
     assert (names["service.name"], names["service.version"]) == ("queuectl", "0.1.0")
-    first, second = resource.scope_spans[0].spans
+    first, second = collector.spans()
     assert int.from_bytes(first.trace_id) == span.trace
     assert int.from_bytes(first.parent_span_id) == 7
     assert not second.parent_span_id
@@ -221,18 +251,11 @@ async def test_nothing_is_exported_without_an_ended_stage() -> None:
 
 async def test_a_request_is_a_span_without_those_of_health() -> None:
     app = create_app(MemoryStore(), FixedHealth(), MetricsRecorder().registry)
-    with collector(200) as (url, requests):
-        async with traced_requests(app, url, "0.1.0"), talking_to(app) as client:
+    with collecting() as collector:
+        async with traced_requests(app, collector.url, "0.1.0"), talking_to(app) as client:
             assert (await client.get("/api/v1/workloads")).status_code == 200
             assert (await client.get("/healthz")).status_code == 200
-    spans = [
-        span
-        for request in requests
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
-    (span,) = spans
+    (span,) = collector.spans()
     attributes = {each.key: each.value for each in span.attributes}
     assert span.name == "GET /api/v1/workloads"
     assert attributes["http.status_code"].int_value == 200
