@@ -20,11 +20,13 @@ from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.ownership import source as sources
 from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.source import KubernetesObjects
+from queuectl.ownership.status_forms import FORMS
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
 from tests.support import polling
 from tests.support.definitions import definition
 
+FORM = FORMS[Owner.KUEUE]
 until = partial(polling.until, seconds=20.0)
 
 pytestmark = pytest.mark.operations
@@ -80,15 +82,18 @@ async def test_objects_are_followed_through_edits_and_the_removal_of_their_defin
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "RECHECK_SECONDS", 1.0)
-    monkeypatch.setattr(sources, "_LONGEST_PAUSE", 1.0)
     client, store, kinds = cluster.client, MemoryStore(), FOLLOWED[Owner.KUEUE]
     queues = [f.queue(name) for name in "abcd"]
     local = f.local_queue("default", "team", "a")
     create(client, f.flavor("gpu"), f.cohort("all"), *queues, local)
     api = await Api.connect(Connection(cluster.kubeconfig), watches=len(kinds))
-    objects = KubernetesObjects(api, kinds, Containment(time.time), Pace(ceiling=1.0))
+    objects = KubernetesObjects(
+        api, kinds, Containment(time.time), FORM, Pace(ceiling=1.0), longest_pause=1.0
+    )
     epoch = await store.take_over("leader", 0)
-    follower = ObjectFollower(objects, store, Owner.KUEUE, 0.2, time.time, lambda _: None, epoch)
+    follower = ObjectFollower(
+        objects, store, Owner.KUEUE, 0.2, time.time, lambda _: None, epoch, lambda _: None, FORM
+    )
     task = asyncio.create_task(follower.run())
     try:
         await until(lambda: names(store, "LocalQueue") and store.database.followed.at)

@@ -21,8 +21,10 @@ from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.configuration.status_wire import ObjectStatus
 from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.source import KubernetesObjects
-from queuectl.ownership.status_writer import StatusWriter
-from queuectl.ownership.statuses import REPEAT_SECONDS, QueuesNow
+from queuectl.ownership.status_form import QueuesNow
+from queuectl.ownership.status_forms import FORMS
+from queuectl.ownership.status_writer import StatusWriter, WriteRate
+from queuectl.ownership.statuses import REPEAT_SECONDS
 from tests.doubles.store import MemoryStore
 from tests.operations.custom import CustomCluster, custom_cluster
 from tests.support import followed as f
@@ -33,6 +35,7 @@ pytestmark = pytest.mark.operations
 
 OURS = {"apiVersion": "queuectl.dev/v1"}
 KINDS = FOLLOWED[Owner.KUBERNETES]
+FORM = FORMS[Owner.KUBERNETES]
 VALUES = {"image": {"repository": "queuectl"}, "configuration": {"owner": "kubernetes"}}
 
 
@@ -47,7 +50,7 @@ class Leader:
 
     def __init__(self, source: KubernetesObjects) -> None:
         self.source, self.store = source, MemoryStore()
-        self.writer = StatusWriter(source, self._queues, time.time)
+        self.writer = StatusWriter(source, FORM, self._queues, time.time, WriteRate())
 
     def _queues(self) -> QueuesNow:
         database = self.store.database
@@ -58,7 +61,7 @@ class Leader:
 @asynccontextmanager
 async def leading(api: CustomCluster) -> AsyncIterator[Leader]:
     client = await Api.connect(Connection(api.cluster.kubeconfig), watches=len(KINDS))
-    leader = Leader(KubernetesObjects(client, KINDS, Containment(time.time)))
+    leader = Leader(KubernetesObjects(client, KINDS, Containment(time.time), FORM))
     epoch = await leader.store.take_over("leader", 0)
     follower = ObjectFollower(
         leader.source,
@@ -69,6 +72,7 @@ async def leading(api: CustomCluster) -> AsyncIterator[Leader]:
         lambda _: None,
         epoch,
         leader.writer.decided,
+        FORM,
     )
     tasks = [asyncio.create_task(follower.run()), asyncio.create_task(leader.writer.run())]
     try:
