@@ -171,7 +171,7 @@ def test_an_edit_that_waits_is_not_ready_yet() -> None:
             with_operation(f.queue("a"), StopPolicy.HOLD_AND_DRAIN),
             Code.QUEUE_STOPPED,
             Code.QUEUE_STOPPED,
-            "Degraded",
+            "Suspended",
         ),
         (f.queue("a", flavor="absent"), Code.MISCONFIGURED, Code.MISCONFIGURED, "Degraded"),
         (
