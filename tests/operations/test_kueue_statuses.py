@@ -202,7 +202,7 @@ async def test_a_real_kueue_has_its_statuses_to_itself_and_a_stopped_one_leaves_
 async def _left_to_kueue(client: Client, api: Api, leader: Leader) -> None:
     """While the real Kueue runs, queuectl writes nothing, whatever changes."""
     async with asyncio.timeout(120.0):  # a manager works when it holds its lease
-        while not await active_kueue(api):
+        while not await active_kueue(api):  # noqa: ASYNC110 - the API server has no event
             await asyncio.sleep(0.1)
     await asyncio.sleep(1.5)  # one batch
     before = len(leader.writes)
