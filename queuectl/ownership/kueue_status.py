@@ -31,7 +31,7 @@ from queuectl.ownership.status_form import (
     CLUSTER_QUEUE,
     LOCAL_QUEUE,
     Decision,
-    GangCounts,
+    GangsByQueue,
     QueuesNow,
     QueueUse,
     StatusCounts,
@@ -170,14 +170,14 @@ def _check(name: str, config: QueueConfig) -> _Verdict | None:
 class _Counts:
     """Gangs, and quota by flavor and resource in the order of the queue."""
 
-    gangs: GangCounts
+    gangs: GangsByQueue
     config: QueueConfig
     held: Mapping[DocumentKey, Counter[_Row]]
     kept: Mapping[DocumentKey, Counter[_Row]]
 
     @classmethod
     def of(cls, use: QueueUse, config: QueueConfig) -> _Counts:
-        return cls(GangCounts.of(use.entries), config, _by_queue(use.held), _by_queue(use.kept))
+        return cls(GangsByQueue.of(use.entries), config, _by_queue(use.held), _by_queue(use.kept))
 
     def fill(self, status: QueueStatus, key: DocumentKey) -> None:
         self.gangs.fill(status, key)

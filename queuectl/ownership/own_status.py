@@ -26,7 +26,7 @@ from queuectl.ownership.status_form import (
     CLUSTER_QUEUE,
     LOCAL_QUEUE,
     Decision,
-    GangCounts,
+    GangsByQueue,
     QueuesNow,
     QueueUse,
     StatusCounts,
@@ -44,7 +44,7 @@ class _OwnForm:
         return seen_status(content)
 
     def counts(self, use: QueueUse, queues: QueuesNow) -> StatusCounts:  # noqa: ARG002 - of StatusForm
-        return GangCounts.of(use.entries)
+        return GangsByQueue.of(use.entries)
 
     def body(self, kind: str, version: str, status: ObjectStatus) -> Mapping[str, Any]:  # noqa: ARG002 - of StatusForm
         body: Mapping[str, Any] = msgspec.to_builtins(status)

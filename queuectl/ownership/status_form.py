@@ -156,7 +156,7 @@ _WAITING: Final = frozenset(state for state in State if state.waiting)
 
 
 @dataclass(slots=True)
-class GangCounts:
+class GangsByQueue:
     """The gangs of each queue, as the metrics count them: a gang with a reservation is pending and reserves."""
 
     pending: Counter[DocumentKey] = field(default_factory=Counter)
@@ -164,7 +164,7 @@ class GangCounts:
     admitted: Counter[DocumentKey] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> GangCounts:
+    def of(cls, entries: Sequence[Entry]) -> GangsByQueue:
         """Count them."""
         counts = cls()
         gangs = Counter((e.cluster_queue, e.namespace, e.queue, e.state) for e in entries)
