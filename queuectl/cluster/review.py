@@ -83,7 +83,7 @@ async def kueue_runs(api: Api) -> bool:
 
 
 async def active_kueue(api: Api) -> str:
-    """What shows that a Kueue runs, or is about to; empty if nothing does.
+    """The sign of a Kueue that runs, or is about to; empty without one.
 
     These are its webhooks, its Deployment with a replica, and its lease, which a manager outside the cluster holds too.
 

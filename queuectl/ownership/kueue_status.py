@@ -173,18 +173,20 @@ class _Counts:
     gangs: GangsByQueue
     config: QueueConfig
     held: Mapping[DocumentKey, Counter[_Row]]
-    kept: Mapping[DocumentKey, Counter[_Row]]
+    reserved: Mapping[DocumentKey, Counter[_Row]]
 
     @classmethod
     def of(cls, use: QueueUse, config: QueueConfig) -> _Counts:
-        return cls(GangsByQueue.of(use.entries), config, _by_queue(use.held), _by_queue(use.kept))
+        return cls(
+            GangsByQueue.of(use.entries), config, _by_queue(use.held), _by_queue(use.reserved)
+        )
 
     def fill(self, status: QueueStatus, key: DocumentKey) -> None:
         self.gangs.fill(status, key)
         if isinstance(status, KueueQueueStatus):
             held = self.held.get(key, Counter())
             status.flavors_usage = self._uses(key, held)
-            status.flavors_reservation = self._uses(key, held + self.kept.get(key, Counter()))
+            status.flavors_reservation = self._uses(key, held + self.reserved.get(key, Counter()))
 
     def _uses(self, key: DocumentKey, amounts: Mapping[_Row, int]) -> list[FlavorUse]:
         whole = key.kind == CLUSTER_QUEUE

@@ -1,4 +1,4 @@
-"""What the status of an object says, apart from when it is written. Each API group has a form of its own."""
+"""The content of the status of an object, apart from the time of its write. Each API group has a form of its own."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class QueueUse:
     Attributes:
         entries: the workloads that have not finished.
         held: quota that starting, running and evicting gangs hold.
-        kept: quota that is reserved for other gangs.
+        reserved: quota that is reserved for other gangs.
         nominal: the configuration with the quota that follows the nodes; None = quota does not follow them.
     """
 
     entries: Sequence[Entry] = ()
     held: Mapping[Row, int] = field(default_factory=dict)
-    kept: Mapping[Row, int] = field(default_factory=dict)
+    reserved: Mapping[Row, int] = field(default_factory=dict)
     nominal: QueueConfig | None = None
 
 

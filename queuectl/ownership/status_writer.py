@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone
+from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, bounded
 from queuectl.domain.pacing import doubling
 from queuectl.domain.queues import QueueConfig
 from queuectl.ownership.source import ObjectSource
@@ -109,7 +109,7 @@ class StatusWriter:
         if not other:
             self._batch_ends = began + _BATCH_SECONDS
             return True
-        log.warning("statuses_left", reason=other)
+        log.warning("statuses_left", reason=bounded(other))
         while other:
             await asyncio.sleep(_OTHER_SECONDS)
             other = await self._other_writer()
@@ -119,7 +119,7 @@ class StatusWriter:
         return False
 
     async def _other_writer(self) -> str:
-        """Who else writes the statuses, or why that is not known; empty if nobody does."""
+        """The other controller that writes the statuses, or why that is not known; empty without one."""
         try:
             return await self._source.other_writer()
         except ClusterError as error:

@@ -1,7 +1,7 @@
 """The statuses to write: a pure function of the objects, the decision about them, the queues, and the time.
 
 Conditions are due at once, those of the newest edit first. Counts of gangs are due at most once in :data:`COUNTS_SECONDS` for each object.
-A status that the object has is not due. What a status says is the matter of a :class:`queuectl.ownership.status_form.StatusForm`.
+A status that the object has is not due. A :class:`queuectl.ownership.status_form.StatusForm` gives its content.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from tests.operations.test_crd_validation import (  # noqa: F401
 )
 from tests.operations.test_object_statuses import (  # noqa: F401
     test_conditions_follow_an_edit_within_two_seconds,
+    test_objects_that_do_not_own_the_configuration_say_so_without_counts,
 )
 
 pytestmark = pytest.mark.system

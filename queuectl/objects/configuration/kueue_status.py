@@ -92,9 +92,9 @@ def _uses(flavors: list[_SeenFlavor] | None) -> list[FlavorUse] | None:
     ]
 
 
-def _resource_use(seen: _SeenResource) -> ResourceUse:
-    borrowed = None if seen.borrowed is None else str(seen.borrowed)
-    return ResourceUse(seen.name, str(seen.total), borrowed)
+def _resource_use(resource: _SeenResource) -> ResourceUse:
+    borrowed = None if resource.borrowed is None else str(resource.borrowed)
+    return ResourceUse(resource.name, str(resource.total), borrowed)
 
 
 def kueue_status_body(kind: str, version: str, status: ObjectStatus) -> Mapping[str, Any]:

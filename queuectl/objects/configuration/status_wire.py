@@ -78,7 +78,7 @@ class QueueStatus(ObjectStatus):
 
     @property
     def counts(self) -> tuple[object, ...]:
-        """What changes with the gangs of the queue, to compare."""
+        """The fields that change with the gangs of the queue, to compare."""
         return self.pending_workloads, self.reserving_workloads, self.admitted_workloads
 
     def keep_counts(self, earlier: QueueStatus) -> None:
