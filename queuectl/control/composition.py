@@ -47,12 +47,15 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
-from queuectl.objects.configuration.owners import FOLLOWED
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
 from queuectl.objects.kinds import JobKinds
+from queuectl.ownership.own_status import UnownedStatusForm
 from queuectl.ownership.source import KubernetesObjects
+from queuectl.ownership.status_form import StatusForm
+from queuectl.ownership.status_forms import FORMS
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
@@ -70,6 +73,8 @@ _SPARE_CONNECTIONS = 4
 _TRIES: Final = 4
 """To connect, before the process ends with the error."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0  # seconds; the pause doubles
+_LONGEST_PAUSE_OWNED, _LONGEST_PAUSE_UNOWNED = 30.0, 300.0
+"""Seconds between two reads of a CustomResourceDefinition that does not exist: of objects that own the configuration, and of others."""
 
 
 class WatchMeter:
@@ -341,7 +346,13 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         health = _health_source(settings)
         if health is not None:
             stack.push_async_callback(health.close)
-        objects = await _objects(stack, settings, parts.containment)
+        owner = settings.configuration_owner
+        objects = unowned = None
+        if owner is not Owner.DATABASE:
+            objects = await _objects(stack, settings, parts.containment, owner, FORMS[owner])
+        if owner is not Owner.KUBERNETES:
+            form = UnownedStatusForm(owner)
+            unowned = await _objects(stack, settings, parts.containment, Owner.KUBERNETES, form)
         supervisor = Supervisor(
             store=parts.store,
             cluster=cluster,
@@ -355,6 +366,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             run_child=ChildProcess(parts.url, longest_step(settings.solver.wall_seconds)),
             objects=objects,
             spans=_spans(stack, settings, metrics),
+            unowned=unowned,
         )
         yield ServeComponents(supervisor, parts.api_store, metrics, parts.registration)
 
@@ -370,17 +382,21 @@ def _spans(stack: AsyncExitStack, settings: Settings, metrics: MetricsRecorder) 
 
 
 async def _objects(
-    stack: AsyncExitStack, settings: Settings, containment: Containment
-) -> KubernetesObjects | None:
-    """The objects that own the configuration, over connections of their own; None = the database owns it."""
-    kinds = FOLLOWED[settings.configuration_owner]
-    if not kinds:
-        return None
+    stack: AsyncExitStack,
+    settings: Settings,
+    containment: Containment,
+    group: Owner,
+    form: StatusForm,
+) -> KubernetesObjects:
+    """The objects of one API group, over connections of their own."""
+    kinds = FOLLOWED[group]
     api = await Api.connect(
         Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS), watches=len(kinds)
     )
     stack.push_async_callback(api.close)
-    return KubernetesObjects(api, kinds, containment)
+    owns = group is settings.configuration_owner
+    pause = _LONGEST_PAUSE_OWNED if owns else _LONGEST_PAUSE_UNOWNED
+    return KubernetesObjects(api, kinds, containment, form, longest_pause=pause)
 
 
 async def careful_child(arguments: ChildArguments) -> None:
