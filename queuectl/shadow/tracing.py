@@ -27,7 +27,7 @@ from queuectl.domain.shadow_trace import (
     TraceStep,
 )
 
-_REMEMBERED: Final = 3600.0
+REMEMBERED: Final = 3600.0
 """Seconds for which a gang that left can come back, and after which a change of CPU or memory of a node is recorded."""
 
 
@@ -49,7 +49,7 @@ def trace(book: TraceBook, moment: Moment, longest: float) -> TraceStep:
 def after(book: TraceBook, step: TraceStep) -> TraceBook:
     """The book after a step."""
     gangs = {**book.gangs, **{one.gang.uid: one for one in step.gangs}}
-    oldest = step.span.until - _REMEMBERED
+    oldest = step.span.until - REMEMBERED
     kept = {uid: one for uid, one in gangs.items() if one.gone is None or one.gone.most >= oldest}
     nodes = {**book.nodes, **{one.name: one for one in step.nodes}}
     return TraceBook(step.span, kept, nodes)
@@ -179,7 +179,7 @@ def _differs(before: NodeVersion, node: Node, at: float) -> bool:
         return True
     if BY_NAME.counted(old.allocatable) != BY_NAME.counted(node.allocatable):
         return True
-    return at - before.at >= _REMEMBERED and old != node
+    return at - before.at >= REMEMBERED and old != node
 
 
 def _without_amounts(node: Node) -> Node:

@@ -10,14 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.quantity import GPU
 from queuectl.domain.shadow import GangName, Moment, SeenGang
 from queuectl.domain.shadow_trace import (
-    Between,
     Interval,
     NodeVersion,
     RecordedTrace,
@@ -25,7 +22,6 @@ from queuectl.domain.shadow_trace import (
     SimulatedReport,
     TraceBook,
     TracedGang,
-    TracedState,
 )
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSetPlacement
@@ -175,9 +171,7 @@ class Live:
         self._shown = shown
 
     def _see(self) -> None:
-        nodes = tuple(
-            replace(one, ready=one.name not in self._down) for one in SETTING.fleet.nodes
-        )
+        nodes = tuple(replace(one, ready=one.name not in self._down) for one in SETTING.fleet.nodes)
         self.records.see(BEGIN + self._next, *self._shown.values(), nodes=nodes)
         self._next = next(self._moments)
 
