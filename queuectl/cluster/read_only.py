@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.cluster.adapter import LEASE, SYSTEM_NAMESPACE
-from queuectl.cluster.client import Api, Permits, ReadOnlyApi
+from queuectl.cluster.client import Api, Forbidden, Permits, ReadOnlyApi
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.resources import watched
@@ -45,6 +45,24 @@ CONFIGURATION: Final = (
 """The plural names of Kueue's kinds of configuration."""
 _PAGE: Final = 500
 Body = dict[str, Any]
+
+
+async def unreadable(api: Api, kinds: JobKinds) -> list[str]:
+    """The lists of shadow mode that the API server refuses, as paths.
+
+    Raises:
+        ClusterUnavailable: it does not answer.
+    """
+    of_kueue = [f"/apis/{_GROUP}/{_VERSIONS[0]}/{name}" for name in ("workloads", *CONFIGURATION)]
+    refused = []
+    for path in (*of_kueue, *(resource.path for resource in watched(kinds=kinds))):
+        try:
+            await api.request("GET", path, query=[("limit", "1")])
+        except ObjectGone:
+            continue  # the server does not have this kind
+        except Forbidden:
+            refused.append(path)
+    return refused
 
 
 class _Meta(msgspec.Struct):

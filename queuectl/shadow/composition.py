@@ -42,6 +42,6 @@ async def _connected(settings: Settings) -> AsyncIterator[ProcessComponents]:
             kinds=parts.kinds,
             containment=parts.containment,
             simulation=ChildSimulation(parts.url, settings.shadow_seconds, settings.shadow_days),
-            metrics=parts.metrics.shadow,
+            metrics=parts.metrics,
         )
         yield ProcessComponents(loop, parts.api_store, parts.metrics, parts.registration)

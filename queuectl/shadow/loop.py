@@ -38,7 +38,7 @@ from queuectl.shadow.folding import fold
 from queuectl.shadow.observing import ClusterObserver
 from queuectl.shadow.simulation import Simulation, SimulationFailed
 from queuectl.shadow.tracing import REMEMBERED, after, trace
-from queuectl.telemetry.shadow import ShadowMetrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -80,7 +80,7 @@ class ShadowLoop:
         kinds: JobKinds,
         containment: Containment,
         simulation: Simulation,
-        metrics: ShadowMetrics,
+        metrics: MetricsRecorder,
     ) -> None:
         """Connect nothing yet.
 
@@ -92,7 +92,7 @@ class ShadowLoop:
             kinds: the job kinds.
             containment: of the process.
             simulation: makes the simulated report.
-            metrics: of shadow mode.
+            metrics: of the process.
         """
         self._simulation = simulation
         self._metrics = metrics
@@ -120,7 +120,8 @@ class ShadowLoop:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
-        self._metrics.begin()
+        settings = self._settings
+        self._metrics.shadow.begin(settings.shadow_days * DAY, settings.shadow_simulation_seconds)
         async with asyncio.TaskGroup() as group:
             lead = group.create_task(self._lead(), name="lead")
             await stop.wait()
@@ -131,6 +132,7 @@ class ShadowLoop:
     async def _lead(self) -> None:
         while True:
             epoch = await self._leadership.acquire()
+            self._metrics.leading(epoch)
             try:
                 await self._lead_until_lost(epoch)
             except* (LeadershipLost, Fenced) as lost:
@@ -138,6 +140,7 @@ class ShadowLoop:
             finally:
                 self._leads = False
                 self._book = None
+                self._metrics.following()
 
     async def _lead_until_lost(self, epoch: int) -> None:
         async with asyncio.TaskGroup() as group:
@@ -168,7 +171,7 @@ class ShadowLoop:
             except (BadInput, ClusterError, StaleSnapshot, StoreUnavailable) as error:
                 self._failure = f"the last moment was not observed: {error}"
                 log.warning("moment_not_observed", error=str(error))
-                self._metrics.failed()
+                self._metrics.shadow.failed()
             took = time.monotonic() - began
             with self._progress.idle():
                 await asyncio.sleep(max(self._settings.shadow_seconds, _SHARE * took) - took)
@@ -195,7 +198,7 @@ class ShadowLoop:
         over = before.at if before is not None else None
         await self._store.shadow.keep(step, traced, over=over, epoch=epoch)
         self._book = after(book, traced)
-        self._metrics.observed(moment)
+        self._metrics.shadow.observed(moment, traced.span.began)
 
     async def _simulate(self, epoch: int) -> None:
         """Make the simulated report again at each interval, until canceled. It takes at most a tenth of the time.
@@ -225,7 +228,7 @@ class ShadowLoop:
         finally:
             self._took = time.monotonic() - began
         await self._store.shadow.keep_simulated(report, epoch=epoch)
-        self._metrics.simulated(report)
+        self._metrics.shadow.simulated(report)
 
     async def _prune(self, epoch: int) -> None:
         """Delete what is older than the retention, until canceled.

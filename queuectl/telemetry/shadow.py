@@ -12,6 +12,9 @@ from queuectl.domain.shadow_trace import SimulatedReport
 
 _GAUGES: Final = {
     "last_moment_timestamp_seconds": "When this process recorded its last moment in shadow mode, or began, in unix seconds; 0 = another mode.",
+    "records_began_timestamp_seconds": "When the records of shadow mode began, in unix seconds; 0 = this process recorded no moment.",
+    "retention_seconds": "How long records of shadow mode are kept.",
+    "report_interval_seconds": "Time between two simulated reports.",
     "fitting_gangs": "Waiting gangs that fit at the last moment.",
     "unbound_gangs": "Admitted gangs with pods without a node at the last moment.",
     "left_out": "Objects and gangs that are not in the last moment.",
@@ -34,12 +37,20 @@ class ShadowMetrics:
             registry=registry,
         )
 
-    def begin(self) -> None:
-        """This process runs in shadow mode from now on."""
-        self._gauges["last_moment_timestamp_seconds"].set(time.time())
+    def begin(self, retention: float, interval: float) -> None:
+        """This process runs in shadow mode from now on.
 
-    def observed(self, moment: Moment) -> None:
-        """A moment is recorded."""
+        Args:
+            retention: seconds for which records are kept.
+            interval: seconds between two simulated reports.
+        """
+        self._gauges["last_moment_timestamp_seconds"].set(time.time())
+        self._gauges["retention_seconds"].set(retention)
+        self._gauges["report_interval_seconds"].set(interval)
+
+    def observed(self, moment: Moment, began: float) -> None:
+        """A moment is recorded. ``began``: unix seconds of the first one."""
+        self._gauges["records_began_timestamp_seconds"].set(began)
         self._gauges["last_moment_timestamp_seconds"].set(time.time())
         self._gauges["fitting_gangs"].set(sum(one.fits is not None for one in moment.waiting))
         self._gauges["unbound_gangs"].set(len(moment.unbound))

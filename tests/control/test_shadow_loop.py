@@ -107,7 +107,7 @@ class Rig:
             kinds=KINDS,
             containment=Containment(clock),
             simulation=self.simulation,
-            metrics=MetricsRecorder().shadow,
+            metrics=MetricsRecorder(),
         )
         stop = asyncio.Event()
         task = asyncio.create_task(loop.run(stop))
