@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.quantity import GPU
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.shadow import GangName, Moment, SeenGang
 from queuectl.domain.shadow_trace import (
+    Between,
     Interval,
     NodeVersion,
     RecordedTrace,
@@ -207,3 +210,220 @@ def test_the_history_of_queuectl_shows_no_gain(seed: int):
     report = history(random.Random(seed), 40).report()
     assert report.gangs == 40
     assert differences(report) == []
+
+
+def test_a_node_that_failed_fails_in_the_simulation_at_the_same_time():
+    assert differences(history(random.Random(3), 25, failures=True).report()) == []
+
+
+def test_beside_a_controller_that_starts_late_the_waits_are_shorter():
+    """Two gangs fit at once, and start after an hour each."""
+    records = Records()
+    for minute in range(200):
+        at = BEGIN + minute * STEP
+        shown = []
+        for uid, start, end in (("a", 60, 120), ("b", 120, 180)):
+            on = "n0" if start <= minute < end else None
+            if minute < end:
+                since = BEGIN + start * STEP if on else None
+                shown.append(seen(uid, on=on, since=since))
+        records.see(at, *shown)
+    report = records.report()
+    assert {"idle", "all p50", "all p95"} <= set(differences(report))
+    assert report.simulated.total.p95.most == STEP
+    assert report.observed.total.p95.least == pytest.approx(120 * STEP)
+    assert report.simulated.idle.least == 0.0
+    assert report.observed.idle.least is not None
+    assert report.observed.idle.least > 0.0
+
+
+# ---- What is known, and what is not
+
+
+def only(records: Records) -> TracedGang:
+    [gang] = records.gangs.values()
+    return gang
+
+
+def test_a_gang_that_ran_at_the_first_moment_is_the_initial_state():
+    records = Records()
+    for minute in range(4):
+        shown = [seen("new", 8, on="n1" if minute == 3 else None, created=BEGIN)]
+        shown += [seen("old", 8, on="n1", since=BEGIN - 900.0)] if minute < 3 else []
+        records.see(BEGIN + minute * STEP, *shown, seen("other", 8, on="n0"))
+    report = records.report()
+    assert (report.running_at_begin, report.arrived, report.unfinished) == (
+        2,
+        {f"{SPACE}/train": 1},
+        2,
+    )
+    assert differences(report) == []
+    assert report.observed.total.p50 == Interval(120.0, 180.0)
+
+
+def test_gangs_that_run_or_wait_at_the_end_are_censored():
+    records = Records()
+    for minute in range(3):
+        records.see(BEGIN + minute * STEP, seen("runs", 8, on="n0"), seen("waits", 32, pods=4))
+    report = records.report()
+    assert (report.gangs, report.unfinished) == (2, 2)
+    for side in (report.observed, report.simulated):
+        assert side.total.waiting == Interval(1.0, 1.0)
+        assert side.total.p50.most is None
+    assert report.observed.total.p50.least == 120.0
+
+
+def test_a_deleted_gang_that_waited_is_deleted_in_the_simulation():
+    records = Records()
+    for minute in range(4):
+        shown = [seen("gone", 32, pods=4)] if minute < 2 else []
+        records.see(BEGIN + minute * STEP, seen("other", 8, on="n0"), *shown)
+    report = records.report()
+    assert report.observed.total.p50 == Interval(60.0, 120.0)
+    assert report.simulated.total.waiting == Interval(0.0, 0.0)
+
+
+def test_an_evicted_gang_waits_again_and_is_counted():
+    records = Records()
+    places = [None, "n0", "n0", None, None, "n1", None]
+    for minute, on in enumerate(places[:-1]):
+        records.see(BEGIN + minute * STEP, seen("a", on=on))
+    records.see(BEGIN + 6 * STEP)
+    assert [one.placement.podsets[0].nodes[0][0] for one in only(records).attempts] == ["n0", "n1"]
+    report = records.report()
+    assert report.observed.evictions == Interval(1.0, 1.0)
+    assert report.simulated.evictions == Interval(0.0, 0.0)
+    assert report.simulated.total.p95.most == STEP
+
+
+def test_a_gap_of_two_days_makes_wide_intervals_and_no_gain():
+    records = Records()
+    days = 2 * 86400.0
+    records.see(BEGIN, seen("a", on="n0"), seen("b"))
+    records.see(BEGIN + STEP, seen("a", on="n0"), seen("b"))
+    later = BEGIN + STEP + days
+    for minute in range(2):
+        records.see(
+            later + minute * STEP, seen("b", on="n0"), seen("c", on="n1", created=later - 60)
+        )
+    assert records.gangs["a"].gone == Between(BEGIN + STEP, later)
+    report = records.report()
+    assert report.gaps == days
+    assert report.observed.total.p95 == Interval(pytest.approx(STEP, abs=STEP), days + STEP)
+    assert "all p95" not in differences(report)
+
+
+def test_a_gang_whose_size_changes_has_the_last_size_before_its_start():
+    records = Records()
+    for minute, (gpus, on) in enumerate([(8, None), (4, None), (4, "n0"), (8, "n0")]):
+        records.see(BEGIN + minute * STEP, seen("a", gpus, on=on))
+    gang = only(records)
+    assert (gang.gang.gpus, gang.podsets[0].shape.requests[GPU], gang.resized) == (4.0, 4, True)
+    assert records.report().resized == 1
+
+
+def test_an_object_that_could_not_be_read_at_one_moment_has_not_left():
+    records = Records()
+    for minute in range(5):
+        shown = [] if minute == 2 else [seen("a", on="n0"), seen("b", 32, pods=4)]
+        records.see(BEGIN + minute * STEP, *shown)
+    assert [len(records.gangs[uid].attempts) for uid in ("a", "b")] == [1, 0]
+    assert [one.gone for one in records.gangs.values()] == [None, None]
+
+
+def test_a_gang_that_must_not_be_planned_arrives_when_it_can_start():
+    records = Records()
+    for minute in range(4):
+        shown = seen("a", blocked=minute < 2, created=BEGIN - 9000.0)
+        records.see(BEGIN + minute * STEP, shown, seen("self", blocked=True))
+    assert (only(records).gang.uid, only(records).arrived) == ("a", BEGIN + STEP)
+
+
+def test_a_trace_without_gangs_has_no_figures():
+    records = Records()
+    records.see(BEGIN)
+    report = records.report()
+    assert report.gangs == 0
+    assert report.observed.total.p50 == Interval(None, None)
+    assert report.simulated.utilization == Interval(None, None)
+
+
+def test_nodes_come_change_and_go():
+    first, second = SETTING.fleet.nodes
+    records = Records()
+    bigger = replace(second, allocatable=Resources({**second.allocatable, GPU: 16}))
+    fleets = [
+        (first,),
+        (first, second),
+        (first, bigger),
+        (first, replace(bigger, ready=False)),
+        (first,),
+    ]
+    for minute, fleet in enumerate(fleets):
+        records.see(BEGIN + minute * STEP, seen("a", 16), nodes=fleet)
+    report = records.report()
+    assert [one.node is None for one in records.nodes] == [False] * 4 + [True]
+    assert report.simulated.total.p50 == Interval(STEP, 3 * STEP), "it starts on the larger node"
+
+
+def test_cpu_of_other_pods_is_recorded_once_an_hour():
+    first, _ = SETTING.fleet.nodes
+    records = Records()
+    for minute in range(130):
+        used = replace(first, allocatable=Resources({**first.allocatable, "cpu": 60000 - minute}))
+        records.see(BEGIN + minute * STEP, nodes=(used,))
+    assert len(records.nodes) == 3
+
+
+def test_a_simulation_that_takes_too_long_ends_earlier_for_both_sides():
+    report = history(random.Random(1), 10).report(seconds=-1.0)
+    assert not report.whole
+    assert report.until < BEGIN + 10_000.0
+    assert report.gangs < 10
+
+
+# ---- Random and hostile records
+
+clocks = st.lists(
+    st.sampled_from([60.0, 60.0, 60.0, 0.0, -4000.0, 170_000.0, 1e9]), min_size=1, max_size=12
+)
+states = st.sampled_from([None, "waits", "n0", "n1", "blocked", "large"])
+
+
+def bounded(figure: Interval) -> bool:
+    least, most = figure.least, figure.most
+    return least is None or (least >= 0.0 and (most is None or least <= most))
+
+
+@settings(max_examples=20)
+@given(
+    steps=clocks,
+    columns=st.lists(st.lists(states, min_size=12, max_size=12), max_size=3),
+    created=st.sampled_from([0.0, BEGIN, BEGIN + 90.0, 1e12]),
+)
+def test_whatever_the_records_show_each_figure_has_its_bounds_in_order(
+    steps: list[float], columns: list[list[str | None]], created: float
+):
+    records, at = Records(), BEGIN
+    for number, step in enumerate(steps):
+        at += step
+        shown = []
+        for gang, column in enumerate(columns):
+            state = column[number]
+            if state is not None:
+                on = state if state in ("n0", "n1") else None
+                gpus = 3 if state == "large" else 8
+                blocked = state == "blocked"
+                one = seen(f"g{gang}", gpus, on=on, created=created, since=created, blocked=blocked)
+                shown.append(one)
+        records.see(at, *shown)
+    for gang in records.gangs.values():
+        for one in gang.attempts:
+            assert one.started.least <= one.started.most
+            assert one.ended is None or one.ended.most >= one.started.least
+    report = records.report()
+    for side in (report.observed, report.simulated):
+        for figure in (side.idle, side.utilization, side.evictions, side.total.p50):
+            assert bounded(figure)
+    assert 0 <= report.gaps <= report.until - report.began
+    assert differences(report) is not None
