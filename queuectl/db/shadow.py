@@ -231,6 +231,9 @@ async def _span(connection: AsyncConnection) -> TraceSpan | None:
 
 async def _keep_trace(connection: AsyncConnection, step: TraceStep) -> None:
     await connection.execute(update(shadow_span).values(span=step.span))
+    if step.begins:
+        await connection.execute(delete(shadow_trace))
+        await connection.execute(delete(shadow_nodes))
     gangs = [
         {"uid": one.gang.uid, "gone_at": one.gone.most if one.gone else None, "record": one}
         for one in step.gangs

@@ -118,11 +118,16 @@ class TraceBook:
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """The changes of the trace by one moment."""
+    """The changes of the trace by one moment.
+
+    Attributes:
+        begins: everything before is forgotten: it is the first moment, or the clock was set back.
+    """
 
     span: TraceSpan
     gangs: tuple[TracedGang, ...] = ()
     nodes: tuple[NodeVersion, ...] = ()
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,8 @@ class ShadowLoop:
         self._simulation = simulation
         self._metrics = metrics
         self._book: TraceBook | None = None
-        self._took = 0.0  # seconds of the last simulated report
+        self._took = 0.0  # seconds of the last simulation
+        self._rests_until = 0.0  # on the monotonic clock, after the last simulation
         self._store = store
         self._cluster = cluster
         self._settings = settings
@@ -219,14 +220,14 @@ class ShadowLoop:
         setting, span, now = self._observer.setting, progress.span, self._clock()
         if setting is None or span is None or span.until - span.began < interval:
             return
-        made = progress.simulated_at
-        if made is not None and 0.0 <= now - made < interval:
+        made, began = progress.simulated_at, time.monotonic()
+        if began < self._rests_until or (made is not None and 0.0 <= now - made < interval):
             return
-        began = time.monotonic()
         try:
             report = await self._simulation(setting, now)
         finally:
             self._took = time.monotonic() - began
+            self._rests_until = time.monotonic() + _SHARE * self._took
         await self._store.shadow.keep_simulated(report, epoch=epoch)
         self._metrics.shadow.simulated(report)
 

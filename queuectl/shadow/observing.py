@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
-from queuectl.domain.fleet import Node
+from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.plan import Admission
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.shadow import (
@@ -52,7 +52,7 @@ class ClusterObserver:
         limits: of the planner.
         kinds: of jobs.
         stop: ends a plan early; that moment is not decided.
-        setting: the configuration, the nodes and the namespaces of the last moment, without gangs and pods; None before the first one.
+        setting: the configuration and the namespaces of the last moment, without nodes, gangs and pods; None before the first one.
     """
 
     limits: SolverLimits
@@ -89,7 +89,13 @@ class ClusterObserver:
         if len(seen) > MOST_SEEN:
             more = f"{len(seen) - MOST_SEEN} gangs beyond the first {MOST_SEEN} of the trace"
             left_out = (*left_out, more)
-        self.setting = replace(snapshot, pending=(), admitted=(), other_pods={})
+        self.setting = Snapshot(
+            now=now,
+            fleet=Fleet(()),
+            config=snapshot.config,
+            namespaces=snapshot.namespaces,
+            limits=self.limits,
+        )
         return Moment(
             at=now,
             gpus=physical,

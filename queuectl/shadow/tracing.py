@@ -1,7 +1,7 @@
 """From two moments that follow each other to the trace: which gangs arrived, started, stopped and left, and which nodes changed.
 
 A change between two moments is somewhere between them. The times of objects make the bounds tighter, and only inside these bounds: clocks of
-others can be wrong. A gang that is missing at one moment and is there again within an hour has not left: its object could not be read.
+others can be wrong. If the clock of the moments is set back by more than an hour, the trace begins again. A gang that is missing at one moment and is there again within an hour has not left: its object could not be read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from queuectl.domain.shadow_trace import (
 )
 
 REMEMBERED: Final = 3600.0
-"""Seconds for which a gang that left can come back, and after which a change of CPU or memory of a node is recorded."""
+"""Seconds for which a gang that left can come back, by which the clock can be set back, and after which a change of CPU or memory of a node is
+recorded."""
 
 
 def trace(book: TraceBook, moment: Moment, longest: float) -> TraceStep:
@@ -39,15 +40,20 @@ def trace(book: TraceBook, moment: Moment, longest: float) -> TraceStep:
         moment: the new one.
         longest: seconds between two moments, above which the time between them is a gap.
     """
+    if book.span is not None and moment.at < book.span.until - REMEMBERED:
+        book = TraceBook()
     span = _span(book.span, moment.at, longest)
     since = Between(span.until if book.span is None else book.span.until, span.until)
     seen = {one.gang.uid: one for one in moment.seen}
     gangs = [*_present(book, seen, since), *_left(book, seen, since)]
-    return TraceStep(span, tuple(gangs), tuple(_nodes(book, moment, span.until)))
+    nodes = tuple(_nodes(book, moment, span.until))
+    return TraceStep(span, tuple(gangs), nodes, begins=book.span is None)
 
 
 def after(book: TraceBook, step: TraceStep) -> TraceBook:
     """The book after a step."""
+    if step.begins:
+        book = TraceBook()
     gangs = {**book.gangs, **{one.gang.uid: one for one in step.gangs}}
     oldest = step.span.until - REMEMBERED
     kept = {uid: one for uid, one in gangs.items() if one.gone is None or one.gone.most >= oldest}
@@ -56,7 +62,7 @@ def after(book: TraceBook, step: TraceStep) -> TraceBook:
 
 
 def _span(before: TraceSpan | None, at: float, longest: float) -> TraceSpan:
-    """The clock of the trace never goes back: a moment that is earlier than the last one is at the same time."""
+    """A moment that is a little earlier than the last one is at the same time."""
     if before is None:
         return TraceSpan(at, at)
     until = max(before.until, at)

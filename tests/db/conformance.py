@@ -1379,6 +1379,10 @@ class StoreConformance:
         assert (whole.span, whole.gangs) == (later.span, (gone,))
         assert sorted(one.at for one in whole.nodes) == [7200.0, 7260.0]
         assert await other.shadow.progress() == TraceProgress(later.span, 1, None)
+        third = shadow_fold(300.0)
+        again = replace(shadow_step(third, n2=SHADOW_NODE), begins=True)
+        await store.shadow.keep(third, again, over=7260.0, epoch=epoch)
+        assert await other.shadow.book(0.0) == TraceBook(again.span, {}, {"n2": again.nodes[0]})
 
     async def test_the_trace_of_shadow_mode_keeps_the_last_version_of_each_node(
         self, open_store: OpenStore

@@ -88,6 +88,8 @@ class MemoryShadow:
             tables.hours[hour] = tables.hours.get(hour, ShadowSums()) + sums
         tables.gangs |= {one.gang.uid: one for one in fold.gangs}
         tables.span = step.span
+        if step.begins:
+            tables.traced, tables.nodes = {}, {}
         tables.traced |= {one.gang.uid: one for one in step.gangs}
         tables.nodes |= {(one.name, one.at): one for one in step.nodes}
 

@@ -67,6 +67,8 @@ class Records:
         moment = Moment(at, 0.0, 0.0, seen=tuple(seen), nodes=shown)
         step = trace(self.book, moment, LONGEST)
         self.book = after(self.book, step)
+        if step.begins:
+            self.gangs, self.nodes = {}, []
         self.gangs |= {one.gang.uid: one for one in step.gangs}
         self.nodes += step.nodes
 
@@ -337,6 +339,18 @@ def test_a_gang_that_must_not_be_planned_arrives_when_it_can_start():
         shown = seen("a", blocked=minute < 2, created=BEGIN - 9000.0)
         records.see(BEGIN + minute * STEP, shown, seen("self", blocked=True))
     assert (only(records).gang.uid, only(records).arrived) == ("a", BEGIN + STEP)
+
+
+def test_a_clock_that_is_set_back_by_years_begins_the_trace_again():
+    records = Records()
+    years = 10 * 365 * 86400.0
+    for at in (BEGIN, BEGIN + years, BEGIN + years + STEP, BEGIN + 3 * STEP, BEGIN + 4 * STEP):
+        records.see(at, seen("a"), seen("b", on="n0"))
+    report = records.report()
+    assert (report.began, report.until, report.gaps) == (BEGIN + 3 * STEP, BEGIN + 4 * STEP, 0)
+    assert (report.gangs, report.running_at_begin) == (2, 1)
+    records.see(BEGIN + 2 * STEP, seen("a"))
+    assert records.trace.span.until == BEGIN + 4 * STEP, "a small step counts as no time"
 
 
 def test_a_trace_without_gangs_has_no_figures():
