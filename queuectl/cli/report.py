@@ -310,7 +310,7 @@ def _emit_simulated(body: Json) -> None:
     typer.echo(f"{extent}; {body['gapHours']:,.1f} hours without moments")
     if not body["whole"]:
         typer.echo("it ends before the last moment, because the rest takes too long")
-    rows = [
+    rows: list[Json] = [
         {"figure": "utilization, %", "scale": 100.0, **body["utilization"]},
         {"figure": "GPU-hours free while gangs waited", **body["idleGpuHours"]},
         {"figure": "evictions", **body["evictions"]},

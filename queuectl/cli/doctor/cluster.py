@@ -41,6 +41,9 @@ _PLURALS: Final = {
 }
 
 
+_NamedCheck = tuple[str, Callable[[], Awaitable[list[Finding]]]]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerObjects:
     """Answers of the server.
@@ -137,7 +140,7 @@ async def _examined(
     async def numa() -> list[Finding]:
         return await _numa(api, objects.not_aligned) if objects.not_aligned else []
 
-    checks = (
+    checks: tuple[_NamedCheck, ...] = (
         *(("rights", rights), ("policies", installed), ("policies", acting), ("kinds", declared)),
         ("leader", leader),
         *(
@@ -177,7 +180,7 @@ async def _examined_inside(
     async def nodes() -> list[Finding]:
         return judge.nodes(await _nodes(api))
 
-    checks = (
+    checks: tuple[_NamedCheck, ...] = (
         *(("rights", rights), ("policies", acting), ("kinds", declared)),
         *(("leader", leader), ("nodes", nodes)),
     )
