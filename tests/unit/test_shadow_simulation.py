@@ -377,7 +377,10 @@ def test_nodes_come_change_and_go():
         records.see(BEGIN + minute * STEP, seen("a", 16), nodes=fleet)
     report = records.report()
     assert [one.node is None for one in records.nodes] == [False] * 4 + [True]
-    assert report.simulated.total.p50 == Interval(STEP, 3 * STEP), "it starts on the larger node"
+    # It starts on the larger node, which fails a minute later.
+    assert report.simulated.total.p50 == Interval(2 * STEP, None)
+    assert report.simulated.utilization.least is not None
+    assert report.simulated.utilization.least > 0.0
 
 
 def test_cpu_of_other_pods_is_recorded_once_an_hour():
