@@ -94,7 +94,7 @@ class TraceJobs:
     def _observed(self, one: TracedGang, rank: int, times: RunTimes) -> ObservedJob:
         kept = [a for a in one.attempts if a.ended is None or a.ended.most > self.begin]
         attempts = [self._replayed(attempt, times) for attempt in kept]
-        before = bool(kept) and kept[0].started.least <= self.begin
+        before = bool(kept) and kept[0].started.most <= self.begin
         gone = self._at(times.end(one.gone)) if one.gone is not None else None
         submit = 0.0 if before else self._at(one.arrived)
         ended = one.state is not TracedState.WAITING and bool(kept) and _runs_last(one)
