@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.cluster.adapter import LEASE, SYSTEM_NAMESPACE
-from queuectl.cluster.client import Api, Permits, ReadOnlyApi
+from queuectl.cluster.client import Api, Forbidden, Permits, ReadOnlyApi
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.resources import watched
@@ -19,6 +19,7 @@ from queuectl.cluster.server import confirm_absent
 from queuectl.cluster.stream import LEVELS, decoded
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.records import LeaderRecord
+from queuectl.objects.configuration.owners import FOLLOWED, FollowedKind, Owner
 from queuectl.objects.kinds import KINDS, JobKinds
 
 
@@ -31,20 +32,35 @@ def permits_lease(namespace: str) -> Permits:
 
 # ---- All objects that a plan depends on
 
-_GROUP: Final = "kueue.x-k8s.io"
-_VERSIONS: Final = ("v1beta2", "v1beta1")
-CONFIGURATION: Final = (
-    "clusterqueues",
-    "localqueues",
-    "cohorts",
-    "resourceflavors",
-    "topologies",
-    "workloadpriorityclasses",
-    "admissionchecks",
+_CONFIGURATION: Final = FOLLOWED[Owner.KUEUE]
+"""Kueue's kinds of configuration, with their versions, as the followers of objects read them."""
+_WORKLOADS: Final = tuple(
+    f"/apis/{_CONFIGURATION[0].group}/{version}/workloads" for version in _CONFIGURATION[0].versions
 )
-"""The plural names of Kueue's kinds of configuration."""
 _PAGE: Final = 500
 Body = dict[str, Any]
+
+
+async def unreadable(api: Api, kinds: JobKinds) -> list[str]:
+    """The lists of shadow mode that the API server refuses, as paths.
+
+    Raises:
+        ClusterUnavailable: it does not answer.
+    """
+    of_kueue = (_WORKLOADS[0], *(_paths(kind)[0] for kind in _CONFIGURATION))
+    refused = []
+    for path in (*of_kueue, *(resource.path for resource in watched(kinds=kinds))):
+        try:
+            await api.request("GET", path, query=[("limit", "1")])
+        except ObjectGone:
+            continue  # the server does not have this kind
+        except Forbidden:
+            refused.append(path)
+    return refused
+
+
+def _paths(kind: FollowedKind) -> tuple[str, ...]:
+    return tuple(kind.path(version) for version in kind.versions)
 
 
 class _Meta(msgspec.Struct):
@@ -93,10 +109,10 @@ class ReadOnlyCluster:
             ClusterError: a list cannot be read completely.
         """
         bodies: list[Body] = []
-        for plural in ("workloads", *CONFIGURATION):
-            bodies += await self._of_kueue(plural)
+        for paths in (_WORKLOADS, *map(_paths, _CONFIGURATION)):
+            bodies += await self._served(paths, optional=True)
         for resource in watched(kinds=self._kinds):
-            paths = [resource.path, *([resource.older.path] if resource.older else [])]
+            paths = (resource.path, *([resource.older.path] if resource.older else []))
             optional = resource.optional or resource.older is not None
             bodies += await self._served(paths, optional=optional)
         return bodies
@@ -112,10 +128,6 @@ class ReadOnlyCluster:
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()
-
-    async def _of_kueue(self, plural: str) -> list[Body]:
-        paths = [f"/apis/{_GROUP}/{version}/{plural}" for version in _VERSIONS]
-        return await self._served(paths, optional=True)
 
     async def _served(self, paths: Sequence[str], *, optional: bool) -> list[Body]:
         """The items of the first of these paths that the server serves; none if it serves none of them."""

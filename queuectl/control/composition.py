@@ -452,14 +452,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
             for document in configuration:
                 await store.put_config(document)
 
-        leadership = Leadership(
-            cluster,
-            store,
-            clock,
-            holder=f"{settings.holder} (queuectl recover)",
-            duration=settings.lease_duration,
-            renew=settings.lease_renew,
-        )
+        leadership = Leadership.of(cluster, store, clock, settings, "queuectl recover")
         return await recover(store, cluster, settings, clock, leadership, kinds, configure)
 
 

@@ -397,6 +397,11 @@ class Settings(BaseSettings):
     shadow_days: float = Field(
         60.0, gt=0, description="how long the records of shadow mode are kept, in days"
     )
+    shadow_simulation_seconds: float = Field(
+        3600.0,
+        ge=5,
+        description="time between two simulated reports of shadow mode, in seconds; the first one needs records of at least this time",
+    )
 
     debounce_seconds: float = Field(
         0.02,

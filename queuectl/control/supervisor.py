@@ -149,14 +149,7 @@ class Supervisor:
             self.viewer.latest, store, self._mirror, self._what_ifs, self.cache
         )
         self.previewer = Previewer(self.viewer.latest, self._throttle, self.cache)
-        self._leadership = Leadership(
-            cluster,
-            store,
-            clock,
-            holder=settings.holder,
-            duration=settings.lease_duration,
-            renew=settings.lease_renew,
-        )
+        self._leadership = Leadership.of(cluster, store, clock, settings)
 
     def stalled(self) -> str:
         """Why this process is to be ended; empty while it makes progress. A hung loop of a leader never recovers."""

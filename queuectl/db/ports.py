@@ -47,6 +47,13 @@ from queuectl.domain.queries import (
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
+from queuectl.domain.shadow_trace import (
+    RecordedTrace,
+    SimulatedReport,
+    TraceBook,
+    TraceProgress,
+    TraceStep,
+)
 from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
@@ -167,7 +174,20 @@ class UsageStore(Protocol):
         """
 
 
-class ShadowStore(Protocol):
+class ShadowReports(Protocol):
+    """The records of shadow mode, for reports."""
+
+    async def history(self, period: Period, most: int) -> ShadowHistory:
+        """The hours of a period, and at most so many of the gangs that were seen since its start."""
+
+    async def simulated(self) -> SimulatedReport | None:
+        """The last simulated report; None before the first one."""
+
+    async def progress(self) -> TraceProgress:
+        """The state of the records."""
+
+
+class ShadowStore(ShadowReports, Protocol):
     """The records of shadow mode, for its leader."""
 
     async def last(self) -> LastMoment | None:
@@ -176,7 +196,22 @@ class ShadowStore(Protocol):
     async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
         """The records of those of these gangs that have one, by uid."""
 
-    async def keep(self, fold: ShadowFold, *, over: float | None, epoch: int) -> None:
+    async def book(self, since: float) -> TraceBook:
+        """The state with which the next moment is compared; gangs that left before ``since`` (unix seconds) are not in it."""
+
+    async def trace(self, since: float) -> RecordedTrace | None:
+        """The trace, without gangs that left before ``since`` (unix seconds); None before the first moment."""
+
+    async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:
+        """Replace the simulated report.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep(
+        self, fold: ShadowFold, step: TraceStep, *, over: float | None, epoch: int
+    ) -> None:
         """Add what a moment adds, and make it the last one. ``over``: time of the moment before; None = there was none.
 
         Raises:
@@ -186,18 +221,13 @@ class ShadowStore(Protocol):
         """
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds), and gangs last seen before it. Returns their number.
+        """Delete some hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
+
+        Returns their number.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
-
-
-class ShadowReports(Protocol):
-    """The records of shadow mode, for reports."""
-
-    async def history(self, period: Period, most: int) -> ShadowHistory:
-        """The hours of a period, and at most so many of the gangs that were seen since its start."""
 
 
 class LeaderStore(StoreReads, Protocol):

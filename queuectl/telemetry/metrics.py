@@ -57,6 +57,7 @@ from queuectl.telemetry.lifecycle_metrics import (
 )
 from queuectl.telemetry.names import KnownNames
 from queuectl.telemetry.quota import QuotaGauges
+from queuectl.telemetry.shadow import ShadowMetrics
 from queuectl.telemetry.tracing import SpanMetrics
 from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pending_status
 
@@ -598,6 +599,7 @@ class MetricsRecorder:
         self.durations = DurationMetrics(self.registry)
         self.containment = ContainmentMetrics(self.registry)
         self.careful = CarefulMetrics(self.registry)
+        self.shadow = ShadowMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
         self._lifecycles = [
             LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)

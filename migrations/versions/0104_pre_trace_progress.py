@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0103_pre"
-down_revision = "0102_pre"
+revision = "0104_pre"
+down_revision = "0103_pre"
 branch_labels = None
 depends_on = None
 
