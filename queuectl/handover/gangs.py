@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.jobs import JobRecord, PodGroupMember, PodRecord, PriorAdmission
+from queuectl.domain.jobs import JobRecord, OwnerKey, PodGroupMember, PodRecord, PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement
-from queuectl.handover.templates import of_job, of_pod, queue_labels, without_queuectl
+from queuectl.handover.podsets import HANDED_OVER, JOBSET, TRAINJOB, running_podsets
+from queuectl.handover.templates import of_pod, queue_labels, without_queuectl
 from queuectl.handover.workloads import (
     AdmittedGang,
     RunningPodSet,
@@ -27,17 +28,19 @@ from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE, RequestError
 from queuectl.objects.kinds import KINDS, JobKind
 from queuectl.objects.kinds.pods import POD, WireMember, read_member
-from queuectl.objects.kubernetes.pods import read_count, read_pod
+from queuectl.objects.kinds.trainjob import composed
+from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
+from queuectl.state.kueue_pods import KueuePods
 
 Document = Mapping[str, Any]
+PodDocument = tuple[PodRecord, Document]
 
 MANAGED_LABEL: Final = "kueue.x-k8s.io/managed"
 POD_FINALIZER: Final = "kueue.x-k8s.io/managed"
-_HANDED_OVER: Final = ("Job", "PyTorchJob")
-"""The kinds of jobs that a test hands over to a real Kueue."""
-_REPLICAS: Final = ("Master", "Worker")
-"""The replica types of a PyTorchJob, in the order in which Kueue writes their podsets."""
+_KEEP_CLASS: Final = frozenset({"Job", "JobSet"})
+"""The kinds whose API servers refuse another PriorityClass in a template."""
+_RAY_SERVICE: Final = "RayService"
 _POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
 _STOPS: Final = "Kueue suspends a running job without an admitted Workload"
 
@@ -63,6 +66,21 @@ class HandoverObjects:
     now: float
     priority_classes: Mapping[str, int] = field(default_factory=dict)
     prior: Mapping[str, PriorAdmission] = field(default_factory=dict)
+
+    def jobset_of(self, trainjob: JobRecord) -> Document | None:
+        """The JobSet that the trainer has created for a TrainJob."""
+        for document in self.jobs.get(JOBSET, ()):
+            if any(one.get("uid") == trainjob.uid for one in _controllers(document)):
+                return document
+        return None
+
+    def composed(self, record: JobRecord) -> JobRecord:
+        """The record of a TrainJob with the podsets of its JobSet; that of another job as it is."""
+        jobset = self.jobset_of(record) if record.kind == TRAINJOB else None
+        if jobset is None:
+            return record
+        kind = KINDS[JOBSET]
+        return composed(record, kind.read(msgspec.convert(jobset, kind.wire, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +130,36 @@ Fate = Adopted | Queued | Stopped
 
 def fates(cluster: HandoverObjects) -> Iterator[Fate]:
     """The fate of each job in a queue that has not ended, by kind, namespace and name."""
-    pods = defaultdict(list)
-    for document in cluster.pods:
-        record = _pod(document)
-        if record is not None:
-            pods[record.owner].append((record, document))
-    for name, kind in KINDS.items():
-        for document in sorted(cluster.jobs.get(name, ()), key=_name):
-            fate = _job(kind, document, pods, cluster)
-            if fate is not None:
-                yield fate
+    jobs = [
+        _read_job(kind, document)
+        for name, kind in KINDS.items()
+        for document in sorted(cluster.jobs.get(name, ()), key=_name)
+    ]
+    pods = _by_owner(cluster, [job.record for job in jobs if job.record is not None])
+    for job in jobs:
+        fate = _fate(job, pods, cluster)
+        if fate is not None:
+            yield fate
     for document in sorted(cluster.pods, key=_name):
         fate = _single_pod(document, cluster)
         if fate is not None:
             yield fate
+
+
+def _by_owner(
+    cluster: HandoverObjects, jobs: Iterable[JobRecord]
+) -> Mapping[OwnerKey, Sequence[PodDocument]]:
+    """The pods of each job, also those that Kueue started and queuectl adopted."""
+    of_kueue = KueuePods(KINDS)
+    for record in jobs:
+        of_kueue.put_job(record)
+    pods = defaultdict[OwnerKey, list[PodDocument]](list)
+    for document in cluster.pods:
+        record = _pod(document)
+        if record is not None:
+            owned = of_kueue.put(record)
+            pods[owned.owned_by].append((owned, document))
+    return pods
 
 
 def _name(document: Document) -> tuple[str, str]:
@@ -149,35 +183,56 @@ def _owner(group: str, version: str, kind: str, document: Document) -> WorkloadO
 
 def _controlled(document: Document) -> bool:
     """Whether the controller of another job made it."""
+    return any(one.get("kind") in KINDS for one in _controllers(document))
+
+
+def _controllers(document: Document) -> list[Document]:
     owners = document["metadata"].get("ownerReferences") or ()
-    return any(one.get("controller") and one.get("kind") in KINDS for one in owners)
+    return [one for one in owners if one.get("controller")]
 
 
 # ---- Jobs
 
 
-def _job(
-    kind: JobKind,
-    document: Document,
-    pods: Mapping[str, Sequence[tuple[PodRecord, Document]]],
-    cluster: HandoverObjects,
-) -> Fate | None:
-    """Its fate; None if it is in no queue, or has ended."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job as it was read. ``record``: None if it cannot be read, with the ``error``."""
+
+    kind: JobKind
+    document: Document
+    owner: WorkloadOwner
+    record: JobRecord | None
+    error: str = ""
+
+
+def _read_job(kind: JobKind, document: Document) -> _Job:
     owner = _owner(kind.group, kind.version, kind.kind, document)
     try:
         record = kind.read(msgspec.convert(document, kind.wire, strict=False))
     except UNREADABLE as error:
-        return Stopped(owner, f"it cannot be read: {error}")
+        return _Job(kind, document, owner, None, str(error))
+    return _Job(kind, document, owner, record)
+
+
+def _fate(
+    job: _Job, pods: Mapping[OwnerKey, Sequence[PodDocument]], cluster: HandoverObjects
+) -> Fate | None:
+    """Its fate; None if it is in no queue, or has ended."""
+    record, owner, document = job.record, job.owner, job.document
+    if record is None:
+        return Stopped(owner, f"it cannot be read: {job.error}")
     if record.queue is None or record.outcome or record.deleting or _controlled(document):
         return None
     if record.suspended:
-        if record.kind not in _HANDED_OVER:
+        if record.kind not in HANDED_OVER:
             text = f"the templates of a {record.kind} keep the gate of queuectl: create it again in Kueue"
             return Stopped(owner, text)
-        return Queued(owner, _cleaned(kind, record, document), _has_started(document))
-    own = pods.get(record.uid, ())
+        if record.kind == TRAINJOB:
+            return Stopped(owner, "Kueue adds its runtimePatches at the creation: create it again")
+        return Queued(owner, _cleaned(job.kind, record, document), _has_started(document))
+    own = pods.get(OwnerKey(record.kind, record.namespace, record.uid), ())
     try:
-        return _adopted(owner, document, record, own, cluster)
+        return _adopted(owner, document, cluster.composed(record), own, cluster)
     except RequestError as error:
         return Stopped(owner, f"{error}. {_STOPS}")
 
@@ -191,7 +246,7 @@ def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
     cleaned = deepcopy(dict(document))
     for template in kind.templates(cleaned):
         without = without_queuectl(
-            template, record.pod_priority_class, keep_class=kind.kind == "Job"
+            template, record.pod_priority_class, keep_class=kind.kind in _KEEP_CLASS
         )
         assert isinstance(template, dict)  # it is a part of the copy
         template.clear()
@@ -208,18 +263,21 @@ def _adopted(
     owner: WorkloadOwner,
     document: Document,
     record: JobRecord,
-    pods: Sequence[tuple[PodRecord, Document]],
+    pods: Sequence[PodDocument],
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would stop it."""
-    if record.kind not in _HANDED_OVER:
+    if record.kind not in HANDED_OVER:
         raise RequestError(f"no Workload is written for a {record.kind}")
+    if _RAY_SERVICE in (one.get("kind") for one in _controllers(document)):
+        raise RequestError(f"Kueue queues its {_RAY_SERVICE}, and no Workload is written for one")
     if record.array is not None:
         raise RequestError(
             "Kueue has no arrays, and the Workloads of elastic jobs have another form"
         )
     placement = _placement(record, [pod for pod, _ in pods], cluster)
-    podsets = list(_podsets(document, record, placement))
+    jobset = cluster.jobset_of(record) if record.kind == TRAINJOB else None
+    podsets = list(running_podsets(document, record, placement, jobset))
     return _with_workload(owner, document, record, podsets, pods, cluster)
 
 
@@ -233,46 +291,6 @@ def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverOb
     if placement is None:
         raise RequestError("some of its pods do not run")
     return placement
-
-
-def _podsets(
-    document: Document, record: JobRecord, placement: Placement
-) -> Iterator[RunningPodSet]:
-    """The podsets of the job in Kueue's order."""
-    placed = {one.podset: one for one in placement.podsets}
-    requested = {one.name: one for one in record.podsets}
-    spec = document["spec"]
-    if record.kind == "Job":
-        request = requested[keys.JOB_PODSET]
-        annotations = document["metadata"].get("annotations") or {}
-        least = read_count(annotations.get(keys.KUEUE_PREFIX + keys.MIN_PARALLELISM, ""))
-        running = min(spec.get("parallelism", 1), spec.get("completions") or request.count)
-        yield RunningPodSet(
-            request,
-            of_job(spec["template"], record.pod_priority_class),
-            request.count if least is not None else running,
-            running,
-            placed[keys.JOB_PODSET],
-            min_count=least,
-            index_label="batch.kubernetes.io/job-completion-index",
-        )
-        return
-    for replica in _REPLICAS:
-        written = (spec.get("pytorchReplicaSpecs") or {}).get(replica)
-        if written is None:
-            continue
-        podset = requested.get(replica.lower())
-        if podset is None or podset.name not in placed:
-            raise RequestError(f"no pod of {replica} runs")
-        template = without_queuectl(written["template"], record.pod_priority_class)
-        yield RunningPodSet(
-            podset,
-            template,
-            podset.count,
-            podset.count,
-            placed[podset.name],
-            index_label="training.kubeflow.org/replica-index",
-        )
 
 
 # ---- Pods
@@ -331,7 +349,7 @@ def _with_workload(
     document: Document,
     record: JobRecord,
     podsets: Sequence[RunningPodSet],
-    pods: Sequence[tuple[PodRecord, Document]],
+    pods: Sequence[PodDocument],
     cluster: HandoverObjects,
 ) -> Adopted:
     queue = cluster.config.cluster_queue_of(record.namespace, record.queue)

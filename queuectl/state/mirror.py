@@ -38,6 +38,7 @@ from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
+from queuectl.state.kueue_pods import KueuePods
 from queuectl.state.nodes import NodeTable
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import (
@@ -216,6 +217,7 @@ class Mirror:
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
+        self._kueue_pods = KueuePods(self.kinds)
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # the pods that declare checkpoints
         self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -665,6 +667,9 @@ class Mirror:
         if old is None or _base(old) != _base(job):
             for pod in list(self._by_owner.get(_key(job), {}).values()):
                 self._index(pod, self._arrays.owner(pod))
+        for uid in self._kueue_pods.put_job(job):
+            pod = self.pods[uid]
+            self._index(pod, self._arrays.owner(self._kueue_pods.put(pod)))
 
     def _keep_indexes(self, changed: Iterable[tuple[JobRecord | None, JobRecord]]) -> None:
         """Keep the records of indexes. One that differs only in the version of its Job is not observed again."""
@@ -804,7 +809,7 @@ class Mirror:
             owned = pod if old is None else replace(old, version=pod.version, member=pod.member)
             owned = pod if differs else owned
         else:
-            owned = self._arrays.owner(pod)
+            owned = self._arrays.owner(self._kueue_pods.put(pod))
             differs = old is None or old != replace(owned, version=old.version)
         if differs:
             self._index(old, owned)
@@ -852,6 +857,7 @@ class Mirror:
             self._groups.remove(key)
             if pod is not None:
                 self.moved_pods.add(key)
+                self._kueue_pods.remove(pod)
                 self._forget_owned(pod)
         elif resource == NODES:
             self.planning_changed |= self.nodes.drop(key)
@@ -880,6 +886,7 @@ class Mirror:
         for member in (*self._arrays.drop(uid), uid):
             job = self.jobs.pop(member, None)
             self._parents.drop(member)
+            self._kueue_pods.remove_job(member)
             self._appeared.pop(member, None)
             self._larger.forget(member)
             if job is not None:

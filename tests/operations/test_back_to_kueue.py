@@ -1,10 +1,15 @@
-"""From a real Kueue to queuectl and back, with the commands of docs/how-to/back-to-kueue.md: running gangs keep their pods."""
+"""From a real Kueue to queuectl and back, with the commands of docs/how-to/back-to-kueue.md: running gangs keep their pods.
+
+The audit log of the API server shows that nobody deletes, evicts or creates a pod of theirs.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +19,15 @@ from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import KUEUE_KEYS, install
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
+from queuectl.handover.podsets import HANDED_OVER
 from queuectl.handover.workloads import WorkloadOwner
 from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
-from queuectl.localcluster.operators import TRAINING_OPERATOR
+from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects import keys
 from tests.bench.kueue.peer import API, Kueue
+from tests.kinds.entries import ENTRIES
 from tests.support.controllers import CheckedController
 from tests.support.kueue import QUEUE_LABEL
 from tests.support.real_kueue import kueue_folder
@@ -32,16 +39,41 @@ pytestmark = [pytest.mark.operations, pytest.mark.timeout(1200)]
 
 SPACE = "research"
 SECONDS = 60.0
-NODES = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=5)
-QUOTA = 72
-FRAMEWORKS = ("batch/job", "kubeflow.org/pytorchjob", "pod")
+NODES = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=10)
+FRAMEWORKS = (
+    "batch/job",
+    "kubeflow.org/pytorchjob",
+    "kubeflow.org/tfjob",
+    "kubeflow.org/xgboostjob",
+    "kubeflow.org/paddlejob",
+    "kubeflow.org/jaxjob",
+    "kubeflow.org/mpijob",
+    "jobset.x-k8s.io/jobset",
+    "ray.io/raycluster",
+    "trainer.kubeflow.org/trainjob",
+    "pod",
+)
+KINDS = {
+    one.kind: one
+    for one in ENTRIES
+    if one.kind in HANDED_OVER and one.kind not in ("Job", "PyTorchJob")
+}
+"""The other kinds. Their gangs have 4 pods of one GPU."""
+OPERATORS = tuple(
+    dict.fromkeys(one.operator for one in ENTRIES if one.kind in HANDED_OVER and one.operator)
+)
+SMALL = len(KINDS) * 4
 THERE = {"job-there": 2, "torch-there": 2, "pod-there": 1}
 """The gangs that Kueue starts, with their pods of 8 GPUs."""
 OURS = {"job-ours": 2, "torch-ours": 2, "pod-ours": 1}
 """The gangs that queuectl starts. They have only its own label."""
+THERE |= {f"{kind.lower()}-there": 4 for kind in KINDS}
+OURS |= {f"{kind.lower()}-ours": 4 for kind in KINDS}
+QUOTA = 72 + 2 * SMALL
+WAITING_PODS = 16
 WAITING = ("waits", "torch-waits")
 """The first one was queued by Kueue, the second one by queuectl."""
-USED = 80
+USED = 80 + 2 * SMALL
 """GPUs of both. The pod from before queuectl was outside its queues, so together they use more than the quota."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 
@@ -52,6 +84,7 @@ class Return:
 
     cluster: LocalCluster
     typing: Shell
+    audit: Path
     pods: dict[str, set[str]] = field(default_factory=dict)
 
     @property
@@ -71,8 +104,13 @@ def configuration() -> list[Document]:
     return [one | {"apiVersion": API} for one in documents]
 
 
-def gang(name: str, label: str, pods: int) -> Document:
-    """A Job, a PyTorchJob or a pod in the queue, by its name."""
+def gang(name: str, label: str, pods: int) -> list[Document]:
+    """A gang in the queue, by its name: its last object has the label."""
+    kind = next((one for one in KINDS if name.startswith(f"{one.lower()}-")), "")
+    if kind:
+        documents = KINDS[kind].documents(name, SPACE, PodSetManifest(pods, gpus=1), None)
+        documents[-1]["metadata"]["labels"] = {label: "team"}
+        return list(documents)
     one = PodSetManifest(1, gpus=8)
     if name.startswith("torch"):
         worker = PodSetManifest(pods - 1, gpus=8) if pods > 1 else None
@@ -88,12 +126,12 @@ def gang(name: str, label: str, pods: int) -> Document:
     else:
         document = m.job(name, SPACE, None, PodSetManifest(pods, gpus=8))
     document["metadata"]["labels"] = {label: "team"}
-    return document
+    return [document]
 
 
 def submit(client: Client, name: str, label: str, pods: int) -> None:
-    document = gang(name, label, pods)
-    client.create(client.path_of(document).rsplit("/", 1)[0], document)
+    for document in gang(name, label, pods):
+        client.create(client.path_of(document).rsplit("/", 1)[0], document)
 
 
 def running(client: Client, name: str) -> set[str]:
@@ -153,7 +191,7 @@ def stop_kueue(cluster: LocalCluster, kueue: Kueue) -> None:
             if not one["metadata"]["name"].startswith("queuectl"):
                 cluster.client.delete(f"{listed}/{one['metadata']['name']}")
     kueue.stop()
-    probe = gang("pod-probe", "probe", 1)
+    [probe] = gang("pod-probe", "probe", 1)
 
     def forgotten() -> bool:
         """The API server calls the webhooks for a moment longer."""
@@ -179,10 +217,15 @@ def deployment() -> Document:
 
 
 @pytest.fixture(scope="module")
-def way() -> Iterator[Return]:
+def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Return]:
     """Gangs of Kueue, then taken over by queuectl, which starts others; then queuectl is removed."""
-    shape = ClusterSpec(nodes=(NODES,), fsync=False, operators=(TRAINING_OPERATOR,))
-    with LocalCluster.start(shape, progress=LineProgress()) as cluster:
+    shape = ClusterSpec(nodes=(NODES,), fsync=False, operators=OPERATORS)
+    logs = tmp_path_factory.mktemp("audit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(AUDIT_LOGS, str(logs))
+        started = LocalCluster.start(shape, progress=LineProgress())
+    with started as cluster:
+        [audit] = logs.iterdir()
         client = cluster.client
         client.apply(*m.namespaces([SPACE]))
         kueue = start_kueue(cluster)
@@ -191,13 +234,13 @@ def way() -> Iterator[Return]:
             for name, pods in THERE.items():
                 submit(client, name, QUEUE_LABEL, pods)
             before = until_running(client, THERE)
-            submit(client, "waits", QUEUE_LABEL, 6)
+            submit(client, "waits", QUEUE_LABEL, WAITING_PODS)
             until(lambda: "waits" in workloads(client), "Kueue queues a job")
         finally:
             stop_kueue(cluster, kueue)
         client.apply(deployment())
         with shell(tools(cluster)) as typing:
-            returning = Return(cluster, typing, before)
+            returning = Return(cluster, typing, audit, before)
             under_queuectl(returning)
             yield returning
 
@@ -212,7 +255,7 @@ def under_queuectl(returning: Return) -> None:
         with ApiConnection(controller.api) as rest:
             rest.apply(configuration())
 
-            for name in ("job-there", "torch-there"):
+            for name in THERE.keys() - {"pod-there"}:
                 until(partial(_is, rest, name, "Running"), f"{name} is adopted")
             Page("coming-from-kueue.md", typing).type("kubectl get pods")
             for name, pods in OURS.items():
@@ -248,7 +291,7 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert "Job research/waits: queued" in listed
     before = workloads(client)
     written = page.type("queuectl kueue hand-over")
-    assert "6 adopted, 2 queued, 0 stopped by Kueue" in written, written
+    assert f"{len(THERE) + len(OURS)} adopted, 2 queued, 0 stopped by Kueue" in written, written
     after = workloads(client)
     # The name of the command's Workload is the name that the real Kueue gave it.
     for name in THERE:
@@ -261,6 +304,7 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     kueue = start_kueue(way.cluster)
     try:
         kueue_adopts(way, after)
+        assert not changed_pods(way)
         page.type("kubectl get workloads.kueue")
         pending_jobs_start(way)
     finally:
@@ -328,11 +372,33 @@ def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
         assert waiting["spec"]["priority"] == 0
 
 
+def changed_pods(way: Return) -> list[str]:
+    """The requests that deleted, evicted or created a pod of a gang after that gang ran, by the audit log of the API server."""
+    begun: dict[str, str] = {}
+    changes = []
+    lines = [json.loads(line) for line in way.audit.read_text().splitlines()]
+    for line in sorted(lines, key=lambda one: str(one["requestReceivedTimestamp"])):
+        target = line.get("objectRef", {})
+        if target.get("resource") != "pods" or line["responseStatus"]["code"] >= 300:
+            continue
+        name = target.get("name", "")
+        of = next((one for one in way.pods if f"{name}-".startswith(f"{one}-")), "")
+        text = f"{line['user']['username']} {line['verb']} {name} {target.get('subresource', '')}"
+        if line["verb"] == "deletecollection":
+            changes.append(text)
+        elif of and target.get("subresource") == "binding":
+            begun[of] = text
+        elif of in begun and line["verb"] in ("create", "delete"):
+            changes.append(f"{text} after {begun[of]}")
+    assert begun.keys() == way.pods.keys()
+    return changes
+
+
 def pending_jobs_start(way: Return) -> None:
     """A gang that leaves frees its quota in Kueue, and the next one starts without a gate of queuectl."""
     client = way.client
-    for name in (*THERE, "job-ours", "pod-ours"):
-        document = gang(name, QUEUE_LABEL, 2)
+    for name in (THERE | OURS).keys() - {"torch-ours"}:
+        document = gang(name, QUEUE_LABEL, 4)[-1]
         client.delete(client.path_of(document), propagationPolicy="Background")
-    until_running(client, {"waits": 6, "torch-waits": 1})
+    until_running(client, {"waits": WAITING_PODS, "torch-waits": 1})
     assert running(client, "torch-ours") == way.pods["torch-ours"]

@@ -177,18 +177,21 @@ def test_a_gang_that_kueue_would_stop_is_named_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("suspend", "reason"),
+    ("kind", "spec", "reason"),
     [
-        (False, "no Workload is written for a JobSet"),
-        (True, "the templates of a JobSet keep the gate of queuectl"),
+        (
+            "SparkApplication",
+            {"suspend": True},
+            "the templates of a SparkApplication keep the gate",
+        ),
+        ("SparkApplication", {"suspend": False}, "no Workload is written for a SparkApplication"),
+        ("TrainJob", {"suspend": True}, "Kueue adds its runtimePatches at the creation"),
+        ("TrainJob", {"suspend": False}, "some of its pods do not run"),
     ],
 )
-def test_a_job_of_another_kind_is_named(suspend: bool, reason: str) -> None:
-    jobset: Document = {
-        "metadata": {"name": "set", "namespace": SPACE, "uid": "u", "labels": {QUEUE_LABEL: "team"}}
-    }
-    jobset["spec"] = {"suspend": suspend, "replicatedJobs": []}
-    fate = only(cluster(jobs={"JobSet": [jobset]}, pods=[]))
+def test_a_job_of_another_kind_is_named(kind: str, spec: Document, reason: str) -> None:
+    meta = {"name": "set", "namespace": SPACE, "uid": "u", "labels": {QUEUE_LABEL: "team"}}
+    fate = only(cluster(jobs={kind: [{"metadata": meta, "spec": spec}]}, pods=[]))
     assert isinstance(fate, Stopped)
     assert reason in fate.reason
 
