@@ -6,7 +6,7 @@ counts, containers and init containers. Otherwise it suspends the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from queuectl.domain.workload import PodSet, PodSetPlacement
 from queuectl.handover.templates import topology_request
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.pods import POD_GROUP
 from queuectl.objects.kueue_names import workload_name
 from queuectl.objects.times import format_time
 
@@ -52,7 +53,9 @@ class WorkloadOwner:
 
     @property
     def workload_name(self) -> str:
-        """The name that Kueue gives to its Workload."""
+        """The name that Kueue gives to its Workload. A group gives it its own."""
+        if self.kind == POD_GROUP:
+            return self.name
         return workload_name(self.kind, self.group, self.name, self.uid)
 
 
@@ -151,6 +154,24 @@ def workload_of(
         },
         "spec": spec,
         "status": _status(gang, config, nodes),
+    }
+
+
+def group_metadata(pods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What differs in the metadata of the Workload of a group: each pod owns it, and none controls it."""
+    owners = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": pod["metadata"]["name"],
+            "uid": pod["metadata"]["uid"],
+        }
+        for pod in pods
+    ]
+    return {
+        "labels": {},
+        "annotations": {"kueue.x-k8s.io/is-group-workload": "true"},
+        "ownerReferences": owners,
     }
 
 

@@ -217,6 +217,7 @@ class Mirror:
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
+        self._own_queues: dict[str, str] = {}  # children with a queue of their own, by their parent
         self._kueue_pods = KueuePods(self.kinds)
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # the pods that declare checkpoints
@@ -630,14 +631,25 @@ class Mirror:
 
     def _upsert_object(self, record: JobRecord) -> None:
         """A job, a set of gangs, or the object with the pod templates of another job."""
-        if record.parent and record.queue is None:
-            self._keep_parent(self._parents.put_child(record))
+        if record.parent and (record.queue is None or self._parents.queues(record.parent)):
+            self._put_child(record)
             return
         tables = (self.jobs, self.arrays, self._groups.sets)
         old = next((table[record.uid] for table in tables if record.uid in table), None)
         self._appeared.setdefault(record.uid, record.version)
         if old is None or record.version > old.version:
             self._upsert_job(self._parents.put(record), old)
+            if record.parent:
+                self._own_queues[record.parent] = record.uid
+            child = self.jobs.get(self._own_queues.get(record.uid, ""))
+            if child is not None and self._parents.queues(record.uid):
+                self._put_child(child)
+
+    def _put_child(self, record: JobRecord) -> None:
+        """The object with the pod templates of another job. Its own queue label, which Kueue gives it, does not count."""
+        if record.uid in self.jobs:
+            self._forget_job(record.uid)
+        self._keep_parent(self._parents.put_child(record))
 
     def _keep_parent(self, job: JobRecord | None) -> None:
         """The record of a job whose child has changed, if there is one."""
@@ -891,6 +903,7 @@ class Mirror:
             self._larger.forget(member)
             if job is not None:
                 self._prior.pop(_key(job), None)
+                self._own_queues.pop(job.parent, None)
                 self._by_namespace[job.namespace].discard(member)
                 if not self._by_namespace[job.namespace]:
                     del self._by_namespace[job.namespace]

@@ -23,6 +23,7 @@ from queuectl.handover.podsets import HANDED_OVER
 from queuectl.handover.workloads import WorkloadOwner
 from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects import keys
@@ -38,7 +39,7 @@ from tests.system.transcript import Page, Shell, shell
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(1200)]
 
 SPACE = "research"
-SECONDS = 60.0
+SECONDS = 150.0
 NODES = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=10)
 FRAMEWORKS = (
     "batch/job",
@@ -260,7 +261,16 @@ def under_queuectl(returning: Return) -> None:
             Page("coming-from-kueue.md", typing).type("kubectl get pods")
             for name, pods in OURS.items():
                 submit(client, name, keys.QUEUE_LABEL, pods)
-            returning.pods |= until_running(client, OURS)
+            try:
+                returning.pods |= until_running(client, OURS)
+            except LocalClusterError as error:
+                seen = {
+                    name: (one["state"], one["reason"])
+                    for name, one in rest.workloads(SPACE).items()
+                }
+                raise AssertionError(
+                    f"{error}\n{json.dumps(seen, indent=1, default=str)}"
+                ) from error
             for name in OURS:
                 until(partial(_is, rest, name, "Running"), f"{name} runs")
             submit(client, "torch-waits", keys.QUEUE_LABEL, 1)
