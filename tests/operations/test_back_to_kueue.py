@@ -6,7 +6,7 @@ The audit log of the API server shows that nobody deletes, evicts or creates a p
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import KUEUE_KEYS, install
@@ -25,10 +26,12 @@ from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, Nod
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.layout import AUDIT_LOGS
+from queuectl.localcluster.operators import TRAINING_OPERATOR
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects import keys
 from tests.bench.kueue.peer import API, Kueue
 from tests.kinds.entries import ENTRIES
+from tests.kinds.pod_entries import pod_group
 from tests.support.controllers import CheckedController
 from tests.support.kueue import QUEUE_LABEL
 from tests.support.real_kueue import kueue_folder
@@ -63,26 +66,62 @@ KINDS = {
 OPERATORS = tuple(
     dict.fromkeys(one.operator for one in ENTRIES if one.kind in HANDED_OVER and one.operator)
 )
-SMALL = len(KINDS) * 4
-THERE = {"job-there": 2, "torch-there": 2, "pod-there": 1}
-"""The gangs that Kueue starts, with their pods of 8 GPUs."""
-OURS = {"job-ours": 2, "torch-ours": 2, "pod-ours": 1}
-"""The gangs that queuectl starts. They have only its own label."""
-THERE |= {f"{kind.lower()}-there": 4 for kind in KINDS}
-OURS |= {f"{kind.lower()}-ours": 4 for kind in KINDS}
-QUOTA = 72 + 2 * SMALL
-WAITING_PODS = 16
+OUTSIDE = ("pod-there", "group-there")
+"""Pods that Kueue starts are outside the queues of queuectl."""
+FIRST, LAST = ("job", "torch", "pod", "group"), tuple(kind.lower() for kind in KINDS)
 WAITING = ("waits", "torch-waits")
 """The first one was queued by Kueue, the second one by queuectl."""
-USED = 80 + 2 * SMALL
-"""GPUs of both. The pod from before queuectl was outside its queues, so together they use more than the quota."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+
+
+@dataclass(frozen=True)
+class Gangs:
+    """The gangs by name, with their pods.
+
+    Attributes:
+        there: those that Kueue starts.
+        ours: those that queuectl starts. They have only its own label.
+        waits: the pods of the Job that Kueue queues.
+    """
+
+    there: dict[str, int]
+    ours: dict[str, int]
+    waits: int
+
+    @classmethod
+    def of(cls, prefixes: Sequence[str], waits: int) -> Gangs:
+        """A gang of Kueue and one of queuectl for each prefix."""
+        there, ours = (
+            {f"{one}-{end}": PODS.get(one, 4) for one in prefixes} for end in ("there", "ours")
+        )
+        return cls(there, ours, waits)
+
+    @property
+    def used(self) -> int:
+        """GPUs of both. Those from before queuectl can be outside its queues, so together they use more than the quota."""
+        return sum(pods * gpus_of(name) for name, pods in (self.there | self.ours).items())
+
+    @property
+    def quota(self) -> int:
+        """GPUs that leave none for the Jobs that wait."""
+        return self.used - sum(self.there[one] * gpus_of(one) for one in OUTSIDE)
+
+
+PODS = {"job": 2, "torch": 2, "pod": 1, "group": 2}
+OWNERS = {"database": Gangs.of((*FIRST, *LAST), 10), "kueue": Gangs.of(FIRST, 5)}
+"""The gangs by the owner of the configuration of queuectl."""
+
+
+def gpus_of(name: str) -> int:
+    """Of each pod of a gang."""
+    return 8 if name.startswith(("job-", "torch-", "pod-")) else 1
 
 
 @dataclass
 class Return:
-    """The cluster between the two controllers, and what was running before."""
+    """The cluster between the two controllers, and what was running before. ``owner``: of the configuration of queuectl."""
 
+    owner: str
     cluster: LocalCluster
     typing: Shell
     audit: Path
@@ -92,10 +131,14 @@ class Return:
     def client(self) -> Client:
         return self.cluster.client
 
+    @property
+    def gangs(self) -> Gangs:
+        return OWNERS[self.owner]
 
-def configuration() -> list[Document]:
+
+def configuration(quota_of_gpus: int) -> list[Document]:
     linux = {"kubernetes.io/os": "linux"}  # Kueue asks for a label where there is a topology
-    quota: dict[str, int | str] = {GPU: QUOTA, "cpu": 1000, "memory": "1P"}
+    quota: dict[str, int | str] = {GPU: quota_of_gpus, "cpu": 1000, "memory": "1P"}
     documents = [
         m.topology("gpus", BLOCK, RACK),
         m.flavor("gpu", topology="gpus", **linux),
@@ -111,6 +154,13 @@ def gang(name: str, label: str, pods: int) -> list[Document]:
     if kind:
         documents = KINDS[kind].documents(name, SPACE, PodSetManifest(pods, gpus=1), None)
         documents[-1]["metadata"]["labels"] = {label: "team"}
+        return list(documents)
+    if name.startswith("group-"):
+        made = json.dumps(pod_group(name, SPACE, PodSetManifest(pods, gpus=1), None))
+        prefix = keys.PREFIX if label == keys.QUEUE_LABEL else keys.KUEUE_PREFIX
+        documents = json.loads(made.replace(keys.PREFIX, prefix))
+        for document in documents:
+            document["metadata"]["labels"][label] = "team"
         return list(documents)
     one = PodSetManifest(1, gpus=8)
     if name.startswith("torch"):
@@ -217,10 +267,15 @@ def deployment() -> Document:
     }
 
 
-@pytest.fixture(scope="module")
-def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Return]:
+@pytest.fixture(scope="module", params=OWNERS)
+def way(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Return]:
     """Gangs of Kueue, then taken over by queuectl, which starts others; then queuectl is removed."""
-    shape = ClusterSpec(nodes=(NODES,), fsync=False, operators=OPERATORS)
+    owner: str = request.param
+    gangs = OWNERS[owner]
+    operators = OPERATORS if owner == "database" else (TRAINING_OPERATOR,)
+    shape = ClusterSpec(nodes=(NODES,), fsync=False, operators=operators)
     logs = tmp_path_factory.mktemp("audit")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(AUDIT_LOGS, str(logs))
@@ -231,38 +286,63 @@ def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Return]:
         client.apply(*m.namespaces([SPACE]))
         kueue = start_kueue(cluster)
         try:
-            client.apply(*configuration())
-            for name, pods in THERE.items():
+            client.apply(*configuration(gangs.quota))
+            for name, pods in gangs.there.items():
                 submit(client, name, QUEUE_LABEL, pods)
-            before = until_running(client, THERE)
-            submit(client, "waits", QUEUE_LABEL, WAITING_PODS)
+            before = until_running(client, gangs.there)
+            submit(client, "waits", QUEUE_LABEL, gangs.waits)
             until(lambda: "waits" in workloads(client), "Kueue queues a job")
         finally:
             stop_kueue(cluster, kueue)
         client.apply(deployment())
         with shell(tools(cluster)) as typing:
-            returning = Return(cluster, typing, audit, before)
+            returning = Return(owner, cluster, typing, audit, before)
             under_queuectl(returning)
             yield returning
 
 
+def rights_to_follow() -> list[Document]:
+    """The rights that the chart adds for the owner ``kueue``."""
+    group, name = "rbac.authorization.k8s.io", "queuectl-configuration-owner"
+    meta = {"name": name, "labels": {"app.kubernetes.io/name": "queuectl"}}
+    definitions = "customresourcedefinitions"
+    rules = [
+        {"apiGroups": ["kueue.x-k8s.io"], "resources": ["*"], "verbs": ["list", "watch"]},
+        {
+            "apiGroups": ["apiextensions.k8s.io"],
+            "resources": [definitions],
+            "verbs": ["get"],
+        },
+    ]
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": meta, "rules": rules}
+    account = {"kind": "ServiceAccount", "name": "queuectl", "namespace": SYSTEM_NAMESPACE}
+    binding = role | {"kind": "ClusterRoleBinding", "subjects": [account]}
+    del binding["rules"]
+    binding["roleRef"] = {"apiGroup": group, "kind": "ClusterRole", "name": name}
+    return [role, binding]
+
+
 def under_queuectl(returning: Return) -> None:
     cluster, client, typing = returning.cluster, returning.client, returning.typing
+    gangs, follows = returning.gangs, returning.owner == "kueue"
     install(cluster, KUEUE_KEYS)
-    controller = CheckedController.start(cluster, QUICK)
+    if follows:
+        client.apply(*rights_to_follow())
+    settings = {**QUICK, "QUEUECTL_CONFIGURATION_OWNER": returning.owner}
+    controller = CheckedController.start(cluster, settings)
     try:
         controller.wait_ready()
         typing.type(f"export QUEUECTL_SERVER={controller.api}")
         with ApiConnection(controller.api) as rest:
-            rest.apply(configuration())
-
-            for name in THERE.keys() - {"pod-there"}:
+            if not follows:
+                rest.apply(configuration(gangs.quota))
+            for name in gangs.there.keys() - set(OUTSIDE):
                 until(partial(_is, rest, name, "Running"), f"{name} is adopted")
             Page("coming-from-kueue.md", typing).type("kubectl get pods")
-            for name, pods in OURS.items():
+            for name, pods in gangs.ours.items():
                 submit(client, name, keys.QUEUE_LABEL, pods)
             try:
-                returning.pods |= until_running(client, OURS)
+                returning.pods |= until_running(client, gangs.ours)
             except LocalClusterError as error:
                 seen = {
                     name: (one["state"], one["reason"])
@@ -271,7 +351,7 @@ def under_queuectl(returning: Return) -> None:
                 raise AssertionError(
                     f"{error}\n{json.dumps(seen, indent=1, default=str)}"
                 ) from error
-            for name in OURS:
+            for name in gangs.ours:
                 until(partial(_is, rest, name, "Running"), f"{name} runs")
             submit(client, "torch-waits", keys.QUEUE_LABEL, 1)
             for name in WAITING:
@@ -280,7 +360,8 @@ def under_queuectl(returning: Return) -> None:
         page.type("queuectl get clusterqueues")
         for waited in ("Starting", "Evicting"):
             page.type(f"queuectl get workloads --state {waited}")
-        page.type("queuectl config export")
+        if not follows:
+            page.type("queuectl config export")
     finally:
         controller.stop()
     assert {name: running(client, name) for name in returning.pods} == returning.pods
@@ -301,12 +382,12 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert "Job research/waits: queued" in listed
     before = workloads(client)
     written = page.type("queuectl kueue hand-over")
-    assert f"{len(THERE) + len(OURS)} adopted, 2 queued, 0 stopped by Kueue" in written, written
+    assert f"{len(way.pods)} adopted, 2 queued, 0 stopped by Kueue" in written, written
     after = workloads(client)
     # The name of the command's Workload is the name that the real Kueue gave it.
-    for name in THERE:
+    for name in way.gangs.there:
         assert before[name]["metadata"]["name"] == after[name]["metadata"]["name"]
-    assert after.keys() == THERE.keys() | OURS.keys()
+    assert after.keys() == way.pods.keys()
     assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
     page.type("kubectl -n kueue-system scale")
     page.end("kubectl get workloads.kueue", "queuectl get", "queuectl config")
@@ -369,7 +450,7 @@ def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
         ]
         return sum(map(int, used))
 
-    until(lambda: usage() == USED, "Kueue charges the gangs that it adopts")
+    until(lambda: usage() == way.gangs.used, "Kueue charges the gangs that it adopts")
     for name, uids in way.pods.items():
         assert running(client, name) == uids
         workload = workloads(client)[name]
@@ -407,8 +488,8 @@ def changed_pods(way: Return) -> list[str]:
 def pending_jobs_start(way: Return) -> None:
     """A gang that leaves frees its quota in Kueue, and the next one starts without a gate of queuectl."""
     client = way.client
-    for name in (THERE | OURS).keys() - {"torch-ours"}:
-        document = gang(name, QUEUE_LABEL, 4)[-1]
-        client.delete(client.path_of(document), propagationPolicy="Background")
-    until_running(client, {"waits": WAITING_PODS, "torch-waits": 1})
+    for name in way.pods.keys() - {"torch-ours"}:
+        for document in gang(name, QUEUE_LABEL, 4)[-PODS["group"] :]:
+            client.delete(client.path_of(document), propagationPolicy="Background")
+    until_running(client, {"waits": way.gangs.waits, "torch-waits": 1})
     assert running(client, "torch-ours") == way.pods["torch-ours"]
