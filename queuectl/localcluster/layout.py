@@ -264,7 +264,7 @@ def _encode(content: bytes) -> str:
 # ---- The audit log
 #
 # The variable QUEUECTL_AUDIT_LOGS is the folder of the logs. Each cluster has one file with its name. Without the variable,
-# the API server writes no log. It has the requests of queuectl, and the creations, bindings, evictions and deletions of pods by anyone.
+# the API server writes no log. It has the requests of queuectl, and all creations, bindings, evictions and deletions of pods.
 
 AUDIT_LOGS: Final = "QUEUECTL_AUDIT_LOGS"
 _POLICY: Final = {

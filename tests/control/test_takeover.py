@@ -204,8 +204,12 @@ async def test_a_running_trainjob_runs_on_because_its_pods_name_its_workload(
         assert {one["metadata"]["uid"] for one in cluster.server.all("pods")} == before
         assert world.loop is not None
         assert world.loop.leader_state.planning.usage.other_pods == {}, "its pods fill its slots"
+    cluster.workloads.clear()  # a step of the page
+    async with rig(database_url, 2, cluster=cluster) as world:
         vip = cluster.submit(gang("Job", "vip", 2, "high"))
         await world.until_state(vip, State.RUNNING)
+        codes = [line.reason.code for line in await world.store.history(uid)]
+        assert Code.PREEMPTED in codes, "the next leader also found its pods"
         cluster.finish(vip)
         again = await world.until_state(uid, State.RUNNING)
         assert again.attempt == 1

@@ -1,6 +1,6 @@
 """From a real Kueue to queuectl and back, with the commands of docs/how-to/back-to-kueue.md: running gangs keep their pods.
 
-The audit log of the API server shows that nobody deletes, evicts or creates a pod of theirs.
+The audit log of the API server shows that no request deletes, evicts or creates a pod of theirs.
 """
 
 from __future__ import annotations
@@ -326,6 +326,8 @@ def under_queuectl(returning: Return) -> None:
     cluster, client, typing = returning.cluster, returning.client, returning.typing
     gangs, follows = returning.gangs, returning.owner == "kueue"
     install(cluster, KUEUE_KEYS)
+    # The first answer takes the API server longer than kubectl waits, on a busy machine.
+    until(lambda: client.get("/openapi/v2"), "the API server describes its kinds")
     if follows:
         client.apply(*rights_to_follow())
     settings = {**QUICK, "QUEUECTL_CONFIGURATION_OWNER": returning.owner}

@@ -275,7 +275,7 @@ def test_a_group_of_pods_gets_a_workload_that_its_pods_own() -> None:
         changed = patch["metadata"]
         assert changed["labels"]["kueue.x-k8s.io/pod-group-name"] == "g"
         assert changed["labels"]["kueue.x-k8s.io/managed"] == "true"
-        # Kueue looks for the podset of a pod by this annotation.
+        # Kueue reads the podset of a pod from this annotation.
         assert changed["annotations"]["kueue.x-k8s.io/role-hash"] == podset["name"]
         assert changed["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
 

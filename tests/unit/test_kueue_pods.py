@@ -45,7 +45,7 @@ def owned(*deltas: Delta) -> list[str]:
     return [one.uid for one in mirror(*deltas).pods_of(JOBSET)]
 
 
-def test_a_pod_belongs_to_the_job_of_its_workload_whichever_comes_first() -> None:
+def test_a_pod_belongs_to_the_job_of_its_workload_in_each_order_of_events() -> None:
     job, own = Upserted(JOBSET), Upserted(pod())
     assert owned(job, own) == owned(own, job) == ["p1"]
     later = Upserted(replace(pod(), version=9, ready=True))
