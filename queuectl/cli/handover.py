@@ -184,19 +184,19 @@ def _key(document: Document) -> tuple[str, str]:
 
 def _unless_taken(fate: Fate, workloads: Mapping[tuple[str, str], Document]) -> Fate:
     """The fate, but a gang is stopped if its Workload exists and belongs to another object."""
-    taken = workloads.get(_key(fate.workload)) if isinstance(fate, Adopted) else None
-    if taken is None:
+    existing = workloads.get(_key(fate.workload)) if isinstance(fate, Adopted) else None
+    if existing is None:
         return fate
     owners = [
         one
-        for one in taken["metadata"].get("ownerReferences") or ()
+        for one in existing["metadata"].get("ownerReferences") or ()
         if one.get("controller") or fate.owner.kind == POD_GROUP
     ]
     own = {fate.owner.uid, *(patch["metadata"]["uid"] for _, _, patch in fate.pods)}
     if owners and {one.get("uid") for one in owners} <= own:
         return fate
     other = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no job"
-    text = f"Workload {taken['metadata']['name']} exists and belongs to {other}: delete it"
+    text = f"Workload {existing['metadata']['name']} exists and belongs to {other}: delete it"
     return Stopped(fate.owner, text)
 
 
@@ -256,8 +256,8 @@ async def write_each(
     for number, fate in enumerate(continuing):
         if time.monotonic() >= checked + _CHECK_SECONDS:
             if text := await obstacle(api):
-                done = f"{text}. {counted(number, 'job')} handled; then run the command again"
-                raise CommandFailed(done, Exit.CONFLICT)
+                again = f"{text}. {counted(number, 'job')} handled; then run the command again"
+                raise CommandFailed(again, Exit.CONFLICT)
             checked = time.monotonic()
         try:
             await _write(api, fate, planned.earlier.get(fate.owner.uid, ()))

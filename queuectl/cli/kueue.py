@@ -89,22 +89,22 @@ async def _with_api(api: Api, dry_run: bool, namespaces: list[str], allow_stops:
     if stopped and not (dry_run or allow_stops):
         text = f"nothing is written: Kueue would stop {counted(len(stopped), 'job')}; give --allow-stops to write the others"
         raise CommandFailed(text, Exit.CONFLICT)
-    done = list(continuing) if dry_run else []
+    handled = list(continuing) if dry_run else []
     if dry_run:
         for fate in continuing:
             typer.echo(f"{fate.owner.ref}: {_said(fate)}")
     else:
         async for fate, error in write_each(api, planned, continuing):
             if not error:
-                done.append(fate)
+                handled.append(fate)
             typer.echo(f"{fate.owner.ref}: {f'not written: {error}' if error else _said(fate)}")
     if not dry_run and await lower_class(api):
         typer.echo("PriorityClass queuectl-managed: its value is 0 now")
-    adopted = sum(isinstance(one, Adopted) for one in done)
-    queued = len(done) - adopted
+    adopted = sum(isinstance(one, Adopted) for one in handled)
+    queued = len(handled) - adopted
     what = "would be adopted" if dry_run else "adopted"
     typer.echo(f"{adopted} {what}, {queued} queued, {len(stopped)} stopped by Kueue")
-    if failed := len(continuing) - len(done):
+    if failed := len(continuing) - len(handled):
         text = f"{counted(failed, 'job')} not written: run the command again before you start Kueue"
         raise CommandFailed(text, Exit.CONFLICT)
 

@@ -259,6 +259,22 @@ async def test_a_job_that_kueue_deactivated_stays_deactivated_until_a_user_activ
         assert entry.reason.message == "deactivated by the Kueue that ran here"
 
 
+async def test_a_half_admitted_gang_is_queued_at_its_place_and_started_by_queuectl(
+    database_url: str,
+) -> None:
+    """Kueue had reserved its quota, and waited for an admission check."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, "Job", "train", running=False)
+    half = workload(job, {"main": 2}, admitted="spot")
+    conditions = half["status"]["conditions"]
+    half["status"]["conditions"] = [one for one in conditions if one["type"] != "Admitted"]
+    assert len(half["status"]["conditions"]) < len(conditions)
+    cluster.workloads.append(half)
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await world.until_state(job["metadata"]["uid"], State.RUNNING)
+        assert (entry.attempt, int(entry.queued_at)) == (1, parse_time(CREATED))
+
+
 @pytest.mark.parametrize("claim", [{"namespace": "other"}, {"kind": "PyTorchJob"}])
 async def test_a_workload_of_another_namespace_or_kind_does_not_count_for_a_job(
     database_url: str, claim: dict[str, str]

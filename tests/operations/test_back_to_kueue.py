@@ -19,6 +19,7 @@ from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import KUEUE_KEYS, install
 from queuectl.demo.scenario import Document, PodSetManifest
+from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.quantity import GPU
 from queuectl.handover.podsets import HANDED_OVER
 from queuectl.handover.workloads import WorkloadOwner
@@ -301,6 +302,15 @@ def way(
             yield returning
 
 
+def installed(cluster: LocalCluster) -> bool:
+    """Install queuectl. An API server of a busy machine does not answer each request in time."""
+    try:
+        install(cluster, KUEUE_KEYS)
+    except ClusterUnavailable:
+        return False
+    return True
+
+
 def rights_to_follow() -> list[Document]:
     """The rights that the chart adds for the owner ``kueue``."""
     group, name = "rbac.authorization.k8s.io", "queuectl-configuration-owner"
@@ -325,7 +335,7 @@ def rights_to_follow() -> list[Document]:
 def under_queuectl(returning: Return) -> None:
     cluster, client, typing = returning.cluster, returning.client, returning.typing
     gangs, follows = returning.gangs, returning.owner == "kueue"
-    install(cluster, KUEUE_KEYS)
+    until(partial(installed, cluster), "queuectl is installed")
     # The first answer takes the API server longer than kubectl waits, on a busy machine.
     until(lambda: client.get("/openapi/v2"), "the API server describes its kinds")
     if follows:
