@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Final
@@ -74,7 +75,8 @@ def simulated(
     planned: list[_Side] = []
     for times in order:
         limit = started + seconds if not planned else inf
-        side = _planned(settings[times], gangs[times], until, lambda limit=limit: clock() > limit)
+        late = partial(_past, clock, limit)
+        side = _planned(settings[times], gangs[times], until, late)
         until = side.until
         planned.append(side)
     observed = [_replayed(settings[times], gangs[times], until) for times in order[1:]]
@@ -118,6 +120,10 @@ class _Side:
     until: float
     started: float
     evictions: int
+
+
+def _past(clock: Callable[[], float], limit: float) -> bool:
+    return clock() > limit
 
 
 def _planned(
