@@ -17,15 +17,16 @@ from queuectl.cli.client import (
     DEFAULT_SERVER,
     Json,
     Namespace,
-    RequestRefused,
     Server,
-    ServerClient,
     config_kind,
     connect,
+    workloads,
 )
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import LISTINGS, Form, ListingOptions, configuration
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
+from queuectl.client.client import Client
+from queuectl.client.errors import NotPermitted, ObjectNotFound
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 # ---- The command
@@ -239,14 +240,14 @@ def _yaml(workloads: Iterable[Json]) -> None:
     sys.stdout.flush()
 
 
-def watch_events(client: ServerClient, show: Printer, after: int, **filters: Any) -> None:
+def watch_events(client: Client, show: Printer, after: int, **filters: Any) -> None:
     """Print the events above an id, as they arrive."""
-    for batch in events.gathered(events.follow(client, after, **filters)):
+    for batch in events.gathered(client.watch(after, **filters)):
         show([block.data for block in batch if block.event == "step"])
 
 
 def watch_workloads(
-    client: ServerClient,
+    client: Client,
     show: Printer,
     namespace: str | None = None,
     cluster_queue: str | None = None,
@@ -254,28 +255,26 @@ def watch_workloads(
 ) -> None:
     """Print the list, then each workload that changes. Several changes in one batch are printed once."""
     scope = {"namespace": namespace, "cluster_queue": cluster_queue}
-    position = events.newest(client)  # before the list, so that no change is lost in between
-    show(client.workloads(**scope, **filters))
-    for batch in events.gathered(events.follow(client, position, **scope)):
+    position = client.position()  # before the list, so that no change is lost in between
+    show(workloads(client, **scope, **filters))
+    for batch in events.gathered(client.watch(position, **scope)):
         uids = {block.data["uid"] for block in batch if block.event == "step"}
         reset = any(block.event == "reset" for block in batch)
         if reset or len(uids) > _ONE_BY_ONE:
-            found = client.workloads(**scope, **filters)
+            found = workloads(client, **scope, **filters)
             show(item for item in list(found) if reset or item["uid"] in uids)
         else:
             show(_still(client, uids, filters))
 
 
-def _still(client: ServerClient, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
+def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
     """The workloads that still exist and match the filters."""
     matching = []
     for uid in uids:
         try:
             item = client.get(f"{PREFIX}/workloads/{uid}")
-        except RequestRefused as refused:
-            if refused.code in (Exit.NOT_FOUND, Exit.NOT_ALLOWED):
-                continue
-            raise
+        except (ObjectNotFound, NotPermitted):
+            continue
         states = filters.get("state")
         same = all(filters.get(name) in (None, item[name]) for name in ("queue", "kind", "user"))
         if same and (not states or item["state"] in states):

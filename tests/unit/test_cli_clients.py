@@ -654,7 +654,7 @@ class TestAsk:
         def leader(_seconds: float) -> None:
             database.outcomes = dict.fromkeys(database.outcomes, outcome)
 
-        monkeypatch.setattr("queuectl.cli.ask.time.sleep", leader)
+        monkeypatch.setattr("queuectl.client.client.time.sleep", leader)
         seconds = "0" if outcome is None else "60"
         result = queuectl("preempt", "team-a/running", "--wait", seconds)
         assert result.code == code

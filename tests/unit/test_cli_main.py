@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from queuectl.cli.commands import COMMANDS, FIRST
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.lazy import Reader
-from queuectl.cli.main import exit_code
+from queuectl.client import ClientError, InvalidOption, NoAnswer, NoCredentials, RequestRefused
 from queuectl.domain.errors import BadInput, QueuectlError, StoreUnavailable
 
 EXTRAS = {
@@ -46,7 +46,7 @@ def test_start_up_imports_no_server_and_no_client(arguments: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [("get", "workloads"), ("get", "cq", "-n", "y", "-w"), ("explain", "x", "-n", "y")]
+    "arguments", [("get", "workloads"), ("get", "cq", "-n", "y"), ("explain", "x", "-n", "y")]
 )
 def test_a_client_imports_what_prints_an_answer_after_its_first_request(
     arguments: tuple[str, ...],
@@ -71,7 +71,7 @@ def test_help_of_a_client_command_imports_no_server(command: str) -> None:
         ("history", "x", "--server", "http://127.0.0.1:9"),
         ("audit", "--server", "http://127.0.0.1:9"),
         ("config", "export", "--server", "http://127.0.0.1:9"),
-        ("apply", "-f", "/dev/null"),
+        ("apply", "-f", "docs/examples/queues.yaml", "--server", "http://127.0.0.1:9"),
         ("delete", "cq", "x", "--server", "http://127.0.0.1:9"),
         ("whatif", "--drain", "n0", "--server", "http://127.0.0.1:9"),
     ],
@@ -135,6 +135,16 @@ def test_every_command_of_the_table_exists_and_has_help(name: str) -> None:
         (BadInput("x"), Exit.BAD_INPUT),
         (StoreUnavailable("x"), Exit.FAILURE),
         (QueuectlError("x"), Exit.FAILURE),
+        (ClientError("x"), Exit.FAILURE),
+        (NoAnswer("x"), Exit.FAILURE),
+        (InvalidOption("x"), Exit.BAD_INPUT),
+        (NoCredentials("x"), Exit.NOT_ALLOWED),
+        (RequestRefused({}, 401), Exit.NOT_ALLOWED),
+        (RequestRefused({}, 403), Exit.NOT_ALLOWED),
+        (RequestRefused({}, 404), Exit.NOT_FOUND),
+        (RequestRefused({}, 412), Exit.CONFLICT),
+        (RequestRefused({}, 422), Exit.BAD_INPUT),
+        (RequestRefused({}, 500), Exit.FAILURE),
     ],
 )
 def test_errors_become_exit_codes(error: QueuectlError, code: Exit) -> None:
