@@ -260,7 +260,7 @@ def _what(command: CommandJson) -> str:
 def _follow(client: Client, command: CommandJson, named: str, seconds: float) -> None:
     """Wait until the leader has executed or refused the command."""
     try:
-        result = client.result(command, seconds)
+        result = client.outcome(command, seconds)
     except WaitTimeout as error:
         raise CommandFailed(f"{named}: {error}") from error
     if result["state"] != "Done":
@@ -279,7 +279,7 @@ def _preview(client: Client, action: Action, workload: Json) -> None:
     if gpus is None or lost is None:
         typer.echo("  cost not known: this server does not watch the cluster yet")
         return
-    typer.echo(f"  frees   {counted_gpus(answer['gpus'])}")
+    typer.echo(f"  frees   {counted_gpus(gpus)}")
     typer.echo(f"  loses   {lost} GPU-seconds of work ({lost / 3600:.1f} GPU-hours)")
     typer.echo(f"  notice  {f'{notice:.0f} s' if notice else 'none'}")
     typer.echo(f"  starts  {_starts(answer)}")

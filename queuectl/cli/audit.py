@@ -43,6 +43,8 @@ def audit_command(
     """List requests that changed something or were refused, the newest first. You need the right to get audit."""
     start = ago(since, "--since") if since is not None else None
     with connect(server) as client:
-        items = list(client.items(newest_first(PATH, last, caller=caller, path=path, since=start)))
+        items = list(
+            client.objects(newest_first(PATH, last, caller=caller, path=path, since=start))
+        )
     body = {"items": items, "nextBefore": None}
     show(body, items, output, AUDIT_COLUMNS, lambda item: f"audit/{item['id']}")

@@ -47,7 +47,7 @@ def connect(server: str) -> Client:
 
 def workloads(client: Client, **filters: object) -> Iterator[Json]:
     """All workloads that match, as objects to print."""
-    return client.items(by_cursor(f"{PREFIX}/workloads", **filters))
+    return client.objects(by_cursor(f"{PREFIX}/workloads", **filters))
 
 
 def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None:

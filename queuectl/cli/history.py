@@ -34,7 +34,7 @@ def history_command(
     with connect(server) as client:
         path = path_of(workload, namespace)
         body = client.get(path, kind=kind)
-        items = list(client.items(oldest_first(f"{path}/history", kind=body["kind"])))
+        items = list(client.objects(oldest_first(f"{path}/history", kind=body["kind"])))
     evicted = [item for item in items if item["toState"] == _ONLY and item["fromState"] != _ONLY]
     if evictions:
         items = evicted

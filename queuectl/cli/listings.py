@@ -122,7 +122,7 @@ def _nodes(client: Client, options: ListingOptions) -> None:
         body = client.get(f"{path}/{quote(options.name, safe='')}")
         show(body, [body], options.output, NODE_COLUMNS, named)
     else:
-        items = list(client.items(by_cursor(path, **options.filters)))
+        items = list(client.objects(by_cursor(path, **options.filters)))
         show({"items": items, "nextCursor": None}, items, options.output, NODE_COLUMNS, named)
 
 
@@ -147,7 +147,7 @@ def _decisions(client: Client, options: ListingOptions) -> None:
         body = client.get(f"{path}/{quote(options.name, safe='')}")
         show(body, [body], options.output, DECISION_COLUMNS, named)
     else:
-        items = list(client.items(newest_first(path, options.last)))
+        items = list(client.objects(newest_first(path, options.last)))
         show({"items": items}, items, options.output, DECISION_COLUMNS, named)
 
 
@@ -156,7 +156,7 @@ def _commands(client: Client, options: ListingOptions) -> None:
     name, named, every = options.name, _numbered("command"), f"{PREFIX}/commands"
     if name is None:
         filters = {"namespace": options.namespace, **options.filters}
-        commands = list(client.items(newest_first(every, options.last, **filters)))
+        commands = list(client.objects(newest_first(every, options.last, **filters)))
         show({"items": commands}, commands, options.output, COMMAND_COLUMNS, named)
         return
     if name.isdecimal():
@@ -165,7 +165,7 @@ def _commands(client: Client, options: ListingOptions) -> None:
         return
     path = workload_path(name, options.namespace)
     workload = client.get(path, **options.filters)
-    commands = list(client.items(oldest_first(f"{path}/commands", kind=workload["kind"])))
+    commands = list(client.objects(oldest_first(f"{path}/commands", kind=workload["kind"])))
     body = {"uid": workload["uid"], "items": commands, "nextAfter": None}
     show(body, commands, options.output, COMMAND_COLUMNS, named)
 

@@ -63,7 +63,7 @@ class BodyReader:
 
 
 def check(answer: HttpAnswer) -> None:
-    """Raise RequestRefused for a problem, and BadAnswer for a redirect: a token goes to no other address."""
+    """Raise RequestRefused for a problem, and BadAnswer for a redirect: a token is sent to no other address."""
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "")[:200]
         raise BadAnswer(
@@ -79,7 +79,7 @@ def text(answer: HttpAnswer) -> str:
 
 
 def nothing(answer: HttpAnswer) -> None:
-    """For a request whose answer says nothing."""
+    """For a request whose answer has no content."""
     del answer
 
 
@@ -141,7 +141,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_levels(document: Json, source: str) -> None:
-    """What prints or compares an answer is recursive, so its depth has a limit."""
+    """Code that prints or compares an answer is recursive, so its depth has a limit."""
     level: list[Any] = [document]
     for _ in range(MOST_LEVELS):
         level = [

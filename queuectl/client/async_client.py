@@ -61,12 +61,12 @@ class AsyncClient:
         retries: int = RETRIES,
         timeout: float = requests.TIMEOUT_SECONDS,
         transport: httpx2.AsyncBaseTransport | None = None,
-        **given: Unpack[OptionValues],
+        **named: Unpack[OptionValues],
     ) -> None:
         """As :class:`Client`."""
         from queuectl.client import http
 
-        self.options = options or ClientOptions.from_environment(server=server, **given)
+        self.options = options or ClientOptions.from_environment(server=server, **named)
         self.options.check()
         self._retries = retries
         self._login = self.options.login()
@@ -89,7 +89,7 @@ class AsyncClient:
         attempts = Attempts(self._retries, repeatable=request.repeatable)
         while True:
             try:
-                return request.result(await self._answer(request))
+                return request.decoded(await self._answer(request))
             except ClientError as error:
                 pause = attempts.pause(error)
                 if pause is None:
@@ -124,8 +124,8 @@ class AsyncClient:
             plan.received(body)
             yield body
 
-    async def items(self, listing: Listing[T]) -> AsyncIterator[T]:
-        """As :meth:`Client.items`."""
+    async def objects(self, listing: Listing[T]) -> AsyncIterator[T]:
+        """As :meth:`Client.objects`."""
         async for body in self.pages(listing):
             for item in body["items"]:
                 yield item
@@ -134,7 +134,7 @@ class AsyncClient:
 
     def workloads(self, **filters: Unpack[WorkloadFilters]) -> AsyncIterator[WorkloadJson]:
         """As :meth:`Client.workloads`."""
-        return self.items(requests.workloads(filters))
+        return self.objects(requests.workloads(filters))
 
     async def workload(self, workload: WorkloadRef, kind: str | None = None) -> WorkloadJson:
         """As :meth:`Client.workload`."""
@@ -146,15 +146,15 @@ class AsyncClient:
 
     def history(self, workload: WorkloadRef, kind: str | None = None) -> AsyncIterator[HistoryJson]:
         """As :meth:`Client.history`."""
-        return self.items(requests.history(self._path(workload), kind))
+        return self.objects(requests.history(self._path(workload), kind))
 
     def pods(self, workload: WorkloadRef, kind: str | None = None) -> AsyncIterator[PodJson]:
         """As :meth:`Client.pods`."""
-        return self.items(requests.pods(self._path(workload), kind))
+        return self.objects(requests.pods(self._path(workload), kind))
 
     def nodes(self, **filters: Unpack[NodeFilters]) -> AsyncIterator[NodeJson]:
         """As :meth:`Client.nodes`."""
-        return self.items(requests.nodes(filters))
+        return self.objects(requests.nodes(filters))
 
     # ---- Questions
 
@@ -192,8 +192,8 @@ class AsyncClient:
         """As :meth:`Client.preview`."""
         return await self.send(requests.preview(self._path(workload), action, kind))
 
-    async def result(self, command: CommandJson, timeout: float) -> CommandJson:
-        """As :meth:`Client.result`."""
+    async def outcome(self, command: CommandJson, timeout: float) -> CommandJson:
+        """As :meth:`Client.outcome`."""
         deadline = time.monotonic() + timeout
         while command["state"] == "Waiting":
             if time.monotonic() >= deadline:
@@ -254,18 +254,18 @@ class AsyncClient:
         """As :meth:`Client.wait`."""
         waiting = StateWait(until, timeout)
         position = await self.position()
-        found = await self.workload(workload, kind)
-        if waiting.reached(found["state"]):
-            return found
-        following = Following(position, {"uid": found["uid"]}, waiting.deadline)
+        current = await self.workload(workload, kind)
+        if waiting.reached(current["state"]):
+            return current
+        following = Following(position, {"uid": current["uid"]}, waiting.deadline)
         async with aclosing(self._follow(following)) as steps:
             async for step in steps:
                 state = step.data.get("toState")
                 if step.event == "reset" or waiting.reached(state):
-                    found = await self.workload(found)
-                    if step.event == "step" or waiting.reached(found["state"]):
+                    current = await self.workload(current)
+                    if step.event == "step" or waiting.reached(current["state"]):
                         break
-        return found
+        return current
 
     # ---- The connection
 

@@ -60,7 +60,7 @@ class Client:
         retries: int = RETRIES,
         timeout: float = requests.TIMEOUT_SECONDS,
         transport: httpx2.BaseTransport | None = None,
-        **given: Unpack[OptionValues],
+        **named: Unpack[OptionValues],
     ) -> None:
         """Without arguments, the client uses the same variables of the environment and the same kubeconfig as the command line.
 
@@ -70,14 +70,14 @@ class Client:
             retries: further attempts of a request that can be repeated.
             timeout: seconds in which the server must begin to answer.
             transport: of the HTTP library, in place of a connection.
-            given: see :class:`ClientOptions`.
+            named: see :class:`ClientOptions`.
 
         Raises:
             InvalidOption: an option is wrong.
         """
         from queuectl.client import http
 
-        self.options = options or ClientOptions.from_environment(server=server, **given)
+        self.options = options or ClientOptions.from_environment(server=server, **named)
         self.options.check()
         self._retries = retries
         self._login = self.options.login()
@@ -100,7 +100,7 @@ class Client:
         attempts = Attempts(self._retries, repeatable=request.repeatable)
         while True:
             try:
-                return request.result(self._answer(request))
+                return request.decoded(self._answer(request))
             except ClientError as error:
                 pause = attempts.pause(error)
                 if pause is None:
@@ -135,8 +135,8 @@ class Client:
             plan.received(body)
             yield body
 
-    def items(self, listing: Listing[T]) -> Iterator[T]:
-        """The items of a list, page by page."""
+    def objects(self, listing: Listing[T]) -> Iterator[T]:
+        """The objects of a list, page by page."""
         for body in self.pages(listing):
             yield from body["items"]
 
@@ -144,7 +144,7 @@ class Client:
 
     def workloads(self, **filters: Unpack[WorkloadFilters]) -> Iterator[WorkloadJson]:
         """All workloads that match."""
-        return self.items(requests.workloads(filters))
+        return self.objects(requests.workloads(filters))
 
     def workload(self, workload: WorkloadRef, kind: str | None = None) -> WorkloadJson:
         """One workload: ``NAME``, ``NAMESPACE/NAME``, or a workload to read again. ``kind``: if several jobs have the name."""
@@ -156,15 +156,15 @@ class Client:
 
     def history(self, workload: WorkloadRef, kind: str | None = None) -> Iterator[HistoryJson]:
         """The steps of a workload, the oldest first."""
-        return self.items(requests.history(self._path(workload), kind))
+        return self.objects(requests.history(self._path(workload), kind))
 
     def pods(self, workload: WorkloadRef, kind: str | None = None) -> Iterator[PodJson]:
         """The pods of a workload."""
-        return self.items(requests.pods(self._path(workload), kind))
+        return self.objects(requests.pods(self._path(workload), kind))
 
     def nodes(self, **filters: Unpack[NodeFilters]) -> Iterator[NodeJson]:
         """All nodes that match."""
-        return self.items(requests.nodes(filters))
+        return self.objects(requests.nodes(filters))
 
     # ---- Questions
 
@@ -193,7 +193,7 @@ class Client:
         key: str | None = None,
         **details: object,
     ) -> CommandJson:
-        """Ask the leader for an action. :meth:`result` waits for the result.
+        """Ask the leader for an action. :meth:`outcome` waits for the result.
 
         Args:
             workload: as for :meth:`workload`.
@@ -210,7 +210,7 @@ class Client:
         """The cost and the effect of an action that can evict, without it."""
         return self.send(requests.preview(self._path(workload), action, kind))
 
-    def result(self, command: CommandJson, timeout: float) -> CommandJson:
+    def outcome(self, command: CommandJson, timeout: float) -> CommandJson:
         """The command when the leader has executed or refused it. Raises WaitTimeout after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while command["state"] == "Waiting":
@@ -294,18 +294,18 @@ class Client:
         position = (
             self.position()
         )  # before the workload is read, so that no step is lost in between
-        found = self.workload(workload, kind)
-        if waiting.reached(found["state"]):
-            return found
-        following = Following(position, {"uid": found["uid"]}, waiting.deadline)
+        current = self.workload(workload, kind)
+        if waiting.reached(current["state"]):
+            return current
+        following = Following(position, {"uid": current["uid"]}, waiting.deadline)
         with closing(self._follow(following)) as steps:
             for step in steps:
                 state = step.data.get("toState")
                 if step.event == "reset" or waiting.reached(state):
-                    found = self.workload(found)
-                    if step.event == "step" or waiting.reached(found["state"]):
+                    current = self.workload(current)
+                    if step.event == "step" or waiting.reached(current["state"]):
                         break
-        return found
+        return current
 
     # ---- The connection
 

@@ -1,4 +1,4 @@
-"""The options of a client: the address of the server, its certificate, and where the token comes from."""
+"""The options of a client: the address of the server, its certificate, and the source of the token."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ClientOptions:
     flags: bool = False
 
     @classmethod
-    def from_environment(cls, **given: object) -> Self:
+    def from_environment(cls, **named: object) -> Self:
         """The options that are given, and for others the variables that the command line reads, as ``QUEUECTL_SERVER``."""
         variables = {
             "server": _SERVER,
@@ -74,7 +74,7 @@ class ClientOptions:
             "ca_file": _CA_FILE,
             "tls_server_name": _TLS_SERVER_NAME,
         }
-        options = {name: value for name, value in given.items() if value is not None}
+        options = {name: value for name, value in named.items() if value is not None}
         own_token = options.keys() & {"token", "token_file", "service_account"}
         for name, variable in variables.items():
             value = os.environ.get(variable)

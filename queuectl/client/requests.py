@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 30.0
 WHAT_IF_SECONDS: Final = 300.0  # the server answers one question at a time, with pauses
-POLL_SECONDS: Final = 0.3  # between looks at the result of a command
+POLL_SECONDS: Final = 0.3  # between checks of the result of a command
 EVENTS: Final = f"{PREFIX}/events"
 KEY_HEADER: Final = "Idempotency-Key"
 LARGEST_PAGE: Final = 500
@@ -67,23 +67,23 @@ class Request(Generic[T]):
     @property
     def target(self) -> str:
         """Path and query. Parameters that are None are left out; a list repeats its parameter."""
-        pairs = [(k, _spelled(v)) for k, given in self.query.items() for v in _values(given)]
+        pairs = [(k, _spelled(v)) for k, parameter in self.query.items() for v in _each(parameter)]
         return f"{self.path}?{urlencode(pairs)}" if pairs else self.path
 
-    def result(self, answer: HttpAnswer) -> T:
-        """What the answer holds. Raises RequestRefused or BadAnswer."""
+    def decoded(self, answer: HttpAnswer) -> T:
+        """The content of the answer. Raises RequestRefused or BadAnswer."""
         check(answer)
         return self.decode(answer)
 
 
-def _values(given: object) -> Sequence[object]:
-    if given is None:
+def _each(parameter: object) -> Sequence[object]:
+    if parameter is None:
         return ()
-    return given if isinstance(given, list | tuple) else (given,)
+    return parameter if isinstance(parameter, list | tuple) else (parameter,)
 
 
-def _spelled(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _spelled(parameter: object) -> str:
+    return str(parameter).lower() if isinstance(parameter, bool) else str(parameter)
 
 
 # ---- Requests for any path

@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
-class AuditLineJson(TypedDict):
+class AnswerJson(TypedDict):
+    """Base of the objects in answers."""
+
+
+class AuditLineJson(AnswerJson):
     """A request for a change."""
 
     id: int
@@ -28,7 +32,7 @@ class AuditLineJson(TypedDict):
     """The reason of the refusal, or the change."""
 
 
-class AuditPageJson(TypedDict):
+class AuditPageJson(AnswerJson):
     """Newest first."""
 
     items: list[AuditLineJson]
@@ -36,14 +40,14 @@ class AuditPageJson(TypedDict):
     """Value of `before` for the next page; null = this is the last page."""
 
 
-class AwaitedJson(TypedDict):
+class AwaitedJson(AnswerJson):
     workload: str
     """namespace/name; an unknown uid does not change. `another team` for a workload that you are not allowed to see."""
     endsAt: str
     """Its limit or expected end."""
 
 
-class BudgetStatusJson(TypedDict):
+class BudgetStatusJson(AnswerJson):
     """A Budget in the present month. Amounts in GPU-hours."""
 
     name: str
@@ -76,14 +80,14 @@ class BudgetStatusJson(TypedDict):
     """Of the month, by name."""
 
 
-class BudgetsJson(TypedDict):
+class BudgetsJson(AnswerJson):
     at: str
     """Time of the report."""
     items: list[BudgetStatusJson]
     """By name."""
 
 
-class CallerJson(TypedDict):
+class CallerJson(AnswerJson):
     """The caller, with the names that RBAC rules use."""
 
     name: str
@@ -94,7 +98,7 @@ class CallerJson(TypedDict):
     """End of the session, in the response to the sign-in."""
 
 
-class CheckJson(TypedDict):
+class CheckJson(AnswerJson):
     """An admission check of a workload that has a placement."""
 
     name: str
@@ -108,7 +112,7 @@ class CheckJson(TypedDict):
     """How often it answered `Retry` since the last start."""
 
 
-class CheckedJson(TypedDict):
+class CheckedJson(AnswerJson):
     """The result of a check against the cluster and the database."""
 
     at: str
@@ -119,7 +123,7 @@ class CheckedJson(TypedDict):
     violations: list[ViolationJson]
 
 
-class ClusterItemJson(TypedDict):
+class ClusterItemJson(AnswerJson):
     """All GPU-hours of the cluster. The last four add up to the first."""
 
     physicalGpuHours: float
@@ -133,7 +137,7 @@ class ClusterItemJson(TypedDict):
     """Failed, or free on nodes that are not ready or cordoned."""
 
 
-class ClusterMapJson(TypedDict):
+class ClusterMapJson(AnswerJson):
     """All nodes in columns, for a map: item i of each column belongs to node i."""
 
     names: list[str]
@@ -150,21 +154,21 @@ class ClusterMapJson(TypedDict):
     workloads: WorkloadColumnsJson
 
 
-class CommandListJson(TypedDict):
+class CommandListJson(AnswerJson):
     items: list[CommandJson]
     """The newest first."""
     nextBefore: int | None
     """Value of `before` for the next page; null = this is the last page."""
 
 
-class CommandPageJson(TypedDict):
+class CommandPageJson(AnswerJson):
     uid: str
     items: list[CommandJson]
     nextAfter: int | None
     """Value of `after` for the next page; null = this is the last page."""
 
 
-class CommandJson(TypedDict):
+class CommandJson(AnswerJson):
     """A command. The leader executes commands in the order of their ids. Results are kept for a day."""
 
     id: int
@@ -188,7 +192,7 @@ class CommandJson(TypedDict):
     """The result in words; null = not executed yet."""
 
 
-class ConditionJson(TypedDict):
+class ConditionJson(AnswerJson):
     """One of Kueue's Workload conditions, derived from the state."""
 
     type: str
@@ -198,7 +202,7 @@ class ConditionJson(TypedDict):
     lastTransitionTime: str
 
 
-class ConfigAppliedJson(TypedDict):
+class ConfigAppliedJson(AnswerJson):
     """Answer to a PUT."""
 
     result: str
@@ -211,13 +215,13 @@ class ConfigAppliedJson(TypedDict):
     """In the response to a dry run of one document: quotas that running gangs would exceed. null = not requested, or this process has started a moment ago and has no snapshot yet."""
 
 
-class ConfigListJson(TypedDict):
+class ConfigListJson(AnswerJson):
     apiVersion: str
     kind: str
     items: list[dict[str, Any]]
 
 
-class ConfigurationOwnerJson(TypedDict):
+class ConfigurationOwnerJson(AnswerJson):
     """The owner of the configuration, and the objects that the leader follows."""
 
     owner: str
@@ -234,7 +238,7 @@ class ConfigurationOwnerJson(TypedDict):
     """null = none waits."""
 
 
-class CostItemJson(TypedDict):
+class CostItemJson(AnswerJson):
     group: GroupJson
     workloads: int
     allocatedGpuHours: float
@@ -246,7 +250,7 @@ class CostItemJson(TypedDict):
     """Allocated GPU-hours for which there was no price."""
 
 
-class CostReportJson(TypedDict):
+class CostReportJson(AnswerJson):
     by: str
     since: str
     """Start of the first hour."""
@@ -259,7 +263,7 @@ class CostReportJson(TypedDict):
     total: CostItemJson
 
 
-class CostJson(TypedDict):
+class CostJson(AnswerJson):
     priority: int
     """Priority of the evicted gang."""
     lostGpuSeconds: int
@@ -267,7 +271,7 @@ class CostJson(TypedDict):
     """GPUs that become free."""
 
 
-class CountsJson(TypedDict):
+class CountsJson(AnswerJson):
     starts: int
     gpusStarted: float
     waits: int
@@ -277,7 +281,7 @@ class CountsJson(TypedDict):
     lostGpuSeconds: int
 
 
-class DecisionDetailJson(TypedDict):
+class DecisionDetailJson(AnswerJson):
     id: int
     at: str
     """Time of the snapshot."""
@@ -312,14 +316,14 @@ class DecisionDetailJson(TypedDict):
     """Value of `after` for the next page; null = this is the last page."""
 
 
-class DecisionPageJson(TypedDict):
+class DecisionPageJson(AnswerJson):
     items: list[DecisionJson]
     """The newest first."""
     nextBefore: int | None
     """Value of `before` for the next page; null = this is the last page."""
 
 
-class DecisionJson(TypedDict):
+class DecisionJson(AnswerJson):
     """One planning cycle that changed something: its input and its decisions."""
 
     id: int
@@ -352,7 +356,7 @@ class DecisionJson(TypedDict):
     """Counters of the solver."""
 
 
-class DifferenceJson(TypedDict):
+class DifferenceJson(AnswerJson):
     field: str
     """Path of the field; items of lists are named."""
     before: Any
@@ -361,7 +365,7 @@ class DifferenceJson(TypedDict):
     """Value after; null = the field no longer exists."""
 
 
-class DomainJson(TypedDict):
+class DomainJson(AnswerJson):
     level: str
     """Node label of its level."""
     path: list[str]
@@ -383,11 +387,11 @@ class DomainJson(TypedDict):
     """Mean utilization of the GPUs in use with a measurement, 0 to 1; null = without any."""
 
 
-class DomainsJson(TypedDict):
+class DomainsJson(AnswerJson):
     items: list[TopologyDomainsJson]
 
 
-class DrainJson(TypedDict):
+class DrainJson(AnswerJson):
     """The gangs that draining the queue would evict now."""
 
     gangs: int
@@ -398,7 +402,7 @@ class DrainJson(TypedDict):
     """Lost work since the last checkpoints in GPU-seconds, as for each victim."""
 
 
-class DryRunJson(TypedDict):
+class DryRunJson(AnswerJson):
     """The effect of applying several documents together."""
 
     objects: list[ConfigAppliedJson]
@@ -407,7 +411,7 @@ class DryRunJson(TypedDict):
     """Quotas that running gangs would exceed with all of them. null = not known at the moment."""
 
 
-class EfficiencyItemJson(TypedDict):
+class EfficiencyItemJson(AnswerJson):
     """GPUs. total = effective + wasted + unknown, and wasted = idle + fragmented + unhealthy + unallocated."""
 
     value: str | None
@@ -434,7 +438,7 @@ class EfficiencyItemJson(TypedDict):
     """(effective + unknown) / total"""
 
 
-class EfficiencyReportJson(TypedDict):
+class EfficiencyReportJson(AnswerJson):
     at: str
     """Time of the state of the cluster."""
     by: str | None
@@ -444,7 +448,7 @@ class EfficiencyReportJson(TypedDict):
     total: EfficiencyItemJson
 
 
-class EventJson(TypedDict):
+class EventJson(AnswerJson):
     """The data of a `step`: one committed step of one workload."""
 
     id: int
@@ -468,7 +472,7 @@ class EventJson(TypedDict):
     """Epoch of the leader; cycle numbers are for each epoch."""
 
 
-class ExcessJson(TypedDict):
+class ExcessJson(AnswerJson):
     """A quota that running workloads exceed."""
 
     kind: str
@@ -483,7 +487,7 @@ class ExcessJson(TypedDict):
     """namespace/name of the newest gangs whose end would remove the excess, newest first."""
 
 
-class ExpectedStartJson(TypedDict):
+class ExpectedStartJson(AnswerJson):
     """An estimate of the start of a pending workload. It can change with each estimate, unlike a planned start."""
 
     median: str
@@ -494,7 +498,7 @@ class ExpectedStartJson(TypedDict):
     """The time of the estimate."""
 
 
-class ExplainJson(TypedDict):
+class ExplainJson(AnswerJson):
     """The explanation of a workload: its state, its reason, blocking constraints and suggested fixes."""
 
     uid: str
@@ -528,7 +532,7 @@ class ExplainJson(TypedDict):
     """Its GPU utilization, as in the workload."""
 
 
-class FaultyObjectJson(TypedDict):
+class FaultyObjectJson(AnswerJson):
     """An object whose content does not act."""
 
     kind: str
@@ -539,7 +543,7 @@ class FaultyObjectJson(TypedDict):
     """true = an earlier version of it acts."""
 
 
-class FleetItemJson(TypedDict):
+class FleetItemJson(AnswerJson):
     """Free GPUs of one ResourceFlavor's nodes, averaged over the observed time."""
 
     flavor: str
@@ -554,7 +558,7 @@ class FleetItemJson(TypedDict):
     """Of the fragmented GPUs, those on nodes with enough of them, but not of one PCIe root or NUMA node."""
 
 
-class FollowedSourceJson(TypedDict):
+class FollowedSourceJson(AnswerJson):
     """The objects of one kind."""
 
     resource: str
@@ -566,7 +570,7 @@ class FollowedSourceJson(TypedDict):
     """Why the objects are not known, so that the last configuration acts; empty = they are known."""
 
 
-class GangOutcomeJson(TypedDict):
+class GangOutcomeJson(AnswerJson):
     """A gang and the decision for it."""
 
     workload: str
@@ -596,7 +600,7 @@ class GangOutcomeJson(TypedDict):
     """Suggested fixes; of the first submitted gangs only."""
 
 
-class GroupJson(TypedDict):
+class GroupJson(AnswerJson):
     """The group of a row. Fields that are not part of the grouping are null."""
 
     namespace: NotRequired[str | None]
@@ -623,7 +627,7 @@ class GroupJson(TypedDict):
     """Labels of the workload that the configuration names."""
 
 
-class HistoryItemJson(TypedDict):
+class HistoryItemJson(AnswerJson):
     """Averages of one hour, in GPUs."""
 
     since: str
@@ -641,14 +645,14 @@ class HistoryItemJson(TypedDict):
     """GPUs of schedulable nodes; null = unknown, or the history is of some queues only."""
 
 
-class HistoryPageJson(TypedDict):
+class HistoryPageJson(AnswerJson):
     uid: str
     items: list[HistoryJson]
     nextAfter: int | None
     """Value of `after` for the next page; null = this is the last page."""
 
 
-class HistoryJson(TypedDict):
+class HistoryJson(AnswerJson):
     id: int
     at: str
     event: str
@@ -662,19 +666,19 @@ class HistoryJson(TypedDict):
     """The placement that this step committed, if any."""
 
 
-class IgnoredJson(TypedDict):
+class IgnoredJson(AnswerJson):
     object: str
     """API version, kind and name."""
     reason: str
     """Why it has no effect."""
 
 
-class LargestJson(TypedDict):
+class LargestJson(AnswerJson):
     node: str
     freeGpus: float
 
 
-class LevelColumnsJson(TypedDict):
+class LevelColumnsJson(AnswerJson):
     topology: str
     label: str
     domains: list[list[str]]
@@ -683,7 +687,7 @@ class LevelColumnsJson(TypedDict):
     """For each node, the index of its domain in `domains`; -1 = none."""
 
 
-class MigReconfigurationJson(TypedDict):
+class MigReconfigurationJson(AnswerJson):
     """A change of the MIG configuration of a node."""
 
     fromConfig: str
@@ -697,13 +701,13 @@ class MigReconfigurationJson(TypedDict):
     """Changes of the node in succession that the MIG manager did not apply."""
 
 
-class NodePageJson(TypedDict):
+class NodePageJson(AnswerJson):
     items: list[NodeJson]
     nextCursor: str | None
     """Value of `cursor` for the next page; null = this is the last page."""
 
 
-class NodeJson(TypedDict):
+class NodeJson(AnswerJson):
     name: str
     ready: bool
     schedulable: bool
@@ -732,7 +736,7 @@ class NodeJson(TypedDict):
     """The gangs on the node, largest first."""
 
 
-class ObstacleJson(TypedDict):
+class ObstacleJson(AnswerJson):
     """One blocking constraint: without it, and with all the others, the workload would start."""
 
     code: str
@@ -740,7 +744,7 @@ class ObstacleJson(TypedDict):
     details: dict[str, Any]
 
 
-class PastUseItemJson(TypedDict):
+class PastUseItemJson(AnswerJson):
     scope: str
     namespace: str | None
     """Namespace of a LocalQueue; null for other accounts."""
@@ -755,13 +759,13 @@ class PastUseItemJson(TypedDict):
     """Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope; null = there is no use, or it is not one of these accounts."""
 
 
-class PastUseJson(TypedDict):
+class PastUseJson(AnswerJson):
     asOf: str | None
     """Time of the last sample; null = no sample."""
     items: list[PastUseItemJson]
 
 
-class PendingDeletionJson(TypedDict):
+class PendingDeletionJson(AnswerJson):
     """Deletions of more than a third of the ClusterQueues or of the ResourceFlavors."""
 
     id: str
@@ -771,13 +775,13 @@ class PendingDeletionJson(TypedDict):
     count: int
 
 
-class PlacementJson(TypedDict):
+class PlacementJson(AnswerJson):
     planned: bool
     """true = a reservation: the gang starts here after its victims have stopped."""
     podSets: list[PodSetPlacedJson]
 
 
-class PlanJson(TypedDict):
+class PlanJson(AnswerJson):
     at: str
     """Time of the snapshot."""
     revision: int
@@ -799,7 +803,7 @@ class PlanJson(TypedDict):
     """Documents of the request without effect on the plan."""
 
 
-class PlannedStartJson(TypedDict):
+class PlannedStartJson(AnswerJson):
     """The planned start of a pending gang. Gangs after it in queue order do not delay it."""
 
     at: str
@@ -811,13 +815,13 @@ class PlannedStartJson(TypedDict):
     """Number of times that it moved later because a workload ran longer than expected."""
 
 
-class PodPageJson(TypedDict):
+class PodPageJson(AnswerJson):
     items: list[PodJson]
     nextCursor: str | None
     """Value of `cursor` for the next page; null = this is the last page."""
 
 
-class PodSetPlacedJson(TypedDict):
+class PodSetPlacedJson(AnswerJson):
     name: str
     count: int
     flavors: dict[str, str]
@@ -828,7 +832,7 @@ class PodSetPlacedJson(TypedDict):
     """For a podset that is split over flavors: the flavors of its pods, in rank order."""
 
 
-class PodJson(TypedDict):
+class PodJson(AnswerJson):
     name: str
     podSet: str
     rank: int | None
@@ -846,7 +850,7 @@ class PodJson(TypedDict):
     """The reason why it does not run, as in `kubectl get pods`: `ImagePullBackOff`, `CrashLoopBackOff`…"""
 
 
-class PreviewJson(TypedDict):
+class PreviewJson(AnswerJson):
     """The effect that an action would have on a gang now. Nothing changes."""
 
     uid: str
@@ -867,7 +871,7 @@ class PreviewJson(TypedDict):
     """Gangs that could start then and cannot start now, in queue order. The gang itself is included if it would start again. null = not known within the time limit, or as for `gpus`."""
 
 
-class QueueStopJson(TypedDict):
+class QueueStopJson(AnswerJson):
     """A queue after it was stopped or resumed."""
 
     kind: str
@@ -881,13 +885,13 @@ class QueueStopJson(TypedDict):
     """The gangs that a drain would evict, in a dry run with `drain`; null = not a dry run, or not known at the moment: send the request again."""
 
 
-class ReasonJson(TypedDict):
+class ReasonJson(AnswerJson):
     code: str
     message: str
     details: dict[str, Any]
 
 
-class RecordedJobPageJson(TypedDict):
+class RecordedJobPageJson(AnswerJson):
     since: int
     """Begin of the trace: a full hour, in unix seconds."""
     until: int
@@ -898,7 +902,7 @@ class RecordedJobPageJson(TypedDict):
     """Value of `cursor` for the next page; null = this is the last page."""
 
 
-class RecordedJobJson(TypedDict):
+class RecordedJobJson(AnswerJson):
     uid: str
     kind: str
     namespace: str
@@ -922,19 +926,19 @@ class RecordedJobJson(TypedDict):
     """By hour, where it changes; empty = not measured."""
 
 
-class RecordedUtilizationJson(TypedDict):
+class RecordedUtilizationJson(AnswerJson):
     afterSeconds: float
     """Seconds of work after which it begins."""
     utilization: float
     """Measured GPU utilization, 0 to 1."""
 
 
-class RefusedPlanListJson(TypedDict):
+class RefusedPlanListJson(AnswerJson):
     items: list[RefusedPlanJson]
     """The newest first; at most 20 are kept."""
 
 
-class RefusedPlanJson(TypedDict):
+class RefusedPlanJson(AnswerJson):
     """A plan that broke a rule, so it was not committed."""
 
     id: int
@@ -950,7 +954,7 @@ class RefusedPlanJson(TypedDict):
     """Size of the file with all names."""
 
 
-class ReservationJson(TypedDict):
+class ReservationJson(AnswerJson):
     victims: list[str | None]
     """UIDs of its victims; null = a workload that you are not allowed to see."""
     victimNames: list[str]
@@ -960,7 +964,7 @@ class ReservationJson(TypedDict):
     """null = until its admission checks have answered."""
 
 
-class RunTimeJson(TypedDict):
+class RunTimeJson(AnswerJson):
     """How long a workload runs, all attempts together, as far as that is known."""
 
     source: str
@@ -977,12 +981,12 @@ class RunTimeJson(TypedDict):
     """Median difference in seconds between the learned median and the run time of workloads of its ClusterQueue that have finished; null = not known, or not learned."""
 
 
-class SetAsideObjectListJson(TypedDict):
+class SetAsideObjectListJson(AnswerJson):
     items: list[SetAsideObjectJson]
     """The newest first; at most 20 are kept, one for each unit."""
 
 
-class SetAsideObjectJson(TypedDict):
+class SetAsideObjectJson(AnswerJson):
     """An object that an unexpected error of queuectl concerns."""
 
     id: int
@@ -1004,7 +1008,7 @@ class SetAsideObjectJson(TypedDict):
     """true = the file has only the first 256 KiB."""
 
 
-class ShadowGangJson(TypedDict):
+class ShadowGangJson(AnswerJson):
     """A gang that waited, or whose pods had no node after its admission, over all moments that show it so."""
 
     uid: str
@@ -1035,13 +1039,13 @@ class ShadowGangJson(TypedDict):
     """The last reason, as a sentence."""
 
 
-class ShadowHourJson(TypedDict):
+class ShadowHourJson(AnswerJson):
     hour: str
     """Begin of the hour."""
     sums: ShadowSumsJson
 
 
-class ShadowObservedJson(TypedDict):
+class ShadowObservedJson(AnswerJson):
     """The state of the cluster at all moments."""
 
     total: ShadowSumsJson
@@ -1054,7 +1058,7 @@ class ShadowObservedJson(TypedDict):
     """Objects that could not be read at the last moment, with the reasons."""
 
 
-class ShadowReasonJson(TypedDict):
+class ShadowReasonJson(AnswerJson):
     """A reason that queuectl would have given."""
 
     code: str
@@ -1062,7 +1066,7 @@ class ShadowReasonJson(TypedDict):
     """Hours of waiting, summed over gangs."""
 
 
-class ShadowReportJson(TypedDict):
+class ShadowReportJson(AnswerJson):
     """The observations of shadow mode."""
 
     since: str
@@ -1074,7 +1078,7 @@ class ShadowReportJson(TypedDict):
     """Facts that the figures do not show."""
 
 
-class ShadowSumsJson(TypedDict):
+class ShadowSumsJson(AnswerJson):
     """Sums between moments that follow each other."""
 
     observedHours: float
@@ -1101,20 +1105,20 @@ class ShadowSumsJson(TypedDict):
     """Of gangs that did not fit, the most frequent first."""
 
 
-class ShareJson(TypedDict):
+class ShareJson(AnswerJson):
     count: int
     flavors: dict[str, str]
     """ResourceFlavor by resource."""
 
 
-class StarterJson(TypedDict):
+class StarterJson(AnswerJson):
     uid: str | None
     """null = you are not allowed to see it."""
     workload: str
     """namespace/name; `another team` for a workload that you are not allowed to see; an unknown uid does not change."""
 
 
-class SuggestedFixJson(TypedDict):
+class SuggestedFixJson(AnswerJson):
     """One suggested fix, which is enough by itself."""
 
     code: str
@@ -1124,7 +1128,7 @@ class SuggestedFixJson(TypedDict):
     details: dict[str, Any]
 
 
-class TaintedDeviceJson(TypedDict):
+class TaintedDeviceJson(AnswerJson):
     """A taint that takes a device out of placement."""
 
     device: str
@@ -1133,7 +1137,7 @@ class TaintedDeviceJson(TypedDict):
     """key=value:effect, with the name of the DeviceTaintRule if one sets it."""
 
 
-class TenantJson(TypedDict):
+class TenantJson(AnswerJson):
     workload: str
     """namespace/name; `another team` for one that you are not allowed to see."""
     uid: str | None
@@ -1152,7 +1156,7 @@ class TenantJson(TypedDict):
     """Mean utilization of all its GPUs, 0 to 1."""
 
 
-class TopUpJson(TypedDict):
+class TopUpJson(AnswerJson):
     """GPU-hours that were added to a month of a Budget."""
 
     name: str
@@ -1167,7 +1171,7 @@ class TopUpJson(TypedDict):
     """The time of the request; null = a document was applied."""
 
 
-class TopologyDomainsJson(TypedDict):
+class TopologyDomainsJson(AnswerJson):
     topology: str
     levels: list[str]
     """Node labels of the levels, coarse to fine, without the level of nodes."""
@@ -1175,7 +1179,7 @@ class TopologyDomainsJson(TypedDict):
     """The domains, level by level: a domain follows the domain that contains it."""
 
 
-class UnmanagedPodJson(TypedDict):
+class UnmanagedPodJson(AnswerJson):
     namespace: str
     name: str
     """Name of the pod."""
@@ -1186,13 +1190,13 @@ class UnmanagedPodJson(TypedDict):
     """Time at which the kubelet accepted the pod; null = not yet."""
 
 
-class UnmanagedSumJson(TypedDict):
+class UnmanagedSumJson(AnswerJson):
     namespace: str
     pods: int
     gpus: float
 
 
-class UnmanagedJson(TypedDict):
+class UnmanagedJson(AnswerJson):
     items: list[UnmanagedPodJson]
     namespaces: list[UnmanagedSumJson]
     """Sums for the namespaces on this page, over all their pods, also those on other pages."""
@@ -1200,14 +1204,14 @@ class UnmanagedJson(TypedDict):
     """Value of `cursor` for the next page; null = this is the last page."""
 
 
-class UsageHistoryJson(TypedDict):
+class UsageHistoryJson(AnswerJson):
     asOf: str | None
     """Usage up to this time is included; null = none yet."""
     items: list[HistoryItemJson]
     """The points, oldest first."""
 
 
-class UsageItemJson(TypedDict):
+class UsageItemJson(AnswerJson):
     group: GroupJson
     workloads: int
     allocatedGpuHours: float
@@ -1224,7 +1228,7 @@ class UsageItemJson(TypedDict):
     """used / (allocated - unknown); null = nothing was measured."""
 
 
-class UsageReportJson(TypedDict):
+class UsageReportJson(AnswerJson):
     by: str
     since: str
     """Start of the first hour."""
@@ -1236,7 +1240,7 @@ class UsageReportJson(TypedDict):
     total: UsageItemJson
 
 
-class UseJson(TypedDict):
+class UseJson(AnswerJson):
     """The measured GPU utilization of a gang. `Unknown` is a separate state and never counts as idle."""
 
     state: str
@@ -1252,7 +1256,7 @@ class UseJson(TypedDict):
     """The reason of the state; for Unknown, the missing samples."""
 
 
-class ViolationJson(TypedDict):
+class ViolationJson(AnswerJson):
     """A violated invariant of one workload: a defect."""
 
     invariant: str
@@ -1263,7 +1267,7 @@ class ViolationJson(TypedDict):
     message: str
 
 
-class WaitsItemJson(TypedDict):
+class WaitsItemJson(AnswerJson):
     group: GroupJson
     workloads: int
     waitedGpuHours: float
@@ -1273,7 +1277,7 @@ class WaitsItemJson(TypedDict):
     waitingHoursPerWorkload: float
 
 
-class WaitsReportJson(TypedDict):
+class WaitsReportJson(AnswerJson):
     by: str
     since: str
     """Start of the first hour."""
@@ -1285,7 +1289,7 @@ class WaitsReportJson(TypedDict):
     total: WaitsItemJson
 
 
-class WasteItemJson(TypedDict):
+class WasteItemJson(AnswerJson):
     group: GroupJson
     workloads: int
     allocatedGpuHours: float
@@ -1307,7 +1311,7 @@ class WasteItemJson(TypedDict):
     lostGpuHoursByReason: dict[str, float]
 
 
-class WasteReportJson(TypedDict):
+class WasteReportJson(AnswerJson):
     by: str
     since: str
     """Start of the first hour."""
@@ -1322,7 +1326,7 @@ class WasteReportJson(TypedDict):
     """null if the caller does not see the nodes."""
 
 
-class WorkloadColumnsJson(TypedDict):
+class WorkloadColumnsJson(AnswerJson):
     names: list[str]
     """namespace/name; one entry `another team` for all workloads that you are not allowed to see."""
     kinds: list[str | None]
@@ -1332,13 +1336,13 @@ class WorkloadColumnsJson(TypedDict):
     utilization: list[float | None]
 
 
-class WorkloadPageJson(TypedDict):
+class WorkloadPageJson(AnswerJson):
     items: list[WorkloadJson]
     nextCursor: str | None
     """Value of `cursor` for the next page; null = this is the last page."""
 
 
-class WorkloadJson(TypedDict):
+class WorkloadJson(AnswerJson):
     uid: str
     kind: str
     namespace: str

@@ -20,6 +20,10 @@ an enumeration is a ``str``, because a newer server can have more values.
 from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
+
+
+class AnswerJson(TypedDict):
+    """Base of the objects in answers."""
 '''
 _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
@@ -81,7 +85,7 @@ def type_name(schema: str) -> str:
 
 def _class(name: str, schemas: Mapping[str, Schema]) -> str:
     schema = schemas[name]
-    lines = [f"class {type_name(name)}(TypedDict):"]
+    lines = [f"class {type_name(name)}(AnswerJson):"]
     if "description" in schema:
         lines += [f"    {_docstring(schema['description'])}", ""]
     required = schema.get("required", ())
