@@ -37,7 +37,7 @@ from queuectl.client import (
     stream,
 )
 from queuectl.domain.events import Admit, PodsReady
-from tests.api.serving import serving
+from tests.api.serving import NotifyingStore, serving
 from tests.api.signed import ADMIN, people
 from tests.api.support import (
     CLUSTER_QUEUE,
@@ -57,14 +57,6 @@ NAMES = sorted(name for name, _ in inspect.getmembers(Client) if not name.starts
 Call = Callable[..., Awaitable[Any]]
 """Calls a method of one of the clients; its items as a list, the first ``first`` of them."""
 KINDS = ["sync", "async"]
-
-
-class NotifyingStore(MemoryStore):
-    """A store that also notifies of changes from another thread."""
-
-    async def history_grown(self, after: int, *, poll: float = 0.01) -> None:
-        while await self.newest_line() <= after:  # noqa: ASYNC110 - an Event is of one thread
-            await asyncio.sleep(poll)
 
 
 def run(

@@ -25,7 +25,7 @@ from queuectl.cli.render import Column, GrowingTable, emit_table, expected
 from queuectl.client import Client, ClientError, requests, stream
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.queries import UnmanagedPod
-from tests.api.serving import serving
+from tests.api.serving import NotifyingStore, serving
 from tests.api.support import (
     CLUSTER_QUEUE,
     CONFIGURATION,
@@ -53,14 +53,6 @@ HELD = (
     UnmanagedPod("team-a", "starts", "n0", Fraction(1), None),
     UnmanagedPod("team-b", "debug", "n1", Fraction(1, 2), 1_700_000_000.0),
 )
-
-
-class NotifyingStore(MemoryStore):
-    """A store that also notifies of changes from another thread."""
-
-    async def history_grown(self, after: int, *, poll: float = 0.01) -> None:
-        while await self.newest_line() <= after:  # noqa: ASYNC110 - an Event is of one thread
-            await asyncio.sleep(poll)
 
 
 @pytest.fixture(scope="module")
