@@ -18,9 +18,11 @@ from mcp.server import MCPServer
 from mcp.types import ToolAnnotations
 
 from queuectl.cli.client import DEFAULT_SERVER, Server
-from queuectl.client import AsyncClient, ClientError, requests
+from queuectl.client import AsyncClient, ClientError
+from queuectl.client.parameters import ReportName, WorkloadFilters
 from queuectl.distribution import version
 from queuectl.domain.words import shortened
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 MOST_ITEMS: Final = 200
 LONGEST_ANSWER: Final = 200_000
@@ -33,7 +35,7 @@ _INSTRUCTIONS: Final = (
 _READS: Final = ToolAnnotations(
     readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=True
 )
-_REPORTS: Final = get_args(requests.ReportName)
+_REPORTS: Final = get_args(ReportName)
 
 
 def mcp_command(server: Server = DEFAULT_SERVER) -> None:
@@ -59,7 +61,7 @@ def tools(client: AsyncClient) -> MCPServer:
         most: int = 50,
     ) -> str:
         """List workloads, each with its state, GPUs and reason. `state` is for example Pending or Running. At most 200."""
-        filters: requests.WorkloadFilters = {
+        filters: WorkloadFilters = {
             "namespace": namespace,
             "cluster_queue": cluster_queue,
             "state": state,
@@ -87,7 +89,7 @@ def tools(client: AsyncClient) -> MCPServer:
     @server.tool(annotations=_READS)
     async def list_queues() -> str:
         """All ClusterQueues with their quotas."""
-        return await marked(client.get(f"{requests.PREFIX}/clusterqueues"))
+        return await marked(client.get(f"{PREFIX}/clusterqueues"))
 
     @server.tool(annotations=_READS)
     async def what_if(drain: list[str] | None = None, manifests: str = "") -> str:
@@ -102,7 +104,7 @@ def tools(client: AsyncClient) -> MCPServer:
         """A report: usage, cost, waste, waits, efficiency, budgets or shadow. `by`: for example namespace. `since`: for example 24h."""
         if name not in _REPORTS:
             return f"error: the reports are {', '.join(_REPORTS)}"
-        path = f"{requests.PREFIX}/reports/{name}"
+        path = f"{PREFIX}/reports/{name}"
         return await marked(client.get(path, by=by, since=since))
 
     @server.tool(annotations=_READS)

@@ -24,7 +24,7 @@ _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}|[eE][+]?[0-9]{3}" % MOST_DIGITS)
 _ADVICE: Final = "so it is not from queuectl: check the address of the REST API"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HttpAnswer:
     """An answer. ``headers`` have lower-case names."""
 

@@ -11,24 +11,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from queuectl.client import requests
 from queuectl.client.answers import HttpAnswer, Json, check
 from queuectl.client.errors import ClientError, WaitTimeout
-from queuectl.client.options import ClientOptions, OptionValues
-from queuectl.client.requests import (
-    ActionName,
-    EventFilters,
-    Listing,
-    NodeFilters,
-    PlanChanges,
-    ReportName,
-    Request,
-    WorkloadFilters,
-    WorkloadRef,
-)
+from queuectl.client.options import ClientOptions
+from queuectl.client.requests import Listing, Request
 from queuectl.client.retries import RETRIES, Attempts
 from queuectl.client.stream import EventDecoder, Following, StateWait, StreamEvent
 
 if TYPE_CHECKING:
     import httpx2
 
+    from queuectl.client.parameters import (
+        ActionName,
+        EventFilters,
+        NodeFilters,
+        OptionValues,
+        PlanChanges,
+        ReportName,
+        WorkloadFilters,
+        WorkloadRef,
+    )
+    from queuectl.client.stream import Following, StreamEvent
     from queuectl.client.types import (
         CommandJson,
         EventJson,
@@ -239,6 +240,8 @@ class AsyncClient:
         self, after: int | None = None, **filters: Unpack[EventFilters]
     ) -> AsyncIterator[StreamEvent]:
         """As :meth:`Client.watch`."""
+        from queuectl.client.stream import Following
+
         begin = await self.position() if after is None else after
         async with aclosing(self._follow(Following(begin, filters))) as steps:
             async for step in steps:
@@ -252,6 +255,8 @@ class AsyncClient:
         kind: str | None = None,
     ) -> WorkloadJson:
         """As :meth:`Client.wait`."""
+        from queuectl.client.stream import Following
+
         waiting = StateWait(until, timeout)
         position = await self.position()
         current = await self.workload(workload, kind)

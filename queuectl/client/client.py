@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from queuectl.client import requests
 from queuectl.client.answers import HttpAnswer, Json, check
 from queuectl.client.errors import ClientError, WaitTimeout
-from queuectl.client.options import ClientOptions, OptionValues
-from queuectl.client.requests import (
-    ActionName,
-    EventFilters,
-    Listing,
-    NodeFilters,
-    PlanChanges,
-    ReportName,
-    Request,
-    WorkloadFilters,
-    WorkloadRef,
-)
+from queuectl.client.options import ClientOptions
+from queuectl.client.requests import Listing, Request
 from queuectl.client.retries import RETRIES, Attempts
 from queuectl.client.stream import EventDecoder, Following, StateWait, StreamEvent
 
 if TYPE_CHECKING:
     import httpx2
 
+    from queuectl.client.parameters import (
+        ActionName,
+        EventFilters,
+        NodeFilters,
+        OptionValues,
+        PlanChanges,
+        ReportName,
+        WorkloadFilters,
+        WorkloadRef,
+    )
+    from queuectl.client.stream import Following, StreamEvent
     from queuectl.client.types import (
         CommandJson,
         EventJson,
@@ -268,6 +269,8 @@ class Client:
         Raises:
             ClientError: the server has refused the request, or has not answered for a minute.
         """
+        from queuectl.client.stream import Following
+
         begin = self.position() if after is None else after
         return self._follow(Following(begin, filters))
 
@@ -290,6 +293,8 @@ class Client:
             WaitTimeout: it is not in the state in time.
             WorkloadEnded: it has finished, so it will not be in the state.
         """
+        from queuectl.client.stream import Following
+
         waiting = StateWait(until, timeout)
         position = (
             self.position()

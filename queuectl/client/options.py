@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, TypedDict
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 from queuectl import kubeconfig
@@ -26,19 +26,7 @@ _CA_FILE: Final = "QUEUECTL_CA_FILE"
 _TLS_SERVER_NAME: Final = "QUEUECTL_TLS_SERVER_NAME"
 
 
-class OptionValues(TypedDict, total=False):
-    """The options of a client by their names: see :class:`ClientOptions`."""
-
-    token: str | None
-    token_file: str | Path | None
-    service_account: str | None
-    ca_file: str | Path | None
-    tls_server_name: str | None
-    kubeconfig: str | None
-    context: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientOptions:
     """The options; None = not set.
 

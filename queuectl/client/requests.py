@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
-from uuid import uuid4
 
 from queuectl.client.answers import HttpAnswer, Json, check, json_object, nothing, page, text
 from queuectl.client.errors import BadAnswer, InvalidOption
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 if TYPE_CHECKING:
+    from queuectl.client.parameters import (
+        ActionName,
+        NodeFilters,
+        PlanChanges,
+        ReportName,
+        WorkloadFilters,
+        WorkloadRef,
+    )
     from queuectl.client.types import (
         CommandJson,
         EventJson,
@@ -36,15 +44,8 @@ EVENTS: Final = f"{PREFIX}/events"
 KEY_HEADER: Final = "Idempotency-Key"
 LARGEST_PAGE: Final = 500
 
-WorkloadRef = str | Mapping[str, object]
-"""``NAME``, ``NAMESPACE/NAME``, or a workload as the server returned it."""
-ActionName = Literal[
-    "hold", "release", "requeue", "preempt", "deactivate", "activate", "priority", "move", "check"
-]
-ReportName = Literal["usage", "cost", "waste", "waits", "efficiency", "budgets", "shadow"]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request(Generic[T]):
     """A request, and the decoder of its answer.
 
@@ -123,7 +124,7 @@ MOST_EMPTY_PAGES: Final = 100
 LONGEST_POSITION: Final = 2048  # characters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listing(Generic[T]):
     """A list of objects of type ``T``, page by page.
 
@@ -199,58 +200,6 @@ def newest_first(path: str, most: int, /, **query: object) -> Listing[Json]:
 
 
 # ---- Workloads
-
-
-class WorkloadFilters(TypedDict, total=False):
-    """Filters of a list of workloads; each that is set must match.
-
-    ``sort`` is one of ``name``, ``state``, ``clusterQueue``, ``user``, ``gpus``, ``priority``, ``queuedAt``, ``since``; ``-`` in front
-    reverses the order.
-    """
-
-    namespace: str | None
-    queue: str | None
-    cluster_queue: str | None
-    kind: str | None
-    state: str | Sequence[str] | None
-    user: str | None
-    reason: str | None
-    sort: str | None
-
-
-class EventFilters(TypedDict, total=False):
-    """Filters of events; each that is set must match."""
-
-    namespace: str | None
-    cluster_queue: str | None
-    uid: str | None
-
-
-class NodeFilters(TypedDict, total=False):
-    """Filters of a list of nodes.
-
-    ``domain``: labels as ``KEY=VALUE``, all of which a node must have. ``free``: the least number of free GPUs.
-    """
-
-    domain: str | Sequence[str] | None
-    free: float | None
-    schedulable: bool | None
-    search: str | None
-
-
-class PlanChanges(TypedDict, total=False):
-    """The changes of a what-if, which apply together.
-
-    ``submit``: jobs as in a manifest. ``config``: configuration to apply. ``manifests``: both as YAML. ``drain``: names of nodes.
-    ``add``: ``{"like": NODE, "count": N}``. ``delete``: ``{"kind": ..., "name": ..., "namespace": ...}``.
-    """
-
-    submit: Sequence[Json]
-    config: Sequence[Json]
-    manifests: str
-    drain: Sequence[str]
-    add: Sequence[Json]
-    delete: Sequence[Json]
 
 
 def workload_path(workload: WorkloadRef, namespace: str) -> str:
@@ -336,7 +285,7 @@ def command(
         _as_is,
         {"kind": kind},
         dict(details),
-        {KEY_HEADER: key or str(uuid4())},
+        {KEY_HEADER: key or os.urandom(16).hex()},
         repeatable=True,
     )
 

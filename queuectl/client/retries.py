@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final
 
 from queuectl.client.errors import CertificateRefused, ClientError, NoAnswer, RequestRefused
@@ -32,11 +31,15 @@ class Attempts:
         return seconds
 
     def _wanted(self, error: ClientError) -> float | None:
-        jittered = self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load only
         if isinstance(error, RequestRefused):
             if error.retry_after is not None and error.status in (429, 503):
                 return error.retry_after if error.retry_after <= LONGEST_PAUSE else None
-            return jittered if error.status in _TRANSIENT else None
+            return self._jittered() if error.status in _TRANSIENT else None
         if isinstance(error, CertificateRefused) or not isinstance(error, NoAnswer):
             return None
-        return jittered
+        return self._jittered()
+
+    def _jittered(self) -> float:
+        import random  # it takes longer to import than the rest of the module
+
+        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load only

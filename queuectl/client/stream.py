@@ -31,7 +31,7 @@ _FINISHED: Final = "Finished"
 Clock = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StreamEvent:
     """One block of a stream.
 
