@@ -14,7 +14,6 @@ from queuectl.client.errors import ClientError, WaitTimeout
 from queuectl.client.options import ClientOptions
 from queuectl.client.requests import Listing, Request
 from queuectl.client.retries import RETRIES, Attempts
-from queuectl.client.stream import EventDecoder, Following, StateWait, StreamEvent
 
 if TYPE_CHECKING:
     import httpx2
@@ -255,7 +254,7 @@ class AsyncClient:
         kind: str | None = None,
     ) -> WorkloadJson:
         """As :meth:`Client.wait`."""
-        from queuectl.client.stream import Following
+        from queuectl.client.stream import Following, StateWait
 
         waiting = StateWait(until, timeout)
         position = await self.position()
@@ -316,6 +315,7 @@ class AsyncClient:
     ) -> AsyncGenerator[StreamEvent, None]:
         """The blocks of one connection, until it ends."""
         from queuectl.client import http
+        from queuectl.client.stream import EventDecoder
 
         async with self._opened(request, silence) as response:
             if response.status_code >= http.NOT_A_STREAM:

@@ -13,7 +13,6 @@ from queuectl.client.errors import ClientError, WaitTimeout
 from queuectl.client.options import ClientOptions
 from queuectl.client.requests import Listing, Request
 from queuectl.client.retries import RETRIES, Attempts
-from queuectl.client.stream import EventDecoder, Following, StateWait, StreamEvent
 
 if TYPE_CHECKING:
     import httpx2
@@ -293,7 +292,7 @@ class Client:
             WaitTimeout: it is not in the state in time.
             WorkloadEnded: it has finished, so it will not be in the state.
         """
-        from queuectl.client.stream import Following
+        from queuectl.client.stream import Following, StateWait
 
         waiting = StateWait(until, timeout)
         position = (
@@ -356,6 +355,7 @@ class Client:
     ) -> Generator[StreamEvent, None, None]:
         """The blocks of one connection, until it ends."""
         from queuectl.client import http
+        from queuectl.client.stream import EventDecoder
 
         with self._opened(request, silence) as response:
             if response.status_code >= http.NOT_A_STREAM:
