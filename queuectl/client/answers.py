@@ -16,6 +16,8 @@ LARGEST_BODY: Final = 64 * 2**20
 """Bytes of an answer, decompressed. The largest answer of the API is a map of the cluster, with about 10 MiB."""
 LONGEST_BODY_SECONDS: Final = 120.0
 """Time in which a body must arrive completely."""
+MOST_VALUES: Final = 5_000_000
+"""By the number of commas. Small values take thirty times the memory of their text."""
 MOST_LEVELS: Final = 100
 MOST_DIGITS: Final = 40
 _ENCODINGS: Final = ("", "identity", "gzip")
@@ -102,6 +104,8 @@ def page(answer: HttpAnswer) -> Json:
 
 def parsed(body: bytes, source: str) -> Json:
     """The JSON object in a text. ``source``: for the message. Raises BadAnswer."""
+    if body.count(b",") > MOST_VALUES:
+        raise BadAnswer(f"{source}: the answer has more than {MOST_VALUES} values")
     hooks: dict[str, Any] = {}
     if _LONG_NUMBER.search(body):  # this can be in a string, too; the hooks see numbers only
         hooks = {"parse_int": _integer, "parse_float": _float}

@@ -159,6 +159,7 @@ def test_a_problem_of_a_newer_server_counts_by_its_status() -> None:
         (b'{"a": 1e999}', "too many digits"),
         (b'{"a": 0.' + b"1" * 400 + b"}", "too many digits"),
         (b'{"items": 7}', "no list `items`"),
+        (b'{"items": [' + b"[]," * 5_000_001 + b"[]]}", "more than 5000000 values"),
     ],
 )
 def test_an_answer_that_no_server_of_queuectl_sends_is_an_error(body: bytes, says: str) -> None:
