@@ -331,6 +331,7 @@ The API server accepts these objects. The controller refuses them, and keeps the
 """
 _ACROSS: Final = (
     ("Cohort", "no cycle, and no tree that is too high"),
+    ("ClusterQueue", "no `lendingLimit` above `nominalQuota`, if one of them is text"),
     ("ClusterQueue, Cohort", "no amount above 2^63 - 1 in the unit of its resource"),
     ("ResourceFlavor", "`devices` of a MIG configuration are `all`, or different indexes to 31"),
 )
@@ -347,7 +348,6 @@ An unknown field is refused by REST, and by kubectl unless `--validate=warn` is 
 _ONLY_REST: Final = (
     ("text for a number or a Boolean", "converts it", "refuses it"),
     ("`-0` as text", "is zero", "refuses it"),
-    ("a `lendingLimit` less than a unit above `nominalQuota`", "is rounded down", "refuses it"),
     ("names and labels in `metadata`", "are wider in files", "are those of Kubernetes"),
     ("`null` as `spec`, or in a map", "refuses it", "leaves it out"),
 )
