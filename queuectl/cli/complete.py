@@ -52,7 +52,7 @@ def states(incomplete: str) -> list[str]:
 
 
 def names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Objects of the kind that stands before the name."""
+    """Objects of the kind of the word before."""
     from queuectl.cli.client import config_kind
     from queuectl.cli.errors import CommandFailed
     from queuectl.cli.get import plural_of
