@@ -64,7 +64,7 @@ class Records:
 
     def see(self, at: float, *seen: SeenGang, nodes: tuple[Node, ...] | None = None) -> None:
         shown = SETTING.fleet.nodes if nodes is None else nodes
-        moment = Moment(at, 0.0, 0.0, seen=tuple(seen), nodes=shown)
+        moment = Moment(at, 0.0, 0.0, gangs=tuple(seen), nodes=shown)
         step = trace(self.book, moment, LONGEST)
         self.book = after(self.book, step)
         if step.begins:
