@@ -43,6 +43,14 @@ WAITING = ("waits", "torch-waits")
 """The first one was queued by Kueue, the second one by queuectl."""
 USED = 80
 """GPUs of both. The pod from before queuectl was outside its queues, so together they use more than the quota."""
+IN_POD = "kubectl -n queuectl-system exec deployment/queuectl -- queuectl"
+COMMANDS = (
+    "get clusterqueues",
+    "get workloads --state Starting",
+    "get workloads --state Evicting",
+    "config export",
+)
+"""The commands of the page that need the server. Here it runs outside the cluster."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -224,10 +232,8 @@ def under_queuectl(returning: Return) -> None:
             for name in WAITING:
                 until(partial(_is, rest, name, "Pending"), f"{name} is pending")
         page = Page("back-to-kueue.md", typing)
-        page.type("queuectl get clusterqueues")
-        for waited in ("Starting", "Evicting"):
-            page.type(f"queuectl get workloads --state {waited}")
-        page.type("queuectl config export")
+        for command in COMMANDS:
+            page.type(f"{IN_POD} {command}", instead={IN_POD: "queuectl"})
     finally:
         controller.stop()
     assert {name: running(client, name) for name in returning.pods} == returning.pods
@@ -256,7 +262,9 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert after.keys() == THERE.keys() | OURS.keys()
     assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
     page.type("kubectl -n kueue-system scale")
-    page.end("kubectl get workloads.kueue", "queuectl get", "queuectl config")
+    page.end(
+        "kubectl get workloads.kueue", "helm uninstall", *(f"{IN_POD} {one}" for one in COMMANDS)
+    )
     assert "Kueue runs: scale Deployment" in refused(typing, 4)
     kueue = start_kueue(way.cluster)
     try:

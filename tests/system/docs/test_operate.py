@@ -31,7 +31,13 @@ pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 KUEUE = (
     *("kubectl get clusterqueues,", "kubectl -n kueue-system", "kubectl delete"),
-    *("kubectl apply", "kubectl -n queuectl-system", "kubectl get pods"),
+    *(
+        "kubectl apply",
+        "kubectl -n queuectl-system",
+        "kubectl get pods",
+        "helm upgrade",
+        "(cat kueue.yaml",
+    ),
 )
 
 RECOVER = "queuectl recover"
