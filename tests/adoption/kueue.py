@@ -23,6 +23,7 @@ from queuectl.localcluster.progress import LineProgress
 from tests.image import blobs
 from tests.support.real_kueue import KUEUE
 
+API: Final = "kueue.x-k8s.io/v1beta2"
 PROGRAM: Final = replace(KUEUE, patches=())
 IMAGE: Final = f"localhost/kueue:{KUEUE.version}"
 _RELEASED: Final = "us-central1-docker.pkg.dev/k8s-staging-images/kueue/kueue:main"

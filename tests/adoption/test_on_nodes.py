@@ -3,23 +3,24 @@ to live, and back.
 
     make image && .venv/bin/python -m tests.adoption.kueue && make e2e-real TESTS=tests/adoption
 
-It prints the commands with their seconds, and writes them to `build/adoption/on-nodes.md`. Images are on the nodes before.
+It prints the commands with their seconds, and writes them to `files of `build/adoption``. Images are on the nodes before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.nodes import BLOCK, PRODUCT, RACK
 from tests.adoption import kueue, ways
+from tests.adoption.observed import admitted, problems, running, save, states, succeeded
 from tests.adoption.walk import SECONDS, Walk
 from tests.real import images, sandbox
 from tests.real.cluster import real_nodes
@@ -34,7 +35,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 SHAPES: Final = tuple(
     Shape(f"node-{n}", n, 2, {BLOCK: "b0", RACK: f"r{n}", PRODUCT: "test-device"}) for n in range(2)
 )
-REPORT: Final = ROOT / "build" / "adoption" / "on-nodes.md"
 INSTEAD: Final = {
     "registry.example.com/queuectl": "queuectl",
     "shadow=true": "shadow=true --set database.bundled.persistent=false",
@@ -59,6 +59,27 @@ def walking(folder: Path, *, with_kueue: bool) -> Iterator[tuple[LocalCluster, W
             yield plane, Walk(started, INSTEAD)
 
 
+@dataclass(frozen=True)
+class InPods:
+    """Both programs run in the pods of their manifests. Nothing else is typed to start or to stop them."""
+
+    walk: Walk
+
+    def start_queuectl(self, *settings: str) -> None:
+        """Helm has started it."""
+
+    def stop_queuectl(self) -> None:
+        """Helm stops it."""
+
+    def start_kueue(self) -> None:
+        self.walk.type(kueue.INSTALLATION, "kubectl apply --server-side -f manifests.yaml")
+        ready = "kubectl wait deploy/kueue-controller-manager -n kueue-system"
+        self.walk.type(kueue.INSTALLATION, f"{ready} --for=condition=available --timeout=5m")
+
+    def stop_kueue(self) -> None:
+        """Its Deployment has no replica."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _prepared() -> None:
     if sandbox.home() is None:
@@ -81,84 +102,38 @@ def test_an_empty_cluster_to_the_first_gang(tmp_path: Path) -> None:
         walk.shell.folder.joinpath("first-job.yaml").write_text(
             example.replace("busybox:1.37", images.BASE.name)
         )
-        ways.first_gang(walk, lambda: succeeded(plane, "first"))
-        save(walk, "queuectl.md")
+        ways.first_gang(
+            walk, InPods(walk), "it has ended", lambda: succeeded(plane.client, "first")
+        )
+        save(walk, "nodes-queuectl.md")
 
 
 def test_kueue_to_shadow_mode_to_live_and_back(tmp_path: Path) -> None:
     with walking(tmp_path, with_kueue=True) as (plane, walk):
         kubectl = plane.kubectl
         assert kubectl is not None
-        folder = walk.shell.folder
+        folder, programs = walk.shell.folder, InPods(walk)
         folder.joinpath("manifests.yaml").write_text(kueue.manifests(kubectl))
         folder.joinpath("queues.yaml").write_text(kueue.QUEUES)
         for name, pods, seconds in (("first", 2, SHORT), ("runs", 2, LONG), ("waits", 4, SHORT)):
             document = kueue.job(name, pods, images.BASE.name, seconds)
             folder.joinpath(f"{name}.yaml").write_text(kueue.written(document))
         try:
-            ways.first_job_of_kueue(walk, lambda: succeeded(plane, "first"))
+            ways.first_job_of_kueue(
+                walk, programs, "it has ended", lambda: succeeded(plane.client, "first")
+            )
             for name in ("runs", "waits"):
                 walk.shell.type(f"kubectl create -f {name}.yaml")
-            wait_until(lambda: len(running(plane, "runs")) == 2, "the pods of runs", SECONDS)
-            before = running(plane, "runs")
-            ways.shadow(walk)
+            wait_until(lambda: len(running(plane.client, "runs")) == 2, "the pods of runs", SECONDS)
+            before = running(plane.client, "runs")
+            ways.shadow(walk, programs)
             assert "waits" in folder.joinpath("shadow.html").read_text()
-            ways.live(walk, lambda: "Running" in states(walk).get("runs", ""))
-            assert running(plane, "runs") == before
+            ways.live(walk, programs, lambda: "Running" in states(walk).get("runs", ""))
+            assert running(plane.client, "runs") == before
             assert states(walk)["waits"] == "Pending"
-            ways.back(walk, lambda: admitted(plane, "runs"))
-            assert running(plane, "runs") == before
-            assert not admitted(plane, "waits")
+            ways.back(walk, programs, lambda: admitted(plane.client, "runs"))
+            assert running(plane.client, "runs") == before
+            assert not admitted(plane.client, "waits")
         finally:
-            save(walk, "kueue.md")
+            save(walk, "nodes-kueue.md")
             print(problems(walk))
-
-
-def save(walk: Walk, name: str) -> None:
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    (REPORT.parent / name).write_text(walk.table() + "\n")
-    print(f"\n{walk.table()}")
-
-
-def problems(walk: Walk) -> str:
-    """The state of the cluster and the last lines of the logs."""
-    listed = "kubectl get pods,jobs,workloads.kueue.x-k8s.io,apiservices,events -A"
-    logs = "kubectl -n queuectl-system logs --all-containers --tail 20 -l app.kubernetes.io/name=queuectl"
-    return walk.shell.type(
-        f"{listed}; {logs}; kubectl -n kueue-system logs --tail 20 deploy/kueue-controller-manager"
-    )[1]
-
-
-def succeeded(plane: LocalCluster, name: str) -> bool:
-    status = plane.client.get(f"/apis/batch/v1/namespaces/default/jobs/{name}")["status"]
-    return bool(status.get("succeeded") == 2)
-
-
-def running(plane: LocalCluster, name: str) -> set[str]:
-    """The uids of the running pods of a Job."""
-    pods: list[Document] = plane.client.get("/api/v1/namespaces/default/pods")["items"]
-    return {
-        pod["metadata"]["uid"]
-        for pod in pods
-        if pod["metadata"]["name"].startswith(f"{name}-") and pod["status"]["phase"] == "Running"
-    }
-
-
-def states(walk: Walk) -> dict[str, str]:
-    """The state of each gang of queuectl by its name, by `queuectl get workloads`; empty while it does not answer."""
-    status, printed = walk.shell.type(
-        f"{ways.IN_POD} get workloads -o json | jq -r '.[] | \"\\(.name) \\(.state)\"'"
-    )
-    return dict(line.split() for line in printed.splitlines() if line) if status == 0 else {}
-
-
-def admitted(plane: LocalCluster, name: str) -> bool:
-    """Whether Kueue has admitted the Workload of a Job, and runs."""
-    listed = plane.client.get("/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads")["items"]
-    conditions = [
-        condition
-        for workload in listed
-        if workload["metadata"]["ownerReferences"][0]["name"] == name
-        for condition in workload.get("status", {}).get("conditions", ())
-    ]
-    return any(one["type"] == "Admitted" and one["status"] == "True" for one in conditions)

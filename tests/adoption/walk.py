@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from queuectl.localcluster.client import wait_until
 from tests.real import sandbox
 from tests.system.transcript import Page, Shell
 
 SECONDS: Final = 600.0
-Outcome = TypeVar("Outcome")
 _LONGEST: Final = 96
 
 
@@ -74,23 +73,30 @@ class Walk:
 
     def type(self, page: str, command: str) -> str:
         """Type a command, which must succeed. Returns its output."""
-        for written, meant in self.instead.items():
-            command = command.replace(written, meant)
-        status, printed = self._measured(command, page, lambda: self.shell.type(command))
+        command = self.command(command)
+        ended: list[tuple[int, str]] = []
+        self.act(command, page, lambda: ended.append(self.shell.type(command)))
+        [(status, printed)] = ended
         assert status == 0, f"{command}\nended with {status}\n{printed}\n{self.shell.errors}"
         return printed
 
+    def command(self, line: str) -> str:
+        """A command as it is typed in this run."""
+        for written, meant in self.instead.items():
+            line = line.replace(written, meant)
+        return line
+
     def wait(self, what: str, reached: Callable[[], bool]) -> None:
         """Wait for an effect."""
-        self._measured(what, "", lambda: wait_until(reached, what, SECONDS))
+        self.act(what, "", lambda: wait_until(reached, what, SECONDS))
 
-    def _measured(self, what: str, page: str, act: Callable[[], Outcome]) -> Outcome:
+    def act(self, what: str, page: str, effect: Callable[[], object]) -> None:
+        """Measure a step."""
         began, used = time.monotonic(), processor_seconds()
-        outcome = act()
+        effect()
         wall, processor = time.monotonic() - began, processor_seconds() - used
         line = " ".join(what.replace("\\\n", " ").split())
         self.parts[-1].steps.append(Step(line, page, wall, processor))
-        return outcome
 
     def table(self) -> str:
         """The steps of each part, then a row for each part, in Markdown."""
