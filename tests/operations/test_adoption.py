@@ -36,6 +36,10 @@ pytestmark = [pytest.mark.operations, pytest.mark.timeout(1800)]
 
 NODES: Final = NodeSpec(blocks=1, racks_per_block=1, hosts_per_rack=2, gpus=2)
 GATES: Final = {"VisibilityOnDemand": False}
+PROBLEMS: Final = (
+    "kubectl get pods,jobs,workloads.kueue.x-k8s.io -A -o wide; tail -n 40 served; "
+    "queuectl get workloads; queuectl history default/first; queuectl explain default/waits"
+)
 INSTEAD: Final = {ways.IN_POD: "queuectl", ways.IN_POD_WITH_INPUT: "queuectl"}
 
 
@@ -164,18 +168,21 @@ def test_kueue_to_shadow_mode_to_live_and_back() -> None:
         for name, pods in (("first", 2), ("waits", 4)):
             document = kueue.job(name, pods, "registry.example.com/main:1", 1)
             folder.joinpath(f"{name}.yaml").write_text(kueue.written(document))
-        ways.first_job_of_kueue(
-            walk, programs, "its pods run", lambda: len(running(client, "first")) == 2
-        )
-        client.apply(*stopped_manager())
-        walk.shell.type("kubectl create -f waits.yaml")
-        before = running(client, "first")
-        ways.shadow(walk, programs)
-        assert "waits" in folder.joinpath("shadow.html").read_text()
-        ways.live(walk, programs, lambda: states(walk).get("first") == "Running")
-        assert running(client, "first") == before
-        assert states(walk)["waits"] == "Pending"
-        ways.back(walk, programs, lambda: admitted(client, "first"))
-        assert running(client, "first") == before
-        assert not admitted(client, "waits")
-        save(walk, "local-kueue.md")
+        try:
+            ways.first_job_of_kueue(
+                walk, programs, "its pods run", lambda: len(running(client, "first")) == 2
+            )
+            client.apply(*stopped_manager())
+            walk.shell.type("kubectl create -f waits.yaml")
+            before = running(client, "first")
+            ways.shadow(walk, programs)
+            assert "waits" in folder.joinpath("shadow.html").read_text()
+            ways.live(walk, programs, lambda: states(walk).get("first") == "Running")
+            assert running(client, "first") == before
+            assert states(walk)["waits"] == "Pending"
+            ways.back(walk, programs, lambda: admitted(client, "first"))
+            assert running(client, "first") == before
+            assert not admitted(client, "waits")
+        finally:
+            save(walk, "local-kueue.md")
+            print(walk.shell.type(PROBLEMS)[1])

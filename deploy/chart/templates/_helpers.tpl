@@ -301,7 +301,7 @@ labels:
 {{- $annotations := .Values.podAnnotations }}
 {{- if eq $name "queuectl" }}
 {{- /* `kubectl exec` and `kubectl logs` then do not print that they chose a container. */}}
-{{- $annotations = merge (dict "kubectl.kubernetes.io/default-container" $name) $annotations }}
+{{- $annotations = mergeOverwrite (dict "kubectl.kubernetes.io/default-container" $name) $annotations }}
 {{- end }}
 {{- if and .Values.jobKinds (has $name (list "queuectl" "queuectl-webhook")) }}
 {{- /* Changed kinds restart the controller and the webhook. */}}
