@@ -78,7 +78,12 @@ async def open_client(connection: Connection, watches: int = 0) -> ApiClient:
     configuration.connection_pool_maxsize = connection.in_flight + watches + _SPARE_CONNECTIONS
     # Python 3.13 rejects authorities without certain extensions, which those of many clusters lack. Go accepts them.
     configuration.disable_strict_ssl_verification = True
-    client = ApiClient(configuration)
+    try:
+        client = ApiClient(configuration)
+    except (OSError, ValueError) as error:  # those of the module ssl
+        raise BadInput(
+            f"{source}: its certificate authority, client certificate or key cannot be used: {error}"
+        ) from error
     client.user_agent = "queuectl"
     _skip_proxy_to_loopback(client)
     return client

@@ -132,6 +132,19 @@ def test_data_in_lines_is_base64(tmp_path: Path) -> None:
     check(context)
 
 
+async def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
+    path, text = tmp_path / "config", "aGVsbG8="
+    pair = {"client-certificate-data": text, "client-key-data": text}
+    for damage in (cluster(**{"certificate-authority-data": text}), user(**pair)):
+        config = copy.deepcopy(VALID)
+        damage(config)
+        path.write_text(yaml.safe_dump(config))
+        said = await refusal(path)
+        assert said.startswith(
+            f"kubeconfig {path}: its certificate authority, client certificate or key"
+        )
+
+
 odd = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.just("c") | st.just("u"),
     lambda inner: (

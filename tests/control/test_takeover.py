@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader.loop import Loop
 from queuectl.demo import scenario as m
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
 from queuectl.objects.kueue_names import workload_name
@@ -116,6 +118,35 @@ async def test_without_its_workload_it_is_charged_by_its_nodes(
         entry = await adopted(world, job["metadata"]["uid"])
         assert entry.placement is not None
         assert {f for p in entry.placement.podsets for f in p.flavors.values()} == {"gpu"}
+
+
+async def test_a_queue_that_appears_within_a_cycle_is_not_used_before_its_running_gangs_count(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flavor has no topology, so only the quota holds the other gang back."""
+    cluster = FakeCluster(nodes(4), clock=time.time)
+    first = stored(cluster, "Job", "first", running=True)
+    cluster.settle()
+    cluster.workloads.append(workload(first, PODSETS["Job"], admitted="gpu"))
+    second = stored(cluster, "Job", "second", running=False)["metadata"]["uid"]
+    queue = m.local_queue("default", "research", "pool")
+    carry_out = Loop._carry_out
+
+    async def with_a_new_queue(loop: Loop, observed: list[EntryChange]) -> None:
+        await carry_out(loop, observed)
+        if not loop.leader_state.config.local_queues:
+            await world.store.put_config(queue)
+            await loop.configuration_changed()
+
+    async with rig(database_url, 2, cluster=cluster) as world:
+        await world.store.put_config(m.flavor("gpu"))
+        await world.store.delete_config(DocumentKey.of(queue))
+        monkeypatch.setattr(Loop, "_carry_out", with_a_new_queue)
+        await adopted(world, first["metadata"]["uid"])
+        entry = await world.until_entry(
+            second, lambda entry: entry.reason.code is Code.WAITING_FOR_QUOTA, "no quota is left"
+        )
+        assert entry.attempt == 0
 
 
 @pytest.mark.parametrize("kind", ALIKE)

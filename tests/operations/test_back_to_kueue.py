@@ -72,6 +72,13 @@ OUTSIDE = ("pod-there", "group-there")
 FIRST, LAST = ("job", "torch", "pod", "group"), tuple(kind.lower() for kind in KINDS)
 WAITING = ("waits", "torch-waits")
 """The first one was queued by Kueue, the second one by queuectl."""
+IN_POD = "kubectl -n queuectl-system exec deployment/queuectl -- queuectl"
+COMMANDS = (
+    "get clusterqueues",
+    "get workloads --state Starting",
+    "get workloads --state Evicting",
+)
+"""The commands of the page that need the server. Here it runs outside the cluster."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -369,11 +376,8 @@ def under_queuectl(returning: Return) -> None:
             for name in WAITING:
                 until(partial(_is, rest, name, "Pending"), f"{name} is pending")
         page = Page("back-to-kueue.md", typing)
-        page.type("queuectl get clusterqueues")
-        for waited in ("Starting", "Evicting"):
-            page.type(f"queuectl get workloads --state {waited}")
-        if not follows:
-            page.type("queuectl config export")
+        for command in COMMANDS + (() if follows else ("config export",)):
+            page.type(f"{IN_POD} {command}", instead={IN_POD: "queuectl"})
     finally:
         controller.stop()
     assert {name: running(client, name) for name in returning.pods} == returning.pods
@@ -402,7 +406,9 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert after.keys() == way.pods.keys()
     assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
     page.type("kubectl -n kueue-system scale")
-    page.end("kubectl get workloads.kueue", "queuectl get", "queuectl config")
+    page.end(
+        "kubectl get workloads.kueue", "helm uninstall", *(f"{IN_POD} {one}" for one in COMMANDS)
+    )
     assert "Kueue runs: scale Deployment" in refused(typing, 4)
     kueue = start_kueue(way.cluster)
     try:

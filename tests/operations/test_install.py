@@ -36,8 +36,9 @@ ELSEWHERE = (
     "kubectl apply -k",
     "kubectl create namespace",
     "kubectl -n queuectl-system exec",
+    "kubectl create -f",
 )
-"""The commands of the page that tests/operations/test_takeover.py and tests/install type."""
+"""The commands of the page that tests/operations/test_takeover.py and tests/adoption type."""
 CLAIM: Final = "data-queuectl-database-0"
 FIRST_COMMANDS: Final = (
     "-n queuectl-system rollout status deployment queuectl",

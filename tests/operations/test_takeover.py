@@ -49,9 +49,17 @@ INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
 PODS = ("kubectl get pods",)
 """The commands that tests/operations/test_takeover_kinds.py types."""
+ON_NODES = (
+    "helm upgrade",
+    "kubectl -n queuectl-system rollout",
+    "(cat kueue.yaml",
+    "kubectl -n queuectl-system exec",
+)
+"""The commands that need pods of queuectl: tests/adoption types them."""
 WITH_HELM = (
     "cat > values.yaml",
     "helm",
+    "kubectl create -f",
     "kubectl -n queuectl-system rollout",
     "kubectl -n queuectl-system exec",
 )
@@ -77,7 +85,7 @@ def taken() -> Iterator[Taken]:
             page = Page("coming-from-kueue.md", started)
             page.type("kubectl get clusterqueues,")
             page.type("kubectl -n kueue-system get configmap")
-            for begins in ("-n kueue-system scale", "delete mutating", "delete validating"):
+            for begins in ("-n kueue-system scale", "delete mutating"):
                 page.type(f"kubectl {begins}")
             install_with_kustomize(Page("install.md", started))
             page.type("kubectl apply -k")
@@ -124,7 +132,7 @@ def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
     status, printed = page.shell.type("queuectl apply -f kueue.yaml -f kueue-manager.yaml")
     assert status == 0, page.shell.errors
     assert "clusterqueue/pool created" in printed
-    page.end(*INSTALLED, *PODS)
+    page.end(*INSTALLED, *PODS, *ON_NODES)
 
     for name in RUNNING:
         adopted = workspace.until_state(name, "Running")

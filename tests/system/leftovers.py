@@ -181,5 +181,6 @@ def _webhooks(kind: str) -> Document:
         "admissionReviewVersions": ["v1"],
     }
     name = f"kueue-{kind.lower()}-webhook-configuration"
-    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    metadata = {"name": name, "labels": {"app.kubernetes.io/name": "kueue"}}
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": metadata}
     return head | {"kind": f"{kind}WebhookConfiguration", "webhooks": [hook]}

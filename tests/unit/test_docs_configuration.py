@@ -152,4 +152,4 @@ def test_the_commands_for_those_who_come_from_kueue_print_what_the_page_shows(
 
 
 def test_the_page_shows_every_command_it_speaks_of() -> None:
-    assert [command[0] for command in COMMANDS] == ["kubectl"] * 2 + ["queuectl"] * 3 + ["sed", "queuectl"] + ["kubectl"] * 8  # fmt: skip
+    assert [command[0] for command in COMMANDS] == ["kubectl"] * 2 + ["queuectl"] * 3 + ["sed", "queuectl"] + ["kubectl"] * 2 + ["helm"] + ["kubectl"] * 4 + ["(cat"] + ["kubectl"] * 3  # fmt: skip

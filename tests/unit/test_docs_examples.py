@@ -143,7 +143,7 @@ def test_the_page_on_numa_nodes_shows_the_plan() -> None:
 def test_no_example_goes_untested() -> None:
     """Tests of tests/real run the folder training."""
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
-        *STATE, *KINDS, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
+        *STATE, *KINDS, "job.yaml", "first-job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv", "array.yaml", "elastic.yaml", "leaderworkerset.yaml",

@@ -299,6 +299,10 @@ labels:
   app.kubernetes.io/name: {{ $name }}
   {{- with .Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- $annotations := .Values.podAnnotations }}
+{{- if eq $name "queuectl" }}
+{{- /* `kubectl exec` and `kubectl logs` then do not print that they chose a container. */}}
+{{- $annotations = mergeOverwrite (dict "kubectl.kubernetes.io/default-container" $name) $annotations }}
+{{- end }}
 {{- if and .Values.jobKinds (has $name (list "queuectl" "queuectl-webhook")) }}
 {{- /* Changed kinds restart the controller and the webhook. */}}
 {{- $annotations = merge (dict "queuectl.dev/job-kinds" (toJson .Values.jobKinds | sha256sum)) $annotations }}

@@ -351,8 +351,9 @@ class Loop:
             self._mirror.trust_running()
             await self._reload()
         wakeup, observer = self._wakeup, self.leader_state.observer
+        config = self.leader_state.config
         with self._metrics.stage(CycleStage.OBSERVE):
-            observed = observer.observe(self.leader_state.config, self._clock(), MOST_OBSERVED)
+            observed = observer.observe(config, self._clock(), MOST_OBSERVED)
         if observer.damaged:
             await self._reload()
             return
@@ -369,7 +370,11 @@ class Loop:
             await self._carry_out([*observed.changes, *idle])
         else:
             self._writer.write_ahead([*observed.changes, *idle])
-        if wakeup.plan_due:
+        if self.leader_state.config.revision != config.revision:
+            # Running jobs of a new LocalQueue are in no sum before they are observed with it: a plan would use their quota again.
+            wakeup.plan()
+            await self._writer.written()
+        elif wakeup.plan_due:
             wakeup.plan_due = False
             await self._plan()
         else:

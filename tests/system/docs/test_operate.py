@@ -31,7 +31,13 @@ pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 KUEUE = (
     *("kubectl get clusterqueues,", "kubectl -n kueue-system", "kubectl delete"),
-    *("kubectl apply", "kubectl -n queuectl-system", "kubectl get pods"),
+    *(
+        "kubectl apply",
+        "kubectl -n queuectl-system",
+        "kubectl get pods",
+        "helm upgrade",
+        "(cat kueue.yaml",
+    ),
 )
 
 RECOVER = "queuectl recover"
@@ -145,8 +151,8 @@ def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, tro
     shell.type(ALL)
     page, database = Page("operate.md", shell), Page("database.md", shell)
     page.type('cp "$KUBECONFIG"')
-    for begins in ("export KUBECONFIG", "kubectl config set-cred", "kubectl config set-context"):
-        page.type(begins)
+    for begins in ("set-credentials", "set-context"):
+        page.type(f"kubectl --kubeconfig sa.yaml config {begins}")
     url = server.url()
     shell.type(f"export QUEUECTL_DATABASE_URL='{url}'")
     database.type("queuectl db current", status=1)
