@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from queuectl.api.auth.layers import AuthenticationLayer
     from queuectl.api.auth.start import Offer
     from queuectl.api.connections import ConnectionLimits
+    from queuectl.control.composition import ProcessComponents
     from queuectl.control.settings import Settings
     from queuectl.domain.containment import Containment
     from queuectl.telemetry.metrics import MetricsRecorder
+    from queuectl.visibility.service import VisibilityService
 
 
 def serve_command(
@@ -85,6 +87,7 @@ async def _serve(settings: Settings) -> None:
         shadow(settings) if settings.shadow else controller(settings) as parts,
         _authenticated(settings, offered, parts.metrics) as authenticated,
         _certificates(settings, offered, parts.containment) as keep_certificate,
+        _aggregated(settings, parts) as aggregated,
     ):
         registry = parts.metrics.registry
         leads = parts if isinstance(parts, ServeComponents) else None
@@ -131,8 +134,12 @@ async def _serve(settings: Settings) -> None:
             for name, job in jobs.items():
                 supervising = supervised(name, job, parts.containment)
                 tasks.append(group.create_task(supervising, name=name))
+            if aggregated is not None:
+                tasks.append(group.create_task(aggregated.run(), name="aggregated API"))
             tune_interpreter()
             listening = f"API {servers[0].url}  metrics {servers[1].url}  health {health.url}"
+            if aggregated is not None:
+                listening += f"  aggregated API {aggregated.url}"
             typer.echo(listening, err=True)
             await parts.run(stop)
             app.state.feed.close()
@@ -189,6 +196,31 @@ async def _certificates(
         containment,
     ) as keeper:
         yield keeper.run
+
+
+@asynccontextmanager
+async def _aggregated(
+    settings: Settings, parts: ProcessComponents
+) -> AsyncIterator[VisibilityService | None]:
+    """The API that serves workloads to kubectl; None = it is off."""
+    from queuectl.api.certificates import server_names
+    from queuectl.api.server import ListenAddress
+    from queuectl.control.composition import ServeComponents
+    from queuectl.visibility.service import VisibilitySettings, visibility
+
+    if not settings.visibility_listen:
+        yield None
+        return
+    served = VisibilitySettings(
+        ListenAddress.parse(settings.visibility_listen),
+        settings.namespace,
+        settings.visibility_secret,
+        server_names(settings.visibility_hosts),
+        settings.kubeconfig,
+    )
+    diagnoser = parts if isinstance(parts, ServeComponents) else None
+    async with visibility(served, parts.store, diagnoser, parts.containment) as service:
+        yield service
 
 
 @asynccontextmanager
