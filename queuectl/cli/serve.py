@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from queuectl.api.auth.start import Offer
     from queuectl.api.connections import ConnectionLimits
     from queuectl.control.composition import ProcessComponents
+    from queuectl.control.leader.schedule import Job
     from queuectl.control.settings import Settings
     from queuectl.domain.containment import Containment
     from queuectl.telemetry.metrics import MetricsRecorder
-    from queuectl.visibility.service import VisibilityService
 
 
 def serve_command(
@@ -73,7 +73,7 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import ListenAddress, WebServer
     from queuectl.control.composition import ServeComponents, controller
-    from queuectl.control.leader.schedule import Job, supervised
+    from queuectl.control.leader.schedule import supervised
     from queuectl.control.progress import end_if_stalled
     from queuectl.shadow.composition import shadow
     from queuectl.web.app import add_dashboard
@@ -87,7 +87,6 @@ async def _serve(settings: Settings) -> None:
         shadow(settings) if settings.shadow else controller(settings) as parts,
         _authenticated(settings, offered, parts.metrics) as authenticated,
         _certificates(settings, offered, parts.containment) as keep_certificate,
-        _aggregated(settings, parts) as aggregated,
     ):
         registry = parts.metrics.registry
         leads = parts if isinstance(parts, ServeComponents) else None
@@ -130,16 +129,13 @@ async def _serve(settings: Settings) -> None:
                 "registration": parts.registration.keep,
                 "certificate": keep_certificate,
                 "end if stalled": lambda: end_if_stalled(parts.stalled),
+                **_aggregated(settings, parts),
             }
             for name, job in jobs.items():
                 supervising = supervised(name, job, parts.containment)
                 tasks.append(group.create_task(supervising, name=name))
-            if aggregated is not None:
-                tasks.append(group.create_task(aggregated.run(), name="aggregated API"))
             tune_interpreter()
             listening = f"API {servers[0].url}  metrics {servers[1].url}  health {health.url}"
-            if aggregated is not None:
-                listening += f"  aggregated API {aggregated.url}"
             typer.echo(listening, err=True)
             await parts.run(stop)
             app.state.feed.close()
@@ -198,29 +194,22 @@ async def _certificates(
         yield keeper.run
 
 
-@asynccontextmanager
-async def _aggregated(
-    settings: Settings, parts: ProcessComponents
-) -> AsyncIterator[VisibilityService | None]:
-    """The API that serves workloads to kubectl; None = it is off."""
-    from queuectl.api.certificates import server_names
-    from queuectl.api.server import ListenAddress
+def _aggregated(settings: Settings, parts: ProcessComponents) -> dict[str, Job]:
+    """The task of the API that serves workloads to kubectl; none if it is off."""
     from queuectl.control.composition import ServeComponents
-    from queuectl.visibility.service import VisibilitySettings, visibility
+    from queuectl.visibility.service import VisibilitySettings, serve
 
     if not settings.visibility_listen:
-        yield None
-        return
+        return {}
     served = VisibilitySettings(
-        ListenAddress.parse(settings.visibility_listen),
+        settings.visibility_listen,
         settings.namespace,
         settings.visibility_secret,
-        server_names(settings.visibility_hosts),
+        settings.visibility_hosts,
         settings.kubeconfig,
     )
     diagnoser = parts if isinstance(parts, ServeComponents) else None
-    async with visibility(served, parts.store, diagnoser, parts.containment) as service:
-        yield service
+    return {"aggregated API": lambda: serve(served, parts.store, diagnoser, parts.containment)}
 
 
 @asynccontextmanager

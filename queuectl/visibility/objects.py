@@ -86,8 +86,8 @@ class QueuedJobStatus(View):
 class QueuedJob(View):
     """A workload of queuectl that is not finished: its queue, its state, its position, its expected start, and the reason."""
 
-    api_version: Literal["visibility.queuectl.dev/v1"] = API_VERSION
-    kind: Literal["QueuedJob"] = KIND
+    api_version: Literal["visibility.queuectl.dev/v1"] = "visibility.queuectl.dev/v1"
+    kind: Literal["QueuedJob"] = "QueuedJob"
     metadata: QueuedJobMetadata
     spec: QueuedJobSpec
     status: QueuedJobStatus

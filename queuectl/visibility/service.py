@@ -6,8 +6,7 @@ import asyncio
 import base64
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import structlog
 
 from queuectl.api.certificate_keeper import CertificateKeeper, Publish
+from queuectl.api.certificates import server_names
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.ports import Diagnoser
 from queuectl.api.server import Certificate, ListenAddress, WebServer
@@ -23,6 +23,7 @@ from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.connection import Connection
 from queuectl.db.ports import ApiStore
 from queuectl.domain.containment import Containment
+from queuectl.domain.errors import ObjectGone
 from queuectl.objects.kinds.described import MERGE_PATCH
 from queuectl.visibility.app import VisibilityApp
 from queuectl.visibility.identity import FrontProxy
@@ -43,57 +44,30 @@ class VisibilitySettings:
     """Where the API is served.
 
     Attributes:
-        listen: address.
+        listen: address, as HOST:PORT.
         namespace: of the Secret.
         secret: in which the certificate is kept.
-        hosts: names of the server, for the certificate.
+        hosts: names of the server, separated by commas, for the certificate.
         kubeconfig: None = the service account of the pod.
     """
 
-    listen: ListenAddress
+    listen: str
     namespace: str
     secret: str
-    hosts: Sequence[str]
+    hosts: str
     kubeconfig: Path | None
 
 
-class VisibilityService:
-    """One replica of the aggregated API. ``url``: where it listens."""
-
-    def __init__(
-        self, server: WebServer, keeper: CertificateKeeper, proxy: FrontProxy, rows: LastKnown
-    ) -> None:
-        self._server = server
-        self._keeper = keeper
-        self._proxy = proxy
-        self._rows = rows
-        self.url = server.url
-
-    async def run(self) -> None:
-        """Serve until it is canceled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._server.run())
-            group.create_task(self._keeper.run())
-            group.create_task(self._rows.run())
-            group.create_task(self._follow())
-
-    async def _follow(self) -> None:
-        while True:
-            await self._proxy.follow(self._server)
-            await asyncio.sleep(FOLLOW_SECONDS)
-
-
-@asynccontextmanager
-async def visibility(
+async def serve(
     settings: VisibilitySettings,
     store: ApiStore,
     diagnoser: Diagnoser | None,
     containment: Containment,
-) -> AsyncIterator[VisibilityService]:
-    """The aggregated API, when it has a certificate.
+) -> None:
+    """Serve the aggregated API until it is canceled. An error concerns only this task: the controller does not wait for it.
 
     Raises:
-        BadInput: a setting or the kubeconfig is wrong, or the Secret or the APIService does not exist.
+        BadInput: a setting or the kubeconfig is wrong, or the Secret does not exist.
         CannotListen: the address cannot be used.
     """
     async with AsyncExitStack() as stack:
@@ -101,15 +75,14 @@ async def visibility(
         stack.push_async_callback(api.close)
         access = await KubernetesAccess.connect(settings.kubeconfig)
         stack.push_async_callback(access.close)
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="queuectl-visibility-"))
-        )
+        prefix = "queuectl-visibility-"
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
         files = Certificate(folder / "tls.crt", folder / "tls.key")
         keeper = CertificateKeeper(
             api,
             settings.namespace,
             settings.secret,
-            settings.hosts,
+            server_names(settings.hosts),
             files,
             in_api_service(api),
             containment,
@@ -118,24 +91,41 @@ async def visibility(
         await keeper.start()
         proxy, rows = FrontProxy(api), LastKnown(store, time.monotonic)
         app = VisibilityApp(proxy, access, rows, diagnoser)
-        server = WebServer(app, settings.listen, files, limits=LIMITS)
-        yield VisibilityService(server, keeper, proxy, rows)
+        server = WebServer(app, ListenAddress.parse(settings.listen), files, limits=LIMITS)
+        _log.info("aggregated_api_served", url=server.url)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.run())
+            group.create_task(keeper.run())
+            group.create_task(rows.run())
+            group.create_task(_follow(proxy, server))
+
+
+async def _follow(proxy: FrontProxy, server: WebServer) -> None:
+    while True:
+        await proxy.follow(server)
+        await asyncio.sleep(FOLLOW_SECONDS)
 
 
 def in_api_service(api: Api) -> Publish:
-    """Publishes certificates in the APIService, which kube-apiserver reads."""
+    """Publishes certificates in the APIService, which kube-apiserver reads.
+
+    An administrator can delete the APIService at any time. Nobody reads the certificates then.
+    """
 
     async def publish(bundle: bytes) -> None:
-        document = document_in(
-            API_SERVICE, await api.request("GET", API_SERVICE), "metadata", "spec"
-        )
+        try:
+            body = await api.request("GET", API_SERVICE)
+        except ObjectGone as error:
+            _log.warning("api_service_missing", error=str(error))
+            return
+        document = document_in(API_SERVICE, body, "metadata", "spec")
         encoded = base64.b64encode(bundle).decode()
         if document["spec"].get("caBundle") == encoded:
             return
         version = document["metadata"]["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version}, "spec": {"caBundle": encoded}}
+        patch = {"metadata": {"resourceVersion": version}, "spec": {"caBundle": encoded}}
         await api.request(
-            "PATCH", API_SERVICE, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY
+            "PATCH", API_SERVICE, body=patch, content_type=MERGE_PATCH, accept=METADATA_ONLY
         )
         _log.info("ca_bundle_written", configuration=API_SERVICE)
 
