@@ -95,7 +95,9 @@ async def live_entries_since(
 
 async def live_workloads(connection: AsyncConnection, before: Collection[Entry]) -> LiveWorkloads:
     """The same with the time of the read, which is not later than what it shows."""
-    at = (await connection.execute(select(func.extract("epoch", func.now())))).scalar_one()
+    at = (
+        await connection.execute(select(func.extract("epoch", func.statement_timestamp())))
+    ).scalar_one()
     return LiveWorkloads(await live_entries_since(connection, before), float(at))
 
 

@@ -5,9 +5,9 @@ Each request is identified and authorized by itself, by the access reviews of th
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -20,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 from queuectl.api.access import Guard, Rights, caller_of, set_caller
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
-from queuectl.api.schemas import ExplainView
+from queuectl.api.problems import ApiProblem
+from queuectl.api.routes.events import StreamLimit
 from queuectl.domain.errors import (
     BadInput,
     ClusterUnavailable,
@@ -28,23 +29,14 @@ from queuectl.domain.errors import (
     TooManyReviews,
 )
 from queuectl.domain.identity import Caller, Right
-from queuectl.domain.ledger import Entry
 from queuectl.visibility import discovery
+from queuectl.visibility.answers import Answers, document
 from queuectl.visibility.identity import NotIdentified
-from queuectl.visibility.objects import (
-    API_VERSION,
-    GROUP,
-    LIST_KIND,
-    PLURAL,
-    QueuedJob,
-    fields_of,
-    labels_of,
-    object_name,
-    queued_job,
-)
+from queuectl.visibility.objects import GROUP, PLURAL, object_name
 from queuectl.visibility.requests import (
     ListOptions,
     Target,
+    chosen,
     continuation,
     segments,
     target_of,
@@ -52,13 +44,13 @@ from queuectl.visibility.requests import (
     wants_table,
 )
 from queuectl.visibility.rows import KnownWorkloads, LastKnown
-from queuectl.visibility.selectors import matches
 from queuectl.visibility.status import JSON, StatusError, error_response
-from queuectl.visibility.tables import IncludeObject, table
+from queuectl.visibility.watching import Watch, WatchResponse
 
 RETRY_SECONDS: Final = "5"
-PAGE: Final = 500
-"""Objects that are encoded before other requests can continue."""
+MOST_WATCHES: Final = 400
+MOST_OF_CALLER: Final = 100
+"""Watches."""
 _log = structlog.get_logger(source="queuectl.visibility")
 
 
@@ -92,8 +84,8 @@ class VisibilityApp:
         self._identity = identity
         self._guard = Guard(OwnRights(rights))
         self._rows = rows
-        self._presenter = WorkloadPresenter(self._guard, rows, diagnoser)
-        self._long_lists = asyncio.Lock()
+        self._answers = Answers(WorkloadPresenter(self._guard, rows, diagnoser), rows)
+        self._streams = StreamLimit(MOST_WATCHES, MOST_OF_CALLER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -115,7 +107,11 @@ class VisibilityApp:
         except Exception:  # noqa: BLE001 - the last boundary: each answer is a Status
             _log.exception("visibility_defect", path=str(scope.get("path"))[:300])
             response = error_response(StatusError(500, "see the log of queuectl"))
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        except ApiProblem as problem:  # too many watches; nothing is sent yet
+            refusal = StatusError(problem.kind.status, problem.detail, problem.headers)
+            await error_response(refusal)(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         set_caller(request.scope, self._identity.caller_of(request.scope))
@@ -130,73 +126,58 @@ class VisibilityApp:
             return await self._get(request, target)
         options = ListOptions.read(request.scope["query_string"])
         if options.watch:
-            raise StatusError(405, "watch is not supported")
+            return await self._watch(request, target, options)
         return await self._list(request, target, options)
 
     async def _get(self, request: Request, target: Target) -> Response:
         await self._require(request, target.right("get"))
         as_table = wants_table(request.headers.get("accept", ""))
+        options = ListOptions.read(request.scope["query_string"])
         known = await self._known()
         entry = known.by_key.get((target.namespace, target.name))
         if entry is None:
             raise StatusError(404, _not_found(known, target))
-        (view,) = await self._presenter.workloads(request, (entry,))
-        explanation = None if as_table else await self._explained(request, entry)
-        job = queued_job(entry, view, known.versions[entry.uid], explanation)
-        body: dict[str, Any] = (
-            table([job], _include(request), {"resourceVersion": job.metadata.resource_version})
-            if as_table
-            else job.model_dump(mode="json", by_alias=True)
-        )
-        return self._encoded(known, body)
-
-    async def _explained(self, request: Request, entry: Entry) -> ExplainView:
-        try:
-            return await self._presenter.explained(request, entry)
-        except StoreUnavailable:
-            return await self._presenter.explained(request, entry, solve=False)
+        if as_table:
+            metadata = {"resourceVersion": str(known.versions[entry.uid])}
+            return await self._answers.listed(request, known, [entry], metadata, options.include)
+        job = await self._answers.explained(request, entry, known.versions[entry.uid])
+        return self._answers.response(known, orjson.dumps(document(job)))
 
     async def _list(self, request: Request, target: Target, options: ListOptions) -> Response:
         await self._require(request, target.right("list", options.name))
         as_table = wants_table(request.headers.get("accept", ""))
         known = await self._known()
-        entries = _selected(known, target, options)
+        entries = [
+            entry
+            for key, entry in known.by_key.items()
+            if (options.after is None or key > options.after) and chosen(entry, target, options)
+        ]
         page = entries[: options.limit] if options.limit else entries
         metadata: dict[str, Any] = {"resourceVersion": str(known.version)}
         if len(page) < len(entries):
             last = page[-1]
             metadata["continue"] = continuation((last.namespace, object_name(last)))
             metadata["remainingItemCount"] = len(entries) - len(page)
-        jobs = await self._jobs(request, known, page)
-        body: dict[str, Any] = (
-            table(jobs, options.include, metadata)
-            if as_table
-            else {
-                "kind": LIST_KIND,
-                "apiVersion": API_VERSION,
-                "metadata": metadata,
-                "items": [job.model_dump(mode="json", by_alias=True) for job in jobs],
-            }
+        include = options.include if as_table else None
+        return await self._answers.listed(request, known, page, metadata, include)
+
+    async def _watch(self, request: Request, target: Target, options: ListOptions) -> Response:
+        right = target.right("watch", options.name)
+        await self._require(request, right)
+        as_table = wants_table(request.headers.get("accept", ""))
+        known, log = await self._known(), self._rows.log
+        assert log is not None
+        watch = Watch(
+            request,
+            target,
+            options,
+            as_table,
+            self._rows,
+            log,
+            self._answers,
+            partial(self._guard.may, request, right),
         )
-        return self._encoded(known, body)
-
-    async def _jobs(
-        self, request: Request, known: KnownWorkloads, entries: Sequence[Entry]
-    ) -> list[QueuedJob]:
-        """The objects of these workloads. Long lists wait for each other, so that they do not fill the memory."""
-        if len(entries) > PAGE:
-            async with self._long_lists:
-                return await self._made(request, known, entries)
-        return await self._made(request, known, entries)
-
-    async def _made(
-        self, request: Request, known: KnownWorkloads, entries: Sequence[Entry]
-    ) -> list[QueuedJob]:
-        views = await self._presenter.workloads(request, entries)
-        return [
-            queued_job(entry, view, known.versions[entry.uid])
-            for entry, view in zip(entries, views, strict=True)
-        ]
+        return WatchResponse(watch.chunks(known), self._streams)
 
     async def _require(self, request: Request, right: Right) -> None:
         if not await self._guard.may(request, right):
@@ -208,27 +189,6 @@ class VisibilityApp:
             text = "the database does not answer, and this replica has read nothing from it yet"
             raise StatusError(503, text, {"Retry-After": RETRY_SECONDS})
         return known
-
-    def _encoded(self, known: KnownWorkloads, body: dict[str, Any]) -> Response:
-        headers = {}
-        age = self._rows.age(known)
-        if age is not None:
-            text = f"queuectl's database does not answer: this is what was known {age:.0f} s ago"
-            headers = {"Warning": f'299 - "{text}"', "Age": f"{age:.0f}"}
-        return Response(orjson.dumps(body), headers=headers, media_type=JSON)
-
-
-def _selected(known: KnownWorkloads, target: Target, options: ListOptions) -> list[Entry]:
-    """The workloads of a list, after the one at which the last answer ended."""
-    after = options.after
-    return [
-        entry
-        for key, entry in known.by_key.items()
-        if (not target.namespace or key[0] == target.namespace)
-        and (after is None or key > after)
-        and (not options.labels or matches(options.labels, labels_of(entry)))
-        and (not options.fields or matches(options.fields, fields_of(entry)))
-    ]
 
 
 def _not_found(known: KnownWorkloads, target: Target) -> str:
@@ -242,10 +202,6 @@ def _not_found(known: KnownWorkloads, target: Target) -> str:
     if similar:
         message += f": the name begins with the kind of the job: {' or '.join(islice(similar, 5))}"
     return message
-
-
-def _include(request: Request) -> IncludeObject:
-    return ListOptions.read(request.scope["query_string"]).include
 
 
 _DOCUMENTS: Final[Mapping[tuple[str, ...], Callable[[], dict[str, Any]]]] = {

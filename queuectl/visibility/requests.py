@@ -13,10 +13,17 @@ import orjson
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import LONGEST_NAME, Right
+from queuectl.domain.ledger import Entry
 from queuectl.visibility.discovery import AGGREGATED_TYPE
-from queuectl.visibility.objects import GROUP, PLURAL, VERSION
+from queuectl.visibility.objects import GROUP, PLURAL, VERSION, fields_of, labels_of
 from queuectl.visibility.rows import ObjectKey
-from queuectl.visibility.selectors import Selector, exact, field_selector, label_selector
+from queuectl.visibility.selectors import (
+    Selector,
+    exact,
+    field_selector,
+    label_selector,
+    matches,
+)
 from queuectl.visibility.status import JSON, StatusError
 from queuectl.visibility.tables import IncludeObject
 
@@ -88,6 +95,15 @@ class ListOptions:
             bookmarks=_flag(values, "allowWatchBookmarks"),
             include=IncludeObject(include),
         )
+
+
+def chosen(entry: Entry, target: Target, options: ListOptions) -> bool:
+    """Whether a workload is among the QueuedJobs of a list or a watch."""
+    return (
+        (not target.namespace or entry.namespace == target.namespace)
+        and (not options.labels or matches(options.labels, labels_of(entry)))
+        and (not options.fields or matches(options.fields, fields_of(entry)))
+    )
 
 
 def continuation(key: ObjectKey) -> str:

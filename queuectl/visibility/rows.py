@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -17,13 +18,16 @@ import structlog
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import Entry
-from queuectl.domain.queries import QueuePosition, positions_in
+from queuectl.domain.queries import LiveWorkloads, QueuePosition, positions_in
+from queuectl.visibility.changes import Change, ChangeLog, changes_between
 from queuectl.visibility.objects import object_name
 
 MAX_AGE_SECONDS: Final = 1.0
 """Of an answer while the database works."""
 IDLE_SECONDS: Final = 10.0
 """Between two reads that nobody asks for."""
+MOVES_SECONDS: Final = 10.0
+"""Between two announcements of positions: each start moves all gangs behind it."""
 PATIENCE_SECONDS: Final = 3.0
 """For which a request waits for the database before it gets the last known workloads."""
 _log = structlog.get_logger(source="queuectl.visibility")
@@ -37,27 +41,26 @@ class KnownWorkloads:
     """The workloads at one moment.
 
     Attributes:
-        at: unix seconds by the clock of the database.
+        version: of the list: unix milliseconds by the clock of the database.
         read_at: when this replica read them, on the clock of the process.
         by_key: in the order of their keys.
-        versions: of each object, in milliseconds.
-        positions: by uid.
+        versions: of each object, by uid.
+        positions: by uid. A change of the position alone gives the object a new version after some seconds.
     """
 
-    at: float
+    version: int
     read_at: float
-    by_key: Mapping[ObjectKey, Entry] = field(default_factory=dict)
-    versions: Mapping[str, int] = field(default_factory=dict)
-    positions: Mapping[str, QueuePosition] = field(default_factory=dict)
-
-    @property
-    def version(self) -> int:
-        """Of the list."""
-        return int(self.at * 1000)
+    by_key: Mapping[ObjectKey, Entry]
+    versions: Mapping[str, int]
+    positions: Mapping[str, QueuePosition]
 
 
 class LastKnown:
-    """The workloads of one replica. It answers as the store does (:class:`queuectl.db.ports.WorkloadFacts`), also during an outage."""
+    """The workloads of one replica. It answers as the store does (:class:`queuectl.db.ports.WorkloadFacts`), also during an outage.
+
+    Attributes:
+        log: the changes since the first read; None before it.
+    """
 
     def __init__(self, store: ApiStore, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds."""
@@ -68,6 +71,10 @@ class LastKnown:
         self._namespaces: frozenset[str] = frozenset()
         self._reading: asyncio.Task[None] | None = None
         self._failing = False
+        self._changed = asyncio.Event()
+        self._announced: Mapping[str, QueuePosition] = {}
+        self._moves_due = 0.0
+        self.log: ChangeLog | None = None
 
     async def run(self) -> None:
         """Keep the copy recent until it is canceled."""
@@ -93,16 +100,22 @@ class LastKnown:
         """Seconds since the read of these workloads if the database does not answer; None while it does."""
         return self._clock() - known.read_at if self._failing else None
 
+    async def grown(self, number: int) -> None:
+        """Return soon when there is a change with this number or a higher one, or after a second."""
+        changed = self._changed
+        await self.recent()
+        if self.log is not None and self.log.end > number:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_AGE_SECONDS):
+                await changed.wait()
+
     async def _read(self) -> None:
         began = self._clock()
         try:
             live = await self._store.live_workloads(tuple(self._entries.values()))
-            namespaces = await self._store.namespaces()
-            before, self._entries = self._entries, {entry.uid: entry for entry in live.entries}
-            self._namespaces = namespaces
-            self._known = await asyncio.to_thread(
-                _next, self._known, before, live.entries, live.at, began
-            )
+            self._namespaces = await self._store.namespaces()
+            await self._take_over(live, began)
             self._failing = False
         except StoreUnavailable as error:
             if not self._failing:
@@ -110,6 +123,32 @@ class LastKnown:
             self._failing = True
         finally:
             self._reading = None
+
+    async def _take_over(self, live: LiveWorkloads, began: float) -> None:
+        entries = {entry.uid: entry for entry in live.entries}
+        known, version = self._known, int(live.at * 1000)
+        if known is None:
+            self.log, changes = ChangeLog(version), []
+        else:
+            version = max(version, known.version)  # the clock of another server can be behind
+            changes = await asyncio.to_thread(_changes, self._entries, entries, version)
+        same = known is not None and not changes
+        positions = known.positions if known and same else positions_in(entries.values())
+        if began >= self._moves_due:
+            changes += _moves(entries, self._announced, positions, version)
+            self._announced, self._moves_due = positions, began + MOVES_SECONDS
+        if known is not None and not changes:
+            self._known = replace(known, version=version, read_at=began)
+            return
+        before = known.versions if known is not None else {}
+        self._known = await asyncio.to_thread(
+            _known_of, entries, before, changes, version, began, positions
+        )
+        self._entries = entries
+        assert self.log is not None
+        self.log.add(changes)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def namespaces(self) -> frozenset[str]:
         """Those with a LocalQueue or a workload."""
@@ -125,28 +164,39 @@ class LastKnown:
         return {uid: self._entries[uid].ref for uid in uids if uid in self._entries}
 
 
-def _next(
-    known: KnownWorkloads | None,
-    before: Mapping[str, Entry],
-    entries: Iterable[Entry],
-    at: float,
+def _changes(before: Mapping[str, Entry], after: Mapping[str, Entry], version: int) -> list[Change]:
+    return list(changes_between(before, after, version))
+
+
+def _moves(
+    entries: Mapping[str, Entry],
+    announced: Mapping[str, QueuePosition],
+    positions: Mapping[str, QueuePosition],
+    version: int,
+) -> list[Change]:
+    """Workloads that were and are pending, at another position."""
+    return [
+        Change(version, entries[uid], entries[uid])
+        for uid, position in positions.items()
+        if announced.get(uid, position) != position
+    ]
+
+
+def _known_of(
+    entries: Mapping[str, Entry],
+    versions: Mapping[str, int],
+    changes: Iterable[Change],
+    version: int,
     began: float,
+    positions: Mapping[str, QueuePosition],
 ) -> KnownWorkloads:
     """The workloads after a read. An object without a change keeps its version."""
-    listed = list(entries)
-    if (
-        known is not None
-        and len(listed) == len(before)
-        and all(before.get(entry.uid) is entry for entry in listed)
-    ):
-        return replace(known, at=at, read_at=began)
-    positions = positions_in(listed)
-    version = int(at * 1000)
-    old = known if known is not None else KnownWorkloads(at, began)
-    versions = {}
-    for entry in listed:
-        same = before.get(entry.uid) is entry
-        same = same and old.positions.get(entry.uid) == positions.get(entry.uid)
-        versions[entry.uid] = old.versions.get(entry.uid, version) if same else version
-    by_key = {(entry.namespace, object_name(entry)): entry for entry in listed}
-    return KnownWorkloads(at, began, dict(sorted(by_key.items())), versions, positions)
+    new = {change.last.uid for change in changes}
+    by_key = {(entry.namespace, object_name(entry)): entry for entry in entries.values()}
+    return KnownWorkloads(
+        version,
+        began,
+        dict(sorted(by_key.items())),
+        {uid: version if uid in new else versions.get(uid, version) for uid in entries},
+        positions,
+    )

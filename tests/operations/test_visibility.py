@@ -210,8 +210,8 @@ def test_headers_without_the_certificate_of_the_api_server_name_nobody(
         assert server.get(path, headers=twice).status_code == 401
         groups = [("X-Remote-User", "a"), *(("X-Remote-Group", f"g{n}") for n in range(10_000))]
         assert server.get(path, headers=groups).status_code in (400, 401)
-        nobody = {"X-Remote-User": "a", "X-Remote-Group": "b"}
-        assert server.get(path, headers=nobody).status_code == 403
+        powerless = {"X-Remote-User": "a", "X-Remote-Group": "b"}
+        assert server.get(path, headers=powerless).status_code == 403
 
 
 # ---- the cost of an APIService that does not answer
