@@ -22,7 +22,7 @@ LONG_LIST: Final = 500
 """Objects of a list that waits for other such lists, so that together they do not fill the memory."""
 
 
-class Answers:
+class JobAnswers:
     """The answers of one process."""
 
     def __init__(self, presenter: WorkloadPresenter, rows: LastKnown) -> None:

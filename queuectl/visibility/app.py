@@ -30,12 +30,12 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.identity import Caller, Right
 from queuectl.visibility import discovery
-from queuectl.visibility.answers import Answers, document
+from queuectl.visibility.answers import JobAnswers, document
 from queuectl.visibility.identity import NotIdentified
 from queuectl.visibility.objects import GROUP, PLURAL, object_name
 from queuectl.visibility.requests import (
     ListOptions,
-    Target,
+    ReadTarget,
     chosen,
     continuation,
     segments,
@@ -84,7 +84,7 @@ class VisibilityApp:
         self._identity = identity
         self._guard = Guard(OwnRights(rights))
         self._rows = rows
-        self._answers = Answers(WorkloadPresenter(self._guard, rows, diagnoser), rows)
+        self._answers = JobAnswers(WorkloadPresenter(self._guard, rows, diagnoser), rows)
         self._streams = StreamLimit(MOST_WATCHES, MOST_OF_CALLER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,7 +129,7 @@ class VisibilityApp:
             return await self._watch(request, target, options)
         return await self._list(request, target, options)
 
-    async def _get(self, request: Request, target: Target) -> Response:
+    async def _get(self, request: Request, target: ReadTarget) -> Response:
         await self._require(request, target.right("get"))
         as_table = wants_table(request.headers.get("accept", ""))
         options = ListOptions.read(request.scope["query_string"])
@@ -143,7 +143,7 @@ class VisibilityApp:
         job = await self._answers.explained(request, entry, known.versions[entry.uid])
         return self._answers.response(known, orjson.dumps(document(job)))
 
-    async def _list(self, request: Request, target: Target, options: ListOptions) -> Response:
+    async def _list(self, request: Request, target: ReadTarget, options: ListOptions) -> Response:
         await self._require(request, target.right("list", options.name))
         as_table = wants_table(request.headers.get("accept", ""))
         known = await self._known()
@@ -161,7 +161,7 @@ class VisibilityApp:
         include = options.include if as_table else None
         return await self._answers.listed(request, known, page, metadata, include)
 
-    async def _watch(self, request: Request, target: Target, options: ListOptions) -> Response:
+    async def _watch(self, request: Request, target: ReadTarget, options: ListOptions) -> Response:
         right = target.right("watch", options.name)
         await self._require(request, right)
         as_table = wants_table(request.headers.get("accept", ""))
@@ -191,7 +191,7 @@ class VisibilityApp:
         return known
 
 
-def _not_found(known: KnownWorkloads, target: Target) -> str:
+def _not_found(known: KnownWorkloads, target: ReadTarget) -> str:
     message = f'{PLURAL}.{GROUP} "{target.name}" not found'
     ends = f"-{target.name}"
     similar = [

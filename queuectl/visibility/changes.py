@@ -18,7 +18,7 @@ _version_of: Final = attrgetter("version")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobChange:
     """One workload before and after a read. None = it was not there, or is Finished. ``version``: of the read, in milliseconds."""
 
     version: int
@@ -35,14 +35,14 @@ class Change:
 
 def changes_between(
     before: Mapping[str, Entry], after: Mapping[str, Entry], version: int
-) -> Iterator[Change]:
+) -> Iterator[JobChange]:
     """The changes between two reads, by uid."""
     for uid, entry in after.items():
         if before.get(uid) is not entry:
-            yield Change(version, before.get(uid), entry)
+            yield JobChange(version, before.get(uid), entry)
     for uid, entry in before.items():
         if uid not in after:
-            yield Change(version, entry, None)
+            yield JobChange(version, entry, None)
 
 
 class ChangeLog:
@@ -52,7 +52,7 @@ class ChangeLog:
         """``floor``: the version of the first read: changes after it are known."""
         self._floor = floor
         self._kept = kept
-        self._changes: list[Change] = []
+        self._changes: list[JobChange] = []
         self._first = 0
 
     @property
@@ -60,7 +60,7 @@ class ChangeLog:
         """The number of the next change."""
         return self._first + len(self._changes)
 
-    def add(self, changes: Sequence[Change]) -> None:
+    def add(self, changes: Sequence[JobChange]) -> None:
         """Append changes, and forget the oldest."""
         self._changes += changes
         if len(self._changes) > 2 * self._kept:
@@ -76,7 +76,7 @@ class ChangeLog:
         since = version - MARGIN_MILLISECONDS
         return self._first + bisect_right(self._changes, since, key=_version_of)
 
-    def read(self, number: int, most: int) -> Sequence[Change] | None:
+    def read(self, number: int, most: int) -> Sequence[JobChange] | None:
         """Some changes from a number on; None if they are forgotten."""
         if number < self._first:
             return None

@@ -32,7 +32,7 @@ _COLLECTION: Final = ("apis", GROUP, VERSION)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReadTarget:
     """QueuedJobs: those of all namespaces, of one namespace, or one. Empty = not limited to it."""
 
     namespace: str = ""
@@ -97,7 +97,7 @@ class ListOptions:
         )
 
 
-def chosen(entry: Entry, target: Target, options: ListOptions) -> bool:
+def chosen(entry: Entry, target: ReadTarget, options: ListOptions) -> bool:
     """Whether a workload is among the QueuedJobs of a list or a watch."""
     return (
         (not target.namespace or entry.namespace == target.namespace)
@@ -125,17 +125,17 @@ def segments(raw_path: bytes) -> tuple[str, ...]:
         raise StatusError(400, "the path is not UTF-8") from None
 
 
-def target_of(parts: tuple[str, ...]) -> Target | None:
+def target_of(parts: tuple[str, ...]) -> ReadTarget | None:
     """The QueuedJobs of a path; None if it is another one."""
     if parts[:3] != _COLLECTION:
         return None
     match parts[3:]:
         case [resource] if resource == PLURAL:
-            return Target()
+            return ReadTarget()
         case ["namespaces", namespace, resource] if resource == PLURAL:
-            return Target(_named(namespace))
+            return ReadTarget(_named(namespace))
         case ["namespaces", namespace, resource, name] if resource == PLURAL:
-            return Target(_named(namespace), _named(name))
+            return ReadTarget(_named(namespace), _named(name))
         case _:
             return None
 

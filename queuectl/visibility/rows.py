@@ -19,7 +19,7 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import LiveWorkloads, QueuePosition, positions_in
-from queuectl.visibility.changes import Change, ChangeLog, changes_between
+from queuectl.visibility.changes import ChangeLog, JobChange, changes_between
 from queuectl.visibility.objects import object_name
 
 MAX_AGE_SECONDS: Final = 1.0
@@ -164,7 +164,9 @@ class LastKnown:
         return {uid: self._entries[uid].ref for uid in uids if uid in self._entries}
 
 
-def _changes(before: Mapping[str, Entry], after: Mapping[str, Entry], version: int) -> list[Change]:
+def _changes(
+    before: Mapping[str, Entry], after: Mapping[str, Entry], version: int
+) -> list[JobChange]:
     return list(changes_between(before, after, version))
 
 
@@ -173,10 +175,10 @@ def _moves(
     announced: Mapping[str, QueuePosition],
     positions: Mapping[str, QueuePosition],
     version: int,
-) -> list[Change]:
+) -> list[JobChange]:
     """Workloads that were and are pending, at another position."""
     return [
-        Change(version, entries[uid], entries[uid])
+        JobChange(version, entries[uid], entries[uid])
         for uid, position in positions.items()
         if announced.get(uid, position) != position
     ]
@@ -185,7 +187,7 @@ def _moves(
 def _known_of(
     entries: Mapping[str, Entry],
     versions: Mapping[str, int],
-    changes: Iterable[Change],
+    changes: Iterable[JobChange],
     version: int,
     began: float,
     positions: Mapping[str, QueuePosition],

@@ -18,10 +18,10 @@ from queuectl.api.problems import OUTAGES
 from queuectl.api.routes.events import StreamLimit
 from queuectl.domain.errors import TooManyReviews
 from queuectl.domain.ledger import Entry
-from queuectl.visibility.answers import Answers, document
-from queuectl.visibility.changes import Change, ChangeLog
+from queuectl.visibility.answers import JobAnswers, document
+from queuectl.visibility.changes import ChangeLog, JobChange
 from queuectl.visibility.objects import API_VERSION, KIND, QueuedJob
-from queuectl.visibility.requests import ListOptions, Target, chosen
+from queuectl.visibility.requests import ListOptions, ReadTarget, chosen
 from queuectl.visibility.rows import KnownWorkloads, LastKnown
 from queuectl.visibility.status import JSON, status
 from queuectl.visibility.tables import table
@@ -67,12 +67,12 @@ class Watch:
     """
 
     request: Request
-    target: Target
+    target: ReadTarget
     options: ListOptions
     as_table: bool
     rows: LastKnown
     log: ChangeLog
-    answers: Answers
+    answers: JobAnswers
     is_allowed: Callable[[], Awaitable[bool]]
 
     async def chunks(self, known: KnownWorkloads) -> AsyncIterator[bytes]:
@@ -125,7 +125,7 @@ class Watch:
     def _matches(self, entry: Entry | None) -> bool:
         return entry is not None and chosen(entry, self.target, self.options)
 
-    async def _changed(self, changes: Sequence[Change], head: list[bool]) -> bytes:
+    async def _changed(self, changes: Sequence[JobChange], head: list[bool]) -> bytes:
         """The events of changes that concern this client."""
         events: list[tuple[str, Entry]] = []
         versions: dict[str, int] = {}
