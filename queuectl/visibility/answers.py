@@ -52,26 +52,26 @@ class JobAnswers:
     async def listed(
         self,
         request: Request,
-        known: KnownWorkloads,
+        workloads: KnownWorkloads,
         entries: Sequence[Entry],
         metadata: Mapping[str, Any],
         include: IncludeObject | None,
     ) -> Response:
         """A list. ``include``: of its rows as a Table; None = as objects."""
         if len(entries) <= LONG_LIST:
-            return await self._listed(request, known, entries, metadata, include)
+            return await self._listed(request, workloads, entries, metadata, include)
         async with self._long_lists:
-            return await self._listed(request, known, entries, metadata, include)
+            return await self._listed(request, workloads, entries, metadata, include)
 
     async def _listed(
         self,
         request: Request,
-        known: KnownWorkloads,
+        workloads: KnownWorkloads,
         entries: Sequence[Entry],
         metadata: Mapping[str, Any],
         include: IncludeObject | None,
     ) -> Response:
-        jobs = await self.jobs(request, entries, known.versions)
+        jobs = await self.jobs(request, entries, workloads.versions)
 
         def body() -> bytes:
             if include is not None:
@@ -80,12 +80,12 @@ class JobAnswers:
             kind = {"kind": LIST_KIND, "apiVersion": API_VERSION}
             return orjson.dumps({**kind, "metadata": metadata, "items": items})
 
-        return self.response(known, await asyncio.to_thread(body))
+        return self.response(workloads, await asyncio.to_thread(body))
 
-    def response(self, known: KnownWorkloads, body: bytes) -> Response:
+    def response(self, workloads: KnownWorkloads, body: bytes) -> Response:
         """An answer, which says how old it is while the database does not answer."""
         headers = {}
-        age = self._rows.age(known)
+        age = self._rows.age(workloads)
         if age is not None:
             text = f"queuectl's database does not answer: this is what was known {age:.0f} s ago"
             headers = {"Warning": f'299 - "{text}"', "Age": f"{age:.0f}"}

@@ -133,39 +133,41 @@ class VisibilityApp:
         await self._require(request, target.right("get"))
         as_table = wants_table(request.headers.get("accept", ""))
         options = ListOptions.read(request.scope["query_string"])
-        known = await self._known()
-        entry = known.by_key.get((target.namespace, target.name))
+        workloads = await self._known()
+        entry = workloads.by_key.get((target.namespace, target.name))
         if entry is None:
-            raise StatusError(404, _not_found(known, target))
+            raise StatusError(404, _not_found(workloads, target))
         if as_table:
-            metadata = {"resourceVersion": str(known.versions[entry.uid])}
-            return await self._answers.listed(request, known, [entry], metadata, options.include)
-        job = await self._answers.explained(request, entry, known.versions[entry.uid])
-        return self._answers.response(known, orjson.dumps(document(job)))
+            metadata = {"resourceVersion": str(workloads.versions[entry.uid])}
+            return await self._answers.listed(
+                request, workloads, [entry], metadata, options.include
+            )
+        job = await self._answers.explained(request, entry, workloads.versions[entry.uid])
+        return self._answers.response(workloads, orjson.dumps(document(job)))
 
     async def _list(self, request: Request, target: ReadTarget, options: ListOptions) -> Response:
         await self._require(request, target.right("list", options.name))
         as_table = wants_table(request.headers.get("accept", ""))
-        known = await self._known()
+        workloads = await self._known()
         entries = [
             entry
-            for key, entry in known.by_key.items()
+            for key, entry in workloads.by_key.items()
             if (options.after is None or key > options.after) and chosen(entry, target, options)
         ]
         page = entries[: options.limit] if options.limit else entries
-        metadata: dict[str, Any] = {"resourceVersion": str(known.version)}
+        metadata: dict[str, Any] = {"resourceVersion": str(workloads.version)}
         if len(page) < len(entries):
             last = page[-1]
             metadata["continue"] = continuation((last.namespace, object_name(last)))
             metadata["remainingItemCount"] = len(entries) - len(page)
         include = options.include if as_table else None
-        return await self._answers.listed(request, known, page, metadata, include)
+        return await self._answers.listed(request, workloads, page, metadata, include)
 
     async def _watch(self, request: Request, target: ReadTarget, options: ListOptions) -> Response:
         right = target.right("watch", options.name)
         await self._require(request, right)
         as_table = wants_table(request.headers.get("accept", ""))
-        known, log = await self._known(), self._rows.log
+        workloads, log = await self._known(), self._rows.log
         assert log is not None
         watch = Watch(
             request,
@@ -177,26 +179,26 @@ class VisibilityApp:
             self._answers,
             partial(self._guard.may, request, right),
         )
-        return WatchResponse(watch.chunks(known), self._streams)
+        return WatchResponse(watch.chunks(workloads), self._streams)
 
     async def _require(self, request: Request, right: Right) -> None:
         if not await self._guard.may(request, right):
             raise StatusError(403, f"{caller_of(request).name} may not {right}")
 
     async def _known(self) -> KnownWorkloads:
-        known = await self._rows.recent()
-        if known is None:
+        workloads = await self._rows.recent()
+        if workloads is None:
             text = "the database does not answer, and this replica has read nothing from it yet"
             raise StatusError(503, text, {"Retry-After": RETRY_SECONDS})
-        return known
+        return workloads
 
 
-def _not_found(known: KnownWorkloads, target: ReadTarget) -> str:
+def _not_found(workloads: KnownWorkloads, target: ReadTarget) -> str:
     message = f'{PLURAL}.{GROUP} "{target.name}" not found'
     ends = f"-{target.name}"
     similar = [
         name
-        for (namespace, name), entry in known.by_key.items()
+        for (namespace, name), entry in workloads.by_key.items()
         if namespace == target.namespace and name.endswith(ends) and entry.name == target.name
     ]
     if similar:

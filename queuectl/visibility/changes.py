@@ -10,7 +10,7 @@ from typing import Final
 
 from queuectl.domain.ledger import Entry
 
-KEPT: Final = 20_000
+WINDOW: Final = 20_000
 """Changes that are kept at least; twice as many at most."""
 MARGIN_MILLISECONDS: Final = 500
 """A watch begins so much earlier than its version: two replicas can read the same commit at slightly different times."""
@@ -48,10 +48,10 @@ def changes_between(
 class ChangeLog:
     """The changes in the order of their versions. Each has a number that rises by one."""
 
-    def __init__(self, floor: int, kept: int = KEPT) -> None:
+    def __init__(self, floor: int, window: int = WINDOW) -> None:
         """``floor``: the version of the first read: changes after it are known."""
         self._floor = floor
-        self._kept = kept
+        self._window = window
         self._changes: list[JobChange] = []
         self._first = 0
 
@@ -63,8 +63,8 @@ class ChangeLog:
     def add(self, changes: Sequence[JobChange]) -> None:
         """Append changes, and forget the oldest."""
         self._changes += changes
-        if len(self._changes) > 2 * self._kept:
-            gone = len(self._changes) - self._kept
+        if len(self._changes) > 2 * self._window:
+            gone = len(self._changes) - self._window
             self._floor = self._changes[gone - 1].version
             self._first += gone
             self._changes = self._changes[gone:]

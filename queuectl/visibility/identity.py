@@ -175,9 +175,9 @@ class FrontProxy:
         Raises:
             NotIdentified: its connection has no certificate of kube-apiserver, or the headers name no user.
         """
-        known, connection = self._known, connection_of(scope)
+        trusted, connection = self._known, connection_of(scope)
         session = connection.tls if connection is not None else None
-        if known is None:
+        if trusted is None:
             raise NotIdentified("the authority of kube-apiserver's certificate is not known")
         if session is None or session.context is not self._context:
             raise NotIdentified("the connection has no certificate of kube-apiserver's authority")
@@ -185,11 +185,11 @@ class FrontProxy:
         if not certificate:  # none was sent: the TLS library has refused all that it cannot verify
             raise NotIdentified("the connection has no client certificate")
         names = _common_names(certificate)
-        if not names or (known.allowed and not known.allowed.issuperset(names)):
+        if not names or (trusted.allowed and not trusted.allowed.issuperset(names)):
             raise NotIdentified("the name of the client certificate is not one of kube-apiserver's")
         if ssl.cert_time_to_seconds(str(certificate["notAfter"])) <= self._clock():
             raise NotIdentified("the client certificate has expired")
-        return known.caller(scope["headers"])
+        return trusted.caller(scope["headers"])
 
 
 def _common_names(certificate: Mapping[str, Any]) -> set[str]:

@@ -80,19 +80,19 @@ class ListOptions:
         Raises:
             BadInput: an option is malformed.
         """
-        values = _parameters(query)
-        include = values.get("includeObject", "") or IncludeObject.METADATA
+        parameters = _parameters(query)
+        include = parameters.get("includeObject", "") or IncludeObject.METADATA
         if include not in set(IncludeObject):
             raise BadInput("includeObject is None, Metadata or Object")
         return cls(
-            labels=label_selector(values.get("labelSelector", "")),
-            fields=field_selector(values.get("fieldSelector", "")),
-            limit=_whole(values, "limit"),
-            after=_position(values.get("continue", "")),
-            watch=_flag(values, "watch"),
-            version=_whole(values, "resourceVersion"),
-            seconds=_whole(values, "timeoutSeconds"),
-            bookmarks=_flag(values, "allowWatchBookmarks"),
+            labels=label_selector(parameters.get("labelSelector", "")),
+            fields=field_selector(parameters.get("fieldSelector", "")),
+            limit=_whole(parameters, "limit"),
+            after=_position(parameters.get("continue", "")),
+            watch=_flag(parameters, "watch"),
+            version=_whole(parameters, "resourceVersion"),
+            seconds=_whole(parameters, "timeoutSeconds"),
+            bookmarks=_flag(parameters, "allowWatchBookmarks"),
             include=IncludeObject(include),
         )
 
@@ -184,21 +184,21 @@ def _parameters(query: bytes) -> Mapping[str, str]:
         )
     except ValueError:
         raise BadInput("the query is malformed, or has too many parameters") from None
-    values = dict(pairs)
-    if len(values) < len(pairs):
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
         raise BadInput("a parameter is given twice")
-    return values
+    return parameters
 
 
-def _whole(values: Mapping[str, str], name: str) -> int:
-    text = values.get(name, "") or "0"
+def _whole(parameters: Mapping[str, str], name: str) -> int:
+    text = parameters.get(name, "") or "0"
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
         raise BadInput(f"{name} is not a whole number")
     return int(text)
 
 
-def _flag(values: Mapping[str, str], name: str) -> bool:
-    text = values.get(name, "false")
+def _flag(parameters: Mapping[str, str], name: str) -> bool:
+    text = parameters.get(name, "false")
     if text.lower() not in ("", "true", "false", "1", "0", "t", "f"):
         raise BadInput(f"{name} is neither true nor false")
     return text.lower() in ("", "true", "1", "t")

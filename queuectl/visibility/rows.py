@@ -84,21 +84,21 @@ class LastKnown:
 
     async def recent(self) -> KnownWorkloads | None:
         """The workloads, at most a second old while the database works; None if it never did."""
-        known = self._known
-        if known is not None and self._clock() - known.read_at < MAX_AGE_SECONDS:
-            return known
+        workloads = self._known
+        if workloads is not None and self._clock() - workloads.read_at < MAX_AGE_SECONDS:
+            return workloads
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(), name="workloads for kubectl")
-        if known is None or not self._failing:
+        if workloads is None or not self._failing:
             done, _ = await asyncio.wait([self._reading], timeout=PATIENCE_SECONDS)
             self._failing = self._failing or not done
             for reading in done:
                 reading.result()  # raises what is a defect of queuectl
         return self._known
 
-    def age(self, known: KnownWorkloads) -> float | None:
+    def age(self, workloads: KnownWorkloads) -> float | None:
         """Seconds since the read of these workloads if the database does not answer; None while it does."""
-        return self._clock() - known.read_at if self._failing else None
+        return self._clock() - workloads.read_at if self._failing else None
 
     async def grown(self, number: int) -> None:
         """Return soon when there is a change with this number or a higher one, or after a second."""
@@ -126,21 +126,21 @@ class LastKnown:
 
     async def _take_over(self, live: LiveWorkloads, began: float) -> None:
         entries = {entry.uid: entry for entry in live.entries}
-        known, version = self._known, int(live.at * 1000)
-        if known is None:
+        workloads, version = self._known, int(live.at * 1000)
+        if workloads is None:
             self.log, changes = ChangeLog(version), []
         else:
-            version = max(version, known.version)  # the clock of another server can be behind
+            version = max(version, workloads.version)  # the clock of another server can be behind
             changes = await asyncio.to_thread(_changes, self._entries, entries, version)
-        same = known is not None and not changes
-        positions = known.positions if known and same else positions_in(entries.values())
+        same = workloads is not None and not changes
+        positions = workloads.positions if workloads and same else positions_in(entries.values())
         if began >= self._moves_due:
             changes += _moves(entries, self._announced, positions, version)
             self._announced, self._moves_due = positions, began + MOVES_SECONDS
-        if known is not None and not changes:
-            self._known = replace(known, version=version, read_at=began)
+        if workloads is not None and not changes:
+            self._known = replace(workloads, version=version, read_at=began)
             return
-        before = known.versions if known is not None else {}
+        before = workloads.versions if workloads is not None else {}
         self._known = await asyncio.to_thread(
             _known_of, entries, before, changes, version, began, positions
         )

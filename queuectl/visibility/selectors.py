@@ -36,19 +36,19 @@ class Match(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One condition of a selector. ``values``: those that count, for :attr:`Match.IN` and :attr:`Match.NOT_IN`."""
+    """One condition of a selector. ``accepted``: those that count, for :attr:`Match.IN` and :attr:`Match.NOT_IN`."""
 
     key: str
     match: Match
-    values: frozenset[str] = frozenset()
+    accepted: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         present = labels.get(self.key)
         match self.match:
             case Match.IN:
-                return present is not None and present in self.values
+                return present is not None and present in self.accepted
             case Match.NOT_IN:
-                return present is None or present not in self.values
+                return present is None or present not in self.accepted
             case Match.EXISTS:
                 return present is not None
             case Match.ABSENT:
@@ -77,16 +77,16 @@ def field_selector(text: str) -> Selector:
     return tuple(_field_term(part) for part in _parts(text, "field"))
 
 
-def matches(selector: Selector, values: Mapping[str, str]) -> bool:
+def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
     """Whether all terms hold."""
-    return all(term.matches(values) for term in selector)
+    return all(term.matches(labels) for term in selector)
 
 
 def exact(selector: Selector, key: str) -> str | None:
     """The only value that a selector admits for a key; None if it admits several."""
     for term in selector:
-        if term.key == key and term.match is Match.IN and len(term.values) == 1:
-            return next(iter(term.values))
+        if term.key == key and term.match is Match.IN and len(term.accepted) == 1:
+            return next(iter(term.accepted))
     return None
 
 

@@ -75,31 +75,31 @@ class Watch:
     answers: JobAnswers
     is_allowed: Callable[[], Awaitable[bool]]
 
-    async def chunks(self, known: KnownWorkloads) -> AsyncIterator[bytes]:
-        """The events. ``known``: the workloads when it begins. It ends where the rights of the caller cannot be checked."""
+    async def chunks(self, workloads: KnownWorkloads) -> AsyncIterator[bytes]:
+        """The events. ``workloads``: those when it begins. It ends where the rights of the caller cannot be checked."""
         try:
-            async with aclosing(self._events(known)) as events:
+            async with aclosing(self._events(workloads)) as events:
                 async for event in events:
                     yield event
         except (*OUTAGES, TooManyReviews) as error:
             yield _event("ERROR", status(503, str(error)))
 
-    async def _events(self, known: KnownWorkloads) -> AsyncGenerator[bytes, None]:
+    async def _events(self, workloads: KnownWorkloads) -> AsyncGenerator[bytes, None]:
         clock = asyncio.get_running_loop().time
         until = clock() + min(self.options.seconds or LONGEST_SECONDS, LONGEST_SECONDS)
         head = [True]
         number = self.log.end
         if self.options.version:
             first = self.log.begin(self.options.version)
-            if first is None or self.options.version > known.version + AHEAD_MILLISECONDS:
+            if first is None or self.options.version > workloads.version + AHEAD_MILLISECONDS:
                 yield _event("ERROR", status(410, "the version is not known any more: list again"))
                 return
             number = first
         else:
-            entries = [one for one in known.by_key.values() if self._matches(one)]
+            entries = [one for one in workloads.by_key.values() if self._matches(one)]
             for start in range(0, len(entries), PAGE):
                 events = [("ADDED", one) for one in entries[start : start + PAGE]]
-                yield await self._encoded(events, known.versions, head)
+                yield await self._encoded(events, workloads.versions, head)
         checked_at = marked_at = clock()
         while (now := clock()) < until:
             if now - checked_at >= TRUST_SECONDS:
