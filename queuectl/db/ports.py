@@ -384,7 +384,7 @@ class Sessions(Protocol):
 
 
 class WorkloadFacts(Protocol):
-    """What the view of a workload needs beyond its row."""
+    """Facts that the view of a workload needs beyond its row."""
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with a LocalQueue or a workload."""

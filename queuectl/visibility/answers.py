@@ -83,7 +83,7 @@ class JobAnswers:
         return self.response(workloads, await asyncio.to_thread(body))
 
     def response(self, workloads: KnownWorkloads, body: bytes) -> Response:
-        """An answer, which says how old it is while the database does not answer."""
+        """An answer, which states its age while the database does not answer."""
         headers = {}
         age = self._rows.age(workloads)
         if age is not None:

@@ -55,7 +55,7 @@ _log = structlog.get_logger(source="queuectl.visibility")
 
 
 class Identifies(Protocol):
-    """Who sent a request."""
+    """The user of a request."""
 
     def caller_of(self, scope: Mapping[str, Any]) -> Caller:
         """The user. Raises NotIdentified."""
@@ -63,7 +63,7 @@ class Identifies(Protocol):
 
 @dataclass(frozen=True)
 class OwnRights:
-    """The rights to QueuedJobs, for readers that ask about workloads: who may list QueuedJobs sees the names of gangs."""
+    """The rights to QueuedJobs, for readers that ask about workloads: a user who may list QueuedJobs sees the names of gangs."""
 
     rights: Rights
 

@@ -1,4 +1,4 @@
-"""What kube-apiserver and kubectl read about the group: its versions, its resources and their schemas."""
+"""The documents that kube-apiserver and kubectl read about the group: its versions, its resources and their schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sent a request: the user that kube-apiserver names in headers, believed only from its own client certificate.
+"""The user of a request, whom kube-apiserver names in headers, believed only from its own client certificate.
 
 kube-apiserver authenticates the user, and passes the request on with a certificate of the request-header authority. The ConfigMap
 extension-apiserver-authentication has this authority, the names that its certificates can have, and the names of the headers.

@@ -1,4 +1,4 @@
-"""What a request asks for: its path, its options, and the form of its answer."""
+"""The parts of a request: its path, its options, and the form of its answer."""
 
 from __future__ import annotations
 

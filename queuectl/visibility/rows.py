@@ -1,7 +1,7 @@
-"""The last known workloads of one replica, as all replicas know them.
+"""The last known workloads of one replica.
 
-The copy is read again when it is older than a second and somebody asks, and every few seconds without that, so that it is recent when
-the database stops. Each object has the time of the read at which it last changed as its version: the clock of the database gives it,
+A request reads the copy again if it is older than a second. Without requests it is read every ten seconds: the database can stop at any
+time. Each object has the time of the read at which it last changed as its version: the clock of the database gives it,
 so the versions of all replicas can be compared.
 """
 
@@ -25,7 +25,7 @@ from queuectl.visibility.objects import object_name
 MAX_AGE_SECONDS: Final = 1.0
 """Of an answer while the database works."""
 IDLE_SECONDS: Final = 10.0
-"""Between two reads that nobody asks for."""
+"""Between two reads without a request."""
 MOVES_SECONDS: Final = 10.0
 """Between two announcements of positions: each start moves all gangs behind it."""
 PATIENCE_SECONDS: Final = 3.0

@@ -109,7 +109,7 @@ async def _follow(proxy: FrontProxy, server: WebServer) -> None:
 def in_api_service(api: Api) -> Publish:
     """Publishes certificates in the APIService, which kube-apiserver reads.
 
-    An administrator can delete the APIService at any time. Nobody reads the certificates then.
+    An administrator can delete the APIService at any time. No API server reads the certificates then.
     """
 
     async def publish(bundle: bytes) -> None:

@@ -12,7 +12,7 @@ TABLE: Final = {"kind": "Table", "apiVersion": "meta.k8s.io/v1"}
 
 
 class IncludeObject(StrEnum):
-    """What a row of a table has of its object."""
+    """The part of its object that a row of a table has."""
 
     NONE = "None"
     METADATA = "Metadata"

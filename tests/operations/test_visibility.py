@@ -1,4 +1,4 @@
-"""The aggregated API on a real kube-apiserver: what kubectl prints, who is believed, and what breaks while it does not answer."""
+"""The aggregated API on a real kube-apiserver: the output of kubectl, forged requests, and the effects while it does not answer."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import LocalCluster, NodeSpec, build, versions
 from queuectl.localcluster.certificates import Authority, KeyPair
 from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.components import CONTROLLER_MANAGER
 from queuectl.localcluster.layout import free_ports
 from tests.system.installation import Installation, Workspace, installed
 
@@ -202,7 +203,7 @@ def direct(identity: KeyPair | None, folder: Path) -> httpx2.Client:
 ADMIN = {"X-Remote-User": "queuectl-localcluster-admin", "X-Remote-Group": "system:masters"}
 
 
-def test_headers_without_the_certificate_of_the_api_server_name_nobody(
+def test_headers_without_the_certificate_of_the_api_server_name_no_user(
     home: Installation, team: Workspace, tmp_path: Path
 ):
     pki = home.cluster.kubeconfig.parents[1] / "pki"
@@ -309,6 +310,10 @@ def test_what_breaks_while_it_does_not_answer(home: Installation, team: Workspac
         leads_to(home.cluster, port)
         time.sleep(75.0)  # the API server reads the resources of all groups again each minute
         figures["black hole"] = measured(home, "hole")
+        home.cluster.kill(CONTROLLER_MANAGER)
+        home.cluster.start_component(CONTROLLER_MANAGER)
+        collected = garbage_collection(home, "restarted", 120.0)
+        figures["black hole"]["garbage collection by a new controller manager"] = collected
     home.cluster.client.delete(API_SERVICE)
     figures["deleted"] = {}
     began = time.monotonic()

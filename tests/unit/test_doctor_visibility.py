@@ -10,7 +10,7 @@ def test_an_aggregated_api_that_does_not_answer_is_a_problem_of_the_whole_cluste
     down = {"type": "Available", "status": "False", "message": "no endpoints"}
     found = judged_service({"status": {"conditions": [{"type": "Other"}, down]}})
     assert found.level is Level.PROBLEM
-    assert "namespaces cannot be deleted" in found.message
+    assert "no namespace of the cluster can be deleted" in found.message
     assert "no endpoints" in found.message
     assert "kubectl delete apiservice v1.visibility.queuectl.dev" in found.fix
     up = {"type": "Available", "status": "True"}

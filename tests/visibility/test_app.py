@@ -30,7 +30,7 @@ TABLE = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/jso
 
 
 class NamedCaller:
-    """The user of the header ``user``; nobody without it."""
+    """The user of the header ``user``; no user without it."""
 
     def caller_of(self, scope: Mapping[str, Any]) -> Caller:
         name = dict(scope["headers"]).get(b"user", b"").decode()
@@ -237,7 +237,7 @@ async def test_the_last_known_workloads_stay_with_a_warning_while_the_database_i
     assert "warning" not in (await served.get(JOBS)).headers
 
 
-async def test_a_replica_that_never_read_anything_says_so(served: Served):
+async def test_a_replica_that_never_read_anything_is_unavailable(served: Served):
     served.store.database.down = True
     answer = await served.get(JOBS)
     assert (answer.status_code, answer.json()["reason"]) == (503, "ServiceUnavailable")

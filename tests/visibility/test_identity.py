@@ -214,6 +214,6 @@ async def test_connections_of_an_authority_that_was_replaced_are_not_believed(tm
         assert await codes(front, new.client("other")) == [401] * 4
 
 
-async def test_nobody_is_believed_before_the_authority_is_known(tmp_path: Path):
+async def test_no_user_is_believed_before_the_authority_is_known(tmp_path: Path):
     async with fronting(tmp_path, None) as front:
         assert await codes(front, AUTHORITY.client(NAME)) == [401] * 4

@@ -49,7 +49,7 @@ def test_field_selectors_know_few_fields():
     assert {text: matches(field_selector(text), fields) for text in table} == table
 
 
-def test_malformed_and_huge_selectors_are_refused():
+def test_malformed_and_long_selectors_are_refused():
     labels = ["=a", "app=a b", "app in a", "app in (a", "app in (a))", "a,,b", "app > 1", "ä=1"]
     labels += ["x" * 100_000, ",".join(["app"] * 300), "(" * 1000, "app in (" + "(" * 10]
     fields = ["a", "status.color=red", "status.state=a=b", "=a", "status.state=a,", "\\" * 50]

@@ -32,10 +32,7 @@ def judged_service(document: Document) -> Finding:
         if condition.get("status") == "True":
             return Finding("visibility", Level.OK, "the aggregated API for kubectl answers")
         text = str(condition.get("message") or condition.get("reason") or "no reason given")
-        message = (
-            "the aggregated API for kubectl does not answer, so namespaces cannot be deleted and the discovery"
-            f" of kubectl fails, in the whole cluster: {text[:200]}"
-        )
+        message = f"the aggregated API for kubectl does not answer, so no namespace of the cluster can be deleted: {text[:200]}"
         return Finding("visibility", Level.PROBLEM, message, _FIX)
     message = "the API server has not tried the aggregated API for kubectl yet"
     return Finding("visibility", Level.UNKNOWN, message, "run this command again in a minute")
