@@ -1,8 +1,8 @@
 """The last known workloads of one replica.
 
 A request reads the copy again if it is older than a second. Without requests it is read every ten seconds: the database can stop at any
-time. Each object has the time of the read at which it last changed as its version: the clock of the database gives it,
-so the versions of all replicas can be compared.
+time. The version of an object is the time of the read at which it last changed, by the clock of the database. The versions of all
+replicas can be compared.
 """
 
 from __future__ import annotations

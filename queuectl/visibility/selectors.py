@@ -35,7 +35,7 @@ class Match(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SelectorTerm:
+class SelectorCondition:
     """One condition of a selector. ``accepted``: those that count, for :attr:`Match.IN` and :attr:`Match.NOT_IN`."""
 
     key: str
@@ -55,7 +55,7 @@ class SelectorTerm:
                 return present is None
 
 
-Selector = tuple[SelectorTerm, ...]
+Selector = tuple[SelectorCondition, ...]
 """All terms must hold."""
 
 
@@ -116,22 +116,26 @@ def _parts(text: str, form: str) -> list[str]:
     return parts
 
 
-def _label_term(text: str) -> SelectorTerm:
+def _label_term(text: str) -> SelectorCondition:
     if equality := _EQUALITY.fullmatch(text):
         key, sign, value = equality.groups()
-        return SelectorTerm(key, Match.NOT_IN if sign == "!=" else Match.IN, frozenset((value,)))
+        return SelectorCondition(
+            key, Match.NOT_IN if sign == "!=" else Match.IN, frozenset((value,))
+        )
     if among := _SET.fullmatch(text):
         key, verb, listed = among.groups()
         values = [value.strip() for value in listed.split(",")]
         if all(re.fullmatch(_VALUE, value) for value in values):
-            return SelectorTerm(key, Match.IN if verb == "in" else Match.NOT_IN, frozenset(values))
+            return SelectorCondition(
+                key, Match.IN if verb == "in" else Match.NOT_IN, frozenset(values)
+            )
     if presence := _PRESENCE.fullmatch(text):
         absent, key = presence.groups()
-        return SelectorTerm(key, Match.ABSENT if absent else Match.EXISTS)
+        return SelectorCondition(key, Match.ABSENT if absent else Match.EXISTS)
     raise BadInput(f"the label selector is malformed at {text.strip()[:100]!r}")
 
 
-def _field_term(text: str) -> SelectorTerm:
+def _field_term(text: str) -> SelectorCondition:
     equality = _FIELD.fullmatch(text.strip())
     if equality is None:
         raise BadInput(f"the field selector is malformed at {text.strip()[:100]!r}")
@@ -140,4 +144,4 @@ def _field_term(text: str) -> SelectorTerm:
         supported = ", ".join(sorted(FIELDS))
         raise BadInput(f"the field {key} is not supported; the fields are {supported}")
     value = _ESCAPED.sub(r"\1", value)
-    return SelectorTerm(key, Match.NOT_IN if sign == "!=" else Match.IN, frozenset((value,)))
+    return SelectorCondition(key, Match.NOT_IN if sign == "!=" else Match.IN, frozenset((value,)))
