@@ -5,6 +5,7 @@ Each request is identified and authorized by itself, by the access reviews of th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from queuectl.domain.errors import (
     TooManyReviews,
 )
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.ledger import Entry
 from queuectl.visibility import discovery
 from queuectl.visibility.answers import JobAnswers, document
 from queuectl.visibility.identity import NotIdentified
@@ -149,11 +151,7 @@ class VisibilityApp:
         await self._require(request, target.right("list", options.name))
         as_table = wants_table(request.headers.get("accept", ""))
         workloads = await self._known()
-        entries = [
-            entry
-            for key, entry in workloads.by_key.items()
-            if (options.after is None or key > options.after) and chosen(entry, target, options)
-        ]
+        entries = await asyncio.to_thread(_chosen, workloads, target, options)
         page = entries[: options.limit] if options.limit else entries
         metadata: dict[str, Any] = {"resourceVersion": str(workloads.version)}
         if len(page) < len(entries):
@@ -191,6 +189,15 @@ class VisibilityApp:
             text = "the database does not answer, and this replica has read nothing from it yet"
             raise StatusError(503, text, {"Retry-After": RETRY_SECONDS})
         return workloads
+
+
+def _chosen(workloads: KnownWorkloads, target: ReadTarget, options: ListOptions) -> list[Entry]:
+    """The workloads of a list, after the one at which the last answer ended."""
+    return [
+        entry
+        for key, entry in workloads.by_key.items()
+        if (options.after is None or key > options.after) and chosen(entry, target, options)
+    ]
 
 
 def _not_found(workloads: KnownWorkloads, target: ReadTarget) -> str:

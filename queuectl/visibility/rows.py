@@ -133,7 +133,11 @@ class LastKnown:
             version = max(version, workloads.version)  # the clock of another server can be behind
             changes = await asyncio.to_thread(_changes, self._entries, entries, version)
         same = workloads is not None and not changes
-        positions = workloads.positions if workloads and same else positions_in(entries.values())
+        positions = (
+            workloads.positions
+            if workloads is not None and same
+            else await asyncio.to_thread(positions_in, entries.values())
+        )
         if began >= self._moves_due:
             changes += _moves(entries, self._announced, positions, version)
             self._announced, self._moves_due = positions, began + MOVES_SECONDS

@@ -58,8 +58,13 @@ def table(
         **TABLE,
         "metadata": metadata,
         "columnDefinitions": list(COLUMNS) if head else None,
-        "rows": [_row(job, include) for job in jobs],
+        "rows": rows_of(jobs, include),
     }
+
+
+def rows_of(jobs: Iterable[QueuedJob], include: IncludeObject) -> list[dict[str, Any]]:
+    """The rows of a Table."""
+    return [_row(job, include) for job in jobs]
 
 
 def _row(job: QueuedJob, include: IncludeObject) -> dict[str, Any]:
