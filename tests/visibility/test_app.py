@@ -308,6 +308,18 @@ async def test_a_watch_begins_at_a_version_and_shows_what_changes(served: Served
     assert summary(await third) == [("DELETED", "job-held", "Held")]
 
 
+async def test_a_watch_continues_on_another_replica(served: Served):
+    other = Served(store=MemoryStore(served.store.database))
+    await other.get(JOBS)
+    version = (await served.get(JOBS)).json()["metadata"]["resourceVersion"]
+    served.change("running", state=State.EVICTING)
+    other.now += 2.0
+    found = await events(other, f"resourceVersion={version}")
+    assert summary(found) == [("MODIFIED", "job-running", "Evicting")]
+    after = found[0]["object"]["metadata"]["resourceVersion"]
+    assert int(after) >= int(version)
+
+
 async def test_a_watch_without_a_version_begins_with_all_objects(served: Served):
     found = await events(served, "fieldSelector=status.state%3DRunning")
     assert summary(found) == [
