@@ -76,6 +76,10 @@ class ChangeLog:
         since = version - MARGIN_MILLISECONDS
         return self._first + bisect_right(self._changes, since, key=_version_of)
 
+    def after(self, version: int) -> int:
+        """The number of the first change after a version of this replica."""
+        return self._first + bisect_right(self._changes, version, key=_version_of)
+
     def read(self, number: int, most: int) -> Sequence[JobChange] | None:
         """Some changes from a number on; None if they are forgotten."""
         if number < self._first:

@@ -55,6 +55,7 @@ class ListOptions:
         version: where a watch begins, in milliseconds; 0 = with all objects that exist.
         seconds: after which a watch ends; 0 = the server decides.
         bookmarks: a watch also gets its position.
+        initial: a watch begins with all objects that exist, and a bookmark after them.
         include: what rows of a table have of their objects.
     """
 
@@ -66,6 +67,7 @@ class ListOptions:
     version: int = 0
     seconds: int = 0
     bookmarks: bool = False
+    initial: bool = False
     include: IncludeObject = IncludeObject.METADATA
 
     @property
@@ -93,6 +95,7 @@ class ListOptions:
             version=_whole(parameters, "resourceVersion"),
             seconds=_whole(parameters, "timeoutSeconds"),
             bookmarks=_flag(parameters, "allowWatchBookmarks"),
+            initial=_flag(parameters, "sendInitialEvents"),
             include=IncludeObject(include),
         )
 

@@ -130,7 +130,8 @@ class LastKnown:
         if workloads is None:
             self.log, changes = ChangeLog(version), []
         else:
-            version = max(version, workloads.version)  # the clock of another server can be behind
+            # The clock of another server can be behind, and a watch begins after a version.
+            version = max(version, workloads.version + 1)
             changes = await asyncio.to_thread(_changes, self._entries, entries, version)
         same = workloads is not None and not changes
         positions = (

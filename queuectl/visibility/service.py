@@ -8,6 +8,7 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.connection import Connection
+from queuectl.control.leader.schedule import supervised
 from queuectl.db.ports import ApiStore
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone
@@ -96,8 +98,12 @@ async def serve(
         async with asyncio.TaskGroup() as group:
             group.create_task(server.run())
             group.create_task(keeper.run())
-            group.create_task(rows.run())
-            group.create_task(_follow(proxy, server))
+            # An error of one of them must not end the server: the API server would delete no namespace.
+            for name, job in (
+                ("workloads for kubectl", rows.run),
+                ("authority of kube-apiserver", partial(_follow, proxy, server)),
+            ):
+                group.create_task(supervised(name, job, containment))
 
 
 async def _follow(proxy: FrontProxy, server: WebServer) -> None:

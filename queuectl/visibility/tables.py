@@ -9,6 +9,7 @@ from typing import Any, Final
 from queuectl.visibility.objects import QueuedJob
 
 TABLE: Final = {"kind": "Table", "apiVersion": "meta.k8s.io/v1"}
+PARTIAL: Final = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 
 class IncludeObject(StrEnum):
@@ -73,8 +74,7 @@ def _row(job: QueuedJob, include: IncludeObject) -> dict[str, Any]:
         row["object"] = job.model_dump(mode="json", by_alias=True)
     elif include is IncludeObject.METADATA:
         row["object"] = {
-            "kind": "PartialObjectMetadata",
-            "apiVersion": "meta.k8s.io/v1",
+            **PARTIAL,
             "metadata": job.metadata.model_dump(mode="json", by_alias=True),
         }
     return row

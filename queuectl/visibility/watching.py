@@ -24,7 +24,7 @@ from queuectl.visibility.objects import API_VERSION, KIND, QueuedJob
 from queuectl.visibility.requests import ListOptions, ReadTarget, chosen
 from queuectl.visibility.rows import KnownWorkloads, LastKnown
 from queuectl.visibility.status import JSON, status
-from queuectl.visibility.tables import table
+from queuectl.visibility.tables import PARTIAL, table
 
 PAGE: Final = 200
 """Changes of one step of a stream."""
@@ -33,6 +33,8 @@ LONGEST_SECONDS: Final = 1800
 BOOKMARK_SECONDS: Final = 30.0
 TRUST_SECONDS: Final = 30.0
 """Between two checks of the right."""
+INITIAL_END: Final = "k8s.io/initial-events-end"
+"""The annotation of the bookmark after the objects that exist."""
 AHEAD_MILLISECONDS: Final = 60_000
 """The clocks of two servers of the database do not differ by more."""
 
@@ -88,18 +90,16 @@ class Watch:
         clock = asyncio.get_running_loop().time
         until = clock() + min(self.options.seconds or LONGEST_SECONDS, LONGEST_SECONDS)
         head = [True]
-        number = self.log.end
-        if self.options.version:
+        if self.options.version and not self.options.initial:
             first = self.log.begin(self.options.version)
             if first is None or self.options.version > workloads.version + AHEAD_MILLISECONDS:
                 yield _event("ERROR", status(410, "the version is not known any more: list again"))
                 return
             number = first
         else:
-            entries = [one for one in workloads.by_key.values() if self._matches(one)]
-            for start in range(0, len(entries), PAGE):
-                events = [("ADDED", one) for one in entries[start : start + PAGE]]
-                yield await self._encoded(events, workloads.versions, head)
+            number = self.log.after(workloads.version)
+            async for event in self._existing(workloads, head):
+                yield event
         checked_at = marked_at = clock()
         while (now := clock()) < until:
             if now - checked_at >= TRUST_SECONDS:
@@ -121,6 +121,17 @@ class Watch:
                     yield self._bookmark(latest.version)
                 marked_at = now
             await self.rows.grown(number)
+
+    async def _existing(
+        self, workloads: KnownWorkloads, head: list[bool]
+    ) -> AsyncGenerator[bytes, None]:
+        """The events for all objects that exist."""
+        entries = [one for one in workloads.by_key.values() if self._matches(one)]
+        for start in range(0, len(entries), PAGE):
+            events = [("ADDED", one) for one in entries[start : start + PAGE]]
+            yield await self._encoded(events, workloads.versions, head)
+        if self.options.initial:
+            yield self._bookmark(workloads.version, {INITIAL_END: "true"})
 
     def _matches(self, entry: Entry | None) -> bool:
         return entry is not None and chosen(entry, self.target, self.options)
@@ -153,11 +164,16 @@ class Watch:
         metadata = {"resourceVersion": job.metadata.resource_version}
         return table([job], self.options.include, metadata, head=first)
 
-    def _bookmark(self, version: int) -> bytes:
-        metadata = {"resourceVersion": str(version), "creationTimestamp": None}
+    def _bookmark(self, version: int, annotations: Mapping[str, str] | None = None) -> bytes:
+        metadata: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
+        if annotations is not None:
+            metadata["annotations"] = annotations
+        body = {"kind": KIND, "apiVersion": API_VERSION, "metadata": metadata}
         if self.as_table:
-            return _event("BOOKMARK", table((), self.options.include, metadata, head=False))
-        return _event("BOOKMARK", {"kind": KIND, "apiVersion": API_VERSION, "metadata": metadata})
+            row = {"cells": [], "object": {**body, **PARTIAL}}
+            listed = {"resourceVersion": str(version)}
+            body = {**table((), self.options.include, listed, head=False), "rows": [row]}
+        return _event("BOOKMARK", body)
 
 
 def _event(kind: str, body: Mapping[str, Any]) -> bytes:

@@ -328,6 +328,16 @@ async def test_a_watch_without_a_version_begins_with_all_objects(served: Served)
     ]
 
 
+async def test_the_objects_that_exist_end_with_a_bookmark_where_a_client_asks_for_it(
+    served: Served,
+):
+    query = "fieldSelector=status.state%3DRunning&sendInitialEvents=true&allowWatchBookmarks=true"
+    *found, last = await events(served, f"{query}&resourceVersionMatch=NotOlderThan")
+    assert [event["type"] for event in found] == ["ADDED", "ADDED"]
+    assert last["type"] == "BOOKMARK"
+    assert last["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
 async def test_a_version_that_is_not_known_is_expired(served: Served):
     await served.get(JOBS)
     for version in ("1", "9" * 15):
