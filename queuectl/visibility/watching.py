@@ -168,7 +168,11 @@ class Watch:
         metadata: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
         if annotations is not None:
             metadata["annotations"] = annotations
-        body = {"kind": KIND, "apiVersion": API_VERSION, "metadata": metadata}
+        body: dict[str, Any] = {
+            "kind": KIND,
+            "apiVersion": API_VERSION,
+            "metadata": metadata,
+        }
         if self.as_table:
             row = {"cells": [], "object": {**body, **PARTIAL}}
             listed = {"resourceVersion": str(version)}
