@@ -552,6 +552,7 @@ def test_the_aggregated_api_has_its_objects_and_rights_only_if_it_is_enabled() -
         ("ClusterRoleBinding", "queuectl-visibility"),
     }
     assert found["PodDisruptionBudget", "queuectl"]["spec"]["maxUnavailable"] == 1
+    assert found["Service", "queuectl-visibility"]["spec"]["publishNotReadyAddresses"] is True
     service = found["Service", "queuectl-visibility"]["spec"]["ports"][0]["targetPort"]
     [container] = found["Deployment", "queuectl"]["spec"]["template"]["spec"]["containers"]
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import KUEUE_KEYS, install
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import LocalCluster, NodeSpec, build, versions
@@ -23,6 +25,7 @@ from queuectl.localcluster.certificates import Authority, KeyPair
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.components import CONTROLLER_MANAGER
 from queuectl.localcluster.layout import free_ports
+from tests.system.actions import outside_database
 from tests.system.installation import Installation, Workspace, installed
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(900)]
@@ -54,11 +57,18 @@ def available(cluster: LocalCluster) -> bool:
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[Installation]:
+def database() -> Iterator[EmbeddedServer]:
+    with outside_database() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def home(database: EmbeddedServer) -> Iterator[Installation]:
     settings = {
         "QUEUECTL_VISIBILITY_LISTEN": f"127.0.0.1:{PORT}",
         "QUEUECTL_VISIBILITY_HOSTS": "queuectl-visibility.queuectl-system.svc",
     }
+    settings["QUEUECTL_DATABASE_URL"] = database.url()
     nodes = NodeSpec(racks_per_block=1, hosts_per_rack=2)
     with installed(nodes, settings, with_visibility, operators=()) as installation:
         wait_until(lambda: available(installation.cluster), "the APIService", 90.0)
@@ -185,6 +195,25 @@ def test_kubectl_follows_changes(home: Installation, team: Workspace):
             lines.append(watching.stdout.readline().split()[:2])
         assert lines[-1][1] == "Pending"
         watching.kill()
+
+
+def test_the_last_known_workloads_are_printed_while_the_database_is_down(
+    home: Installation, team: Workspace, database: EmbeddedServer
+):
+    names = ("get", "qj", "-n", "team-a", "-o", "name")
+    before = kubectl(home, *names)
+    asyncio.run(database.stop(immediate=True))
+    try:
+        wait_until(
+            lambda: "database does not answer" in run(home, *names).stderr, "the warning", 60.0
+        )
+        assert kubectl(home, *names) == before
+        described = kubectl(home, "describe", "qj", "job-second", "-n", "team-a")
+        assert "Explanation:" in described
+        assert available(home.cluster)
+    finally:
+        asyncio.run(database.start())
+    wait_until(lambda: not run(home, *names).stderr, "the end of the outage", 60.0)
 
 
 # ---- forged requests
