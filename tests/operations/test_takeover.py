@@ -50,7 +50,7 @@ INSTALLED = ("queuectl", "sed")
 PODS = ("kubectl get pods",)
 """The commands that tests/operations/test_takeover_kinds.py types."""
 WITH_HELM = (
-    "cat values.yaml",
+    "cat > values.yaml",
     "helm",
     "kubectl -n queuectl-system rollout",
     "kubectl -n queuectl-system exec",
