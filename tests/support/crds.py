@@ -290,7 +290,7 @@ For platform administrators: the kinds of `queuectl.dev/v1` in the API server. T
 [`configuration.owner: kubernetes`](chart-values.md). [Configuration objects](configuration.md) describes the fields, and `kubectl explain`
 prints the same text.
 
-Kueue has resources of the same names. Beside Kueue, type the short name or the resource with its group. `kubectl get queuectl -A`
+Kueue has resources of the same names. If Kueue is installed, type the short name or the resource with its group. `kubectl get queuectl -A`
 lists all of them.
 
 | kind | resource | short name | scope | columns |
@@ -316,7 +316,7 @@ The API server refuses an object that breaks one of these rules, and names the f
 _STATUS: Final = """
 ## Status
 
-The controller writes the status, which is no configuration. A change of the status changes no `metadata.generation`.
+The controller writes the status, which does not configure anything. A change of the status changes no `metadata.generation`.
 
 | field | meaning |
 | --- | --- |
