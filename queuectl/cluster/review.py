@@ -83,7 +83,7 @@ async def kueue_runs(api: Api) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mutators:
-    """What changes new jobs, of the objects that are installed.
+    """The installed objects that change new jobs.
 
     Attributes:
         policies: the MutatingAdmissionPolicies.
@@ -95,7 +95,7 @@ class Mutators:
 
 
 async def installed_mutators(api: Api) -> Mutators:
-    """What changes new jobs. Raises ClusterError."""
+    """The installed objects that change new jobs. Raises ClusterError."""
     return Mutators(
         policies=await _exists(api, _MUTATING_POLICY),
         webhook=await _exists(api, _MUTATING_WEBHOOK),

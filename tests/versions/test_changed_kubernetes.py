@@ -20,7 +20,7 @@ from tests.versions.submissions import submitting
 from tests.versions.test_older_kubernetes import prepared
 from tests.versions.webhook import REPLICAS, in_force, serve
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 
 OLD: Final = SUPPORTED[0]
 JOBS: Final = "/apis/batch/v1/namespaces/default/jobs"
