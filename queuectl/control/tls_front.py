@@ -128,10 +128,10 @@ class TlsFront:
         try:
             await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            before.close()  # at once: the task can be canceled while it waits
             for copy in copies:
                 copy.cancel()
             await asyncio.gather(*copies, return_exceptions=True)
-            await _closed(before)
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
