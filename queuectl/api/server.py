@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -34,6 +33,7 @@ from queuectl.api.connections import (
     OpenConnection,
     OpenConnections,
 )
+from queuectl.control.certificates import CertificateFiles
 from queuectl.domain.errors import BadInput, QueuectlError
 
 STOP_SECONDS: Final = 5  # for requests in progress when the server stops
@@ -91,12 +91,9 @@ class ListenAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """Files of a certificate with its chain, and of its key, both PEM."""
-
-    chain: Path
-    key: Path
+@dataclass(frozen=True)
+class Certificate(CertificateFiles):
+    """The certificate of a server, from files that can be renewed."""
 
     def written(self) -> tuple[int, int]:
         """Changes when they are renewed."""

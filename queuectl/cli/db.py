@@ -64,6 +64,13 @@ def upgrade(
     start_empty: Annotated[
         bool, typer.Option("--start-empty", help="Accept an unused database in any case.")
     ] = False,
+    grant: Annotated[
+        bool,
+        typer.Option(
+            "--grant",
+            help="Then give the roles queuectl_leader and queuectl_api their rights, as deploy/postgres/roles.sql.",
+        ),
+    ] = False,
     namespace: SystemNamespace = "queuectl-system",
 ) -> None:
     """Upgrade the schema to the revision of this release.
@@ -82,6 +89,12 @@ def upgrade(
 
         _run(database_url, refuse)
     typer.echo(_sentence(_run(database_url, lambda url: migrate.upgrade(url, pre_only=pre))))
+    if grant:
+        from queuectl.cluster.apply import deploy_folder
+
+        statements = (deploy_folder() / "postgres" / "roles.sql").read_text()
+        _run(database_url, lambda url: migrate.grant(url, statements))
+        typer.echo("rights granted to queuectl_leader and queuectl_api")
 
 
 @app.command()
@@ -154,6 +167,13 @@ def serve(
     secret: Annotated[
         str, typer.Option(metavar="NAME", help="Secret to which it writes the URLs.")
     ] = "queuectl-database",  # noqa: S107 - a name
+    certificate: Annotated[
+        str, typer.Option(metavar="NAME", help="Secret in which it keeps its certificate.")
+    ] = "queuectl-database-tls",
+    authority: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="ConfigMap in which the replicas read the authority."),
+    ] = "queuectl-database-ca",
     directory: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the data.")] = Path(
         "/var/lib/queuectl/postgres"
     ),
@@ -168,7 +188,9 @@ def serve(
     from queuectl.control.bundled_database import BundledSettings
 
     configure_log(log_format, log_level)
-    settings = BundledSettings(directory, host, namespace, secret, kubeconfig=_kubeconfig())
+    settings = BundledSettings(
+        directory, host, namespace, secret, certificate, authority, kubeconfig=_kubeconfig()
+    )
     _done(_serve(settings))
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -23,7 +23,6 @@ from queuectl.client.errors import ClientError
 from queuectl.devices.pools import node_devices
 from queuectl.domain.devices import DeviceClass, DeviceInventory, PoolSlice
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.quantity import Resources
 from queuectl.domain.records import DeviceClassRecord, SliceRecord
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.diff import differences
@@ -203,26 +202,21 @@ def _add(document: Document, cluster_objects: _Found) -> None:
 
 def _with_devices(cluster_objects: _Found) -> tuple[list[Node], list[str]]:
     """The nodes with the devices that a DeviceClass selects as resources, and a sentence for each driver with others."""
-    left, nodes = Counter(cluster_objects.devices), cluster_objects.nodes
+    nodes: list[Node] = cluster_objects.nodes
+    remaining: Mapping[str, int] = cluster_objects.devices
     if cluster_objects.slices and cluster_objects.classes and not extras.missing(Extra.SERVER):
-        from queuectl.devices.charges import offers, selected
+        from queuectl.objects.proposal.devices import with_devices
 
         fleet = Fleet(tuple(sorted(nodes, key=lambda n: n.name)))
         inventory = DeviceInventory(
             node_devices(cluster_objects.slices, fleet), cluster_objects.classes
         )
-        left.subtract(selected(inventory))
-        known = offers(inventory)
-        nodes = [_offering(node, known.get(node.name, {})) for node in nodes]
+        nodes, remaining = with_devices(nodes, inventory, cluster_objects.devices)
     return nodes, [
         f"{counted(number, 'device')} that {driver} publishes in ResourceSlices: add the quota of their DeviceClass"
-        for driver, number in sorted(left.items())
+        for driver, number in sorted(remaining.items())
         if number > 0
     ]
-
-
-def _offering(node: Node, devices: Mapping[str, int]) -> Node:
-    return replace(node, allocatable=node.allocatable + Resources(devices)) if devices else node
 
 
 def _require_nodes(cluster_objects: _Found, proposal: Proposal) -> None:

@@ -177,7 +177,7 @@ async def _certificates(
     settings: Settings, offered: Offer, containment: Containment
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Write the certificate to its files if queuectl creates it. Yields the job that renews it."""
-    from queuectl.api.certificate_keeper import own_certificate
+    from queuectl.control.certificate_keeper import own_certificate
 
     async def nothing() -> None:
         """An administrator renews it."""

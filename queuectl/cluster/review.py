@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.cluster.client import METADATA_ONLY, Api, NotServed, document_in
 from queuectl.cluster.server import MINIMUM, Server, discover
+from queuectl.cluster.writes import CONFIGURATION
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of, path, unqueued
@@ -50,6 +52,12 @@ KUEUE_LEASE: Final = (
 _LEASE_SECONDS: Final = 60.0
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_MUTATING_POLICY: Final = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies/queuectl-jobs"
+)
+_MUTATING_WEBHOOK: Final = (
+    f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION}"
+)
 _USER: Final = re.compile(r"request\.userInfo\.username != '([^']*)'")
 _Document = Mapping[str, Any]
 
@@ -117,6 +125,35 @@ def _held(spec: _Document) -> bool:
     if not spec.get("holderIdentity") or renewed is None:
         return False
     return abs(time.time() - renewed) < _LEASE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Mutators:
+    """The installed objects that change new jobs.
+
+    Attributes:
+        policies: the MutatingAdmissionPolicies.
+        webhook: the MutatingWebhookConfiguration of queuectl.
+    """
+
+    policies: bool
+    webhook: bool
+
+
+async def installed_mutators(api: Api) -> Mutators:
+    """The installed objects that change new jobs. Raises ClusterError."""
+    return Mutators(
+        policies=await _exists(api, _MUTATING_POLICY),
+        webhook=await _exists(api, _MUTATING_WEBHOOK),
+    )
+
+
+async def _exists(api: Api, target: str) -> bool:
+    try:
+        await api.request("GET", target, accept=METADATA_ONLY)
+    except ObjectGone:  # also of a version without the kind
+        return False
+    return True
 
 
 async def kueue_keys_act(api: Api, namespace: str) -> bool:

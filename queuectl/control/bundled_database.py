@@ -1,15 +1,20 @@
 """The bundled PostgreSQL server of the chart: one server without a replica and without a backup, to evaluate queuectl.
 
-The pod creates the role of queuectl and its password at its first start, and writes the URLs to a Secret that the chart creates empty. The
-Secret is the source of the password from then on. The pods of queuectl wait until the Secret has the URLs.
+The pod creates the roles of queuectl and their passwords at its first start, and writes the URLs to a Secret that the chart creates empty. The
+Secret is the source of the passwords from then on. The pods of queuectl wait until the Secret has the URLs.
+
+The pod also creates its certificate, keeps it in a Secret, and publishes the authority in a ConfigMap, which the pods of queuectl mount. Its
+programs have no TLS, so the process itself serves it, and PostgreSQL listens on loopback alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import datetime as dt
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,22 +26,32 @@ import structlog
 
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.connection import Connection
+from queuectl.control.certificate_keeper import CertificateKeeper, in_config_map
+from queuectl.control.certificates import CertificateFiles
+from queuectl.control.tls_front import LOOPBACK, TlsFront
 from queuectl.db import migrate
 from queuectl.db.embedded import DATABASE, PORT, USER, EmbeddedServer
+from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterError, ObjectGone, StoreError
 from queuectl.objects.kinds.described import MERGE_PATCH
 
 OWNER: Final = "queuectl_owner"
-"""The role of queuectl. It owns the database and is no superuser."""
-URLS: Final = ("migration-url", "url", "api-url")
-"""The keys of the Secret, as those of a database of your own."""
+"""The role of migrations. It owns the database and is no superuser."""
+ROLES: Final = {"migration-url": OWNER, "url": "queuectl_leader", "api-url": "queuectl_api"}
+"""The keys of the Secret, as those of a database of your own, and the roles of their URLs, of which two own nothing."""
 CHECK_SECONDS: Final = 60.0
 """Between two checks of the Secret."""
 _RETRY_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.5
 _PASSWORD: Final = re.compile(r"[A-Za-z0-9_-]{40,100}")
-_RULES: Final = f"local all {USER} trust\nhost {DATABASE} {OWNER} all scram-sha-256\n"
+_RULES: Final = (
+    f"local all {USER},{OWNER} trust\n"
+    f"host {DATABASE} {','.join(ROLES.values())} 127.0.0.0/8 scram-sha-256\n"
+)
 """pg_hba.conf: the socket is in a private directory. The superuser cannot log in through the network."""
+TLS_PORT: Final = 5433
+"""Of the pod. The Service has the usual port of PostgreSQL, which the server itself has on loopback."""
+_IF_MISSING: Final = "apply the manifests again (docs/how-to/install.md#restore-changed-objects)"
 _log = structlog.get_logger(source="queuectl.database")
 
 
@@ -48,8 +63,12 @@ class BundledSettings:
         directory: of the data and the socket.
         host: name by which the pods of queuectl reach the server.
         namespace: of the Secret.
-        secret: its name.
-        listen: addresses on which the server listens, as in postgresql.conf.
+        secret: its name, to which the URLs are written.
+        certificate: name of the Secret with the certificate.
+        authority: name of the ConfigMap in which clients read what to trust.
+        listen: address for clients; None = all addresses.
+        port: for clients.
+        backend: address for the connections from this process to the server.
         kubeconfig: None = the service account of the pod.
     """
 
@@ -57,12 +76,16 @@ class BundledSettings:
     host: str
     namespace: str
     secret: str
-    listen: str = "*"
+    certificate: str
+    authority: str
+    listen: str | None = None
+    port: int = TLS_PORT
+    backend: str = LOOPBACK
     kubeconfig: Path | None = None
 
-    def url(self, password: str) -> str:
-        """The URL of the database."""
-        return f"postgresql://{OWNER}:{password}@{self.host}:{PORT}/{DATABASE}"
+    def url(self, role: str, password: str) -> str:
+        """The URL of the database for a role."""
+        return f"postgresql://{role}:{password}@{self.host}:{PORT}/{DATABASE}"
 
 
 async def serve(
@@ -76,10 +99,15 @@ async def serve(
     """
     api = await Api.connect(Connection(kubeconfig=settings.kubeconfig))
     try:
-        async with _server(settings) as server:
+        keeper = _keeper(api, settings)
+        await keeper.start()
+        front = TlsFront(keeper.files, (settings.backend, PORT))
+        async with _server(settings) as server, front.listening(settings.listen, settings.port):
             while not stop.is_set():
                 wait = CHECK_SECONDS
                 try:
+                    await keeper.step(dt.datetime.now(dt.UTC))
+                    front.renew()
                     await publish(api, settings, server)
                     ready()
                 except (ClusterError, StoreError) as error:
@@ -90,17 +118,32 @@ async def serve(
         await api.close()
 
 
+def _keeper(api: Api, settings: BundledSettings) -> CertificateKeeper:
+    """The certificate of the server. Its files are on the volume, so a restart needs no answer of the API server."""
+    folder = settings.directory / "tls"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return CertificateKeeper(
+        api,
+        settings.namespace,
+        settings.certificate,
+        [settings.host],
+        CertificateFiles(folder / "tls.crt", folder / "tls.key"),
+        in_config_map(api, settings.namespace, settings.authority),
+        Containment(time.time),
+        if_missing=_IF_MISSING,
+    )
+
+
 @asynccontextmanager
 async def _server(settings: BundledSettings) -> AsyncIterator[EmbeddedServer]:
     """The running server. Each transaction is on the disk before its answer (fsync)."""
-    settings.directory.mkdir(parents=True, exist_ok=True)
     rules = settings.directory / "pg_hba.conf"
     rules.write_text(_RULES)
     rules.chmod(0o644)  # the server can run as another account
     server = EmbeddedServer(
         settings.directory,
         settings={
-            "listen_addresses": settings.listen,
+            "listen_addresses": settings.backend,
             "hba_file": str(rules),
             "password_encryption": "scram-sha-256",
         },
@@ -126,7 +169,7 @@ async def _while_it_runs(server: EmbeddedServer, stop: asyncio.Event, seconds: f
 
 
 async def publish(api: Api, settings: BundledSettings, server: EmbeddedServer) -> None:
-    """Set the password of the role, and write the URLs to the Secret if it does not have them.
+    """Set the passwords of the roles, and write the URLs to the Secret if it does not have them.
 
     Raises:
         ClusterError: the Secret cannot be read or written; the next call continues.
@@ -134,10 +177,14 @@ async def publish(api: Api, settings: BundledSettings, server: EmbeddedServer) -
     path = f"/api/v1/namespaces/{settings.namespace}/secrets/{settings.secret}"
     document = document_in(path, await api.request("GET", path), "metadata")
     stored = document.get("data")
-    password = _password(stored) or secrets.token_urlsafe(36)
-    await server.set_owner(OWNER, password)
-    encoded = base64.b64encode(settings.url(password).encode()).decode()
-    urls = dict.fromkeys(URLS, encoded)
+    passwords = {
+        role: _password(stored, key) or secrets.token_urlsafe(36) for key, role in ROLES.items()
+    }
+    await server.set_roles(OWNER, passwords)
+    urls = {
+        key: base64.b64encode(settings.url(role, passwords[role]).encode()).decode()
+        for key, role in ROLES.items()
+    }
     if isinstance(stored, Mapping) and urls.items() <= stored.items():
         return
     version = document["metadata"]["resourceVersion"]
@@ -146,9 +193,9 @@ async def publish(api: Api, settings: BundledSettings, server: EmbeddedServer) -
     _log.info("database_secret_written", secret=settings.secret)
 
 
-def _password(stored: object) -> str | None:
-    """The password in the data of the Secret; None if there is none of this form."""
-    text = stored.get(URLS[0]) if isinstance(stored, Mapping) else None
+def _password(stored: object, key: str) -> str | None:
+    """The password in a URL of the Secret; None if there is none of this form."""
+    text = stored.get(key) if isinstance(stored, Mapping) else None
     try:
         found = urlsplit(base64.b64decode(text).decode()).password if text else None
     except (ValueError, TypeError):

@@ -27,6 +27,7 @@ from queuectl.mig.settings import MigSettings
 from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds
+from queuectl.objects.names import is_dns_label
 
 # ---- Sign-in through an OpenID Connect issuer
 
@@ -315,6 +316,29 @@ class Settings(BaseSettings):
         le=60,
         description="time without an edit of such an object before an edit that takes something from running gangs acts, in seconds; it waits at most 60 s",
     )
+    propose_for: str = Field(
+        "",
+        description="namespaces, separated by commas, for which the leader proposes queues for the nodes at the first start, as queuectl init does; needs the configuration owner database; unset = none",
+    )
+
+    @field_validator("propose_for")
+    @classmethod
+    def _proposed_to_the_database(cls, text: str, validation: ValidationInfo) -> str:
+        names = _parts(text)
+        owner = validation.data.get("configuration_owner", Owner.DATABASE)
+        if names and owner is not Owner.DATABASE:
+            raise ValueError(
+                f"objects of the cluster own the configuration (QUEUECTL_CONFIGURATION_OWNER is {owner}): apply the output of queuectl init to the cluster instead"
+            )
+        if wrong := [name for name in names if not is_dns_label(name)]:
+            raise ValueError(f"{wrong[0]!r} is not the name of a namespace")
+        return text
+
+    @property
+    def proposed_namespaces(self) -> tuple[str, ...]:
+        """The namespaces for which queues are proposed."""
+        return tuple(dict.fromkeys(_parts(self.propose_for)))
+
     namespace: str = Field("queuectl-system", description="namespace of the Lease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",

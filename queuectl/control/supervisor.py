@@ -16,6 +16,7 @@ from queuectl.control.careful import CarefulStart, RunChild
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
 from queuectl.control.leader.election import Leadership
+from queuectl.control.leader.first_queues import FirstQueues
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.loop import Loop
 from queuectl.control.leader.periodic import Broadcast, NodeHealthWatch, UseWatch, share
@@ -341,6 +342,8 @@ class Supervisor:
             rate = WriteRate()
             if self._objects is not None:
                 jobs |= self._object_jobs(self._objects, loop, epoch, rate)
+            elif self._settings.proposed_namespaces:
+                jobs["first queues"] = lambda: self._propose(loop, epoch)
             if self._unowned is not None:
                 jobs |= self._unowned_jobs(self._unowned, loop, rate)
             if self._spans is not None:
@@ -420,6 +423,12 @@ class Supervisor:
             scrape_seconds=rule.sample_seconds,
             timeout=rule.timeout_seconds,
         )
+
+    async def _propose(self, loop: Loop, epoch: int) -> None:
+        """Propose queues for the nodes as the cluster has them now, if there was never a configuration."""
+        await loop.caught_up.wait()
+        namespaces = self._settings.proposed_namespaces
+        await FirstQueues(self._store, self._mirror, namespaces, self._clock, epoch).run()
 
     async def _judge_nodes(self, loop: Loop, health: NodeHealthWatch) -> None:
         """Judge the health of nodes as the cluster shows them now."""

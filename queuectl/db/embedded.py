@@ -249,14 +249,21 @@ class EmbeddedServer:
             if known is None:
                 await connection.execute(f"CREATE DATABASE {DATABASE}")
 
-    async def set_owner(self, role: str, password: str) -> None:
-        """Let a role own the database and log in with a password. It is created if it does not exist, and is no superuser."""
+    async def set_roles(self, owner: str, passwords: Mapping[str, str]) -> None:
+        """Let roles log in with a password. They are created if they do not exist, and are no superusers.
+
+        Args:
+            owner: the role that owns the database.
+            passwords: role to its password.
+        """
         async with self._superuser() as connection:
-            known = await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role)
-            for form, *words in (
-                (f"{'ALTER' if known else 'CREATE'} ROLE %I LOGIN PASSWORD %L", role, password),
-                ("ALTER DATABASE %I OWNER TO %I", DATABASE, role),
-            ):
+            roles = await connection.fetch("SELECT rolname FROM pg_roles")
+            known = {row["rolname"] for row in roles}
+            statements = [
+                (f"{'ALTER' if role in known else 'CREATE'} ROLE %I LOGIN PASSWORD %L", role, word)
+                for role, word in passwords.items()
+            ]
+            for form, *words in (*statements, ("ALTER DATABASE %I OWNER TO %I", DATABASE, owner)):
                 # Such a statement takes no parameters; the server quotes them.
                 statement = await connection.fetchval(
                     "SELECT format($1, VARIADIC $2::text[])", form, words

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, TypeVar
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -94,6 +96,43 @@ async def upgrade(
     """
     work = _upgrade_to(pre_only=pre_only)
     return await _with_connection(patient(url), directory, work, "migrating the database")
+
+
+async def grant(url: str, statements: str) -> None:
+    """Give the roles of the leader and of the API their rights on all tables, as the owner of the tables.
+
+    Args:
+        url: of the database.
+        statements: the content of ``deploy/postgres/roles.sql``.
+
+    Raises:
+        StoreUnavailable: no response; nothing was changed, or everything.
+        StoreError: the caller is not the owner, or the roles do not exist and the owner cannot create them.
+        BadInput: the URL is wrong or the server too old.
+    """
+    async with driver_connection(url, "granting rights") as connection, connection.transaction():
+        await connection.execute(f"SELECT pg_advisory_xact_lock({replicas.LOCK})")
+        await connection.execute(statements)
+
+
+@asynccontextmanager
+async def driver_connection(url: str, doing: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the driver, for statements that sqlalchemy does not pass on. ``doing``: what it is for, in words.
+
+    Raises:
+        StoreUnavailable: no response.
+        StoreError: a statement failed.
+        BadInput: the URL is wrong or the server too old.
+    """
+    settings = patient(url)
+    engine = make_engine(settings)
+    try:
+        async with answers_within(PATIENCE, doing), engine.connect() as connection:
+            await check_server(connection, settings)
+            await connection.rollback()
+            yield (await connection.get_raw_connection()).driver_connection
+    finally:
+        await engine.dispose()
 
 
 async def current(url: str, *, directory: Path | None = None) -> SchemaState:

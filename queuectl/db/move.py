@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncpg
 from sqlalchemy import Table
 
 from queuectl.db import migrate
-from queuectl.db.connections import check_server
-from queuectl.db.engine import answers_within, make_engine
-from queuectl.db.migrate import PATIENCE, patient
+from queuectl.db.migrate import driver_connection
 from queuectl.db.tables import metadata, replicas
 from queuectl.domain.errors import StoreError
 
+_DOING: Final = "moving the database"
 _PARTS: Final = 16  # of the copy that wait for the target
 _TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not replicas)
 """In the order of their foreign keys. The replicas of the source are not those of the target."""
@@ -51,7 +49,10 @@ async def move(source: str, target: str) -> dict[str, int]:
     if await migrate.was_used(target):
         raise StoreError("queuectl has used the target before: give an empty database")
     await migrate.upgrade(target)
-    async with _connected(source) as reader, _connected(target) as writer:
+    async with (
+        driver_connection(source, _DOING) as reader,
+        driver_connection(target, _DOING) as writer,
+    ):
         return await _copied(reader, writer)
 
 
@@ -112,17 +113,3 @@ async def _continue_numbers(table: Table, writer: asyncpg.Connection) -> None:
                 f"SELECT setval(pg_get_serial_sequence('{table.name}', '{column.name}'), max({column.name}))"  # noqa: S608 - names of our schema
                 f" FROM {table.name} HAVING count(*) > 0"
             )
-
-
-@asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of the driver, for COPY."""
-    settings = patient(url)
-    engine = make_engine(settings)
-    try:
-        async with answers_within(PATIENCE, "moving the database"), engine.connect() as connection:
-            await check_server(connection, settings)
-            await connection.rollback()
-            yield (await connection.get_raw_connection()).driver_connection
-    finally:
-        await engine.dispose()

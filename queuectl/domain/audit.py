@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+LEADER: Final = "queuectl leader"
+"""The caller of the configuration that a leader writes by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,33 @@ KUSTOMIZE_CONTROLLER = Unit(
 )
 """That of Flux, which tests run on the CRDs."""
 
+CLOUDNATIVE_PG = Unit(
+    name="cloudnative-pg",
+    module="github.com/cloudnative-pg/cloudnative-pg",
+    version="v1.27.1",
+    programs={"manager": "cmd/manager"},
+    files={
+        **{
+            f"crds/{name}.yaml": f"config/crd/bases/postgresql.cnpg.io_{name}.yaml"
+            for name in (
+                "backups",
+                "clusterimagecatalogs",
+                "clusters",
+                "databases",
+                "failoverquorums",
+                "imagecatalogs",
+                "poolers",
+                "publications",
+                "scheduledbackups",
+                "subscriptions",
+            )
+        },
+        "webhooks.yaml": "config/webhook/manifests.yaml",
+    },
+    minutes=5.0,
+)
+"""The operator of the documented database, whose objects and Secrets tests read."""
+
 JOBSET = Unit(
     name="jobset",
     module="sigs.k8s.io/jobset",

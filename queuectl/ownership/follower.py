@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from queuectl.db.ports import ConfigurationBatch, LeaderStore
-from queuectl.domain.audit import AuditLine
+from queuectl.domain.audit import LEADER, AuditLine
 from queuectl.domain.errors import ClusterError, StaleConfiguration, StoreUnavailable, bounded
 from queuectl.domain.followed import (
     MOST_NAMED,
@@ -34,8 +34,6 @@ from queuectl.ownership.status_form import Decision, StatusForm
 
 log = structlog.get_logger()
 
-CALLER: Final = "queuectl leader"
-"""The caller in the audit log for what objects of the cluster say."""
 _BURST_SECONDS: Final = 0.05
 _QUIET_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 1.0
@@ -227,7 +225,7 @@ class ObjectFollower:
             id=0,
             at=self._clock(),
             request_id="",
-            caller=CALLER,
+            caller=LEADER,
             groups=(),
             method=verb,
             path=BY_KIND[key.kind].path(key.namespace, key.name),

@@ -23,7 +23,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.certificate_keeper import CertificateKeeper
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cel.expression import EvaluationError
@@ -31,6 +30,7 @@ from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.writes import NAME, PATH
+from queuectl.control.certificate_keeper import CertificateKeeper
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput
 from queuectl.telemetry.metrics import ContainmentMetrics

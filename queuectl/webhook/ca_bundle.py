@@ -7,9 +7,9 @@ from typing import Final
 
 import structlog
 
-from queuectl.api.certificate_keeper import Publish
 from queuectl.cluster.client import Api, document_in
 from queuectl.cluster.writes import CONFIGURATION
+from queuectl.control.certificate_keeper import Publish
 
 _JSON_PATCH: Final = "application/json-patch+json"
 _CONFIGURATION: Final = (

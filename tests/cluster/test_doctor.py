@@ -20,7 +20,11 @@ pytestmark = pytest.mark.system
 BINDING = (
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/queuectl-namespaces"
 )
-
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+WEBHOOK = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "MutatingWebhookConfiguration",
+}
 
 NOTHING = ServerObjects()
 EXECUTES = ServerObjects(
@@ -56,6 +60,25 @@ async def examined_inside(plane: ControlPlane, holder: str = "queuectl-1") -> li
     """The findings of a replica, with the rights of queuectl alone."""
     replica = OwnReplica(holder, plane.kubeconfig, KINDS)
     return await cluster.examine(SYSTEM_NAMESPACE, NOTHING, replica)
+
+
+async def test_the_doctor_reports_what_changes_new_jobs(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside and inside a pod: the policies, and a webhook that was left."""
+    reported = "the MutatingAdmissionPolicies change new jobs"
+    for findings in (
+        await examined(control_plane, monkeypatch),
+        await examined_inside(control_plane),
+    ):
+        assert (Level.OK, reported) in {(each.level, each.message) for each in findings}
+    client = control_plane.cluster.client
+    client.create(WEBHOOKS, {**WEBHOOK, "metadata": {"name": "queuectl"}, "webhooks": []})
+    try:
+        findings = await examined_inside(control_plane)
+        assert ("policies", Level.WARNING) in bad(findings)
+    finally:
+        client.delete(f"{WEBHOOKS}/queuectl")
 
 
 async def test_the_account_of_a_pod_has_all_rights_for_its_checks(

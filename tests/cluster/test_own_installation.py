@@ -16,11 +16,11 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from queuectl.api.certificate_keeper import CertificateKeeper, own_certificate
 from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cluster.client import Api, Forbidden
 from queuectl.cluster.connection import Connection
 from queuectl.control.bundled_database import refuse_unmoved
+from queuectl.control.certificate_keeper import CertificateKeeper, own_certificate
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import StoreError
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
@@ -70,7 +70,9 @@ async def test_replicas_serve_one_certificate_that_clients_trust(
         assert first.files.chain.read_bytes() == second.files.chain.read_bytes()
         trusted = ssl.create_default_context(cadata=await readable_by_all(control_plane))
         app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("ok"))])
-        server = WebServer(app, ListenAddress("127.0.0.1", 0), second.files)
+        server = WebServer(
+            app, ListenAddress("127.0.0.1", 0), Certificate(second.files.chain, second.files.key)
+        )
         running = asyncio.create_task(server.run())
         async with httpx2.AsyncClient(verify=trusted, trust_env=False) as client:
             assert (await client.get(server.url)).text == "ok"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queuectl.db.ports import ConfigurationBatch
-from queuectl.domain.audit import AuditFilter
+from queuectl.domain.audit import LEADER, AuditFilter
 from queuectl.domain.errors import Fenced
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import StopPolicy
@@ -20,7 +20,7 @@ from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.configuration.stops import stop_of, with_operation
 from queuectl.ownership import follower as following_objects
-from queuectl.ownership.follower import CALLER, ObjectFollower
+from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.status_forms import FORMS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.objects import MemoryObjects
@@ -84,7 +84,7 @@ async def test_objects_become_documents_under_few_revisions_with_lines_in_the_au
         assert config.cluster_queues.keys() == {"a", "b"}
         objects.apply(f.queue("a", 16))
         await until(lambda: store.database.revision == 2)
-    lines = await store.audit.lines(AuditFilter(caller=CALLER), 10)
+    lines = await store.audit.lines(AuditFilter(caller=LEADER), 10)
     assert [(line.method, line.path) for line in lines[:1]] == [("PUT", "/api/v1/clusterqueues/a")]
     assert "nominalQuota: 8 -> 16" in lines[0].detail
     assert len(lines) == 5

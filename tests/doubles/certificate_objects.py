@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from queuectl.api.certificate_keeper import AUTHORITY
 from queuectl.cluster.client import Api, Method
+from queuectl.control.certificate_keeper import AUTHORITY
 from queuectl.domain.errors import WriteConflict
 
 

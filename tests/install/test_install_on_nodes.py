@@ -145,6 +145,7 @@ def test_one_command_installs_queuectl_and_its_notes_lead_to_the_first_gang(
         f"{KUBECTL} exec deployment/queuectl -c queuectl -- queuectl doctor"
     )
     assert "the bundled database is for evaluation" in findings[1]
+    assert "the MutatingAdmissionPolicies change new jobs" in findings[1]
 
 
 def restricted(cluster: Cluster) -> None:

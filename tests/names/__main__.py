@@ -45,6 +45,7 @@ API: Final = frozenset(
 FIXED: Final = frozenset(
     {
         "BoundedProtocol.data_received.data",  # asyncio
+        "_Beginning.data_received.data",  # a protocol of the event loop
         "CommandState.DONE",  # REST, as all states of commands
         "DONE",
         *(

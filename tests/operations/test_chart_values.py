@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 import yaml
 
-from queuectl.api.certificates import server_names
 from queuectl.cluster.review import KUEUE_DEPLOYMENT, KUEUE_LEASE, KUEUE_WEBHOOKS
 from queuectl.cluster.writes import BINDING, POLICY
-from queuectl.db.embedded import DATABASE, PORT, USER
+from queuectl.control.bundled_database import OWNER
+from queuectl.control.certificates import server_names
+from queuectl.db.embedded import DATABASE, PORT
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
 from queuectl.objects.configuration.owners import FOLLOWED, GROUP, KUEUE_STATUSES, Owner
 from queuectl.objects.keys import PARENT_KINDS
 from queuectl.objects.kinds import KINDS
-from tests.support.chart import WEBHOOK, documents
-from tests.support.chart_values import ALL, IMAGE, OLDER, by_name, mutated, of_kind, pod
+from tests.support.chart import CHART, WEBHOOK, documents, helm
+from tests.support.chart_values import ALL, IMAGE, OLDER, by_name, of_kind, pod
 from tests.support.gangruns import JOB_KINDS
 from tests.support.outside import chart_without, declaration
 
@@ -33,7 +34,7 @@ MINORS = tuple(release.rpartition(".")[0] for release in SUPPORTED)
 @pytest.mark.parametrize("release", MINORS)
 def test_the_chart_renders_for_each_supported_version(release: str) -> None:
     for values in (IMAGE, ALL):
-        found = documents(mutated(values, release), release)
+        found = documents(values, release)
         assert {one["apiVersion"] for one in found if "Admission" in one["kind"]} == {
             "admissionregistration.k8s.io/v1"
         }
@@ -43,6 +44,17 @@ def test_the_chart_renders_for_each_supported_version(release: str) -> None:
 
 def test_the_webhook_can_serve_while_a_cluster_is_upgraded() -> None:
     assert not of_kind(documents({**IMAGE, **WEBHOOK}, "1.36"), POLICY)
+
+
+def test_a_rendering_without_a_cluster_has_the_webhook_on_each_version() -> None:
+    """As `helm template` knows no kinds. All its kinds exist on each version, and nothing acts twice."""
+    for release in MINORS:
+        done = helm("template", "queuectl", CHART, "--kube-version", release, values=IMAGE)
+        found = [one for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
+        assert not of_kind(found, POLICY)
+        assert not of_kind(found, BINDING)
+        assert len(of_kind(found, "MutatingWebhookConfiguration")) == 1
+        assert "queuectl-job-status" in {one["metadata"]["name"] for one in found}
 
 
 def test_each_binding_of_a_policy_becomes_a_webhook_of_each_replica() -> None:
@@ -433,7 +445,7 @@ def test_the_database_of_the_chart_runs_with_as_little_as_it_can() -> None:
     sockets = f"{directory.partition('=')[2]}/sock"
     assert (
         env["QUEUECTL_DATABASE_URL"]
-        == f"postgresql://{USER}@/{DATABASE}?host={sockets}&port={PORT}"
+        == f"postgresql://{OWNER}@/{DATABASE}?host={sockets}&port={PORT}"
     )
     policy = found["NetworkPolicy", "queuectl-database"]["spec"]
     assert (
@@ -443,9 +455,44 @@ def test_the_database_of_the_chart_runs_with_as_little_as_it_can() -> None:
     [controller] = policy["ingress"][0]["from"]
     deployment = found["Deployment", "queuectl"]["spec"]["template"]["metadata"]["labels"]
     assert controller["podSelector"]["matchLabels"].items() <= deployment.items()
-    [rule] = found["Role", "queuectl-database"]["rules"]
-    assert rule["resourceNames"] == ["queuectl-bundled-database"]
-    assert rule["verbs"] == ["get", "patch"]
+    rules = found["Role", "queuectl-database"]["rules"]
+    named = [(*rule["resources"], *rule["resourceNames"]) for rule in rules]
+    assert named == [
+        ("secrets", "queuectl-bundled-database", "queuectl-database-tls"),
+        ("configmaps", "queuectl-database-ca"),
+    ]
+    assert [rule["verbs"] for rule in rules] == [["get", "patch"]] * 2
+    for kind, name in (("Secret", "queuectl-database-tls"), ("ConfigMap", "queuectl-database-ca")):
+        assert "data" not in found[kind, name], "it would change at each rendering"
+
+
+def test_queues_are_proposed_if_asked_and_only_to_the_database() -> None:
+    def variables(configuration: Mapping[str, Any]) -> dict[str, Any]:
+        [container] = pod({**IMAGE, "configuration": configuration})["containers"]
+        return {one["name"]: one.get("value") for one in container["env"]}
+
+    assert "QUEUECTL_PROPOSE_FOR" not in variables({})
+    asked = {"proposeFor": ["default", "team-a"]}
+    assert variables(asked)["QUEUECTL_PROPOSE_FOR"] == "default,team-a"
+    for values, message in (
+        ({"configuration": {**asked, "owner": "kueue"}}, "and this is kueue"),
+        ({"configuration": {**asked, "owner": "kubernetes"}}, "output of queuectl init"),
+        ({"configuration": asked, "shadow": True}, "exclude each other"),
+        ({"configuration": {"proposeFor": ["a,b"]}}, "proposeFor"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            documents({**IMAGE, **values})
+
+
+def test_the_pods_verify_the_bundled_database() -> None:
+    shown = pod(IMAGE)
+    [volume] = [one for one in shown["volumes"] if one["name"] == "database"]
+    assert volume["configMap"] == {"name": "queuectl-database-ca"}
+    for container in (*shown["initContainers"], *shown["containers"]):
+        [mount] = [one for one in container["volumeMounts"] if one["name"] == "database"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        authority = f"{mount['mountPath']}/ca.crt"
+        assert (env["PGSSLMODE"], env["PGSSLROOTCERT"]) == ("verify-full", authority)
 
 
 def test_without_a_storage_class_the_data_is_in_an_empty_dir() -> None:
@@ -476,7 +523,7 @@ def test_with_a_database_of_ones_own_the_chart_has_none_and_the_migration_checks
     assert migration(OWN_DATABASE)["args"] == ["db", "upgrade", "--pre", claim]
     empty = {**IMAGE, "database": {"secretName": "other", "startEmpty": True}}
     assert migration(empty)["args"][-1] == "--start-empty"
-    assert migration(IMAGE)["args"] == ["db", "upgrade", "--pre"]
+    assert migration(IMAGE)["args"] == ["db", "upgrade", "--pre", "--grant"]
     named = {"name": "queuectl-bundled-database", "key": "migration-url"}
     assert {"secretKeyRef": named} in [one.get("valueFrom") for one in migration(IMAGE)["env"]]
 

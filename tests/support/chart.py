@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
+from queuectl.cluster.server import Server
 from queuectl.localcluster import build
 from queuectl.localcluster.versions import HELM, KUBERNETES
 from queuectl.objects.kinds import DESCRIPTIONS
@@ -45,6 +46,7 @@ OPT_INS: Final = {
     "visibility": "visibility",
 }
 """The templates of ``deploy/optional``, and the values that enable them."""
+MUTATING_POLICY: Final = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 WEBHOOK: Final = {"mutation": "webhook"}
 OLDER: Final = ("job-status", "webhook", "webhook-configuration", "webhook-identity")
 """The templates of ``deploy/older-servers``, which these values enable."""
@@ -105,7 +107,7 @@ def _rendered(values: str, release: str, namespace: str, chart: Path) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         done = helm(
             *("template", "queuectl", chart, "--namespace", namespace),
-            *("--kube-version", release, "--output-dir", folder),
+            *("--kube-version", release, "--output-dir", folder, *_capabilities(release)),
             values=json.loads(values),
         )
         if done.returncode:
@@ -115,6 +117,14 @@ def _rendered(values: str, release: str, namespace: str, chart: Path) -> dict[st
             file.stem: _SOURCE.sub("---\n", file.read_text()).removeprefix("---\n")
             for file in files
         }
+
+
+def _capabilities(release: str) -> list[str]:
+    """The kinds of a server of this version on which the chart depends, as Helm reads them from a cluster."""
+    number = re.search(r"(\d+)\.(\d+)", release)
+    assert number is not None
+    has = Server((int(number[1]), int(number[2]))).has_mutating_policies
+    return ["--api-versions", MUTATING_POLICY] if has else []
 
 
 def documents(

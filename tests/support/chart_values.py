@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queuectl.cluster.apply import Document
-from tests.support.chart import WEBHOOK, documents
+from tests.support.chart import documents
 
 OLDER = ("1.33", "1.34", "1.35")
 
@@ -45,11 +45,6 @@ def of_kind(found: list[Any], kind: str) -> list[Any]:
 def pod(values: Mapping[str, Any]) -> Any:
     [deployment] = of_kind(documents(values), "Deployment")
     return deployment["spec"]["template"]["spec"]
-
-
-def mutated(values: Mapping[str, Any], release: str) -> Mapping[str, Any]:
-    """The values for a version of Kubernetes."""
-    return {**values, **WEBHOOK} if release in OLDER else values
 
 
 def by_name(found: Iterable[Document]) -> dict[tuple[str, str], Document]:

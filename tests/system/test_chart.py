@@ -17,7 +17,7 @@ from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import kubectl
 from tests.support import chart
 from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
-from tests.support.chart_values import ALL, IMAGE, RUNBOOK, by_name, mutated, of_kind, pod
+from tests.support.chart_values import ALL, IMAGE, RUNBOOK, by_name, of_kind, pod
 
 pytestmark = pytest.mark.system
 
@@ -39,7 +39,8 @@ def test_the_committed_manifests_are_those_of_the_chart() -> None:
 def test_lint_has_no_findings() -> None:
     for values in (IMAGE, ALL):
         for release in ("1.33", "1.36"):
-            given = mutated(values, release)
+            mutation = {"mutation": "auto" if release == "1.33" else "policy"}
+            given = {**values, **mutation}
             done = helm("lint", CHART, "--strict", "--kube-version", release, values=given)
             findings = [line for line in done.stdout.splitlines() if line.startswith("[")]
             assert (done.returncode, findings) == (0, ["[INFO] Chart.yaml: icon is recommended"])
@@ -50,9 +51,9 @@ def test_lint_has_no_findings() -> None:
     [
         ({}, "1.36", "image.repository is required"),
         (IMAGE, "1.32", "chart requires kubeVersion: >=1.33.0-0"),
-        (IMAGE, "1.33", "mutation: policy needs Kubernetes 1.36 or newer"),
-        (IMAGE, "v1.35.4-gke.1", "set the value mutation to webhook"),
-        ({**IMAGE, "mutation": "auto"}, "1.36", "mutation"),
+        ({**IMAGE, "mutation": "policy"}, "1.33", "mutation: policy needs Kubernetes 1.36"),
+        ({**IMAGE, "mutation": "policy"}, "v1.35.4-gke.1", "set the value mutation to auto"),
+        ({**IMAGE, "mutation": "none"}, "1.36", "mutation"),
         ({**IMAGE, "webhook": {"replicas": 0}}, "1.36", "webhook/replicas"),
         ({**IMAGE, "replicaCount": 2}, "1.36", "'replicaCount' not allowed"),
         ({**IMAGE, "replicas": "2"}, "1.36", "got string, want integer"),

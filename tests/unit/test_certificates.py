@@ -7,6 +7,7 @@ import base64
 import datetime as dt
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,14 +17,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from queuectl.api.certificate_keeper import (
+from queuectl.api.server import Certificate
+from queuectl.control.certificate_keeper import (
     TASK,
     CertificateKeeper,
     from_data,
     in_config_map,
     to_data,
 )
-from queuectl.api.certificates import (
+from queuectl.control.certificates import (
     MOST_TRUSTED,
     RENEWED,
     SETTLED,
@@ -32,7 +34,6 @@ from queuectl.api.certificates import (
     advance,
     issue,
 )
-from queuectl.api.server import Certificate
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 from tests.doubles.certificate_objects import CertificateObjects
@@ -236,6 +237,35 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+def test_a_client_that_trusts_two_certificates_of_one_name_accepts_each(tmp_path: Path) -> None:
+    """As during a renewal: their subjects are equal, so the identifiers of their keys distinguish them."""
+    pairs = [issue(NAMES, dt.datetime.now(dt.UTC)) for _ in range(2)]
+    for served in pairs:
+        folder = tmp_path / str(pairs.index(served))
+        folder.mkdir()
+        files = Certificate(folder / "tls.crt", folder / "tls.key")
+        files.chain.write_bytes(served.certificate)
+        files.key.write_bytes(served.key)
+        for trusted in (pairs, pairs[::-1]):
+            client = ssl.create_default_context(
+                cadata="".join(pair.certificate.decode() for pair in trusted)
+            )
+            client.verify_flags &= (
+                ~ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+            )  # the default before 3.13
+            to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+            ends = [
+                client.wrap_bio(to_client, to_server, server_hostname=NAMES[0]),
+                files.context().wrap_bio(to_server, to_client, server_side=True),
+            ]
+            for _ in range(3):
+                for end in ends:
+                    with suppress(ssl.SSLWantReadError):
+                        end.do_handshake()
+            assert ends[0].version() is not None
+            assert ends[0].getpeercert()
+
+
 @pytest.mark.parametrize("content", HOSTILE)
 async def test_a_replica_serves_a_certificate_whatever_the_secret_has(
     content: str, tmp_path: Path
@@ -247,7 +277,7 @@ async def test_a_replica_serves_a_certificate_whatever_the_secret_has(
     assert served is not None
     assert keeper.files.chain.read_bytes() == served.certificate
     assert served.certificate in cluster.trusted_by_clients
-    keeper.files.context()
+    Certificate(keeper.files.chain, keeper.files.key).context()
 
 
 UNEXPECTED: dict[str, bytes | Exception] = {
@@ -267,7 +297,7 @@ EXPECTED: dict[str, bytes | Exception] = {
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EVERY_SECONDS", "FIRST_SECONDS"):
-        monkeypatch.setattr(f"queuectl.api.certificate_keeper.{name}", 0.01)
+        monkeypatch.setattr(f"queuectl.control.certificate_keeper.{name}", 0.01)
     monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_PAUSE", 0.01)
 
 
@@ -368,7 +398,7 @@ async def test_files_of_a_process_that_was_killed_between_them_are_written_again
     (tmp_path / "tls.key").write_bytes(OTHER.key)
     keeper = keeper_of(cluster, tmp_path)
     await keeper.start()
-    keeper.files.context()
+    Certificate(keeper.files.chain, keeper.files.key).context()
     assert keeper.files.key.stat().st_mode & 0o077 == 0
 
 

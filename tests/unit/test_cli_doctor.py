@@ -19,7 +19,7 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
 from queuectl.cluster.server import Server
-from queuectl.control.bundled_database import OWNER, BundledSettings
+from queuectl.control.bundled_database import ROLES, BundledSettings
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.ledger import Checked, Invariant, InvariantViolation
 from queuectl.domain.records import LeaderRecord
@@ -72,13 +72,38 @@ def test_the_version_of_the_cluster_is_reported_with_its_needs(
 
 
 def test_the_bundled_database_is_a_warning() -> None:
-    assert judge.BUNDLED_OWNER == OWNER
-    url = BundledSettings(Path("/data"), "queuectl-database.queuectl-system.svc", "", "").url("x")
-    (finding,) = judge.bundled(url)
-    assert finding.level is WARNING
-    assert "no backup" in finding.message
-    assert judge.bundled("postgresql://queuectl:x@db.example.com/queuectl") == []
-    assert judge.bundled("postgresql:///queuectl?host=/run/queuectl_owner") == []
+    host = f"{judge.BUNDLED_SERVICE}.queuectl-system.svc"
+    settings = BundledSettings(Path("/data"), host, "", "", "", "")
+    for role in ROLES.values():
+        (finding,) = judge.bundled(settings.url(role, "x"))
+        assert finding.level is WARNING
+        assert "no backup" in finding.message
+    for others in (
+        "postgresql://queuectl:x@db.example.com/queuectl",
+        "postgresql:///queuectl?host=/run/queuectl-database.a.svc",
+        "postgresql://queuectl_leader:x@queuectl-database-rw.queuectl-system.svc/queuectl",
+    ):
+        assert judge.bundled(others) == []
+
+
+@pytest.mark.parametrize(
+    ("policies", "webhook", "has_policies", "level", "words"),
+    [
+        (True, False, True, OK, "MutatingAdmissionPolicies change"),
+        (False, True, False, OK, "the webhook changes new jobs"),
+        (False, True, True, OK, "can replace it"),
+        (True, True, True, WARNING, "both change"),
+        (False, False, True, PROBLEM, "nothing changes"),
+        (False, False, False, PROBLEM, "nothing changes"),
+    ],
+)
+def test_what_changes_new_jobs_is_named(
+    policies: bool, webhook: bool, has_policies: bool, level: Level, words: str
+) -> None:
+    (finding,) = judge.mutation(policies=policies, webhook=webhook, has_policies=has_policies)
+    assert finding.level is level
+    assert words in finding.message
+    assert bool(finding.fix) == (level is not OK)
 
 
 def test_each_missing_right_is_named() -> None:
@@ -390,8 +415,8 @@ def test_a_broken_connection_is_no_problem_of_policies(
     assert ended.value.code == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
     of_cluster = [(f["check"], f["level"]) for f in findings if f["check"] not in SERVERS]
-    unknown = ["rights", "policies", "policies", "kinds", "leader", "nodes", "others"]
-    unknown += ["kueue", "visibility"]
+    unknown = ["rights", *["policies"] * 3, "kinds", "leader", "nodes", "others", "kueue"]
+    unknown += ["visibility"]
     assert of_cluster == [("cluster", "ok"), *((check, "unknown") for check in unknown)]
 
 

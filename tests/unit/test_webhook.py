@@ -240,7 +240,7 @@ def test_the_account_of_the_webhook_and_the_right_to_the_status_are_only_in_the_
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EVERY_SECONDS", "FIRST_SECONDS"):
-        monkeypatch.setattr(f"queuectl.api.certificate_keeper.{name}", 0.01)
+        monkeypatch.setattr(f"queuectl.control.certificate_keeper.{name}", 0.01)
     monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_PAUSE", 0.01)
 
 

@@ -29,6 +29,8 @@ RUN = (
     "kubectl -n queuectl-system delete pod",
     "queuectl",
 )
+BACK = ("kubectl -n queuectl-system delete secret", "helm upgrade --install")
+"""tests/versions/test_changed_kubernetes.py types these."""
 OBJECTS = (
     "kubectl get deployments,statefulsets,services,secrets,mutatingwebhookconfigurations,clusterroles,validatingadmissionpolicies,"
     "networkpolicies,poddisruptionbudgets,serviceaccounts -A -o name"
@@ -89,10 +91,10 @@ def starts_twice(installation: Installation) -> None:
 def test_the_policies_replace_the_webhook(release: str) -> None:
     with prepared(release) as (cluster, typing):
         page = Page("older-kubernetes.md", typing)
-        page.type("helm install")
+        page.type("helm install", instead={"values.yaml": "values.yaml --set mutation=webhook"})
         serve(cluster)
         in_force(cluster, kueue=False)
-        page.type("helm upgrade")
+        page.type("helm upgrade queuectl")
         only_the_policies(cluster, typing)
         typing.type("helm uninstall queuectl --namespace queuectl-system --wait")
 
@@ -109,7 +111,7 @@ def test_the_policies_replace_the_webhook(release: str) -> None:
         for _ in range(2):
             page.type("kubectl delete")
         only_the_policies(cluster, typing)
-        page.end(*RUN)
+        page.end(*RUN, *BACK)
 
 
 def only_the_policies(cluster: LocalCluster, typing: Shell) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.api.certificate_keeper import EVERY_SECONDS, from_data
+from queuectl.control.certificate_keeper import EVERY_SECONDS, from_data
 from queuectl.localcluster import ApiServerError, LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.layout import LOOPBACK

@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from queuectl.api.certificate_keeper import from_data, to_data
-from queuectl.api.certificates import SETTLED, Pair, issue
 from queuectl.cluster.apply import OF_PODS, apply, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.server import Server
 from queuectl.cluster.writes import CONFIGURATION, NAME
+from queuectl.control.certificate_keeper import from_data, to_data
+from queuectl.control.certificates import SETTLED, Pair, issue
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.layout import LOOPBACK, free_ports
@@ -84,7 +84,7 @@ def start_replica(cluster: LocalCluster, name: str, url: str) -> None:
         cwd=cluster.kubeconfig.parent,
         log=cluster.log(name),
     )
-    wait_until(lambda: _listens(url), f"{name} listens", 60.0)
+    wait_until(lambda: _listens(url), f"{name} listens", 180.0)
 
 
 def _of_declared_kinds(cluster: LocalCluster) -> list[str]:

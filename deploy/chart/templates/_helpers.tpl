@@ -246,11 +246,11 @@ capabilities: {drop: [ALL]}
 
 {{/* The variables for the connection to the database. Parameters of the URL take precedence over those of libpq. */}}
 {{- define "queuectl.databaseConnection" -}}
-{{- with .Values.database.sslMode }}
+{{- with .Values.database.secretName | empty | ternary "verify-full" .Values.database.sslMode }}
 - name: PGSSLMODE
   value: {{ . }}
 {{- end }}
-{{- if .Values.database.caSecretName }}
+{{- if or .Values.database.caSecretName (not .Values.database.secretName) }}
 - name: PGSSLROOTCERT
   value: /etc/queuectl/database/ca.crt
 {{- end }}
@@ -264,14 +264,18 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- define "queuectl.databaseMount" -}}
-{{- if or .Values.database.caSecretName .Values.database.passwordFiles }}
+{{- if or .Values.database.caSecretName .Values.database.passwordFiles (not .Values.database.secretName) }}
 - {name: database, mountPath: /etc/queuectl/database, readOnly: true}
 {{- end }}
 {{- end }}
 
 {{/* The certificate authority and the passwords of the database. Changed Secrets need no restart. */}}
 {{- define "queuectl.databaseVolume" -}}
-{{- if or .Values.database.caSecretName .Values.database.passwordFiles }}
+{{- if not .Values.database.secretName }}
+# Empty until the server of the chart has created its certificate, before it writes the URLs for which the containers wait.
+- name: database
+  configMap: {name: queuectl-database-ca}
+{{- else if or .Values.database.caSecretName .Values.database.passwordFiles }}
 - name: database
   projected:
     defaultMode: 0440
@@ -336,6 +340,14 @@ topologySpreadConstraints:
   labelSelector:
     matchLabels: {app.kubernetes.io/name: {{ $name }}}
   matchLabelKeys: [pod-template-hash]
+{{- end }}
+{{- end }}
+
+{{/* What changes new jobs: "policy" or "webhook". A rendering without a cluster does not know the kinds of the cluster, so it has the
+webhook, which works on each version. */}}
+{{- define "queuectl.mutatedBy" -}}
+{{- if ne .Values.mutation "auto" }}{{ .Values.mutation }}
+{{- else }}{{ .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" | ternary "policy" "webhook" }}
 {{- end }}
 {{- end }}
 

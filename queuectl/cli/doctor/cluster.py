@@ -20,7 +20,13 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.read_only import unreadable
-from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
+from queuectl.cluster.review import (
+    Mutators,
+    installed_mutators,
+    kueue_keys_act,
+    kueue_runs,
+    probe_policies,
+)
 from queuectl.cluster.server import MINIMUM, Server, confirm_absent, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
 from queuectl.objects.kinds import JobKinds
@@ -103,14 +109,11 @@ async def examine(
 async def _examined(
     api: Api, server: Server, namespace: str, objects: ServerObjects
 ) -> list[Finding]:
-    documents = manifests if server.has_mutating_policies else older_manifests
-    deployed = documents(controller=False)
-
     async def rights() -> list[Finding]:
-        return judge.rights(await refused(api, deployed, namespace))
+        return judge.rights(await refused(api, await _installation(api, server), namespace))
 
     async def installed() -> list[Finding]:
-        return judge.objects(await missing(api, deployed))
+        return judge.objects(await missing(api, await _installation(api, server)))
 
     kinds = await own_kinds.declared_kinds(api, namespace)
 
@@ -141,8 +144,8 @@ async def _examined(
         return await _numa(api, objects.not_aligned) if objects.not_aligned else []
 
     checks: tuple[_NamedCheck, ...] = (
-        *(("rights", rights), ("policies", installed), ("policies", acting), ("kinds", declared)),
-        ("leader", leader),
+        *(("rights", rights), ("policies", installed), ("policies", acting)),
+        *(("policies", partial(_mutation, api, server)), ("kinds", declared), ("leader", leader)),
         *(
             ("nodes", nodes),
             ("others", others),
@@ -155,6 +158,14 @@ async def _examined(
     if objects.shadow:
         checks = (("leader", leader), ("nodes", nodes))
     return [finding for name, work in checks for finding in await _check(name, work)]
+
+
+async def _installation(api: Api, server: Server) -> list[Document]:
+    """The manifests of deploy/, with the mutation of this cluster."""
+    mutators = await installed_mutators(api)
+    by_webhook = mutators == Mutators(policies=False, webhook=True)
+    documents = older_manifests if by_webhook or not server.has_mutating_policies else manifests
+    return documents(controller=False)
 
 
 async def _examined_inside(
@@ -182,8 +193,8 @@ async def _examined_inside(
         return judge.nodes(await _nodes(api))
 
     checks: tuple[_NamedCheck, ...] = (
-        *(("rights", rights), ("policies", acting), ("kinds", declared)),
-        *(("leader", leader), ("nodes", nodes)),
+        *(("rights", rights), ("policies", acting), ("policies", partial(_mutation, api, server))),
+        *(("kinds", declared), ("leader", leader), ("nodes", nodes)),
     )
     if replica.shadow:
         checks = (("rights", reading), ("leader", leader), ("nodes", nodes))
@@ -200,6 +211,15 @@ async def _acting(api: Api, namespace: str, kinds: JobKinds, *, controller: bool
         )
     except ClusterUnavailable as error:  # a failing policy answers 5xx
         return judge.acting([str(error)])
+
+
+async def _mutation(api: Api, server: Server) -> list[Finding]:
+    mutators = await installed_mutators(api)
+    return judge.mutation(
+        policies=mutators.policies,
+        webhook=mutators.webhook,
+        has_policies=server.has_mutating_policies,
+    )
 
 
 async def _nodes(api: Api) -> list[judge.CheckedNode]:

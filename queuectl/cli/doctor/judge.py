@@ -22,8 +22,8 @@ from queuectl.domain.records import LeaderRecord
 
 Document = Mapping[str, Any]
 
-BUNDLED_OWNER: Final = "queuectl_owner"
-"""The role of the bundled database (control/bundled_database.py)."""
+BUNDLED_SERVICE: Final = "queuectl-database"
+"""The Service of the bundled database (deploy/chart/templates/bundled-database.yaml)."""
 
 _APPLY: Final = "apply the manifests again: docs/how-to/install.md"
 _MANY_CALLERS: Final = 3  # with one address
@@ -93,6 +93,37 @@ def acting(sentences: Sequence[str]) -> list[Finding]:
         return [Finding("policies", Level.OK, "dry runs show that they have effect")]
     fix = f"{_APPLY}, then wait some seconds for the API server"
     return [Finding("policies", Level.PROBLEM, each, fix) for each in sentences]
+
+
+def mutation(*, policies: bool, webhook: bool, has_policies: bool) -> list[Finding]:
+    """Findings on what changes new jobs.
+
+    Args:
+        policies: whether the MutatingAdmissionPolicies are installed.
+        webhook: whether the configuration of the webhook is.
+        has_policies: whether the API server has the kind MutatingAdmissionPolicy.
+    """
+    page = "docs/how-to/older-kubernetes.md"
+    if policies and webhook:
+        message = (
+            "the MutatingAdmissionPolicies and the webhook both change new jobs, to the same fields"
+        )
+        return [
+            Finding(
+                "policies",
+                Level.WARNING,
+                message,
+                f"remove the webhook: {page}#move-to-the-policies",
+            )
+        ]
+    if policies:
+        return [Finding("policies", Level.OK, "the MutatingAdmissionPolicies change new jobs")]
+    if webhook:
+        later = "; this version has MutatingAdmissionPolicies, which can replace it"
+        more = f"{later} ({page}#move-to-the-policies)" if has_policies else ""
+        return [Finding("policies", Level.OK, f"the webhook changes new jobs{more}")]
+    fix = f"set the value mutation of the chart to auto, then apply it: {page}"
+    return [Finding("policies", Level.PROBLEM, "nothing changes new jobs in queues", fix)]
 
 
 def kinds(declared: int, sentences: Sequence[str]) -> list[Finding]:
@@ -432,8 +463,9 @@ def schema(address: str, current: str | None, head: str, *, migrated: bool) -> l
 
 
 def bundled(url: str) -> list[Finding]:
-    """Findings on the server that the chart installs, which the URL shows by its role."""
-    if urlsplit(url).username != BUNDLED_OWNER:
+    """Findings on the server that the chart installs, which the URL shows by its Service."""
+    name, _, rest = (urlsplit(url).hostname or "").partition(".")
+    if name != BUNDLED_SERVICE or not rest.endswith(".svc"):
         return []
     message = "the bundled database is for evaluation: it has no replica and no backup"
     fix = "move to a database of your own before production: docs/how-to/move-the-database.md"

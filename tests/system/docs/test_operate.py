@@ -40,6 +40,14 @@ KUEUE = (
     ),
 )
 
+CLOUDNATIVE_PG = (
+    "cat queuectl-db.yaml",
+    "kubectl apply -f queuectl-db.yaml",
+    "URL=",
+    "kubectl -n queuectl-system create secret generic queuectl-database",
+    "helm upgrade queuectl",
+)
+"""tests/operations/test_cloudnative_pg.py types these."""
 RECOVER = "queuectl recover"
 """tests/system/test_kills.py runs it on a database that was lost."""
 
@@ -158,7 +166,7 @@ def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, tro
     database.type("queuectl db current", status=1)
     for begins in ("upgrade", "current"):
         database.type(f"queuectl db {begins}")
-    database.end(RECOVER, ROLE)
+    database.end(RECOVER, ROLE, *CLOUDNATIVE_PG)
 
     api, metrics, health = (f"127.0.0.1:{port}" for port in free_ports(3))
     shell.type(

@@ -15,10 +15,16 @@ from typing import Any, Final
 
 import structlog
 
-from queuectl.api.certificates import Certificates, Pair, advance, readable, server_names
-from queuectl.api.server import Certificate
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.connection import Connection
+from queuectl.control.certificates import (
+    CertificateFiles,
+    Certificates,
+    Pair,
+    advance,
+    readable,
+    server_names,
+)
 from queuectl.control.leader.schedule import supervised
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
@@ -52,7 +58,7 @@ class CertificateKeeper:
         namespace: str,
         secret: str,
         names: Sequence[str],
-        files: Certificate,
+        files: CertificateFiles,
         publish: Publish,
         containment: Containment,
         *,
@@ -164,7 +170,7 @@ async def own_certificate(
     secret: str,
     authority: str,
     hosts: str,
-    files: Certificate,
+    files: CertificateFiles,
     containment: Containment,
 ) -> AsyncIterator[CertificateKeeper]:
     """The keeper of the certificate of the REST API, when the files have one.

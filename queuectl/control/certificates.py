@@ -10,6 +10,7 @@ import datetime as dt
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -38,6 +39,14 @@ _NOT_USABLE: Final = (
 )
 """The errors of the library for certificates and keys that other tools wrote."""
 _CLOCK_SKEW: Final = dt.timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """Files of a certificate with its chain, and of its key, both PEM."""
+
+    chain: Path
+    key: Path
 
 
 @dataclass(frozen=True)
@@ -145,6 +154,7 @@ def issue(names: Sequence[str], now: dt.datetime) -> Pair:
         encipher_only=False,
         decipher_only=False,
     )
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -155,6 +165,12 @@ def issue(names: Sequence[str], now: dt.datetime) -> Pair:
         .not_valid_after(now + VALID)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
+        # Clients find the issuer among certificates with the same subject by the identifier of its key.
+        .add_extension(identifier, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_name(one) for one in names]), critical=False)
         .sign(key, hashes.SHA256())
