@@ -1008,6 +1008,15 @@ class SetAsideObjectJson(AnswerJson):
     """true = the file has only the first 256 KiB."""
 
 
+class ShadowComparedJson(AnswerJson):
+    """A figure as observed and as simulated."""
+
+    observed: ShadowIntervalJson
+    simulated: ShadowIntervalJson
+    difference: str
+    """The simulated figure compared with the observed one; None = their intervals meet."""
+
+
 class ShadowGangJson(AnswerJson):
     """A gang that waited, or whose pods had no node after its admission, over all moments that show it so."""
 
@@ -1045,6 +1054,15 @@ class ShadowHourJson(AnswerJson):
     sums: ShadowSumsJson
 
 
+class ShadowIntervalJson(AnswerJson):
+    """A figure, as well as it is known."""
+
+    least: float | None
+    """null = there is no figure."""
+    most: float | None
+    """null = no bound is known."""
+
+
 class ShadowObservedJson(AnswerJson):
     """The state of the cluster at all moments."""
 
@@ -1058,6 +1076,17 @@ class ShadowObservedJson(AnswerJson):
     """Objects that could not be read at the last moment, with the reasons."""
 
 
+class ShadowQueueJson(AnswerJson):
+    p50Hours: ShadowComparedJson
+    p95Hours: ShadowComparedJson
+    waiting: ShadowComparedJson
+    """Gangs that wait at the end."""
+    queue: str
+    """Namespace and name of a LocalQueue."""
+    gangs: int
+    """Gangs that arrived in the time of the simulation."""
+
+
 class ShadowReasonJson(AnswerJson):
     """A reason that queuectl would have given."""
 
@@ -1067,13 +1096,45 @@ class ShadowReasonJson(AnswerJson):
 
 
 class ShadowReportJson(AnswerJson):
-    """The observations of shadow mode."""
+    """The two reports of shadow mode."""
 
     since: str
     until: str
     lastMoment: str | None
     """The last observation; null = none yet."""
     observed: ShadowObservedJson
+    limits: list[str]
+    """Facts that the observed figures do not show."""
+    simulated: ShadowSimulatedJson | None
+    """Always from the first moment, whatever the period; null = none yet."""
+
+
+class ShadowSimulatedJson(AnswerJson):
+    """One continued simulation of queuectl from the first moment, with run times as observed, beside the same figures as observed."""
+
+    began: str
+    until: str
+    madeAt: str
+    whole: bool
+    """It reaches the last moment; otherwise the rest takes too long."""
+    gangs: int
+    runningAtBegin: int
+    """Gangs that are in no waiting time."""
+    unfinished: int
+    """Gangs that ran or waited at the end."""
+    leftOut: int
+    """Gangs whose queues do not exist any more."""
+    resized: int
+    """Gangs whose size changed while they ran."""
+    gapHours: float
+    """Hours without moments."""
+    utilization: ShadowComparedJson
+    """GPU-hours of running gangs, as a part of those and of the free ones."""
+    idleGpuHours: ShadowComparedJson
+    """GPU-hours that were free while a gang waited that requests GPUs."""
+    evictions: ShadowComparedJson
+    total: ShadowWaitsJson
+    queues: list[ShadowQueueJson]
     limits: list[str]
     """Facts that the figures do not show."""
 
@@ -1103,6 +1164,15 @@ class ShadowSumsJson(AnswerJson):
     """GPU-hours of these pods."""
     reasons: list[ShadowReasonJson]
     """Of gangs that did not fit, the most frequent first."""
+
+
+class ShadowWaitsJson(AnswerJson):
+    """Waiting times of gangs, from their arrival or the begin until they ran or left, without the time in which they ran."""
+
+    p50Hours: ShadowComparedJson
+    p95Hours: ShadowComparedJson
+    waiting: ShadowComparedJson
+    """Gangs that wait at the end."""
 
 
 class ShareJson(AnswerJson):

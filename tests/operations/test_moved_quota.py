@@ -69,7 +69,7 @@ def ready(workspace: Workspace, name: str) -> str:
     status = body.get("status", {})
     if status.get("observedGeneration") != body["metadata"]["generation"]:
         return ""
-    return next(str(one["status"]) for one in status["conditions"] if one["type"] == "Ready")
+    return str(next(one["status"] for one in status["conditions"] if one["type"] == "Ready"))
 
 
 def until_acts(workspace: Workspace, *names: str) -> None:
