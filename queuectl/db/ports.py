@@ -49,7 +49,7 @@ from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
 from queuectl.domain.shadow_trace import (
-    RecordedTrace,
+    ShadowTrace,
     SimulatedReport,
     TraceBook,
     TraceProgress,
@@ -200,7 +200,7 @@ class ShadowStore(ShadowReports, Protocol):
     async def book(self, since: float) -> TraceBook:
         """The state with which the next moment is compared; gangs that left before ``since`` (unix seconds) are not in it."""
 
-    async def trace(self, since: float) -> RecordedTrace | None:
+    async def trace(self, since: float) -> ShadowTrace | None:
         """The trace, without gangs that left before ``since`` (unix seconds); None before the first moment."""
 
     async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:

@@ -30,7 +30,7 @@ from queuectl.domain.errors import StaleSnapshot
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory, ShadowSums
 from queuectl.domain.shadow_trace import (
     NodeVersion,
-    RecordedTrace,
+    ShadowTrace,
     SimulatedReport,
     TraceBook,
     TracedGang,
@@ -95,7 +95,7 @@ class ShadowTables:
                 {one.name: one for one in nodes},
             )
 
-    async def trace(self, since: float) -> RecordedTrace | None:
+    async def trace(self, since: float) -> ShadowTrace | None:
         """See :class:`queuectl.db.ports.ShadowStore`."""
         t, n = shadow_trace.c, shadow_nodes.c
         present = select(t.record).where((t.gone_at.is_(None)) | (t.gone_at >= since))
@@ -105,7 +105,7 @@ class ShadowTables:
                 return None
             gangs = await connection.scalars(present)
             nodes = await connection.scalars(select(n.record))
-            return RecordedTrace(
+            return ShadowTrace(
                 span,
                 tuple(decode_json(TracedGang, one) for one in gangs),
                 tuple(decode_json(NodeVersion, one) for one in nodes),

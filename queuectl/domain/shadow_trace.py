@@ -131,7 +131,7 @@ class TraceStep:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedTrace:
+class ShadowTrace:
     """The whole trace."""
 
     span: TraceSpan
@@ -143,13 +143,13 @@ class RecordedTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class FigureInterval:
     """A figure that is not smaller than ``least`` and not larger than ``most``; None = it has no known bound."""
 
     least: float | None
     most: float | None
 
-    def meets(self, figure: Interval) -> bool:
+    def meets(self, figure: FigureInterval) -> bool:
         """Whether both can be equal."""
         return not (_above(self.least, figure.most) or _above(figure.least, self.most))
 
@@ -166,9 +166,9 @@ class QueueWaits:
         waiting: gangs that had not started at the end.
     """
 
-    p50: Interval
-    p95: Interval
-    waiting: Interval
+    p50: FigureInterval
+    p95: FigureInterval
+    waiting: FigureInterval
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +185,9 @@ class SideFigures:
 
     total: QueueWaits
     queues: Mapping[str, QueueWaits]
-    idle: Interval
-    utilization: Interval
-    evictions: Interval
+    idle: FigureInterval
+    utilization: FigureInterval
+    evictions: FigureInterval
 
 
 @dataclass(frozen=True, slots=True)

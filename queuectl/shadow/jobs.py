@@ -18,7 +18,7 @@ from queuectl.domain.queues import LocalQueue, QueueConfig, StopPolicy
 from queuectl.domain.shadow_trace import (
     Between,
     NodeVersion,
-    RecordedTrace,
+    ShadowTrace,
     TracedAttempt,
     TracedGang,
     TracedState,
@@ -31,7 +31,7 @@ LEAST_SECONDS: Final = 1.0
 """The shortest run time."""
 
 
-class RunTimes(StrEnum):
+class RunTimeCase(StrEnum):
     """The run times of a simulation, within the bounds of the records."""
 
     SHORTEST = "shortest"
@@ -47,11 +47,11 @@ class RunTimes(StrEnum):
 
     def _of(self, shorter: float, longer: float) -> float:
         match self:
-            case RunTimes.SHORTEST:
+            case RunTimeCase.SHORTEST:
                 return shorter
-            case RunTimes.LONGEST:
+            case RunTimeCase.LONGEST:
                 return longer
-            case RunTimes.USUAL:
+            case RunTimeCase.USUAL:
                 return (shorter + longer) / 2
 
 
@@ -75,7 +75,7 @@ class ObservedJob:
 class TraceJobs:
     """The gangs of a trace that take part from a time on."""
 
-    def __init__(self, trace: RecordedTrace, config: QueueConfig, begin: float) -> None:
+    def __init__(self, trace: ShadowTrace, config: QueueConfig, begin: float) -> None:
         """``begin``: unix seconds. Gangs that left before it do not take part."""
         self.begin = begin
         self.seconds = max(trace.span.until - begin, 0.0)
@@ -87,11 +87,11 @@ class TraceJobs:
         self.left_out = len(present) - len(self.gangs)
         self._lengths = _lengths(self.gangs)
 
-    def under(self, times: RunTimes) -> list[ObservedJob]:
+    def under(self, times: RunTimeCase) -> list[ObservedJob]:
         """All gangs, in the order of their arrival."""
         return [self._observed(one, rank, times) for rank, one in enumerate(self.gangs)]
 
-    def _observed(self, traced: TracedGang, rank: int, times: RunTimes) -> ObservedJob:
+    def _observed(self, traced: TracedGang, rank: int, times: RunTimeCase) -> ObservedJob:
         recent = [a for a in traced.attempts if a.ended is None or a.ended.most > self.begin]
         attempts = [self._replayed(attempt, times) for attempt in recent]
         before = bool(recent) and recent[0].started.most <= self.begin
@@ -122,7 +122,7 @@ class TraceJobs:
         replayed = replace(job, duration=inf, limit=None, placement=None, deleted=gone)
         return ObservedJob(job, replayed, before, tuple(attempts))
 
-    def _replayed(self, attempt: TracedAttempt, times: RunTimes) -> ReplayedAttempt:
+    def _replayed(self, attempt: TracedAttempt, times: RunTimeCase) -> ReplayedAttempt:
         start = self._at(times.start(attempt.started))
         end = self._at(times.end(attempt.ended)) if attempt.ended is not None else None
         return ReplayedAttempt(
@@ -134,7 +134,7 @@ class TraceJobs:
         traced: TracedGang,
         attempts: Sequence[ReplayedAttempt],
         gone: float | None,
-        times: RunTimes,
+        times: RunTimeCase,
         *,
         ended: bool,
     ) -> float:
@@ -145,18 +145,18 @@ class TraceJobs:
         worked = (gone if gone is not None else self.seconds) - last.start
         if gone is None:
             return self._unknown(traced, worked, times)
-        if times is RunTimes.LONGEST:
+        if times is RunTimeCase.LONGEST:
             worked += sum(a.end - a.start for a in attempts[:-1] if a.end is not None)
         return max(worked, LEAST_SECONDS)
 
-    def _unknown(self, traced: TracedGang, worked: float, times: RunTimes) -> float:
+    def _unknown(self, traced: TracedGang, worked: float, times: RunTimeCase) -> float:
         """The work of a gang whose end the records do not have, after so many seconds of it."""
         match times:
-            case RunTimes.SHORTEST:
+            case RunTimeCase.SHORTEST:
                 return max(worked, LEAST_SECONDS)
-            case RunTimes.LONGEST:
+            case RunTimeCase.LONGEST:
                 return inf
-            case RunTimes.USUAL:
+            case RunTimeCase.USUAL:
                 longer = [s for s in self._lengths.get(traced.gang.cluster_queue, ()) if s > worked]
                 return median(longer) if longer else inf
 
@@ -187,7 +187,7 @@ def _lengths(gangs: Iterable[TracedGang]) -> Mapping[str, Sequence[float]]:
         if one.state is TracedState.GONE and _runs_last(one):
             last = one.attempts[-1]
             assert last.ended is not None
-            seconds = RunTimes.USUAL.end(last.ended) - RunTimes.USUAL.start(last.started)
+            seconds = RunTimeCase.USUAL.end(last.ended) - RunTimeCase.USUAL.start(last.started)
             lengths.setdefault(one.gang.cluster_queue, []).append(seconds)
     return lengths
 
@@ -195,7 +195,7 @@ def _lengths(gangs: Iterable[TracedGang]) -> Mapping[str, Sequence[float]]:
 # ---- Nodes and configuration
 
 
-def nodes_of(trace: RecordedTrace, begin: float) -> tuple[Fleet, list[NodeEvent]]:
+def nodes_of(trace: ShadowTrace, begin: float) -> tuple[Fleet, list[NodeEvent]]:
     """The nodes at the begin, and their changes. A node that comes later is there from the begin, and fails until it comes."""
     versions: dict[str, list[NodeVersion]] = {}
     for one in sorted(trace.nodes, key=lambda version: (version.at, version.name)):

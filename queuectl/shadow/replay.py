@@ -27,7 +27,7 @@ _Step = tuple[float, int, int, int]
 """Time, 0 for an end and 1 for a start, rank of the job, number of the attempt."""
 
 
-class Replay:
+class TraceReplay:
     """Obeys the attempts of each job."""
 
     def __init__(

@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 from queuectl.domain.shadow import GangRecord, ShadowHistory
-from queuectl.domain.shadow_trace import Interval, QueueWaits, SimulatedReport
+from queuectl.domain.shadow_trace import FigureInterval, QueueWaits, SimulatedReport
 from queuectl.domain.usage_reports import Period
 from queuectl.simulate.report import Row, Table, html_table, page
 
@@ -59,7 +59,7 @@ def longest_reason(record: GangRecord) -> str:
 # ---- The simulated report
 
 
-class Difference(StrEnum):
+class SimulatedDifference(StrEnum):
     """The simulated figure compared with the observed one."""
 
     LOWER = "Lower"
@@ -71,17 +71,17 @@ class Difference(StrEnum):
 class ComparedFigure:
     """A figure of both sides. Times are in seconds, GPU-hours in GPU-seconds."""
 
-    observed: Interval
-    simulated: Interval
+    observed: FigureInterval
+    simulated: FigureInterval
 
     @property
-    def difference(self) -> Difference:
+    def difference(self) -> SimulatedDifference:
         """Whether the simulated figure is certainly another one."""
         if self.observed.meets(self.simulated):
-            return Difference.NONE
+            return SimulatedDifference.NONE
         most = self.simulated.most
         lower = most is not None and self.observed.least is not None and most < self.observed.least
-        return Difference.LOWER if lower else Difference.HIGHER
+        return SimulatedDifference.LOWER if lower else SimulatedDifference.HIGHER
 
 
 def compared_queues(report: SimulatedReport) -> Iterator[tuple[str, int, QueueWaits, QueueWaits]]:
@@ -112,19 +112,21 @@ def _compared_waits(name: str, observed: QueueWaits, mine: QueueWaits) -> Iterat
     yield _compared(f"Gangs that still wait, {name}", observed.waiting, mine.waiting, _number)
 
 
-def _compared(title: str, observed: Interval, mine: Interval, text: Callable[[float], str]) -> Row:
+def _compared(
+    title: str, observed: FigureInterval, mine: FigureInterval, text: Callable[[float], str]
+) -> Row:
     difference = ComparedFigure(observed, mine).difference
     return title, _interval(observed, text), _interval(mine, text), _DIFFERENCES[difference]
 
 
 _DIFFERENCES: Final = {
-    Difference.LOWER: "lower",
-    Difference.HIGHER: "higher",
-    Difference.NONE: "none that the records show",
+    SimulatedDifference.LOWER: "lower",
+    SimulatedDifference.HIGHER: "higher",
+    SimulatedDifference.NONE: "none that the records show",
 }
 
 
-def _interval(interval: Interval, text: Callable[[float], str]) -> str:
+def _interval(interval: FigureInterval, text: Callable[[float], str]) -> str:
     if interval.least is None:
         return "-"
     if interval.most is None:

@@ -16,16 +16,16 @@ from typing import Final
 from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.shadow_trace import (
     Between,
-    Interval,
+    FigureInterval,
     QueueWaits,
-    RecordedTrace,
+    ShadowTrace,
     SideFigures,
     SimulatedReport,
     TracedState,
 )
 from queuectl.domain.snapshot import Snapshot
-from queuectl.shadow.jobs import ObservedJob, RunTimes, TraceJobs, nodes_of, simulated_setting
-from queuectl.shadow.replay import Replay
+from queuectl.shadow.jobs import ObservedJob, RunTimeCase, TraceJobs, nodes_of, simulated_setting
+from queuectl.shadow.replay import TraceReplay
 from queuectl.simulate.free_gpus import FreeGpus
 from queuectl.simulate.outcomes import nearest_rank
 from queuectl.simulate.planned import Planned
@@ -37,7 +37,7 @@ _POLICY: Final = Policy(durations=Durations.LEARNED)
 
 
 def simulated(
-    trace: RecordedTrace,
+    trace: ShadowTrace,
     setting: Snapshot,
     *,
     begin: float,
@@ -63,7 +63,7 @@ def simulated(
     fleet, events = nodes_of(trace, begin)
     snapshot = simulated_setting(setting, fleet, jobs.gangs)
     # The usual run times are first: they decide how far the others run.
-    order = (RunTimes.USUAL, RunTimes.SHORTEST, RunTimes.LONGEST)
+    order = (RunTimeCase.USUAL, RunTimeCase.SHORTEST, RunTimeCase.LONGEST)
     gangs = {times: jobs.under(times) for times in order}
     settings = {
         times: make_setting(
@@ -80,7 +80,10 @@ def simulated(
         until = side.until
         planned.append(side)
     observed = [_replayed(settings[times], gangs[times], until) for times in order[1:]]
-    usual, taking_part = gangs[RunTimes.USUAL], {one.rank for one in settings[RunTimes.USUAL].jobs}
+    usual, taking_part = (
+        gangs[RunTimeCase.USUAL],
+        {one.rank for one in settings[RunTimeCase.USUAL].jobs},
+    )
     arrived = [one for one in usual if one.job.submit <= until and one.job.rank in taking_part]
     return SimulatedReport(
         began=begin,
@@ -91,7 +94,7 @@ def simulated(
         arrived=_counts(one for one in arrived if not one.ran_before),
         running_at_begin=sum(one.ran_before for one in arrived),
         unfinished=sum(jobs.gangs[one.job.rank].state is not TracedState.GONE for one in arrived),
-        left_out=jobs.left_out + len(settings[RunTimes.USUAL].skipped),
+        left_out=jobs.left_out + len(settings[RunTimeCase.USUAL].skipped),
         resized=sum(jobs.gangs[one.job.rank].resized for one in arrived),
         gaps=_overlap(trace.span.gaps, begin, begin + until),
         whole=until >= jobs.seconds,
@@ -144,7 +147,7 @@ def _replayed(setting: Setting, gangs: Sequence[ObservedJob], until: float) -> _
     world = World(_free(setting))
     taking_part = {job.rank for job in setting.jobs}
     jobs = [one for one in gangs if one.job.rank in taking_part]
-    scheduler = Replay(
+    scheduler = TraceReplay(
         world,
         {one.job.rank: one.attempts for one in jobs},
         (node.name for node in setting.fleet.nodes),
@@ -209,11 +212,11 @@ def _figures(sides: Sequence[_Side], resolution: float) -> SideFigures:
     return SideFigures(
         total=_waits([[(run, side.until) for run in side.runs] for side in sides], resolution),
         queues=by_queue,
-        idle=Interval(max(min(idle) - late, 0.0), min(max(idle) + late, total)),
-        utilization=Interval(max(min(shares) - share, 0.0), min(max(shares) + share, 1.0))
+        idle=FigureInterval(max(min(idle) - late, 0.0), min(max(idle) + late, total)),
+        utilization=FigureInterval(max(min(shares) - share, 0.0), min(max(shares) + share, 1.0))
         if shares
-        else Interval(None, None),
-        evictions=Interval(
+        else FigureInterval(None, None),
+        evictions=FigureInterval(
             float(min(side.evictions for side in sides)),
             float(max(side.evictions for side in sides)),
         ),
@@ -230,13 +233,13 @@ def _waits(sides: Sequence[Sequence[tuple[Run, float]]], resolution: float) -> Q
     return QueueWaits(
         _percentile(sides, 50, resolution),
         _percentile(sides, 95, resolution),
-        Interval(min(waiting), max(waiting)),
+        FigureInterval(min(waiting), max(waiting)),
     )
 
 
 def _percentile(
     sides: Sequence[Sequence[tuple[Run, float]]], percent: int, resolution: float
-) -> Interval:
+) -> FigureInterval:
     """A gang that still waits has waited at least so long."""
     least, most = list[float](), list[float]()
     for runs in sides:
@@ -244,11 +247,11 @@ def _percentile(
         low = nearest_rank(sorted(wait for wait, _ in waits), percent)
         high = nearest_rank(sorted(inf if waiting else wait for wait, waiting in waits), percent)
         if low is None or high is None:
-            return Interval(None, None)
+            return FigureInterval(None, None)
         least.append(low)
         most.append(high)
     longest = max(most) + resolution
-    return Interval(max(min(least) - resolution, 0.0), None if longest == inf else longest)
+    return FigureInterval(max(min(least) - resolution, 0.0), None if longest == inf else longest)
 
 
 def _waits_at_end(run: Run) -> bool:

@@ -87,31 +87,31 @@ def _present(book: TraceBook, shown: dict[str, SeenGang], since: Between) -> Ite
             yield changed
 
 
-def _arrived(seen: SeenGang, since: Between) -> TracedGang:
+def _arrived(shown: SeenGang, since: Between) -> TracedGang:
     return TracedGang(
-        gang=seen.gang,
-        podsets=seen.podsets,
-        priority=seen.priority,
-        user=seen.user,
-        limit=seen.limit,
-        arrived=_within(seen.created_at, since),
+        gang=shown.gang,
+        podsets=shown.podsets,
+        priority=shown.priority,
+        user=shown.user,
+        limit=shown.limit,
+        arrived=_within(shown.created_at, since),
         state=TracedState.WAITING,
     )
 
 
-def _changed(before: TracedGang, seen: SeenGang, since: Between) -> TracedGang:
+def _changed(before: TracedGang, shown: SeenGang, since: Between) -> TracedGang:
     """A gang that was there before, or that left for less than an hour."""
     returned = before
     if before.state is TracedState.GONE:
-        returned = _returned(before, running=seen.placement is not None)
-    if seen.placement is not None:
+        returned = _returned(before, running=shown.placement is not None)
+    if shown.placement is not None:
         if returned.state is TracedState.RUNNING:
-            resized = returned.resized or seen.gang.gpus != returned.gang.gpus
+            resized = returned.resized or shown.gang.gpus != returned.gang.gpus
             return replace(returned, resized=resized)
-        return _started(_as_now(returned, seen), seen, since)
+        return _started(_as_now(returned, shown), shown, since)
     if returned.state is TracedState.RUNNING:
         returned = replace(returned, attempts=_ended(returned, since), state=TracedState.WAITING)
-    return _as_now(returned, seen)
+    return _as_now(returned, shown)
 
 
 def _returned(gone: TracedGang, *, running: bool) -> TracedGang:
@@ -124,26 +124,26 @@ def _returned(gone: TracedGang, *, running: bool) -> TracedGang:
     return replace(gone, state=TracedState.WAITING, gone=None)
 
 
-def _as_now(before: TracedGang, seen: SeenGang) -> TracedGang:
+def _as_now(before: TracedGang, shown: SeenGang) -> TracedGang:
     """A gang that waits has the request that it has now."""
     return replace(
         before,
-        gang=seen.gang,
-        podsets=seen.podsets,
-        priority=seen.priority,
-        user=seen.user,
-        limit=seen.limit,
+        gang=shown.gang,
+        podsets=shown.podsets,
+        priority=shown.priority,
+        user=shown.user,
+        limit=shown.limit,
     )
 
 
-def _started(before: TracedGang, seen: SeenGang, since: Between) -> TracedGang:
-    assert seen.placement is not None
+def _started(before: TracedGang, shown: SeenGang, since: Between) -> TracedGang:
+    assert shown.placement is not None
     # Its pods can get their nodes later than its admission, and no moment shows when.
     least = max(
-        _within(seen.since, since) if seen.since is not None else since.least, before.arrived
+        _within(shown.since, since) if shown.since is not None else since.least, before.arrived
     )
     started = Between(least, max(least, since.most))
-    attempts = (*before.attempts, TracedAttempt(started, seen.placement))[-MOST_ATTEMPTS:]
+    attempts = (*before.attempts, TracedAttempt(started, shown.placement))[-MOST_ATTEMPTS:]
     return replace(before, state=TracedState.RUNNING, attempts=attempts)
 
 

@@ -17,7 +17,7 @@ from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli.main import run
 from queuectl.domain.identity import Right
 from queuectl.domain.shadow import GangName, Moment, UnboundGang, WaitingGang
-from queuectl.domain.shadow_trace import Interval, QueueWaits, SideFigures, SimulatedReport
+from queuectl.domain.shadow_trace import FigureInterval, QueueWaits, SideFigures, SimulatedReport
 from queuectl.shadow.folding import fold
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
@@ -64,11 +64,15 @@ def simulated_report(begin: float) -> SimulatedReport:
 
     def side(wait: float, most: float | None) -> SideFigures:
         waits = QueueWaits(
-            Interval(wait, wait + 60.0), Interval(wait, most), Interval(0.0, float(most is None))
+            FigureInterval(wait, wait + 60.0),
+            FigureInterval(wait, most),
+            FigureInterval(0.0, float(most is None)),
         )
-        use = Interval(0.5, 0.75 if most is None else 0.7)
-        none = Interval(0.0, 0.0)
-        return SideFigures(waits, {f"team-a/{MARKUP}": waits}, Interval(7200.0, 7200.0), use, none)
+        use = FigureInterval(0.5, 0.75 if most is None else 0.7)
+        none = FigureInterval(0.0, 0.0)
+        return SideFigures(
+            waits, {f"team-a/{MARKUP}": waits}, FigureInterval(7200.0, 7200.0), use, none
+        )
 
     return SimulatedReport(
         began=begin,

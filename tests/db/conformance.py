@@ -74,7 +74,7 @@ from queuectl.domain.rules import Retention
 from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
 from queuectl.domain.shadow_trace import (
     Between,
-    Interval,
+    FigureInterval,
     NodeVersion,
     QueueWaits,
     SideFigures,
@@ -215,11 +215,15 @@ SHADOW_TRACED = TracedGang(
     ),
 )
 _SHADOW_SIDE = SideFigures(
-    QueueWaits(Interval(0.0, 60.0), Interval(1.5, None), Interval(0.0, 1.0)),
-    {"team/train": QueueWaits(Interval(None, None), Interval(None, None), Interval(0.0, 0.0))},
-    Interval(0.0, 1.0),
-    Interval(0.25, 0.5),
-    Interval(0.0, 0.0),
+    QueueWaits(FigureInterval(0.0, 60.0), FigureInterval(1.5, None), FigureInterval(0.0, 1.0)),
+    {
+        "team/train": QueueWaits(
+            FigureInterval(None, None), FigureInterval(None, None), FigureInterval(0.0, 0.0)
+        )
+    },
+    FigureInterval(0.0, 1.0),
+    FigureInterval(0.25, 0.5),
+    FigureInterval(0.0, 0.0),
 )
 SHADOW_SIMULATED = SimulatedReport(
     began=7200.0,

@@ -9,7 +9,7 @@ from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory, ShadowSums
 from queuectl.domain.shadow_trace import (
     NodeVersion,
-    RecordedTrace,
+    ShadowTrace,
     SimulatedReport,
     TraceBook,
     TracedGang,
@@ -56,13 +56,11 @@ class MemoryShadow:
         gangs = {one.gang.uid: one for one in tables.present(since)}
         return TraceBook(tables.span, gangs, latest)
 
-    async def trace(self, since: float) -> RecordedTrace | None:
+    async def trace(self, since: float) -> ShadowTrace | None:
         tables, _ = await self._reach()
         if tables.span is None:
             return None
-        return RecordedTrace(
-            tables.span, tuple(tables.present(since)), tuple(tables.nodes.values())
-        )
+        return ShadowTrace(tables.span, tuple(tables.present(since)), tuple(tables.nodes.values()))
 
     async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:
         tables = await self._fenced(epoch)

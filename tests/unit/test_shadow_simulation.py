@@ -18,9 +18,9 @@ from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.shadow import GangName, Moment, SeenGang
 from queuectl.domain.shadow_trace import (
     Between,
-    Interval,
+    FigureInterval,
     NodeVersion,
-    RecordedTrace,
+    ShadowTrace,
     SideFigures,
     SimulatedReport,
     TraceBook,
@@ -73,9 +73,9 @@ class Records:
         self.nodes += step.nodes
 
     @property
-    def trace(self) -> RecordedTrace:
+    def trace(self) -> ShadowTrace:
         assert self.book.span is not None
-        return RecordedTrace(self.book.span, tuple(self.gangs.values()), tuple(self.nodes))
+        return ShadowTrace(self.book.span, tuple(self.gangs.values()), tuple(self.nodes))
 
     def report(self, *, seconds: float = 60.0, resolution: float = STEP) -> SimulatedReport:
         return simulated(
@@ -197,7 +197,7 @@ def history(chance: random.Random, jobs: int, *, failures: bool = False) -> Reco
 def differences(report: SimulatedReport) -> list[str]:
     """The figures of which both sides are apart."""
 
-    def pairs(side: SideFigures) -> dict[str, Interval]:
+    def pairs(side: SideFigures) -> dict[str, FigureInterval]:
         figures = {"idle": side.idle, "utilization": side.utilization}
         for name, waits in {"all": side.total, **side.queues}.items():
             figures |= {f"{name} p50": waits.p50, f"{name} p95": waits.p95}
@@ -260,7 +260,7 @@ def test_a_gang_that_ran_at_the_first_moment_is_the_initial_state():
         2,
     )
     assert differences(report) == []
-    assert report.observed.total.p50 == Interval(120.0, 180.0)
+    assert report.observed.total.p50 == FigureInterval(120.0, 180.0)
 
 
 def test_gangs_that_run_or_wait_at_the_end_are_censored():
@@ -270,7 +270,7 @@ def test_gangs_that_run_or_wait_at_the_end_are_censored():
     report = records.report()
     assert (report.gangs, report.unfinished) == (2, 2)
     for side in (report.observed, report.simulated):
-        assert side.total.waiting == Interval(1.0, 1.0)
+        assert side.total.waiting == FigureInterval(1.0, 1.0)
         assert side.total.p50.most is None
     assert report.observed.total.p50.least == 120.0
 
@@ -281,8 +281,8 @@ def test_a_deleted_gang_that_waited_is_deleted_in_the_simulation():
         shown = [seen("gone", 32, pods=4)] if minute < 2 else []
         records.see(BEGIN + minute * STEP, seen("other", 8, on="n0"), *shown)
     report = records.report()
-    assert report.observed.total.p50 == Interval(60.0, 120.0)
-    assert report.simulated.total.waiting == Interval(0.0, 0.0)
+    assert report.observed.total.p50 == FigureInterval(60.0, 120.0)
+    assert report.simulated.total.waiting == FigureInterval(0.0, 0.0)
 
 
 def test_an_evicted_gang_waits_again_and_is_counted():
@@ -293,8 +293,8 @@ def test_an_evicted_gang_waits_again_and_is_counted():
     records.see(BEGIN + 6 * STEP)
     assert [one.placement.podsets[0].nodes[0][0] for one in only(records).attempts] == ["n0", "n1"]
     report = records.report()
-    assert report.observed.evictions == Interval(1.0, 1.0)
-    assert report.simulated.evictions == Interval(0.0, 0.0)
+    assert report.observed.evictions == FigureInterval(1.0, 1.0)
+    assert report.simulated.evictions == FigureInterval(0.0, 0.0)
     assert report.simulated.total.p95.most == STEP
 
 
@@ -360,8 +360,8 @@ def test_a_trace_without_gangs_has_no_figures():
     records.see(BEGIN)
     report = records.report()
     assert report.gangs == 0
-    assert report.observed.total.p50 == Interval(None, None)
-    assert report.simulated.utilization == Interval(None, None)
+    assert report.observed.total.p50 == FigureInterval(None, None)
+    assert report.simulated.utilization == FigureInterval(None, None)
 
 
 def test_nodes_come_change_and_go():
@@ -380,8 +380,8 @@ def test_nodes_come_change_and_go():
     report = records.report()
     assert [one.node is None for one in records.nodes] == [False] * 4 + [True]
     # It starts on the larger node, which fails a minute later.
-    assert report.simulated.total.p50 == Interval(STEP, None)
-    assert report.observed.total.p50 == Interval(4 * STEP, None)
+    assert report.simulated.total.p50 == FigureInterval(STEP, None)
+    assert report.observed.total.p50 == FigureInterval(4 * STEP, None)
 
 
 def test_cpu_of_other_pods_is_recorded_once_an_hour():
@@ -408,7 +408,7 @@ clocks = st.lists(
 states = st.sampled_from([None, "waits", "n0", "n1", "blocked", "large"])
 
 
-def bounded(figure: Interval) -> bool:
+def bounded(figure: FigureInterval) -> bool:
     least, most = figure.least, figure.most
     return least is None or (least >= 0.0 and (most is None or least <= most))
 

@@ -20,7 +20,7 @@ from queuectl.api.routes.usage import Since, Until, period_of
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.shadow import GangRecord, GangState, ShadowHistory, ShadowSums
-from queuectl.domain.shadow_trace import Interval, QueueWaits, SimulatedReport
+from queuectl.domain.shadow_trace import FigureInterval, QueueWaits, SimulatedReport
 from queuectl.domain.usage_reports import Period
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.shadow.report import (
@@ -29,7 +29,7 @@ from queuectl.shadow.report import (
     MOST_GANGS,
     SIMULATED_LIMITS,
     ComparedFigure,
-    Difference,
+    SimulatedDifference,
     compared_queues,
     html,
 )
@@ -130,7 +130,7 @@ class ShadowComparedView(View):
 
     observed: ShadowIntervalView
     simulated: ShadowIntervalView
-    difference: Difference = Field(
+    difference: SimulatedDifference = Field(
         description="The simulated figure compared with the observed one; None = their intervals meet."
     )
 
@@ -279,7 +279,9 @@ def _waits(observed: QueueWaits, mine: QueueWaits) -> dict[str, ShadowComparedVi
     }
 
 
-def _compared(observed: Interval, mine: Interval, unit: float = HOUR) -> ShadowComparedView:
+def _compared(
+    observed: FigureInterval, mine: FigureInterval, unit: float = HOUR
+) -> ShadowComparedView:
     """``unit``: of the answer, in units of the figures."""
     return ShadowComparedView(
         observed=_interval(observed, unit),
@@ -288,7 +290,7 @@ def _compared(observed: Interval, mine: Interval, unit: float = HOUR) -> ShadowC
     )
 
 
-def _interval(interval: Interval, unit: float) -> ShadowIntervalView:
+def _interval(interval: FigureInterval, unit: float) -> ShadowIntervalView:
     ends = (interval.least, interval.most)
     least, most = (round(end / unit, 6) if end is not None else None for end in ends)
     return ShadowIntervalView(least=least, most=most)
