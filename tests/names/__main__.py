@@ -35,7 +35,7 @@ API: Final = frozenset(
 FIXED: Final = frozenset(
     {
         "BoundedProtocol.data_received.data",  # asyncio
-        "_Beginning.data_received.data",  # asyncio
+        "_Beginning.data_received.data",
         "CommandState.DONE",  # REST, as all states of commands
         "DONE",
         *(
