@@ -45,11 +45,7 @@ API: Final = frozenset(
 FIXED: Final = frozenset(
     {
         "BoundedProtocol.data_received.data",  # asyncio
-<<<<<<< HEAD
         "_Beginning.data_received.data",  # a protocol of the event loop
-=======
-        "_Beginning.data_received.data",
->>>>>>> install2
         "CommandState.DONE",  # REST, as all states of commands
         "DONE",
         *(

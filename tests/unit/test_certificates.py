@@ -238,11 +238,7 @@ HOSTILE: dict[str, Any] = {
 
 
 def test_a_client_that_trusts_two_certificates_of_one_name_accepts_each(tmp_path: Path) -> None:
-<<<<<<< HEAD
     """As during a renewal: their subjects are equal, so the identifiers of their keys distinguish them."""
-=======
-    """As during a renewal: their subjects are equal, and the identifiers of their keys differ."""
->>>>>>> install2
     pairs = [issue(NAMES, dt.datetime.now(dt.UTC)) for _ in range(2)]
     for served in pairs:
         folder = tmp_path / str(pairs.index(served))
