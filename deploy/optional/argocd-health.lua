@@ -15,8 +15,9 @@ if ready.status == "False" then
 end
 local active = condition("Active")
 if active ~= nil and active.status == "False" then
-  local policy = obj.spec and obj.spec.stopPolicy or "None"
-  local status = policy ~= "None" and "Suspended" or "Degraded"
+  -- By its stopPolicy, that of its ClusterQueue, or an operation such as `queuectl stop`, of which the object has nothing.
+  local stopped = active.reason == "ClusterQueueStopped" or active.reason == "LocalQueueStopped"
+  local status = stopped and "Suspended" or "Degraded"
   return {status = status, message = active.message or active.reason}
 end
 return {status = "Healthy", message = ready.message or ""}

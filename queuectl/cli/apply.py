@@ -21,7 +21,7 @@ from queuectl.cli.client import (
 )
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import Exit
-from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
+from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read_objects
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import format_quantity
 from queuectl.objects.configuration.config_kinds import PREFIX
@@ -51,7 +51,7 @@ def apply_command(
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Create or replace configuration: queues, cohorts, flavors, topologies, priority classes and the Configuration."""
-    documents = [document for file in files for document in read(file)]
+    documents = read_objects(files)
     check(documents)
     scope = namespace or default_namespace()
     documents.sort(key=lambda document: ORDER.index(document.kind))

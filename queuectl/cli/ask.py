@@ -40,10 +40,12 @@ By = Annotated[
         help="User for the history, on a server without authentication. Default: your user name here.",
     ),
 ]
-Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, for the history.")]
+Why = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Reason, for the history.")
+]
 Wait = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="SECONDS", help="Wait up to this time for the result."),
+    str | None,
+    typer.Option(metavar="DURATION", help="Wait up to this time (30s, 5m) for the result."),
 ]
 DryRun = Annotated[
     bool,
@@ -227,20 +229,27 @@ def ask(
     workload: Json,
     by: str | None,
     why: str | None,
-    wait: float | None,
+    wait: str | None,
     **more: Any,
 ) -> None:
-    """Send a command for one workload. ``wait``: seconds to wait for its result; None = do not wait.
+    """Send a command for one workload. ``wait``: how long to wait for its result; None = do not wait.
 
     Raises:
         CommandFailed: the server or the leader refuses the command, or it has no result in time.
     """
+    seconds = None if wait is None else _duration(wait)
     body = {"by": by or _user(), **({"why": why} if why else {}), **more}
     kept = client.post(f"{PREFIX}/workloads/{workload['uid']}/{action}", body)
     named = f"{workload['kind'].lower()}/{kept['workload']}"
     typer.echo(f"{named}: {_what(kept)} requested")
-    if wait is not None:
-        _follow(client, kept, named, wait)
+    if seconds is not None:
+        _follow(client, kept, named, seconds)
+
+
+def _duration(wait: str) -> float:
+    from queuectl.cli.times import span  # slow, and rarely needed
+
+    return span(wait, "--wait")
 
 
 def _what(command: Json) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.columns import AUDIT_COLUMNS
-from queuectl.cli.listings import Form, show
+from queuectl.cli.listings import Form, NoHeaders, show
 from queuectl.cli.render import ListFormat
 from queuectl.cli.times import ago
 from queuectl.objects.configuration.config_kinds import PREFIX
@@ -30,13 +30,14 @@ def audit_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Only requests since then: a duration (24h, 90m) or an RFC 3339 time.",
+            help="Only requests since then: a duration (7d, 24h, 90m) or an RFC 3339 time.",
         ),
     ] = None,
     last: Annotated[
         int, typer.Option(metavar="COUNT", min=1, max=100_000, help="Number of requests at most.")
     ] = 100,
     output: Form = ListFormat.TABLE,
+    no_headers: NoHeaders = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """List requests that changed something or were refused, the newest first. You need the right to get audit."""
@@ -44,4 +45,11 @@ def audit_command(
     with connect(server) as client:
         items = list(client.newest_first(PATH, last, caller=caller, path=path, since=start))
     body = {"items": items, "nextBefore": None}
-    show(body, items, output, AUDIT_COLUMNS, lambda item: f"audit/{item['id']}")
+    show(
+        body,
+        items,
+        output,
+        AUDIT_COLUMNS,
+        lambda item: f"audit/{item['id']}",
+        headers=not no_headers,
+    )

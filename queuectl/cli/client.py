@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -21,9 +22,7 @@ PAGE: Final = 500
 
 Server = Annotated[
     str,
-    typer.Option(
-        "--server", metavar="URL", envvar="QUEUECTL_SERVER", help="Address of the REST API."
-    ),
+    typer.Option("--server", metavar="URL", envvar="QUEUECTL_SERVER", help=connection.SERVER_HELP),
 ]
 DEFAULT_SERVER: Final = "http://127.0.0.1:8000"
 Namespace = Annotated[
@@ -242,13 +241,15 @@ def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None
         CommandFailed: there is no such kind.
     """
     lowered = word.lower()
-    if lowered in ("workload", "workloads", "wl"):
+    if lowered in ("workload", "workloads", "wl", "job", "jobs"):
         return None
     for kind in CONFIG_KINDS:
         if lowered in (kind.singular, kind.plural, *kind.aliases):
             return kind
-    known = ", ".join(["workloads", *other_words, *(kind.plural for kind in CONFIG_KINDS)])
-    raise CommandFailed(f"unknown kind {word!r}; the kinds are {known}", Exit.BAD_INPUT)
+    words = ["workloads", *other_words, *(kind.plural for kind in CONFIG_KINDS)]
+    near = get_close_matches(lowered, words, cutoff=0.7)
+    meant = f"did you mean {near[0]}?" if near else "`queuectl get` lists the kinds"
+    raise CommandFailed(f"unknown kind {word!r}; {meant}", Exit.BAD_INPUT)
 
 
 def workload_path(name: str, namespace: str | None) -> str:

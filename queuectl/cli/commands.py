@@ -189,6 +189,15 @@ COMMANDS: Final = {
         extra=Extra.DEMO,
         own_text=True,
     ),
+    "help": LazyCommand(
+        "queuectl.cli.help:help_command", "Show the help of a command.", Reader.ANYONE, client=False
+    ),
+    "options": LazyCommand(
+        "queuectl.cli.help:options_command",
+        "List the options of the connection.",
+        Reader.ANYONE,
+        client=False,
+    ),
     "completion": LazyCommand(
         "queuectl.cli.program:completion_command",
         "Print the completion script of a shell.",

@@ -13,7 +13,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.followed import confirm_command, owner_command
 from queuectl.cli.opencost import read_prices
 from queuectl.cli.render import as_yaml
-from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
+from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read_objects
 from queuectl.objects.configuration.config_kinds import (
     BY_KIND,
     CONFIG_KINDS,
@@ -66,7 +66,7 @@ def diff(
     Shows the changes that `queuectl apply` would make, and the objects that no file has. The exit code is 4 if there is a
     difference.
     """
-    documents = [document for file in files for document in read(file)]
+    documents = read_objects(files)
     check(documents)
     scope = default_namespace()
     with connect(server) as client:

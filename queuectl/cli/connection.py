@@ -10,9 +10,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperOption
 from typer.main import get_command
 
 from queuectl import kubeconfig
@@ -54,6 +55,9 @@ def _keeper(field: str) -> Callable[[Any], Any]:
         return option
 
     return keep
+
+
+SERVER_HELP: Final = "Address of the REST API."
 
 
 def _options(
@@ -111,7 +115,7 @@ def _options(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="KubeconfigContext of the kubeconfig. Default: the current context.",
+            help="Context of the kubeconfig. Default: the current context.",
             callback=_keeper("context"),
             expose_value=False,
         ),
@@ -121,7 +125,7 @@ def _options(
 
 
 def connected(command: TyperCommand | TyperGroup) -> None:
-    """Add the options to a command, or to each command of a group."""
+    """Add the options to a command, or to each command of a group. Their help is a page of its own: `queuectl options`."""
     members = getattr(command, "commands", None)
     if members:
         for member in members.values():
@@ -129,7 +133,11 @@ def connected(command: TyperCommand | TyperGroup) -> None:
         return
     program = typer.Typer(add_completion=False)
     program.command()(_options)
-    command.params += [each for each in get_command(program).params if each.name != "help"]
+    shared = [each for each in get_command(program).params if each.name != "help"]
+    for param in (*command.params, *shared):
+        if isinstance(param, TyperOption):
+            param.hidden = param in shared or param.help == SERVER_HELP
+    command.params += shared
 
 
 def connection_options() -> ConnectionOptions:

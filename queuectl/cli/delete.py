@@ -20,7 +20,7 @@ from queuectl.cli.client import (
 )
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.targets import ORDER, Target, check, read, target_kind
+from queuectl.cli.targets import ORDER, Target, check, read_objects, target_kind
 from queuectl.cli.whatif import show_other_gangs, tried
 
 _WORKLOADS: Final = "delete its job with kubectl, or stop it with `queuectl deactivate`"
@@ -90,7 +90,7 @@ def _targets(
     kind: str | None, names: Sequence[str], files: Sequence[str], namespace: str
 ) -> Iterator[Target]:
     if files and kind is None:
-        documents = [document for file in files for document in read(file)]
+        documents = read_objects(files)
         check(documents)
         documents.sort(key=lambda document: ORDER.index(document.kind), reverse=True)
         for document in documents:

@@ -24,9 +24,19 @@ from queuectl.cli.client import (
     connect,
 )
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.listings import LISTINGS, Form, ListingOptions, configuration
+from queuectl.cli.listings import (
+    LISTINGS,
+    UNFINISHED,
+    Form,
+    ListingOptions,
+    NoHeaders,
+    by_urgency,
+    configuration,
+)
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
-from queuectl.objects.configuration.config_kinds import PREFIX
+from queuectl.domain.commands import CommandState
+from queuectl.domain.ledger import State
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 # ---- The command
 
@@ -47,7 +57,9 @@ _LISTS: Final = {
     "queue": ("workloads",),
     "cluster_queue": ("workloads", "events"),
     "state": ("workloads", "commands"),
+    "all": ("workloads",),
     "user": ("workloads",),
+    "mine": ("workloads",),
     "sort": ("workloads",),
     "by": ("commands",),
     "domain": ("nodes",),
@@ -68,12 +80,12 @@ Everywhere = Annotated[
 
 def get_command(
     kind: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="KIND",
-            help="workloads, nodes, domains, events, decisions, commands, pastuse, unmanaged, clusterqueues, localqueues, cohorts, ...",
+            help="workloads, nodes, clusterqueues, ...; `queuectl get` lists all kinds.",
         ),
-    ],
+    ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -94,18 +106,24 @@ def get_command(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STATE", help="Only workloads or commands in this state. Can be repeated."
+            metavar="STATE,...",
+            help="Only workloads or commands in these states. Can be repeated.",
         ),
     ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Also finished workloads. The same as --state with all states."),
+    ] = False,
     user: Annotated[
         str | None, typer.Option(metavar="USER", help="Only workloads of this user.")
     ] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own workloads.")] = False,
     sort: Annotated[
         str | None,
         typer.Option(
             metavar="KEY",
             help="Sort workloads by name, state, clusterQueue, user, gpus, priority, queuedAt or since; "
-            "-KEY reverses the order.",
+            "-KEY reverses the order. Default: pending ones first, then admitted ones; of each, the newest first.",
         ),
     ] = None,
     by: Annotated[
@@ -153,9 +171,14 @@ def get_command(
             help="Only from the newest COUNT events, decisions or commands.",
         ),
     ] = 100,
+    no_headers: NoHeaders = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """List the objects of a kind, read one of them, or watch them."""
+    if kind is None:
+        raise CommandFailed(f"name a kind:\n{_kinds()}", Exit.BAD_INPUT)
+    if kind.lower() in ("pods", "pod", "po"):
+        raise CommandFailed("to list pods, use `kubectl get pods`", Exit.BAD_INPUT)
     other = _PLURALS.get(kind.lower())
     config = None if other else config_kind(kind, dict.fromkeys(_PLURALS.values()))
     plural = other or (config.plural if config else "workloads")
@@ -164,8 +187,10 @@ def get_command(
     filters = {
         "queue": queue,
         "cluster_queue": cluster_queue,
-        "state": state,
+        "state": _states(plural, state or ()),
+        "all": every or None,
         "user": user,
+        "mine": mine or None,
         "sort": sort,
         "by": by,
         "kind": job_kind,
@@ -175,12 +200,57 @@ def get_command(
     }
     given = {option: value for option, value in filters.items() if value not in (None, [])}
     _check(plural, name, {**given, "watch": True} if watch else given)
-    wanted = ListingOptions(name, namespace, output, given, watch, last)
+    if every and state:
+        raise CommandFailed("--all excludes --state", Exit.BAD_INPUT)
+    if mine and user is not None:
+        raise CommandFailed("--mine excludes --user", Exit.BAD_INPUT)
     with connect(server) as client:
+        sent = {option: given[option] for option in given if option not in ("all", "mine")}
+        if mine:
+            sent["user"] = _caller(client)
+        wanted = ListingOptions(
+            name, namespace, output, sent, watch, last, headers=not no_headers, every=every
+        )
         if config is not None:
             configuration(client, config, wanted)
         else:
             LISTINGS[plural](client, wanted)
+
+
+def _kinds() -> str:
+    """A line for each kind, with the shorter names of it."""
+    others: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
+    for short, plural in _PLURALS.items():
+        others.setdefault(plural, []).append(short)
+    for config in CONFIG_KINDS:
+        others[config.plural] = [config.singular, *config.aliases]
+    return "\n".join(
+        f"  {plural:<26} {', '.join(each for each in names if each != plural)}".rstrip()
+        for plural, names in others.items()
+    )
+
+
+def _states(plural: str, typed: Iterable[str]) -> list[str]:
+    """The states of an option that is repeated or has commas, in any case of letters."""
+    known = CommandState if plural == "commands" else State
+    names = {state.value.lower(): state.value for state in known}
+    states = []
+    for word in (part.strip() for option in typed for part in option.split(",")):
+        if word.lower() not in names:
+            message = f"--state: unknown state {word!r}; the states are {', '.join(names.values())}"
+            raise CommandFailed(message, Exit.BAD_INPUT)
+        states.append(names[word.lower()])
+    return states
+
+
+def _caller(client: ServerClient) -> str:
+    """The name of the user, as the server knows it."""
+    session = client.get(f"{PREFIX}/session")
+    if not session["authenticated"]:
+        raise CommandFailed(
+            "--mine: this server does not authenticate its callers; use --user USER", Exit.BAD_INPUT
+        )
+    return str(session["name"])
 
 
 def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
@@ -214,8 +284,11 @@ _ONE_BY_ONE: Final = 25
 Printer = Callable[[Iterable[Json]], None]
 
 
-def printer(output: ListFormat, columns: Sequence[Column], named: Callable[[Json], str]) -> Printer:
+def printer(
+    options: ListingOptions, columns: Sequence[Column], named: Callable[[Json], str]
+) -> Printer:
     """A function that prints objects in this format: JSON as a line each, YAML as documents."""
+    output = options.output
     match output:
         case ListFormat.JSON:
             return lambda items: _write(json.dumps(i, ensure_ascii=False) + "\n" for i in items)
@@ -224,7 +297,8 @@ def printer(output: ListFormat, columns: Sequence[Column], named: Callable[[Json
         case ListFormat.NAME:
             return lambda items: _write(named(item) + "\n" for item in items)
         case _:
-            return GrowingTable(columns, wide=output is ListFormat.WIDE).add
+            wide = output is ListFormat.WIDE
+            return GrowingTable(columns, wide=wide, headers=options.headers).add
 
 
 def _write(lines: Iterable[str]) -> None:
@@ -250,12 +324,19 @@ def watch_workloads(
     show: Printer,
     namespace: str | None = None,
     cluster_queue: str | None = None,
+    *,
+    every: bool = False,
     **filters: Any,
 ) -> None:
-    """Print the list, then each workload that changes. Several changes in one batch are printed once."""
+    """Print the list, then each workload that changes. Several changes in one batch are printed once.
+
+    Without ``every``, the list has no finished workloads; their last change is printed.
+    """
     scope = {"namespace": namespace, "cluster_queue": cluster_queue}
     position = events.newest(client)  # before the list, so that no change is lost in between
-    show(client.workloads(**scope, **filters))
+    listed = filters if every else {"state": UNFINISHED, **filters}
+    items = list(client.workloads(**scope, **listed))
+    show(items if "sort" in filters else by_urgency(items))
     for batch in events.gathered(events.follow(client, position, **scope)):
         uids = {block.data["uid"] for block in batch if block.event == "step"}
         reset = any(block.event == "reset" for block in batch)

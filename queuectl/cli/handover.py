@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
 from queuectl.cluster.review import allowed, kueue_runs
-from queuectl.domain.errors import ObjectGone
+from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.jobs import PriorAdmission
+from queuectl.domain.words import counted
 from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
 from queuectl.handover.workloads import API_VERSION, FINALIZER
 from queuectl.objects import keys
@@ -24,11 +26,14 @@ from queuectl.objects.errors import UNREADABLE, DocumentError
 from queuectl.objects.files.workloads import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS, path
 from queuectl.objects.kinds.described import MERGE_PATCH
+from queuectl.objects.kinds.pods import POD_GROUP
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 
 _WORKLOADS: Final = f"/apis/{API_VERSION}/workloads"
 _CLASS: Final = f"/apis/scheduling.k8s.io/v1/priorityclasses/{keys.POD_PRIORITY_CLASS}"
+_CHECK_SECONDS: Final = 1.0
+"""Between two checks that no controller has been started."""
 _OWN: Final = (("labelSelector", "app.kubernetes.io/name=queuectl"),)
 _CONFIGURATION: Final = {
     "Topology": "topologies",
@@ -116,6 +121,12 @@ async def obstacle(api: Api) -> str | None:
             return f"Kueue runs: scale Deployment {where} to 0"
         if running and named == "queuectl":
             return f"queuectl runs: scale Deployment {where} to 0"
+    for pod in await _list(api, "/api/v1/pods", _OWN):
+        if pod.get("status", {}).get("phase") in ("Pending", "Running"):
+            meta = pod["metadata"]
+            return (
+                f"pod {meta['namespace']}/{meta['name']} of queuectl runs: wait until it has ended"
+            )
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     if await _list(api, policies, _OWN):
         return "the admission policies of queuectl are installed: delete them first, as docs/how-to/back-to-kueue.md shows"
@@ -155,8 +166,13 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
             if owner.get("controller"):
                 owned[str(owner.get("uid"))].append(workload)
     names = {_key(one): one for one in workloads}
+    found = tuple(_unless_taken(fate, names) for fate in chosen)
+    for fate in found:
+        if fate.owner.kind == POD_GROUP and isinstance(fate, Adopted):
+            earlier = names.get(_key(fate.workload))
+            owned[fate.owner.uid] = [] if earlier is None else [earlier]
     return HandOver(
-        tuple(_unless_taken(fate, names) for fate in chosen),
+        found,
         {uid: tuple(own) for uid, own in owned.items()},
         tuple(warnings),
     )
@@ -168,16 +184,19 @@ def _key(document: Document) -> tuple[str, str]:
 
 def _unless_taken(fate: Fate, workloads: Mapping[tuple[str, str], Document]) -> Fate:
     """The fate, but a gang is stopped if its Workload exists and belongs to another object."""
-    taken = workloads.get(_key(fate.workload)) if isinstance(fate, Adopted) else None
-    if taken is None:
+    existing = workloads.get(_key(fate.workload)) if isinstance(fate, Adopted) else None
+    if existing is None:
         return fate
     owners = [
-        one for one in taken["metadata"].get("ownerReferences") or () if one.get("controller")
+        one
+        for one in existing["metadata"].get("ownerReferences") or ()
+        if one.get("controller") or fate.owner.kind == POD_GROUP
     ]
-    if [one.get("uid") for one in owners] == [fate.owner.uid]:
+    own = {fate.owner.uid, *(patch["metadata"]["uid"] for _, _, patch in fate.pods)}
+    if owners and {one.get("uid") for one in owners} <= own:
         return fate
     other = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no job"
-    text = f"Workload {taken['metadata']['name']} exists and belongs to {other}: delete it"
+    text = f"Workload {existing['metadata']['name']} exists and belongs to {other}: delete it"
     return Stopped(fate.owner, text)
 
 
@@ -221,33 +240,48 @@ async def _list(api: Api, listed: str, query: Iterable[tuple[str, str]] = ()) ->
 # ---- Writes
 
 
-async def write(api: Api, fate: Adopted | Queued, earlier: Iterable[Document]) -> None:
-    """Write what Kueue needs for a job. It can be repeated after an error.
+async def write_each(
+    api: Api, planned: HandOver, continuing: Iterable[Adopted | Queued]
+) -> AsyncIterator[tuple[Adopted | Queued, str]]:
+    """Write what Kueue needs for each job. It can be repeated after an error.
 
-    Args:
-        api: the API server.
-        fate: of the job.
-        earlier: Workloads of the job from before, which are replaced.
+    Yields:
+        Each job, and why its objects are not written; "" = they are. One job does not stop the others.
 
     Raises:
-        ClusterError: a write failed.
+        CommandFailed: a controller has been started meanwhile.
+        ClusterUnavailable: the API server does not answer.
     """
+    checked = time.monotonic()
+    for number, fate in enumerate(continuing):
+        if time.monotonic() >= checked + _CHECK_SECONDS:
+            if text := await obstacle(api):
+                again = f"{text}. {counted(number, 'job')} handled; then run the command again"
+                raise CommandFailed(again, Exit.CONFLICT)
+            checked = time.monotonic()
+        try:
+            await _write(api, fate, planned.earlier.get(fate.owner.uid, ()))
+        except ObjectGone:
+            yield fate, "it was deleted meanwhile"
+        except (WriteConflict, WriteRefused) as error:
+            yield fate, str(error)
+        else:
+            yield fate, ""
+
+
+async def _write(api: Api, fate: Adopted | Queued, earlier: Iterable[Document]) -> None:
+    """Write what Kueue needs for a job. ``earlier``: its Workloads from before, which are replaced."""
     owner = fate.owner
+    target = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.name}"
     if owner.group:
         target = path(KINDS[owner.kind], owner.namespace, owner.name)
-    else:
-        target = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.name}"
     if isinstance(fate, Queued):
-        for workload in earlier:
-            await _delete(api, workload)
-        head = {"apiVersion": owner.api_version, "kind": owner.kind}
-        meta = dict(fate.document["metadata"])
-        if fate.clear_start:
-            cleared = {"metadata": {"uid": owner.uid}, "status": {"startTime": None}}
-            answer = document_in(target, await _merge(api, f"{target}/status", cleared), "metadata")
-            meta["resourceVersion"] = answer["metadata"]["resourceVersion"]
-        await api.request("PUT", target, body={**fate.document, **head, "metadata": meta})
+        await _write_suspended(api, target, fate, earlier)
         return
+    # It also fails if the job has been deleted, or created again with the same name.
+    labels = {"labels": dict(fate.labels)} if fate.labels else {}
+    if owner.kind != POD_GROUP:
+        await _merge(api, target, {"metadata": {"uid": owner.uid, **labels}})
     for workload in earlier:
         await _delete(api, workload)
     collection = f"/apis/{API_VERSION}/namespaces/{owner.namespace}/workloads"
@@ -255,10 +289,26 @@ async def write(api: Api, fate: Adopted | Queued, earlier: Iterable[Document]) -
     await api.request("POST", collection, body=stateless)
     created = f"{collection}/{fate.workload['metadata']['name']}"
     await _merge(api, f"{created}/status", {"status": fate.workload["status"]})
-    if fate.labels:
-        await _merge(api, target, {"metadata": {"uid": owner.uid, "labels": dict(fate.labels)}})
     for namespace, name, patch in fate.pods:
-        await _merge(api, f"/api/v1/namespaces/{namespace}/pods/{name}", patch)
+        try:
+            await _merge(api, f"/api/v1/namespaces/{namespace}/pods/{name}", patch)
+        except ObjectGone:
+            continue  # its controller replaces it
+
+
+async def _write_suspended(
+    api: Api, target: str, fate: Queued, earlier: Iterable[Document]
+) -> None:
+    owner = fate.owner
+    for workload in earlier:
+        await _delete(api, workload)
+    head = {"apiVersion": owner.api_version, "kind": owner.kind}
+    meta = dict(fate.document["metadata"])
+    if fate.clear_start:
+        cleared = {"metadata": {"uid": owner.uid}, "status": {"startTime": None}}
+        answer = document_in(target, await _merge(api, f"{target}/status", cleared), "metadata")
+        meta["resourceVersion"] = answer["metadata"]["resourceVersion"]
+    await api.request("PUT", target, body={**fate.document, **head, "metadata": meta})
 
 
 async def _delete(api: Api, workload: Document) -> None:

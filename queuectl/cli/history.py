@@ -10,7 +10,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.columns import HISTORY_COLUMNS
 from queuectl.cli.explain import Kind
-from queuectl.cli.listings import Form, show
+from queuectl.cli.listings import Form, NoHeaders, show
 from queuectl.cli.render import ListFormat
 from queuectl.domain.words import counted
 
@@ -27,6 +27,7 @@ def history_command(
         bool, typer.Option("--evictions", help="Only evictions, with reasons.")
     ] = False,
     output: Form = ListFormat.TABLE,
+    no_headers: NoHeaders = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show the events of a workload, the oldest first: starts, evictions with reasons, holds, and the end."""
@@ -37,10 +38,17 @@ def history_command(
     evicted = [item for item in items if item["toState"] == _ONLY and item["fromState"] != _ONLY]
     if evictions:
         items = evicted
-    if output in (ListFormat.TABLE, ListFormat.WIDE):
+    if output in (ListFormat.TABLE, ListFormat.WIDE) and not no_headers:
         typer.echo(_headline(body, evicted))
     answer = {"uid": body["uid"], "items": items, "nextAfter": None}
-    show(answer, items, output, HISTORY_COLUMNS, lambda item: f"event/{item['id']}")
+    show(
+        answer,
+        items,
+        output,
+        HISTORY_COLUMNS,
+        lambda item: f"event/{item['id']}",
+        headers=not no_headers,
+    )
 
 
 def _headline(body: Json, evicted: list[Json]) -> str:

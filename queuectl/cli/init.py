@@ -18,7 +18,7 @@ from queuectl.cli.config import stored
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.extras import Extra
-from queuectl.cli.targets import Target, is_configuration, read
+from queuectl.cli.targets import Target, is_configuration, read_objects
 from queuectl.devices.pools import node_devices
 from queuectl.domain.devices import DeviceClass, DeviceInventory, PoolSlice
 from queuectl.domain.fleet import Fleet, Node
@@ -114,7 +114,7 @@ def init_command(
 
 def _of_files(files: Sequence[str]) -> _Found:
     found = _Found(", ".join("stdin" if name == "-" else name for name in files))
-    for document in (each for name in files for each in read(name)):
+    for document in read_objects(files):
         if is_configuration(document):
             found.existing.append(validate(document)[0])
         elif document.kind == "Node":

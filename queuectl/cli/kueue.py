@@ -71,7 +71,7 @@ async def _with_api(api: Api, dry_run: bool, namespaces: list[str], allow_stops:
         missing_rights,
         obstacle,
         read_hand_over,
-        write,
+        write_each,
     )
     from queuectl.handover.gangs import Adopted, Queued, Stopped
 
@@ -89,16 +89,24 @@ async def _with_api(api: Api, dry_run: bool, namespaces: list[str], allow_stops:
     if stopped and not (dry_run or allow_stops):
         text = f"nothing is written: Kueue would stop {counted(len(stopped), 'job')}; give --allow-stops to write the others"
         raise CommandFailed(text, Exit.CONFLICT)
-    for fate in continuing:
-        if not dry_run:
-            await write(api, fate, planned.earlier.get(fate.owner.uid, ()))
-        typer.echo(f"{fate.owner.ref}: {_said(fate)}")
+    handled = list(continuing) if dry_run else []
+    if dry_run:
+        for fate in continuing:
+            typer.echo(f"{fate.owner.ref}: {_said(fate)}")
+    else:
+        async for fate, error in write_each(api, planned, continuing):
+            if not error:
+                handled.append(fate)
+            typer.echo(f"{fate.owner.ref}: {f'not written: {error}' if error else _said(fate)}")
     if not dry_run and await lower_class(api):
         typer.echo("PriorityClass queuectl-managed: its value is 0 now")
-    adopted = sum(isinstance(one, Adopted) for one in continuing)
-    queued = len(continuing) - adopted
+    adopted = sum(isinstance(one, Adopted) for one in handled)
+    queued = len(handled) - adopted
     what = "would be adopted" if dry_run else "adopted"
     typer.echo(f"{adopted} {what}, {queued} queued, {len(stopped)} stopped by Kueue")
+    if failed := len(continuing) - len(handled):
+        text = f"{counted(failed, 'job')} not written: run the command again before you start Kueue"
+        raise CommandFailed(text, Exit.CONFLICT)
 
 
 def _require(missing: list[str]) -> None:

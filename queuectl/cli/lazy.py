@@ -21,6 +21,7 @@ from typer.main import get_command
 
 from queuectl.cli import extras, program
 from queuectl.cli.errors import CommandFailed
+from queuectl.cli.help import OPTION_NAMES, complete_help, unknown_command
 from queuectl.cli.terminal import printable_output
 
 if TYPE_CHECKING:
@@ -43,8 +44,17 @@ class _Typed(RuntimeParam):
         try:
             return build_runtime_param(param.type_descriptor)._coerce_value(value, param, ctx)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")  # a word of pydantic
+            error.message = _plain(error.message, value)
             raise
+
+
+def _plain(message: str, text: object) -> str:
+    """A message of pydantic in the words of the other errors, with the value."""
+    required = message.removeprefix("Input should be ")
+    if required == message:
+        return message.removeprefix("Value error, ")
+    kind = required.partition(",")[0] if required.startswith("a ") else ""
+    return f"{text!r} is not {kind}" if kind else f"{text!r} must be {required}"
 
 
 class QuickCommand(TyperCommand):
@@ -129,6 +139,7 @@ class LazyCommand:
             from queuectl.cli.connection import connected
 
             connected(command)
+        complete_help(command, name, client=self.client)
         return command
 
 
@@ -165,6 +176,7 @@ def lazy_group(mounts: Mapping[str, LazyCommand], first: Sequence[str]) -> type[
         def __init__(self, *args: Any, **extra: Any) -> None:
             super().__init__(*args, **extra)
             self.commands = {name: _Deferred(name, mount) for name, mount in mounts.items()}
+            self.context_settings = {**self.context_settings, "help_option_names": OPTION_NAMES}
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             """Without arguments, show the first commands and end with 0."""
@@ -173,6 +185,12 @@ def lazy_group(mounts: Mapping[str, LazyCommand], first: Sequence[str]) -> type[
                 ctx.exit()
             convert_only_if_needed(self.get_params(ctx))
             return super().parse_args(ctx, args)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            """Name the nearest right thing if the command does not exist."""
+            if args[0] not in self.commands and not args[0].startswith("-"):
+                ctx.fail(unknown_command(args[0], self.commands))
+            return super().resolve_command(ctx, args)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             """A section for each reader."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -25,9 +25,13 @@ from queuectl.cli.columns import (
     config_columns,
 )
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
+from queuectl.domain.ledger import State
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
 Form = Annotated[ListFormat, typer.Option("--output", "-o", help="Format of the output.")]
+NoHeaders = Annotated[
+    bool, typer.Option("--no-headers", help="Print a table without the titles of its columns.")
+]
 Name = Callable[[Json], str]
 
 
@@ -41,6 +45,8 @@ class ListingOptions:
         filters: filters of a list, by their names in the REST API.
         watch: continue with changes.
         last: number of the newest events, decisions or commands.
+        headers: a table begins with the titles of its columns.
+        every: with finished workloads.
     """
 
     name: str | None
@@ -49,10 +55,22 @@ class ListingOptions:
     filters: Mapping[str, Any]
     watch: bool = False
     last: int = 100
+    headers: bool = True
+    every: bool = False
+
+    def show(self, body: Json, rows: list[Json], columns: tuple[Column, ...], named: Name) -> None:
+        """Print an answer."""
+        show(body, rows, self.output, columns, named, headers=self.headers)
 
 
 def show(
-    body: Json, rows: list[Json], output: ListFormat, columns: tuple[Column, ...], named: Name
+    body: Json,
+    rows: list[Json],
+    output: ListFormat,
+    columns: tuple[Column, ...],
+    named: Name,
+    *,
+    headers: bool = True,
 ) -> None:
     """Print an answer: ``body`` unchanged for programs, its items as a table for people."""
     match output:
@@ -63,7 +81,7 @@ def show(
         case ListFormat.NAME:
             sys.stdout.writelines(named(item) + "\n" for item in rows)
         case ListFormat.TABLE | ListFormat.WIDE if rows:
-            emit_table(columns, rows, wide=output is ListFormat.WIDE)
+            emit_table(columns, rows, wide=output is ListFormat.WIDE, headers=headers)
         case ListFormat.TABLE | ListFormat.WIDE:
             typer.echo("no objects found", err=True)
 
@@ -78,7 +96,7 @@ def configuration(client: ServerClient, kind: ConfigKind, options: ListingOption
         body = client.get(kind.collection(), namespace=asked)
         items = body["items"]
     columns = config_columns(kind)
-    show(body, items, options.output, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
+    options.show(body, items, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
 
 
 def _workloads(client: ServerClient, options: ListingOptions) -> None:
@@ -89,14 +107,36 @@ def _workloads(client: ServerClient, options: ListingOptions) -> None:
     if options.watch:
         from queuectl.cli.get import printer, watch_workloads
 
-        watch_workloads(client, printer(options.output, columns, named), **filters)
+        watch_workloads(client, printer(options, columns, named), every=options.every, **filters)
     elif options.name is not None:
         path = workload_path(options.name, options.namespace)
         body = client.get(path, **options.filters)
-        show(body, [body], options.output, columns, named)
+        options.show(body, [body], columns, named)
     else:
+        if not options.every:
+            filters.setdefault("state", UNFINISHED)
         items = list(client.workloads(**filters))
-        show({"items": items, "nextCursor": None}, items, options.output, columns, named)
+        if "sort" not in filters:
+            items = by_urgency(items)
+        options.show({"items": items, "nextCursor": None}, items, columns, named)
+
+
+UNFINISHED: Final = [state.value for state in State if state is not State.FINISHED]
+"""The states of the workloads that a list has by default."""
+
+
+def by_urgency(workloads: Iterable[Json]) -> list[Json]:
+    """Pending workloads, then admitted ones, then the others; the newest of each first."""
+    newest_first = sorted(workloads, key=lambda each: each["queuedAt"] or "", reverse=True)
+    return sorted(newest_first, key=lambda each: _urgency(State(each["state"])))
+
+
+def _urgency(state: State) -> int:
+    if state in (State.PENDING, State.RESERVED):
+        return 0
+    if not state.waiting and state is not State.FINISHED:
+        return 1
+    return 3 if state is State.FINISHED else 2
 
 
 def _events(client: ServerClient, options: ListingOptions) -> None:
@@ -106,10 +146,10 @@ def _events(client: ServerClient, options: ListingOptions) -> None:
     if options.watch:
         from queuectl.cli.get import printer, watch_events
 
-        watch_events(client, printer(options.output, columns, named), after, **scope)
+        watch_events(client, printer(options, columns, named), after, **scope)
     else:
         items = events.so_far(client, after, **scope)
-        show({"items": items}, items, options.output, columns, named)
+        options.show({"items": items}, items, columns, named)
 
 
 def _nodes(client: ServerClient, options: ListingOptions) -> None:
@@ -119,10 +159,10 @@ def _nodes(client: ServerClient, options: ListingOptions) -> None:
     path = f"{PREFIX}/nodes"
     if options.name is not None:
         body = client.get(f"{path}/{quote(options.name, safe='')}")
-        show(body, [body], options.output, NODE_COLUMNS, named)
+        options.show(body, [body], NODE_COLUMNS, named)
     else:
         items = list(client.pages(path, **options.filters))
-        show({"items": items, "nextCursor": None}, items, options.output, NODE_COLUMNS, named)
+        options.show({"items": items, "nextCursor": None}, items, NODE_COLUMNS, named)
 
 
 def _domains(client: ServerClient, options: ListingOptions) -> None:
@@ -137,17 +177,17 @@ def _domains(client: ServerClient, options: ListingOptions) -> None:
         for layout in body["items"]
         for domain in layout["domains"]
     ]
-    show(body, rows, options.output, DOMAIN_COLUMNS, named)
+    options.show(body, rows, DOMAIN_COLUMNS, named)
 
 
 def _decisions(client: ServerClient, options: ListingOptions) -> None:
     path, named = f"{PREFIX}/decisions", _numbered("decision")
     if options.name is not None:
         body = client.get(f"{path}/{quote(options.name, safe='')}")
-        show(body, [body], options.output, DECISION_COLUMNS, named)
+        options.show(body, [body], DECISION_COLUMNS, named)
     else:
         items = list(client.newest_first(path, options.last))
-        show({"items": items}, items, options.output, DECISION_COLUMNS, named)
+        options.show({"items": items}, items, DECISION_COLUMNS, named)
 
 
 def _commands(client: ServerClient, options: ListingOptions) -> None:
@@ -156,17 +196,17 @@ def _commands(client: ServerClient, options: ListingOptions) -> None:
     if name is None:
         filters = {"namespace": options.namespace, **options.filters}
         commands = list(client.newest_first(every, options.last, **filters))
-        show({"items": commands}, commands, options.output, COMMAND_COLUMNS, named)
+        options.show({"items": commands}, commands, COMMAND_COLUMNS, named)
         return
     if name.isdecimal():
         body = client.get(f"{every}/{name}")
-        show(body, [body], options.output, COMMAND_COLUMNS, named)
+        options.show(body, [body], COMMAND_COLUMNS, named)
         return
     path = workload_path(name, options.namespace)
     workload = client.get(path, **options.filters)
     commands = list(client.following(f"{path}/commands", kind=workload["kind"]))
     body = {"uid": workload["uid"], "items": commands, "nextAfter": None}
-    show(body, commands, options.output, COMMAND_COLUMNS, named)
+    options.show(body, commands, COMMAND_COLUMNS, named)
 
 
 def _past_use(client: ServerClient, options: ListingOptions) -> None:
@@ -174,7 +214,7 @@ def _past_use(client: ServerClient, options: ListingOptions) -> None:
         return "/".join(filter(None, ("pastuse", row["scope"], row["namespace"], row["name"])))
 
     body = client.get(f"{PREFIX}/pastuse")
-    show(body, body["items"], options.output, PAST_USE_COLUMNS, named)
+    options.show(body, body["items"], PAST_USE_COLUMNS, named)
 
 
 def _unmanaged(client: ServerClient, options: ListingOptions) -> None:
@@ -187,10 +227,10 @@ def _unmanaged(client: ServerClient, options: ListingOptions) -> None:
     items = [item for page in pages for item in page["items"]]
     sums = {one["namespace"]: one for page in pages for one in page["namespaces"]}
     if sums and options.output in (ListFormat.TABLE, ListFormat.WIDE):
-        emit_table(UNMANAGED_SUM_COLUMNS, sums.values(), wide=False)
+        emit_table(UNMANAGED_SUM_COLUMNS, sums.values(), wide=False, headers=options.headers)
         typer.echo("")
     body = {"items": items, "namespaces": list(sums.values()), "nextCursor": None}
-    show(body, items, options.output, UNMANAGED_COLUMNS, named)
+    options.show(body, items, UNMANAGED_COLUMNS, named)
 
 
 def _numbered(singular: str) -> Name:

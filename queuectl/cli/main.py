@@ -39,13 +39,31 @@ def main(
 
 
 def run() -> None:
-    """Run the program. An error that it raises on purpose becomes one line on stderr and an exit code."""
+    """Run the program. An error that it raises on purpose becomes a line on stderr and an exit code."""
     tune_interpreter()
     try:
-        app(prog_name=program.called())
+        code = app(prog_name=program.called(), standalone_mode=False)
     except QueuectlError as error:
         typer.echo(printable(f"error: {error}"), err=True)
-        sys.exit(exit_code(error))
+        code = exit_code(error)
+    except typer.TyperException as error:
+        _print_wrong_usage(error)
+        code = Exit.BAD_INPUT
+    except typer.Abort:
+        code = Exit.FAILURE
+    sys.exit(code or Exit.OK)
+
+
+def _print_wrong_usage(error: typer.TyperException) -> None:
+    """In the form of all other errors, with the command that shows the right usage."""
+    message = error.format_message()
+    if message.startswith("Usage: "):  # a group of commands without one of them
+        typer.echo(message, err=True)
+        return
+    typer.echo(printable(f"error: {message[:1].lower()}{message[1:].rstrip('.')}"), err=True)
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        typer.echo(f"Use `{context.command_path} --help` to show the right usage.", err=True)
 
 
 def exit_code(error: QueuectlError) -> Exit:

@@ -184,10 +184,10 @@ def plan_command(
     file: Annotated[
         list[str] | None,
         typer.Option(
+            "--filename",
             "-f",
-            "--file",
             metavar="FILE",
-            help="YAML or JSON file; - reads stdin. Can be repeated.",
+            help="YAML or JSON file, or a directory of them; - reads stdin. Can be repeated.",
         ),
     ] = None,
     output: Annotated[
@@ -330,7 +330,7 @@ def _given(
 
     if not file:
         raise BadInput("-f or --snapshot is required")
-    documents = [document for name in file for document in read_objects(name)]
+    documents = read_objects(file)
     return read_snapshot([*documents, *_settings(config)], _clock(now), declared_kinds(kinds))
 
 
@@ -391,7 +391,7 @@ def _reconfigurations(checked: CheckedPlan) -> list[tuple[str, SuggestedFix]]:
 
 def _settings(path: Path | None) -> list[Document]:
     """The Configuration in the file of --config."""
-    documents = read_objects(str(path)) if path is not None else []
+    documents = read_objects([str(path)] if path is not None else [])
     for document in documents:
         if not is_single(document):
             found = f"{document.api_version} {document.kind}"

@@ -17,8 +17,8 @@ def recover_command(
     file: Annotated[
         list[Path],
         typer.Option(
+            "--filename",
             "-f",
-            "--file",
             metavar="FILE",
             help="YAML or JSON file with the configuration. Can be repeated.",
         ),

@@ -106,12 +106,15 @@ def as_yaml(*documents: object) -> str:
     return made
 
 
-def emit_table(columns: Sequence[Column], rows: Iterable[Json], *, wide: bool) -> None:
-    """Print a table. It fits the width of a terminal; in a pipe, for programs, it is complete."""
+def emit_table(
+    columns: Sequence[Column], rows: Iterable[Json], *, wide: bool, headers: bool = True
+) -> None:
+    """Print a table. It fits the width of a terminal; a wide one, and one in a pipe, is complete."""
     console = terminal.console()
     shown = [column for column in columns if wide or not column.wide]
-    room = console.width if console.is_terminal else None
+    room = console.width if console.is_terminal and not wide else None
     table, omitted = laid_out(shown, rows, room)
+    table.show_header = headers
     terminal.console(width=natural_width(table)).print(table)
     if omitted:
         titles = ", ".join(column.title for column in omitted)
@@ -181,10 +184,10 @@ def _cut(text: str, width: int) -> str:
 class GrowingTable:
     """A table to which rows are appended while the user watches: columns become wider, never narrower."""
 
-    def __init__(self, columns: Sequence[Column], *, wide: bool) -> None:
+    def __init__(self, columns: Sequence[Column], *, wide: bool, headers: bool = True) -> None:
         self._columns = [column for column in columns if wide or not column.wide]
-        self._widths = [len(column.title) for column in self._columns]
-        self._headed = False
+        self._widths = [len(column.title) if headers else 0 for column in self._columns]
+        self._headed = not headers
 
     def add(self, rows: Iterable[Json]) -> None:
         """Print more rows."""

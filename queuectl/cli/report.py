@@ -18,6 +18,7 @@ from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
+from queuectl.cli.times import hours
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -48,7 +49,7 @@ def report_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Begin: a duration before now (24h, 90m) or an RFC 3339 time. Default: 24h.",
+            help="Begin: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
         ),
     ] = None,
     until: Annotated[
@@ -66,12 +67,21 @@ def report_command(
     _refuse_options(kind, by, since or until, output)
     if output is ReportFormat.HTML:
         with connect(server) as client:
-            page = client.text(f"{PREFIX}/reports/{kind}/page", since=since, until=until)
+            page = client.text(
+                f"{PREFIX}/reports/{kind}/page",
+                since=since and hours(since),
+                until=until and hours(until),
+            )
         typer.echo(page, nl=False)
         return
     grouping = Grouping.parse(by or "queue") if kind.summed else None
     with connect(server) as client:
-        body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
+        body = client.get(
+            f"{PREFIX}/reports/{kind}",
+            by=by,
+            since=since and hours(since),
+            until=until and hours(until),
+        )
     match output:
         case ReportFormat.JSON:
             emit_json(body)
@@ -297,6 +307,56 @@ def _emit_shadow(body: Json) -> None:
     _emit(names, _GANGS, observed["gangs"], None)
     for sentence in body["limits"]:
         typer.echo(f"note: {sentence}")
+    if body["simulated"] is None:
+        typer.echo("\nno simulation yet")
+    else:
+        _emit_simulated(body["simulated"])
+
+
+def _emit_simulated(body: Json) -> None:
+    since, until = (_minute(body[name]) for name in ("began", "until"))
+    typer.echo(f"\nsimulated: the same arrivals under queuectl, {since} to {until} UTC")
+    extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the begin, {body['unfinished']:,} had not left at the end"
+    typer.echo(f"{extent}; {body['gapHours']:,.1f} hours without moments")
+    if not body["whole"]:
+        typer.echo("it ends before the last moment, because the rest takes too long")
+    rows: list[Json] = [
+        {"figure": "utilization, %", "scale": 100.0, **body["utilization"]},
+        {"figure": "GPU-hours free while gangs waited", **body["idleGpuHours"]},
+        {"figure": "evictions", **body["evictions"]},
+    ]
+    for waits in ({**body["total"], "queue": "all queues"}, *body["queues"]):
+        for percent in ("p50", "p95"):
+            title = f"hours waited, {percent}, {waits['queue']}"
+            rows.append({"figure": title, **waits[f"{percent}Hours"]})
+        rows.append({"figure": f"gangs that still wait, {waits['queue']}", **waits["waiting"]})
+    names = [Column("FIGURE", lambda item: item["figure"])]
+    _emit(names, _COMPARED, rows, None)
+    for sentence in body["limits"]:
+        typer.echo(f"note: {sentence}")
+
+
+def _interval(side: str) -> Callable[[Json], str]:
+    def text(item: Json) -> str:
+        scale = item.get("scale", 1.0)
+        least, most = (
+            f"{end * scale:,.1f}" if end is not None else None
+            for end in (item[side]["least"], item[side]["most"])
+        )
+        if least is None:
+            return _NONE
+        if most is None:
+            return f"at least {least}"
+        return least if least == most else f"{least} to {most}"
+
+    return text
+
+
+_COMPARED: Final = (
+    Column("OBSERVED", _interval("observed")),
+    Column("SIMULATED", _interval("simulated")),
+    Column("DIFFERENCE", lambda item: item["difference"].lower()),
+)
 
 
 def _headline(kind: ReportKind, body: Json) -> str:

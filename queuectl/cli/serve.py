@@ -73,7 +73,9 @@ async def _serve(settings: Settings) -> None:
     from queuectl.control.composition import ServeComponents, controller
     from queuectl.control.leader.schedule import Job, supervised
     from queuectl.control.progress import end_if_stalled
+    from queuectl.distribution import version
     from queuectl.shadow.composition import shadow
+    from queuectl.telemetry.tracing import traced_requests
     from queuectl.web.app import add_dashboard
 
     offered = _offer(settings)
@@ -120,7 +122,8 @@ async def _serve(settings: Settings) -> None:
             WebServer(create_metrics_app(registry), ListenAddress.parse(settings.metrics_listen)),
         ]
         health = HealthListener(ListenAddress.parse(settings.health_listen), parts)
-        async with health.serving(), asyncio.TaskGroup() as group:
+        tracing = traced_requests(app, settings.otlp_endpoint, version())
+        async with health.serving(), tracing, asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
             jobs: dict[str, Job] = {
                 "audit": lambda: forget_old(parts.store.audit, settings.audit_days),

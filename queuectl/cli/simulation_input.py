@@ -35,8 +35,8 @@ class DurationsOption(StrEnum):
 Files = Annotated[
     list[str] | None,
     typer.Option(
+        "--filename",
         "-f",
-        "--file",
         metavar="FILE",
         help="YAML or JSON file with Nodes and configuration; - reads stdin. Can be repeated.",
     ),
@@ -136,7 +136,7 @@ History = Annotated[
 
 def read_setting(files: Sequence[str], server: str, *, live: bool) -> list[Document]:
     """The objects of all files and, if ``live``, of the cluster. Can raise BadInput."""
-    given = [document for name in files for document in read_objects(name)]
+    given = read_objects(files)
     if not live:
         if not files:
             raise BadInput("-f or --live is required")

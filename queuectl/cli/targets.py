@@ -31,7 +31,7 @@ Files = Annotated[
         "--filename",
         "-f",
         metavar="FILE",
-        help="YAML or JSON file; - reads stdin. Can be repeated.",
+        help="YAML or JSON file, or a directory of them; - reads stdin. Can be repeated.",
     ),
 ]
 ORDER: Final = (
@@ -98,15 +98,6 @@ def addressed(document: Document, namespace: str) -> Json:
     return placed(document.body, namespace) if BY_KIND[document.kind].namespaced else document.body
 
 
-def read(file: str) -> list[Document]:
-    """The documents of a file; ``-`` reads stdin. Raises BadInput or CommandFailed."""
-    try:
-        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise CommandFailed(f"{file}: {error.strerror}", Exit.BAD_INPUT) from error
-    return read_documents(content, "stdin" if file == "-" else file)
-
-
 def is_configuration(document: Document) -> bool:
     """Whether the document has a kind and a version of configuration."""
     kind = BY_KIND.get(document.kind)
@@ -131,6 +122,10 @@ def _not_configuration(document: Document) -> DocumentError:
     if document.kind in BY_KIND:
         return document.error("", why_unread(document))
     found, kinds = f"{document.api_version} {document.kind}", ", ".join(BY_KIND)
+    if document.kind in KINDS or document.kind == "Pod":
+        return document.error(
+            "kind", f"{found} is not configuration; submit it with `kubectl create -f FILE`"
+        )
     return document.error("kind", f"{found} is not configuration; the kinds are {kinds}")
 
 
@@ -153,15 +148,30 @@ def target_kind(word: str, otherwise: str) -> ConfigKind:
 # ---- Documents of files
 
 
-def read_objects(name: str) -> list[Document]:
-    """The documents of a YAML or JSON file; ``-`` is stdin.
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
+
+
+def read_objects(names: Iterable[str]) -> list[Document]:
+    """The documents of YAML and JSON files; ``-`` is stdin, and a directory is its files with these suffixes, by name.
 
     Raises:
-        BadInput: naming the file.
+        BadInput: naming the file or the directory.
     """
+    return [document for name in names for document in _of_one(name)]
+
+
+def _of_one(name: str) -> Iterator[Document]:
     if name == "-":
-        return read_documents(sys.stdin.buffer.read(), "stdin")
-    return read_documents(read_bytes(name), name)
+        yield from read_documents(sys.stdin.buffer.read(), "stdin")
+        return
+    if not Path(name).is_dir():
+        yield from read_documents(read_bytes(name), name)
+        return
+    files = sorted(file for file in Path(name).iterdir() if file.suffix in _SUFFIXES)
+    if not files:
+        raise BadInput(f"{name}: has no file that ends with {', '.join(_SUFFIXES)}")
+    for file in files:
+        yield from read_documents(read_bytes(str(file)), str(file))
 
 
 def declared_kinds(path: Path | None) -> JobKinds:

@@ -9,6 +9,13 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.times import parse_time, read_duration
 
 
+def hours(period: str) -> str:
+    """Durations of the REST API have no days: ``30d`` is ``720h``."""
+    number = period.removesuffix("d")
+    whole = period.endswith("d") and number.isascii() and number.isdecimal()
+    return f"{24 * int(number[:12])}h" if whole else period
+
+
 def ago(text: str, option: str) -> float:
     """Unix seconds of an RFC 3339 time, or of a duration before now.
 
@@ -26,7 +33,7 @@ def ahead(text: str, option: str) -> float:
 def span(text: str, option: str) -> float:
     """Seconds of a duration. Raises CommandFailed; the message names ``option``."""
     try:
-        return read_duration(text, option)
+        return read_duration(hours(text), option)
     except RequestError as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from error
 
@@ -35,6 +42,6 @@ def _moment(text: str, option: str, sign: int) -> float:
     try:
         if text[:1].isdigit() and "-" in text:
             return parse_time(text)
-        return time.time() + sign * read_duration(text, option)
+        return time.time() + sign * read_duration(hours(text), option)
     except (RequestError, ValueError) as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from error

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
+from queuectl.cli.times import hours
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 _JOBS: Final = (
@@ -82,12 +83,6 @@ def recorded_trace(client: ServerClient, since: str, until: str | None) -> Recor
     pages = list(client.answers(f"{PREFIX}/reports/jobs", since=hours(since), until=until))
     begin, end = pages[0]["since"], max(page["until"] for page in pages)
     return RecordedTrace([item for page in pages for item in page["items"]], end - begin, begin)
-
-
-def hours(period: str) -> str:
-    """The REST API has no days: ``30d`` is ``720h``."""
-    number = period.removesuffix("d")
-    return f"{24 * int(number)}h" if period.endswith("d") and number.isdecimal() else period
 
 
 def _job_id(number: int) -> str:

@@ -23,7 +23,7 @@ from queuectl.cli.targets import (
     ignored_lines,
     is_configuration,
     placed,
-    read,
+    read_objects,
     target_kind,
 )
 from queuectl.domain.words import counted_gpus, gpu_count
@@ -89,7 +89,7 @@ def whatif_command(
 
     The exit code is 4 if a job of the files would wait.
     """
-    documents = [document for file in files or () for document in read(file)]
+    documents = read_objects(files or ())
     scope = namespace or default_namespace()
     asked = {
         **_submitted(documents, scope),

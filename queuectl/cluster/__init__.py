@@ -5,7 +5,7 @@
 - :mod:`reflector`: list and watch of one resource, as batches of deltas
 - :mod:`stream`: the bytes of a watch or a list to deltas
 - :mod:`writes`: merge patches and Events
-- :mod:`lease`: the LeaderLease
+- :mod:`lease`: the Lease
 - :mod:`server`: the version of the server, and what differs between versions
 - :mod:`review`: checks of the server's version and of the admission policies
 - :mod:`apply`: set-up documents by server-side apply

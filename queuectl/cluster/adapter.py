@@ -43,7 +43,7 @@ class KubernetesCluster:
 
         Args:
             api: under queuectl's own identity; closed by :meth:`close`.
-            namespace: of the LeaderLease and of dry runs.
+            namespace: of the Lease and of dry runs.
             hooks: receive the events of the watches.
             clock: unix seconds.
             pace: of the watches.

@@ -25,7 +25,7 @@ from queuectl.cluster.library import (
 from queuectl.domain.errors import BadInput
 
 _REFRESH_SECONDS: Final = 60.0
-_SPARE_CONNECTIONS: Final = 4  # so that the LeaderLease and Events never wait for patches
+_SPARE_CONNECTIONS: Final = 4  # so that the Lease and Events never wait for patches
 _CLOSE_POLLS: Final = 1000  # of a millisecond
 
 

@@ -1,4 +1,4 @@
-"""The LeaderLease: a ``coordination.k8s.io`` Lease whose annotation carries the leader's epoch.
+"""The Lease: a ``coordination.k8s.io`` Lease whose annotation carries the leader's epoch.
 
 The lease elects a leader. It does not fence: the database does. The epoch in the annotation reveals a restored database.
 """

@@ -1,4 +1,4 @@
-"""The cluster of shadow mode: all objects that a plan depends on, and no write but those of the LeaderLease in its own namespace.
+"""The cluster of shadow mode: all objects that a plan depends on, and no write but those of the Lease in its own namespace.
 
 :class:`~.client.ReadOnlyApi` refuses each other write, and RBAC refuses it once more (the chart with ``shadow``).
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.cluster.adapter import LEASE, SYSTEM_NAMESPACE
-from queuectl.cluster.client import Api, Permits, ReadOnlyApi
+from queuectl.cluster.client import Api, Forbidden, Permits, ReadOnlyApi
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.resources import watched
@@ -19,11 +19,12 @@ from queuectl.cluster.server import confirm_absent
 from queuectl.cluster.stream import LEVELS, decoded
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.records import LeaderRecord
+from queuectl.objects.configuration.owners import FOLLOWED, FollowedKind, Owner
 from queuectl.objects.kinds import KINDS, JobKinds
 
 
 def permits_lease(namespace: str) -> Permits:
-    """Permits the creation and the renewal of the LeaderLease of a namespace."""
+    """Permits the creation and the renewal of the Lease of a namespace."""
     collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
     allowed = {("POST", collection), ("PATCH", f"{collection}/{LEASE}")}
     return lambda method, path: (method, path) in allowed
@@ -31,20 +32,35 @@ def permits_lease(namespace: str) -> Permits:
 
 # ---- All objects that a plan depends on
 
-_GROUP: Final = "kueue.x-k8s.io"
-_VERSIONS: Final = ("v1beta2", "v1beta1")
-CONFIGURATION: Final = (
-    "clusterqueues",
-    "localqueues",
-    "cohorts",
-    "resourceflavors",
-    "topologies",
-    "workloadpriorityclasses",
-    "admissionchecks",
+_CONFIGURATION: Final = FOLLOWED[Owner.KUEUE]
+"""Kueue's kinds of configuration, with their versions, as the followers of objects read them."""
+_WORKLOADS: Final = tuple(
+    f"/apis/{_CONFIGURATION[0].group}/{version}/workloads" for version in _CONFIGURATION[0].versions
 )
-"""The plural names of Kueue's kinds of configuration."""
 _PAGE: Final = 500
 Body = dict[str, Any]
+
+
+async def unreadable(api: Api, kinds: JobKinds) -> list[str]:
+    """The lists of shadow mode that the API server refuses, as paths.
+
+    Raises:
+        ClusterUnavailable: it does not answer.
+    """
+    of_kueue = (_WORKLOADS[0], *(_paths(kind)[0] for kind in _CONFIGURATION))
+    refused = []
+    for path in (*of_kueue, *(resource.path for resource in watched(kinds=kinds))):
+        try:
+            await api.request("GET", path, query=[("limit", "1")])
+        except ObjectGone:
+            continue  # the server does not have this kind
+        except Forbidden:
+            refused.append(path)
+    return refused
+
+
+def _paths(kind: FollowedKind) -> tuple[str, ...]:
+    return tuple(kind.path(version) for version in kind.versions)
 
 
 class _Meta(msgspec.Struct):
@@ -62,12 +78,12 @@ _page = msgspec.json.Decoder(_Page).decode
 
 
 class ReadOnlyCluster:
-    """The objects of a cluster as documents, and the LeaderLease."""
+    """The objects of a cluster as documents, and the Lease."""
 
     def __init__(
         self, api: Api, namespace: str = SYSTEM_NAMESPACE, kinds: JobKinds = KINDS
     ) -> None:
-        """``api``: closed by :meth:`close`. ``namespace``: of the LeaderLease. ``kinds``: of jobs."""
+        """``api``: closed by :meth:`close`. ``namespace``: of the Lease. ``kinds``: of jobs."""
         self._api = api
         self._kinds = kinds
         self._lease = Lease(api, namespace, LEASE)
@@ -93,10 +109,10 @@ class ReadOnlyCluster:
             ClusterError: a list cannot be read completely.
         """
         bodies: list[Body] = []
-        for plural in ("workloads", *CONFIGURATION):
-            bodies += await self._of_kueue(plural)
+        for paths in (_WORKLOADS, *map(_paths, _CONFIGURATION)):
+            bodies += await self._served(paths, optional=True)
         for resource in watched(kinds=self._kinds):
-            paths = [resource.path, *([resource.older.path] if resource.older else [])]
+            paths = (resource.path, *([resource.older.path] if resource.older else []))
             optional = resource.optional or resource.older is not None
             bodies += await self._served(paths, optional=optional)
         return bodies
@@ -112,10 +128,6 @@ class ReadOnlyCluster:
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()
-
-    async def _of_kueue(self, plural: str) -> list[Body]:
-        paths = [f"/apis/{_GROUP}/{version}/{plural}" for version in _VERSIONS]
-        return await self._served(paths, optional=True)
 
     async def _served(self, paths: Sequence[str], *, optional: bool) -> list[Body]:
         """The items of the first of these paths that the server serves; none if it serves none of them."""

@@ -9,6 +9,7 @@ server answers for itself only: behind a load balancer, others can lag by the sa
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of, path, unqueued
+from queuectl.objects.times import time_or_none
 
 FOR_ALL: Final = (
     "queuectl-deletions",
@@ -39,6 +41,13 @@ KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/kueue-validating-webhook-configuration",
 )
+KUEUE_DEPLOYMENT: Final = (
+    "/apis/apps/v1/namespaces/kueue-system/deployments/kueue-controller-manager"
+)
+KUEUE_LEASE: Final = (
+    "/apis/coordination.k8s.io/v1/namespaces/kueue-system/leases/c1f6bfd2.kueue.x-k8s.io"
+)
+_LEASE_SECONDS: Final = 60.0
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _USER: Final = re.compile(r"request\.userInfo\.username != '([^']*)'")
@@ -71,6 +80,43 @@ async def kueue_runs(api: Api) -> bool:
             continue
         return True
     return False
+
+
+async def active_kueue(api: Api) -> str:
+    """The sign of a Kueue that runs, or is about to; empty without one.
+
+    These are its webhooks, its Deployment with a replica, and its lease, which a manager outside the cluster holds too.
+
+    Raises:
+        ClusterError: the API server gives no answer. A 404 from a proxy does not count.
+    """
+    if await kueue_runs(api):
+        return "the webhooks of Kueue exist"
+    deployment = await _present(api, KUEUE_DEPLOYMENT, "spec")
+    if deployment is not None and deployment["spec"].get("replicas", 1) != 0:
+        return f"{KUEUE_DEPLOYMENT.rpartition('/')[2]} has replicas"
+    lease = await _present(api, KUEUE_LEASE, "spec")
+    if lease is not None and _held(lease["spec"]):
+        return f"{lease['spec']['holderIdentity']} holds the lease of Kueue"
+    return ""
+
+
+async def _present(api: Api, target: str, field: str) -> _Document | None:
+    """An object with this field; None if it does not exist."""
+    try:
+        return document_in(target, await api.request("GET", target), field)
+    except NotServed:
+        raise
+    except ObjectGone:
+        return None
+
+
+def _held(spec: _Document) -> bool:
+    """Whether a lease was renewed lately, by a clock that can differ from ours."""
+    renewed = time_or_none(spec.get("renewTime"))
+    if not spec.get("holderIdentity") or renewed is None:
+        return False
+    return abs(time.time() - renewed) < _LEASE_SECONDS
 
 
 async def kueue_keys_act(api: Api, namespace: str) -> bool:

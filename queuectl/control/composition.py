@@ -31,6 +31,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.replicas import Registration
 from queuectl.db.store import PostgresApiStore, PostgresLeaderStore
+from queuectl.distribution import version
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Containment
@@ -46,12 +47,15 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
-from queuectl.objects.configuration.owners import FOLLOWED
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
 from queuectl.objects.kinds import JobKinds
+from queuectl.ownership.own_status import UnownedStatusForm
 from queuectl.ownership.source import KubernetesObjects
+from queuectl.ownership.status_form import StatusForm
+from queuectl.ownership.status_forms import FORMS
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
@@ -60,6 +64,7 @@ from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterN
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
+from queuectl.telemetry.tracing import OtlpSink, SpanSink
 
 # ---- The parts of the controller
 
@@ -68,6 +73,8 @@ _SPARE_CONNECTIONS = 4
 _TRIES: Final = 4
 """To connect, before the process ends with the error."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0  # seconds; the pause doubles
+_LONGEST_PAUSE_OWNED, _LONGEST_PAUSE_UNOWNED = 30.0, 300.0
+"""Seconds between two reads of a CustomResourceDefinition that does not exist: of objects that own the configuration, and of others."""
 
 
 class WatchMeter:
@@ -339,7 +346,13 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         health = _health_source(settings)
         if health is not None:
             stack.push_async_callback(health.close)
-        objects = await _objects(stack, settings, parts.containment)
+        owner = settings.configuration_owner
+        objects = unowned = None
+        if owner is not Owner.DATABASE:
+            objects = await _objects(stack, settings, parts.containment, owner, FORMS[owner])
+        if owner is not Owner.KUBERNETES:
+            form = UnownedStatusForm(owner)
+            unowned = await _objects(stack, settings, parts.containment, Owner.KUBERNETES, form)
         supervisor = Supervisor(
             store=parts.store,
             cluster=cluster,
@@ -352,22 +365,38 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             health_source=health,
             run_child=ChildProcess(parts.url, longest_step(settings.solver.wall_seconds)),
             objects=objects,
+            spans=_spans(stack, settings, metrics),
+            unowned=unowned,
         )
         yield ServeComponents(supervisor, parts.api_store, metrics, parts.registration)
 
 
-async def _objects(
-    stack: AsyncExitStack, settings: Settings, containment: Containment
-) -> KubernetesObjects | None:
-    """The objects that own the configuration, over connections of their own; None = the database owns it."""
-    kinds = FOLLOWED[settings.configuration_owner]
-    if not kinds:
+def _spans(stack: AsyncExitStack, settings: Settings, metrics: MetricsRecorder) -> SpanSink | None:
+    """A collector of spans; None without one."""
+    if not settings.otlp_endpoint:
         return None
+    metrics.add_traces()
+    sink = OtlpSink(settings.otlp_endpoint, version())
+    stack.callback(sink.close)
+    return sink
+
+
+async def _objects(
+    stack: AsyncExitStack,
+    settings: Settings,
+    containment: Containment,
+    group: Owner,
+    form: StatusForm,
+) -> KubernetesObjects:
+    """The objects of one API group, over connections of their own."""
+    kinds = FOLLOWED[group]
     api = await Api.connect(
         Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS), watches=len(kinds)
     )
     stack.push_async_callback(api.close)
-    return KubernetesObjects(api, kinds, containment)
+    owns = group is settings.configuration_owner
+    pause = _LONGEST_PAUSE_OWNED if owns else _LONGEST_PAUSE_UNOWNED
+    return KubernetesObjects(api, kinds, containment, form, longest_pause=pause)
 
 
 async def careful_child(arguments: ChildArguments) -> None:
@@ -423,14 +452,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
             for document in configuration:
                 await store.put_config(document)
 
-        leadership = Leadership(
-            cluster,
-            store,
-            clock,
-            holder=f"{settings.holder} (queuectl recover)",
-            duration=settings.lease_duration,
-            renew=settings.lease_renew,
-        )
+        leadership = Leadership.of(cluster, store, clock, settings, "queuectl recover")
         return await recover(store, cluster, settings, clock, leadership, kinds, configure)
 
 

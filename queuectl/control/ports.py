@@ -62,13 +62,13 @@ class UseSource(Protocol):
 
 
 class Election(Protocol):
-    """The LeaderLease."""
+    """The Lease."""
 
     async def read_leader(self) -> LeaderRecord | None:
-        """The LeaderLease; None if it does not exist yet."""
+        """The Lease; None if it does not exist yet."""
 
     async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
-        """Acquire or renew the LeaderLease by compare-and-swap with the version that was read (None = create)."""
+        """Acquire or renew the Lease by compare-and-swap with the version that was read (None = create)."""
 
 
 class Cluster(Election, Protocol):

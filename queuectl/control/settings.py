@@ -217,7 +217,7 @@ class UtilizationSettings(BaseModel):
 
     exporters: str = Field(
         "",
-        description="URLs of GPU exporters, separated by commas, if there is no Prometheus; dns+http://… means all addresses of a host",
+        description="URLs of GPU exporters, separated by commas, for clusters without Prometheus; dns+http://… means all addresses of a host",
     )
     vendor: str = Field(
         "nvidia",
@@ -315,15 +315,15 @@ class Settings(BaseSettings):
         le=60,
         description="time without an edit of such an object before an edit that takes something from running gangs acts, in seconds; it waits at most 60 s",
     )
-    namespace: str = Field("queuectl-system", description="namespace of the LeaderLease")
+    namespace: str = Field("queuectl-system", description="namespace of the Lease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
-        description="name of this process in the LeaderLease, unique",
+        description="name of this process in the Lease, unique",
     )
     listen: str = Field("127.0.0.1:8000", description="address of the REST API and the dashboard")
     auth: Literal["kubernetes", "none"] | None = Field(
         None,
-        description="kubernetes = tokens and RBAC of the cluster; none = no authentication, only on loopback; unset = none on loopback, else kubernetes",
+        description="kubernetes = tokens and RBAC of the cluster; none = no authentication, only on loopback; unset = none on loopback, otherwise kubernetes",
     )
     oidc: OidcSettings = OidcSettings()
     tls_cert_file: Path | None = Field(
@@ -382,15 +382,25 @@ class Settings(BaseSettings):
         description="address of /healthz and /readyz, which a thread of its own answers",
     )
 
+    otlp_endpoint: str = Field(
+        "",
+        pattern="^(https?://[^/]+(/.*)?)?$",
+        description="base URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each attempt of a gang; empty = none",
+    )
     shadow: bool = Field(
         False,
-        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its LeaderLease",
+        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its Lease",
     )
     shadow_seconds: float = Field(
         60.0, ge=5, description="time between two observations in shadow mode, in seconds"
     )
     shadow_days: float = Field(
         60.0, gt=0, description="how long the records of shadow mode are kept, in days"
+    )
+    shadow_simulation_seconds: float = Field(
+        3600.0,
+        ge=5,
+        description="time between two simulated reports of shadow mode, in seconds; the first one needs records of at least this time",
     )
 
     debounce_seconds: float = Field(
@@ -426,7 +436,7 @@ class Settings(BaseSettings):
     )
 
     lease_duration: float = Field(
-        15.0, gt=0, description="how long the LeaderLease is valid without a renewal, in seconds"
+        15.0, gt=0, description="how long the Lease is valid without a renewal, in seconds"
     )
     lease_renew: float = Field(
         3.0,

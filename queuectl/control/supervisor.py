@@ -44,15 +44,19 @@ from queuectl.domain.processes import ProcessEnd
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
-from queuectl.objects.configuration.owners import WITH_STATUS
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.kinds import JobKinds
 from queuectl.ownership.follower import ObjectFollower
+from queuectl.ownership.own_status import UnownedStatusForm
 from queuectl.ownership.source import ObjectSource
-from queuectl.ownership.status_writer import StatusWriter
-from queuectl.ownership.statuses import QueuesNow
+from queuectl.ownership.status_form import QueuesNow, QueueUse
+from queuectl.ownership.status_forms import FORMS
+from queuectl.ownership.status_writer import StatusWriter, WriteRate
+from queuectl.ownership.unowned import UnownedObjects
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import MetricsRecorder
+from queuectl.telemetry.tracing import SpanSink, TraceExport
 
 log = structlog.get_logger()
 
@@ -77,6 +81,8 @@ class Supervisor:
         health_source: HealthSource | None = None,
         run_child: RunChild | None = None,
         objects: ObjectSource | None = None,
+        spans: SpanSink | None = None,
+        unowned: ObjectSource | None = None,
     ) -> None:
         """Connect nothing yet.
 
@@ -92,8 +98,12 @@ class Supervisor:
             health_source: of faults of GPUs; None without one.
             run_child: runs a child process of a careful start; None = no careful starts.
             objects: that own the configuration; None = the database owns it.
+            spans: collector of the spans of gangs; None without one.
+            unowned: objects of ``queuectl.dev`` that do not own it; None = their status is not written.
         """
+        self._spans = spans
         self._objects = objects
+        self._unowned = unowned
         self._use_source = use_source
         self._health_source = health_source
         self._store = store
@@ -139,14 +149,7 @@ class Supervisor:
             self.viewer.latest, store, self._mirror, self._what_ifs, self.cache
         )
         self.previewer = Previewer(self.viewer.latest, self._throttle, self.cache)
-        self._leadership = Leadership(
-            cluster,
-            store,
-            clock,
-            holder=settings.holder,
-            duration=settings.lease_duration,
-            renew=settings.lease_renew,
-        )
+        self._leadership = Leadership.of(cluster, store, clock, settings)
 
     def stalled(self) -> str:
         """Why this process is to be ended; empty while it makes progress. A hung loop of a leader never recovers."""
@@ -335,8 +338,16 @@ class Supervisor:
                 "findings": lambda: share(state, self._mirror, self._store, self._clock, epoch),
                 "node health": lambda: self._judge_nodes(loop, health),
             }
+            rate = WriteRate()
             if self._objects is not None:
-                jobs |= self._object_jobs(self._objects, loop, epoch)
+                jobs |= self._object_jobs(self._objects, loop, epoch, rate)
+            if self._unowned is not None:
+                jobs |= self._unowned_jobs(self._unowned, loop, rate)
+            if self._spans is not None:
+                export = TraceExport(
+                    self._store, self._spans, self._metrics.spans, self._clock, epoch
+                )
+                jobs["traces"] = export.run
             if self._use_source is not None:
                 use = self._use_watch(self._use_source)
                 jobs["utilization"] = lambda: use.run(
@@ -348,11 +359,13 @@ class Supervisor:
             for name, job in jobs.items():
                 self._supervise(group, name, job)
 
-    def _object_jobs(self, source: ObjectSource, loop: Loop, epoch: int) -> dict[str, Job]:
+    def _object_jobs(
+        self, source: ObjectSource, loop: Loop, epoch: int, rate: WriteRate
+    ) -> dict[str, Job]:
         """Follow the objects that own the configuration, and write their statuses."""
         owner = self._settings.configuration_owner
-        writer = StatusWriter(source, lambda: self._queues_now(loop), self._clock)
-        has_status = owner in WITH_STATUS
+        form = FORMS[owner]
+        writer = StatusWriter(source, form, lambda: self._queues_now(loop), self._clock, rate)
 
         def follower() -> ObjectFollower:
             return ObjectFollower(
@@ -363,13 +376,22 @@ class Supervisor:
                 self._clock,
                 self._metrics.followed.show,
                 epoch,
-                writer.decided if has_status else None,
+                writer.decided,
+                form,
             )
 
-        jobs: dict[str, Job] = {"objects": lambda: follower().run()}
-        if has_status:
-            jobs["object statuses"] = writer.run
-        return jobs
+        return {"objects": lambda: follower().run(), "object statuses": writer.run}
+
+    def _unowned_jobs(self, source: ObjectSource, loop: Loop, rate: WriteRate) -> dict[str, Job]:
+        """Write in the status of objects that they do not own the configuration."""
+        form = UnownedStatusForm(self._settings.configuration_owner)
+        writer = StatusWriter(source, form, lambda: self._queues_now(loop), self._clock, rate)
+        kinds = FOLLOWED[Owner.KUBERNETES]
+
+        def unowned() -> UnownedObjects:
+            return UnownedObjects(source, kinds, self._clock, writer.decided)
+
+        return {"unowned objects": lambda: unowned().run(), "unowned statuses": writer.run}
 
     def _queues_now(self, loop: Loop) -> QueuesNow | None:
         if not loop.loaded:
@@ -380,7 +402,12 @@ class Supervisor:
             record = namespaces.get(namespace)
             return dict(record.labels) if record is not None else {}
 
-        return QueuesNow(state.config, labels, lambda: list(state.ledger))
+        def use() -> QueueUse:
+            holdings = state.holdings
+            held, kept = dict(holdings.held), dict(holdings.kept)
+            return QueueUse(list(state.ledger), held, kept, holdings.effective)
+
+        return QueuesNow(state.config, labels, use)
 
     def _use_watch(self, source: UseSource) -> UseWatch:
         rule = self._settings.utilization

@@ -47,6 +47,14 @@ from queuectl.domain.queries import (
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
+from queuectl.domain.shadow_trace import (
+    RecordedTrace,
+    SimulatedReport,
+    TraceBook,
+    TraceProgress,
+    TraceStep,
+)
+from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
 
@@ -166,7 +174,20 @@ class UsageStore(Protocol):
         """
 
 
-class ShadowStore(Protocol):
+class ShadowReports(Protocol):
+    """The records of shadow mode, for reports."""
+
+    async def history(self, period: Period, most: int) -> ShadowHistory:
+        """The hours of a period, and at most so many of the gangs that were seen since its start."""
+
+    async def simulated(self) -> SimulatedReport | None:
+        """The last simulated report; None before the first one."""
+
+    async def progress(self) -> TraceProgress:
+        """The state of the records."""
+
+
+class ShadowStore(ShadowReports, Protocol):
     """The records of shadow mode, for its leader."""
 
     async def last(self) -> LastMoment | None:
@@ -175,7 +196,22 @@ class ShadowStore(Protocol):
     async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
         """The records of those of these gangs that have one, by uid."""
 
-    async def keep(self, fold: ShadowFold, *, over: float | None, epoch: int) -> None:
+    async def book(self, since: float) -> TraceBook:
+        """The state with which the next moment is compared; gangs that left before ``since`` (unix seconds) are not in it."""
+
+    async def trace(self, since: float) -> RecordedTrace | None:
+        """The trace, without gangs that left before ``since`` (unix seconds); None before the first moment."""
+
+    async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:
+        """Replace the simulated report.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep(
+        self, fold: ShadowFold, step: TraceStep, *, over: float | None, epoch: int
+    ) -> None:
         """Add what a moment adds, and make it the last one. ``over``: time of the moment before; None = there was none.
 
         Raises:
@@ -185,18 +221,13 @@ class ShadowStore(Protocol):
         """
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds), and gangs last seen before it. Returns their number.
+        """Delete some hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
+
+        Returns their number.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
-
-
-class ShadowReports(Protocol):
-    """The records of shadow mode, for reports."""
-
-    async def history(self, period: Period, most: int) -> ShadowHistory:
-        """The hours of a period, and at most so many of the gangs that were seen since its start."""
 
 
 class LeaderStore(StoreReads, Protocol):
@@ -287,6 +318,19 @@ class LeaderStore(StoreReads, Protocol):
 
     async def commands_waiting(self) -> None:
         """Wait until there is a command without a result."""
+
+    async def ended_stages(self, after: int, limit: int) -> EndedStages:
+        """The stages that at most ``limit`` lines of history with ids above ``after`` ended."""
+
+    async def exported_upto(self, *, epoch: int) -> int:
+        """The id of the line of history up to which stages are exported; first that of the last line.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_exported(self, line: int, *, epoch: int) -> None:
+        """Replace it. Raises Fenced."""
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         """Delete some rows that have expired. Returns their number; 0 = none is left.

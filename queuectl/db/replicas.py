@@ -44,7 +44,7 @@ class Replica:
     """A registered process.
 
     Attributes:
-        name: as in the LeaderLease.
+        name: as in the Lease.
         release: its version of queuectl.
         revision: the newest revision of the schema that its release knows.
         age: seconds since its last heartbeat.

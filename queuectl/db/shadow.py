@@ -1,4 +1,4 @@
-"""The records of shadow mode in Postgres: sums by hour, a record for each gang, and the last moment.
+"""The records of shadow mode in Postgres: sums by hour, a record for each gang, the last moment, and the trace.
 
 The last moment advances in the transaction that writes the sums, and only from the moment that the caller compared with. So no time
 between two moments is counted twice, whatever the leader.
@@ -16,26 +16,49 @@ from sqlalchemy.types import Text
 
 from queuectl.db.bulk import arrays, insert_rows
 from queuectl.db.engine import decode_json
-from queuectl.db.tables import shadow_gangs, shadow_hours, shadow_progress
+from queuectl.db.tables import (
+    shadow_gangs,
+    shadow_hours,
+    shadow_nodes,
+    shadow_progress,
+    shadow_span,
+    shadow_trace,
+)
 from queuectl.db.usage import Transaction
 from queuectl.db.writes import require_epoch
 from queuectl.domain.errors import StaleSnapshot
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory, ShadowSums
+from queuectl.domain.shadow_trace import (
+    NodeVersion,
+    RecordedTrace,
+    SimulatedReport,
+    TraceBook,
+    TracedGang,
+    TraceProgress,
+    TraceSpan,
+    TraceStep,
+)
 from queuectl.domain.usage_reports import Period
 
 BATCH: Final = 2000  # records in one deletion
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
 
-def _upsert(statement: Insert, columns: Iterable[str], key: str) -> Insert:
-    changed = {name: statement.excluded[name] for name in columns if name != key}
-    return statement.on_conflict_do_update(index_elements=[key], set_=changed)
+def _upsert(statement: Insert, columns: Iterable[str], *key: str) -> Insert:
+    changed = {name: statement.excluded[name] for name in columns if name not in key}
+    return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
 _GANG_COLUMNS: Final = tuple(shadow_gangs.c)
 _GANGS: Final = _upsert(insert_rows(shadow_gangs, _GANG_COLUMNS), shadow_gangs.c.keys(), "uid")
 _HOUR_COLUMNS: Final = tuple(shadow_hours.c)
 _HOURS: Final = _upsert(insert_rows(shadow_hours, _HOUR_COLUMNS), shadow_hours.c.keys(), "hour")
+_TRACE_COLUMNS: Final = tuple(shadow_trace.c)
+_TRACE: Final = _upsert(insert_rows(shadow_trace, _TRACE_COLUMNS), shadow_trace.c.keys(), "uid")
+_NODE_COLUMNS: Final = tuple(shadow_nodes.c)
+_NODES: Final = _upsert(
+    insert_rows(shadow_nodes, _NODE_COLUMNS), shadow_nodes.c.keys(), "name", "at"
+)
 
 
 class ShadowTables:
@@ -58,7 +81,60 @@ class ShadowTables:
             stored = await connection.execute(rows)
             return {uid: decode_json(GangRecord, record) for uid, record in stored}
 
-    async def keep(self, fold: ShadowFold, *, over: float | None, epoch: int) -> None:
+    async def book(self, since: float) -> TraceBook:
+        """See :class:`queuectl.db.ports.ShadowStore`."""
+        t, n = shadow_trace.c, shadow_nodes.c
+        present = select(t.record).where((t.gone_at.is_(None)) | (t.gone_at >= since))
+        latest = select(n.record).distinct(n.name).order_by(n.name, n.at.desc())
+        async with self._snapshot("reading the trace of shadow mode") as connection:
+            gangs = [decode_json(TracedGang, one) for one in await connection.scalars(present)]
+            nodes = [decode_json(NodeVersion, one) for one in await connection.scalars(latest)]
+            return TraceBook(
+                await _span(connection),
+                {one.gang.uid: one for one in gangs},
+                {one.name: one for one in nodes},
+            )
+
+    async def trace(self, since: float) -> RecordedTrace | None:
+        """See :class:`queuectl.db.ports.ShadowStore`."""
+        t, n = shadow_trace.c, shadow_nodes.c
+        present = select(t.record).where((t.gone_at.is_(None)) | (t.gone_at >= since))
+        async with self._snapshot("reading the trace of shadow mode") as connection:
+            span = await _span(connection)
+            if span is None:
+                return None
+            gangs = await connection.scalars(present)
+            nodes = await connection.scalars(select(n.record))
+            return RecordedTrace(
+                span,
+                tuple(decode_json(TracedGang, one) for one in gangs),
+                tuple(decode_json(NodeVersion, one) for one in nodes),
+            )
+
+    async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:
+        """See :class:`queuectl.db.ports.ShadowStore`."""
+        async with self._transaction("writing the simulated report") as connection:
+            await require_epoch(connection, epoch)
+            await connection.execute(update(shadow_span).values(simulated=report))
+
+    async def simulated(self) -> SimulatedReport | None:
+        """See :class:`queuectl.db.ports.ShadowReports`."""
+        async with self._snapshot("reading the simulated report") as connection:
+            stored = await connection.scalar(select(shadow_span.c.simulated))
+            return decode_json(SimulatedReport, stored) if stored is not None else None
+
+    async def progress(self) -> TraceProgress:
+        """See :class:`queuectl.db.ports.ShadowReports`."""
+        made = select(shadow_span.c.simulated["made_at"].as_float())
+        async with self._snapshot("reading the progress of shadow mode") as connection:
+            gangs = await connection.scalar(select(func.count()).select_from(shadow_trace))
+            return TraceProgress(
+                await _span(connection), int(gangs or 0), await connection.scalar(made)
+            )
+
+    async def keep(
+        self, fold: ShadowFold, step: TraceStep, *, over: float | None, epoch: int
+    ) -> None:
         """See :class:`queuectl.db.ports.ShadowStore`."""
         async with self._transaction("writing a moment of shadow mode") as connection:
             await require_epoch(connection, epoch)
@@ -81,10 +157,11 @@ class ShadowTables:
             ]
             if gangs:
                 await connection.execute(_GANGS, arrays(_GANG_COLUMNS, gangs))
+            await _keep_trace(connection, step)
 
     async def prune(self, before: float, *, epoch: int) -> int:
         """See :class:`queuectl.db.ports.ShadowStore`."""
-        c = shadow_gangs.c
+        c, t, n = shadow_gangs.c, shadow_trace.c, shadow_nodes.c
         old = select(c.uid).where(c.last_at < before).limit(BATCH)
         async with self._transaction("deleting old moments of shadow mode") as connection:
             await require_epoch(connection, epoch)
@@ -94,7 +171,18 @@ class ShadowTables:
             gangs: CursorResult[Any] = await connection.execute(
                 delete(shadow_gangs).where(c.uid.in_(old))
             )
-            return hours.rowcount + gangs.rowcount
+            left = select(t.uid).where(t.gone_at < before).limit(BATCH)
+            traced: CursorResult[Any] = await connection.execute(
+                delete(shadow_trace).where(t.uid.in_(left))
+            )
+            later = shadow_nodes.alias()
+            newer = select(later.c.at).where(
+                later.c.name == n.name, later.c.at > n.at, later.c.at <= before
+            )
+            nodes: CursorResult[Any] = await connection.execute(
+                delete(shadow_nodes).where(n.at < before, newer.exists())
+            )
+            return hours.rowcount + gangs.rowcount + traced.rowcount + nodes.rowcount
 
     async def history(self, period: Period, most: int) -> ShadowHistory:
         """See :class:`queuectl.db.ports.ShadowReports`."""
@@ -134,3 +222,24 @@ async def _add_hours(connection: AsyncConnection, hours: Mapping[int, ShadowSums
         for hour, more in sorted(hours.items())
     ]
     await connection.execute(_HOURS, arrays(_HOUR_COLUMNS, rows))
+
+
+async def _span(connection: AsyncConnection) -> TraceSpan | None:
+    stored = await connection.scalar(select(shadow_span.c.span))
+    return decode_json(TraceSpan, stored) if stored is not None else None
+
+
+async def _keep_trace(connection: AsyncConnection, step: TraceStep) -> None:
+    await connection.execute(update(shadow_span).values(span=step.span))
+    if step.begins:
+        await connection.execute(delete(shadow_trace))
+        await connection.execute(delete(shadow_nodes))
+    gangs = [
+        {"uid": one.gang.uid, "gone_at": one.gone.most if one.gone else None, "record": one}
+        for one in step.gangs
+    ]
+    if gangs:
+        await connection.execute(_TRACE, arrays(_TRACE_COLUMNS, gangs))
+    nodes = [{"name": one.name, "at": one.at, "record": one} for one in step.nodes]
+    if nodes:
+        await connection.execute(_NODES, arrays(_NODE_COLUMNS, nodes))

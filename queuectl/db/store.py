@@ -20,6 +20,7 @@ from queuectl.db import (
     process_runs,
     reads,
     refused,
+    traces,
     usage,
     writes,
 )
@@ -192,6 +193,9 @@ class PostgresLeaderStore(Database):
     write_configuration = transaction("following objects", followed_objects.write)
     keep_followed = transaction("writing the report on objects", followed_objects.keep_report)
     confirmed_deletion = statement("reading a confirmation", followed_objects.confirmed)
+    ended_stages = snapshot("reading ended stages", traces.ended_stages)
+    exported_upto = transaction("reading the progress of traces", traces.exported_upto)
+    keep_exported = transaction("writing the progress of traces", traces.keep_exported)
     keep_refused = transaction("writing a refused plan", refused.keep)
     keep_set_aside = transaction("writing an object that is set aside", set_aside_rows.keep)
 

@@ -323,6 +323,11 @@ followed_objects: Final = _single_row(
     words("confirmed"),
     comment="the leader's last report on objects that own the configuration; confirmed is the id of a mass deletion",
 )
+trace_progress: Final = _single_row(
+    "trace_progress",
+    Column("line", BigInteger),
+    comment="the id of the last line of history whose stages are exported as spans; null before the first export",
+)
 sessions: Final = Table(
     "sessions",
     metadata,
@@ -438,6 +443,28 @@ shadow_progress: Final = _single_row(
     seconds("at", nullable=True),
     json("last", nullable=True),
     comment="shadow mode: the last moment; null = none",
+)
+shadow_trace: Final = Table(
+    "shadow_trace",
+    metadata,
+    key("uid", primary=True),
+    Column("gone_at", Double, nullable=True, index=True),
+    json("record"),
+    comment="shadow mode: gangs with their requests and attempts; gone_at null = in the cluster",
+)
+shadow_nodes: Final = Table(
+    "shadow_nodes",
+    metadata,
+    key("name", primary=True),
+    Column("at", Double, primary_key=True, autoincrement=False),
+    json("record"),
+    comment="shadow mode: nodes from a time on",
+)
+shadow_span: Final = _single_row(
+    "shadow_span",
+    json("span", nullable=True),
+    json("simulated", nullable=True),
+    comment="shadow mode: the time of the trace, and the last simulated report; null = none",
 )
 replicas: Final = Table(
     "replicas",

@@ -62,7 +62,7 @@ class IssuerUnavailable(QueuectlError):
 
 
 class LeadershipLost(QueuectlError):
-    """The LeaderLease was not renewed in time, or another process holds it."""
+    """The Lease was not renewed in time, or another process holds it."""
 
 
 class StoreError(QueuectlError):

@@ -440,6 +440,8 @@ class PodRecord:
         preempt_requested: annotation: the last deadline of a notice, "" if none.
         preempt_ready: annotation: it can be stopped at once.
         workload: uid of the workload for which it was made or released; of pods with a rank only, "" for others.
+        kueue_workload: name of the Workload with which a Kueue started it; "" if queuectl did. The mirror then sets its owner to the
+            job of that Workload.
         member: of a pod with a queue label that admission took in; None for all others. The mirror then sets its owner.
         status_reason: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
     """
@@ -474,6 +476,7 @@ class PodRecord:
     preempt_requested: str = ""
     preempt_ready: bool = False
     workload: str = ""
+    kueue_workload: str = ""
     member: PodGroupMember | None = field(default=None, repr=False)
 
     @property

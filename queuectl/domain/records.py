@@ -271,7 +271,7 @@ def key_of(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """The LeaderLease as read: its holder, its end (by our clock at reading), and the epoch it advertises."""
+    """The Lease as read: its holder, its end (by our clock at reading), and the epoch it advertises."""
 
     holder: str
     epoch: int

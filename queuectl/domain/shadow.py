@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from queuectl.domain.fleet import Node
+from queuectl.domain.workload import Placement, PodSet
+
 MOST_GANGS: Final = 5000
 """Gangs of a moment that are recorded, in the order of the plan."""
+MOST_SEEN: Final = 20_000
+"""Gangs of a moment in the trace."""
 
 
 class GangState(StrEnum):
@@ -76,6 +81,33 @@ class UnboundGang:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenGang:
+    """A gang at one moment.
+
+    Attributes:
+        created_at: of its object.
+        placement: None = not all its pods have nodes.
+        since: time of its admission; None = not known.
+        blocked: it waits, and must not be planned.
+    """
+
+    gang: GangName
+    podsets: tuple[PodSet, ...]
+    priority: int
+    user: str
+    limit: float | None
+    created_at: float
+    placement: Placement | None = None
+    since: float | None = None
+    blocked: bool = False
+
+    @property
+    def age(self) -> tuple[float, str]:
+        """The gang that was created first is the smallest."""
+        return self.created_at, self.gang.uid
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """The state of the cluster at a time.
 
@@ -85,6 +117,8 @@ class Moment:
         waiting, unbound: at most :data:`MOST_GANGS` of each.
         decided: the plan is complete and verified. Otherwise no gang has an answer, and the moment is in no sum.
         left_out: what is not in the moment: objects that could not be read, each with the reason, and gangs beyond :data:`MOST_GANGS`.
+        seen: at most :data:`MOST_SEEN` gangs in any state, those that were created first.
+        nodes: all nodes. Their allocatable is without what pods of no gang use.
     """
 
     at: float
@@ -94,6 +128,8 @@ class Moment:
     unbound: tuple[UnboundGang, ...] = ()
     decided: bool = True
     left_out: tuple[str, ...] = ()
+    seen: tuple[SeenGang, ...] = ()
+    nodes: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.jobs import JobRecord, PodGroupMember, PodRecord, PriorAdmission
+from queuectl.domain.jobs import JobRecord, OwnerKey, PodGroupMember, PodRecord, PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement
-from queuectl.handover.templates import of_job, of_pod, queue_labels, without_queuectl
+from queuectl.handover.podsets import HANDED_OVER, JOBSET, TRAINJOB, running_podsets
+from queuectl.handover.templates import group_marks, of_pod, queue_labels, without_queuectl
 from queuectl.handover.workloads import (
     AdmittedGang,
     RunningPodSet,
     WorkloadOwner,
+    group_metadata,
     pod_patch,
     workload_of,
 )
@@ -26,19 +29,24 @@ from queuectl.lifecycle.adoption import running_placement
 from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE, RequestError
 from queuectl.objects.kinds import KINDS, JobKind
-from queuectl.objects.kinds.pods import POD, WireMember, read_member
-from queuectl.objects.kubernetes.pods import read_count, read_pod
+from queuectl.objects.kinds.pods import POD, POD_GROUP, WireMember, read_member
+from queuectl.objects.kinds.trainjob import composed
+from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
+from queuectl.state.kueue_pods import KueuePods
+from queuectl.state.pod_groups import PodGroups
 
 Document = Mapping[str, Any]
+PodDocument = tuple[PodRecord, Document]
 
 MANAGED_LABEL: Final = "kueue.x-k8s.io/managed"
 POD_FINALIZER: Final = "kueue.x-k8s.io/managed"
-_HANDED_OVER: Final = ("Job", "PyTorchJob")
-"""The kinds of jobs that a test hands over to a real Kueue."""
-_REPLICAS: Final = ("Master", "Worker")
-"""The replica types of a PyTorchJob, in the order in which Kueue writes their podsets."""
+_KEEP_CLASS: Final = frozenset({"Job", "JobSet"})
+"""The kinds whose API servers refuse another PriorityClass in a template."""
+_RAY_SERVICE: Final = "RayService"
 _POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
+_MOST_PODSETS: Final = 8
+_GATED: Final = "a gate cannot be added to a pod that exists: create it again"
 _STOPS: Final = "Kueue suspends a running job without an admitted Workload"
 
 
@@ -63,6 +71,21 @@ class HandoverObjects:
     now: float
     priority_classes: Mapping[str, int] = field(default_factory=dict)
     prior: Mapping[str, PriorAdmission] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Objects that the controllers of jobs have created: pods by their job, and JobSets by their controller."""
+
+    pods: Mapping[OwnerKey, Sequence[PodDocument]]
+    jobsets: Mapping[OwnerKey, Document]
+
+    def pods_of(self, record: JobRecord) -> Sequence[PodDocument]:
+        return self.pods.get(OwnerKey(record.kind, record.namespace, record.uid), ())
+
+    def jobset_of(self, record: JobRecord) -> Document | None:
+        """Of a TrainJob: it has the name of the TrainJob."""
+        return self.jobsets.get(OwnerKey(record.kind, record.namespace, record.uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +135,37 @@ Fate = Adopted | Queued | Stopped
 
 def fates(cluster: HandoverObjects) -> Iterator[Fate]:
     """The fate of each job in a queue that has not ended, by kind, namespace and name."""
-    pods = defaultdict(list)
+    jobs = [
+        _read_job(kind, document)
+        for name, kind in KINDS.items()
+        for document in sorted(cluster.jobs.get(name, ()), key=_name)
+    ]
+    owned = _owned(cluster, [job.record for job in jobs if job.record is not None])
+    for job in jobs:
+        fate = _fate(job, owned, cluster)
+        if fate is not None:
+            yield fate
+    yield from _queued_pods(cluster)
+
+
+def _owned(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Owned:
+    """The pods of each job, also those that Kueue started and queuectl adopted."""
+    of_kueue = KueuePods(KINDS)
+    for record in jobs:
+        of_kueue.put_job(record)
+    pods = defaultdict[OwnerKey, list[PodDocument]](list)
     for document in cluster.pods:
         record = _pod(document)
         if record is not None:
-            pods[record.owner].append((record, document))
-    for name, kind in KINDS.items():
-        for document in sorted(cluster.jobs.get(name, ()), key=_name):
-            fate = _job(kind, document, pods, cluster)
-            if fate is not None:
-                yield fate
-    for document in sorted(cluster.pods, key=_name):
-        fate = _single_pod(document, cluster)
-        if fate is not None:
-            yield fate
+            owned = of_kueue.put(record)
+            pods[owned.owned_by].append((owned, document))
+    jobsets = {
+        OwnerKey(TRAINJOB, _name(document)[0], str(one.get("uid", ""))): document
+        for document in cluster.jobs.get(JOBSET, ())
+        for one in _controllers(document)
+        if (one.get("kind"), one.get("name")) == (TRAINJOB, _name(document)[1])
+    }
+    return _Owned(pods, jobsets)
 
 
 def _name(document: Document) -> tuple[str, str]:
@@ -149,36 +189,54 @@ def _owner(group: str, version: str, kind: str, document: Document) -> WorkloadO
 
 def _controlled(document: Document) -> bool:
     """Whether the controller of another job made it."""
+    return any(one.get("kind") in KINDS for one in _controllers(document))
+
+
+def _controllers(document: Document) -> list[Document]:
     owners = document["metadata"].get("ownerReferences") or ()
-    return any(one.get("controller") and one.get("kind") in KINDS for one in owners)
+    return [one for one in owners if one.get("controller")]
 
 
 # ---- Jobs
 
 
-def _job(
-    kind: JobKind,
-    document: Document,
-    pods: Mapping[str, Sequence[tuple[PodRecord, Document]]],
-    cluster: HandoverObjects,
-) -> Fate | None:
-    """Its fate; None if it is in no queue, or has ended."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job as it was read. ``record``: None if it cannot be read, with the ``error``."""
+
+    kind: JobKind
+    document: Document
+    owner: WorkloadOwner
+    record: JobRecord | None
+    error: str = ""
+
+
+def _read_job(kind: JobKind, document: Document) -> _Job:
     owner = _owner(kind.group, kind.version, kind.kind, document)
     try:
         record = kind.read(msgspec.convert(document, kind.wire, strict=False))
     except UNREADABLE as error:
-        return Stopped(owner, f"it cannot be read: {error}")
+        return _Job(kind, document, owner, None, str(error))
+    return _Job(kind, document, owner, record)
+
+
+def _fate(job: _Job, owned: _Owned, cluster: HandoverObjects) -> Fate | None:
+    """Its fate; None if it is in no queue, or has ended."""
+    record, owner, document = job.record, job.owner, job.document
+    if record is None:
+        return Stopped(owner, f"it cannot be read: {job.error}")
     if record.queue is None or record.outcome or record.deleting or _controlled(document):
         return None
     if record.suspended:
-        if record.kind not in _HANDED_OVER:
+        if record.kind not in HANDED_OVER:
             text = f"the templates of a {record.kind} keep the gate of queuectl: create it again in Kueue"
             return Stopped(owner, text)
-        return Queued(owner, _cleaned(kind, record, document), _has_started(document))
-    own = pods.get(record.uid, ())
+        if record.kind == TRAINJOB:
+            return Stopped(owner, "Kueue adds its runtimePatches at the creation: create it again")
+        return Queued(owner, _cleaned(job.kind, record, document), _has_started(document))
     try:
-        return _adopted(owner, document, record, own, cluster)
-    except RequestError as error:
+        return _adopted(owner, document, record, owned, cluster)
+    except UNREADABLE as error:
         return Stopped(owner, f"{error}. {_STOPS}")
 
 
@@ -191,7 +249,7 @@ def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
     cleaned = deepcopy(dict(document))
     for template in kind.templates(cleaned):
         without = without_queuectl(
-            template, record.pod_priority_class, keep_class=kind.kind == "Job"
+            template, record.pod_priority_class, keep_class=kind.kind in _KEEP_CLASS
         )
         assert isinstance(template, dict)  # it is a part of the copy
         template.clear()
@@ -208,18 +266,25 @@ def _adopted(
     owner: WorkloadOwner,
     document: Document,
     record: JobRecord,
-    pods: Sequence[tuple[PodRecord, Document]],
+    owned: _Owned,
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would stop it."""
-    if record.kind not in _HANDED_OVER:
+    if record.kind not in HANDED_OVER:
         raise RequestError(f"no Workload is written for a {record.kind}")
+    if _RAY_SERVICE in (one.get("kind") for one in _controllers(document)):
+        raise RequestError(f"Kueue queues its {_RAY_SERVICE}, and no Workload is written for one")
     if record.array is not None:
         raise RequestError(
             "Kueue has no arrays, and the Workloads of elastic jobs have another form"
         )
+    jobset, pods = owned.jobset_of(record), owned.pods_of(record)
+    if jobset is not None:
+        kind = KINDS[JOBSET]
+        child = kind.read(msgspec.convert(jobset, kind.wire, strict=False))
+        record = composed(record, child)
     placement = _placement(record, [pod for pod, _ in pods], cluster)
-    podsets = list(_podsets(document, record, placement))
+    podsets = list(running_podsets(document, record, placement, jobset))
     return _with_workload(owner, document, record, podsets, pods, cluster)
 
 
@@ -235,71 +300,93 @@ def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverOb
     return placement
 
 
-def _podsets(
-    document: Document, record: JobRecord, placement: Placement
-) -> Iterator[RunningPodSet]:
-    """The podsets of the job in Kueue's order."""
-    placed = {one.podset: one for one in placement.podsets}
-    requested = {one.name: one for one in record.podsets}
-    spec = document["spec"]
-    if record.kind == "Job":
-        request = requested[keys.JOB_PODSET]
-        annotations = document["metadata"].get("annotations") or {}
-        least = read_count(annotations.get(keys.KUEUE_PREFIX + keys.MIN_PARALLELISM, ""))
-        running = min(spec.get("parallelism", 1), spec.get("completions") or request.count)
-        yield RunningPodSet(
-            request,
-            of_job(spec["template"], record.pod_priority_class),
-            request.count if least is not None else running,
-            running,
-            placed[keys.JOB_PODSET],
-            min_count=least,
-            index_label="batch.kubernetes.io/job-completion-index",
-        )
-        return
-    for replica in _REPLICAS:
-        written = (spec.get("pytorchReplicaSpecs") or {}).get(replica)
-        if written is None:
-            continue
-        podset = requested.get(replica.lower())
-        if podset is None or podset.name not in placed:
-            raise RequestError(f"no pod of {replica} runs")
-        template = without_queuectl(written["template"], record.pod_priority_class)
-        yield RunningPodSet(
-            podset,
-            template,
-            podset.count,
-            podset.count,
-            placed[podset.name],
-            index_label="training.kubeflow.org/replica-index",
-        )
-
-
 # ---- Pods
 
 
-def _single_pod(document: Document, cluster: HandoverObjects) -> Fate | None:
-    """The fate of a pod with a queue of its own; None if it has none, or if it has ended."""
+def _queued_pods(cluster: HandoverObjects) -> Iterator[Fate]:
+    """The fates of the pods with a queue of their own, and of their groups."""
+    groups = PodGroups()
+    documents: dict[str, Document] = {}
+    for document in sorted(cluster.pods, key=_name):
+        owner = _owner("", "v1", POD, document)
+        try:
+            member = _member(document)
+        except UNREADABLE as error:
+            yield Stopped(owner, f"it cannot be read: {error}")
+            continue
+        if member is None:
+            continue
+        pod, queued = member
+        if queued.group and not queued.parent:
+            documents[pod.uid] = document
+            groups.put(pod)
+        elif pod.gated:
+            yield Stopped(owner, _GATED)
+        else:
+            yield _or_stopped(owner, partial(_adopted_pod, owner, document, pod, queued, cluster))
+    for _, record, pods in groups.settle():
+        if record is not None and record.outcome is None:
+            yield _pod_group(record, [(one, documents[one.uid]) for one in pods.values()], cluster)
+
+
+def _or_stopped(owner: WorkloadOwner, adopt: Callable[[], Adopted]) -> Fate:
+    try:
+        return adopt()
+    except UNREADABLE as error:
+        return Stopped(owner, f"{error}. It runs on outside the queues of Kueue")
+
+
+def _member(document: Document) -> tuple[PodRecord, PodGroupMember] | None:
+    """A pod with a queue of its own, and its request; None if it has none, or has ended. Raises one of UNREADABLE."""
     meta = document["metadata"]
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     taken_in = keys.SUBMITTED_BY in annotations or labels.get(MANAGED_LABEL) == "true"
     if not taken_in or _controlled(document):
         return None
-    owner = _owner("", "v1", POD, document)
-    try:
-        record = _pod(document)
-        member = read_member(msgspec.convert(document, WireMember, strict=False))
-    except UNREADABLE as error:
-        return Stopped(owner, f"it cannot be read: {error}")
-    job = member.job
-    if record is None or job.queue is None or job.outcome or record.terminating:
+    record = read_pod(msgspec.convert(document, WirePod, strict=False))
+    member = read_member(msgspec.convert(document, WireMember, strict=False))
+    if member.job.queue is None or member.job.outcome or record.terminating:
         return None
-    if record.gated:
-        return Stopped(owner, "a gate cannot be added to a pod that exists: create it again")
-    try:
-        return _adopted_pod(owner, document, record, member, cluster)
-    except RequestError as error:
-        return Stopped(owner, f"{error}. It runs on outside the queues of Kueue")
+    podset = next((one.name for one in member.job.podsets), record.podset)
+    return replace(record, member=member, podset=podset), member
+
+
+def _pod_group(record: JobRecord, pods: Sequence[PodDocument], cluster: HandoverObjects) -> Fate:
+    """The fate of a group of pods."""
+    owner = WorkloadOwner("", "v1", POD_GROUP, record.namespace, record.name, record.uid)
+    if record.suspended:
+        return Stopped(owner, _GATED)
+    return _or_stopped(owner, partial(_adopted_group, owner, record, pods, cluster))
+
+
+def _adopted_group(
+    owner: WorkloadOwner,
+    record: JobRecord,
+    pods: Sequence[PodDocument],
+    cluster: HandoverObjects,
+) -> Adopted:
+    """Raises RequestError with the reason why Kueue would not manage it."""
+    members = [pod.member for pod, _ in pods if pod.member is not None]
+    total = members[0].total or 1
+    if len(pods) != total or record.pods != total:
+        text = f"{len(pods)} of its {total} pods run, and Kueue counts those that have ended"
+        raise RequestError(text)
+    placement = _placement(record, [pod for pod, _ in pods], cluster)
+    placed = {one.podset: one for one in placement.podsets}
+    first = {pod.podset: document for pod, document in reversed(pods)}
+    podsets = [
+        RunningPodSet(
+            one,
+            of_pod(first[one.name], record.pod_priority_class),
+            one.count,
+            one.count,
+            placed[one.name],
+            index_label=_POD_INDEX,
+        )
+        for one in sorted(record.podsets, key=lambda one: one.name)
+    ]
+    document = {"metadata": {"labels": first[podsets[0].request.name]["metadata"].get("labels")}}
+    return _with_workload(owner, document, record, podsets, pods, cluster)
 
 
 def _adopted_pod(
@@ -310,8 +397,8 @@ def _adopted_pod(
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would not manage it."""
-    if member.group:
-        raise RequestError("no Workload is written for a group of pods")
+    if member.parent:
+        raise RequestError("no Workload is written for a LeaderWorkerSet")
     if not member.job.podsets:
         raise RequestError(f"its request cannot be honored: {member.job.error}")
     podset = replace(member.job.podsets[0], name=keys.JOB_PODSET)
@@ -331,11 +418,15 @@ def _with_workload(
     document: Document,
     record: JobRecord,
     podsets: Sequence[RunningPodSet],
-    pods: Sequence[tuple[PodRecord, Document]],
+    pods: Sequence[PodDocument],
     cluster: HandoverObjects,
 ) -> Adopted:
     queue = cluster.config.cluster_queue_of(record.namespace, record.queue)
     assert queue is not None  # _placement checks it
+    if len(podsets) > _MOST_PODSETS:
+        raise RequestError(
+            f"a Workload of Kueue has at most {_MOST_PODSETS} podsets, not {len(podsets)}"
+        )
     labels = dict(document["metadata"].get("labels") or {})
     added = queue_labels(labels)
     flavors = {flavor for one in podsets for flavor in one.placement.flavors.values()}
@@ -361,16 +452,22 @@ def _with_workload(
         for pod, found in pods
         if not pod.terminal and pod.podset in names
     ]
-    return Adopted(owner, workload, {} if owner.kind == POD else added, patches)
+    if owner.kind == POD_GROUP:
+        workload["metadata"] |= group_metadata([document for _, document in pods])
+    return Adopted(owner, workload, added if owner.group else {}, patches)
 
 
 def _patched(
     owner: WorkloadOwner, pod: Document, workload: Document, podset: str, added: Mapping[str, str]
 ) -> Document:
     patch = pod_patch(pod, workload, podset)
-    if owner.kind == POD:
+    if not owner.group:
         # One patch: a second one would meet another resourceVersion.
         patch["metadata"]["labels"] |= {**added, MANAGED_LABEL: "true"}
+        if owner.kind == POD_GROUP:
+            labels, annotations = group_marks(pod, podset)
+            patch["metadata"]["labels"] |= labels
+            patch["metadata"]["annotations"] |= annotations
         present = pod["metadata"].get("finalizers") or []
         if POD_FINALIZER not in present:
             patch["metadata"]["finalizers"] = [*present, POD_FINALIZER]

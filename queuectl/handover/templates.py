@@ -28,6 +28,9 @@ TOPOLOGY_KEYS: Final = (
     keys.SLICE_SIZE,
     keys.SLICE_CONSTRAINTS,
 )
+_GROUP_LABELS: Final = (keys.POD_GROUP, keys.POD_GROUP_INDEX)
+_GROUP_ANNOTATIONS: Final = (keys.POD_GROUP_TOTAL, keys.POD_GROUP_FAST, keys.RETRIABLE)
+_ROLE: Final = "kueue.x-k8s.io/role-hash"
 _QUEUE_KEYS: Final = (keys.QUEUE_NAME, keys.PRIORITY_CLASS, keys.MAX_EXECUTION)
 
 
@@ -87,6 +90,14 @@ def of_pod(pod: Mapping[str, Any], priority_class: str | None) -> dict[str, Any]
         selector = spec.get("nodeSelector") or {}
         _set(spec, "nodeSelector", {k: v for k, v in selector.items() if k != HOSTNAME})
     return cleaned
+
+
+def group_marks(pod: Mapping[str, Any], role: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The labels and annotations with which Kueue finds the pods of a group. ``role``: the podset of the pod."""
+    meta = pod["metadata"]
+    labels = _missing(meta.get("labels") or {}, _GROUP_LABELS)
+    annotations = _missing(meta.get("annotations") or {}, _GROUP_ANNOTATIONS)
+    return labels, annotations | {_ROLE: role}
 
 
 def topology_request(meta: Mapping[str, Any], index_label: str | None) -> dict[str, Any] | None:

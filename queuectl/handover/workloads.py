@@ -6,9 +6,8 @@ counts, containers and init containers. Otherwise it suspends the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha1
 from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME, Node
@@ -18,13 +17,13 @@ from queuectl.domain.workload import PodSet, PodSetPlacement
 from queuectl.handover.templates import topology_request
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.pods import POD_GROUP
+from queuectl.objects.kueue_names import workload_name
 from queuectl.objects.times import format_time
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 FINALIZER: Final = "kueue.x-k8s.io/resource-in-use"
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
-_LONGEST_NAME: Final = 253
-_HASH: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,18 @@ class WorkloadOwner:
 
     @property
     def workload_name(self) -> str:
-        """The name that Kueue gives to its Workload: it ends with a hash of the owner."""
-        text = f"{self.kind}\n{self.group}\n{self.name}\n{self.uid}"
-        digest = sha1(text.encode(), usedforsecurity=False).hexdigest()[:_HASH]
-        prefix = f"{self.kind.lower()}-{self.name}"[: _LONGEST_NAME - 1 - _HASH]
-        return f"{prefix}-{digest}"
+        """The name that Kueue gives to its Workload. A group gives it its own."""
+        if self.kind == POD_GROUP:
+            return self.name
+        return workload_name(self.kind, self.group, self.name, self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class SubGroups:
+    """The groups of a podset whose pods have an index inside their group. ``index_label``: the label with the index of the group."""
+
+    index_label: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,8 @@ class RunningPodSet:
         admitted: pods for which the gang was admitted.
         min_count: the least number of pods, if Kueue can admit fewer; None = all.
         placement: its nodes and flavors.
-        index_label: the label with the rank of its pods.
+        index_label: the label with the rank of its pods; None = they have none.
+        sub_groups: of a podset of a JobSet.
     """
 
     request: PodSet
@@ -82,6 +89,7 @@ class RunningPodSet:
     placement: PodSetPlacement
     min_count: int | None = None
     index_label: str | None = None
+    sub_groups: SubGroups | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,24 @@ def workload_of(
     }
 
 
+def group_metadata(pods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields that differ in the metadata of the Workload of a group: each pod owns it, and none controls it."""
+    owners = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": pod["metadata"]["name"],
+            "uid": pod["metadata"]["uid"],
+        }
+        for pod in pods
+    ]
+    return {
+        "labels": {},
+        "annotations": {"kueue.x-k8s.io/is-group-workload": "true"},
+        "ownerReferences": owners,
+    }
+
+
 def _podset(podset: RunningPodSet) -> dict[str, Any]:
     written: dict[str, Any] = {
         "name": podset.request.name,
@@ -157,8 +183,11 @@ def _podset(podset: RunningPodSet) -> dict[str, Any]:
     }
     if podset.min_count is not None:
         written["minCount"] = podset.min_count
-    request = topology_request(podset.template.get("metadata") or {}, podset.index_label)
-    if request is not None:
+    request = topology_request(podset.template.get("metadata") or {}, podset.index_label) or {}
+    if podset.sub_groups is not None:
+        groups = podset.sub_groups
+        request |= {"subGroupIndexLabel": groups.index_label, "subGroupCount": groups.count}
+    if request:
         written["topologyRequest"] = request
     return written
 

@@ -264,7 +264,7 @@ def _encode(content: bytes) -> str:
 # ---- The audit log
 #
 # The variable QUEUECTL_AUDIT_LOGS is the folder of the logs. Each cluster has one file with its name. Without the variable,
-# the API server writes no log.
+# the API server writes no log. It has the requests of queuectl, and all creations, bindings, evictions and deletions of pods.
 
 AUDIT_LOGS: Final = "QUEUECTL_AUDIT_LOGS"
 _POLICY: Final = {
@@ -273,7 +273,14 @@ _POLICY: Final = {
     # A watch that ends with the API server has no later stage than ResponseStarted.
     "omitStages": ["RequestReceived"],
     # Requests that no rule matches are not logged.
-    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:queuectl-system"]}],
+    "rules": [
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts:queuectl-system"]},
+        {
+            "level": "Metadata",
+            "verbs": ["create", "delete", "deletecollection"],
+            "resources": [{"group": "", "resources": ["pods", "pods/binding", "pods/eviction"]}],
+        },
+    ],
 }
 
 

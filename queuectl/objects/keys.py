@@ -89,6 +89,10 @@ PREEMPT_READY: Final = PREFIX + "preempt-ready"
 # what the controllers of jobs write on their pods
 REPLICA_TYPE_LABEL: Final = "training.kubeflow.org/replica-type"
 JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
+KUEUE_PODSET_LABEL: Final = KUEUE_PREFIX + "podset"
+"""Kueue writes it into the pod templates of a job that it starts."""
+KUEUE_WORKLOAD: Final = KUEUE_PREFIX + "workload"
+"""Annotation: the name of the Workload, which Kueue writes into the same templates."""
 JOB_PODSET: Final = "main"
 """Name of the one podset of a ``batch/v1`` Job."""
 

@@ -30,7 +30,7 @@ from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.ownership.observed import FollowedObject, ObservedObjects
 from queuectl.ownership.reducer import Batch, Edit, Reducer
 from queuectl.ownership.source import ObjectSource
-from queuectl.ownership.statuses import Decision
+from queuectl.ownership.status_form import Decision, StatusForm
 
 log = structlog.get_logger()
 
@@ -55,7 +55,8 @@ class ObjectFollower:
         clock: Callable[[], float],
         show: Callable[[FollowedReport], None],
         epoch: int,
-        decided: Callable[[Decision], None] | None = None,
+        decided: Callable[[Decision], None],
+        form: StatusForm,
     ) -> None:
         """Know nothing yet.
 
@@ -67,7 +68,8 @@ class ObjectFollower:
             clock: unix seconds.
             show: receives each new report, for metrics.
             epoch: of the leader.
-            decided: receives each decision when the catalog has it, for the statuses of the objects; None = no statuses are written.
+            decided: receives each decision when the catalog has it, for the statuses of the objects.
+            form: of the statuses.
         """
         self._source = source
         self._store = store
@@ -77,7 +79,7 @@ class ObjectFollower:
         self._show = show
         self._epoch = epoch
         self._on_decision = decided
-        self._observed = ObservedObjects(FOLLOWED[owner])
+        self._observed = ObservedObjects(FOLLOWED[owner], form.read)
         self._reducer = Reducer(settle_seconds)
         self._documents: dict[DocumentKey, Document] = {}
         self._revision = 0  # of the catalog that was read
@@ -153,8 +155,6 @@ class ObjectFollower:
         return pause
 
     def _hand_on(self, batch: Batch, objects: Mapping[DocumentKey, FollowedObject]) -> None:
-        if self._on_decision is None:
-            return
         known = self._observed.known_kinds
         self._on_decision(
             Decision(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,8 +70,13 @@ class ObservedObjects:
         last_edit: time of the last change of content, creation or deletion.
     """
 
-    def __init__(self, kinds: Collection[FollowedKind]) -> None:
-        """Start without objects. No kind is known."""
+    def __init__(
+        self,
+        kinds: Collection[FollowedKind],
+        read_status: Callable[[bytes], QueueStatus | None] = seen_status,
+    ) -> None:
+        """Start without objects. No kind is known. ``read_status``: reads the status of an object."""
+        self._read_status = read_status
         self._kinds = {kind.plural: kind for kind in kinds}
         self._plurals = {kind.kind.kind: kind.plural for kind in kinds}
         self._entries: dict[str, dict[str, _Entry]] = {plural: {} for plural in self._kinds}
@@ -102,7 +107,7 @@ class ObservedObjects:
         plural = self._plurals[record.kind]
         known = self._entries[plural].get(record.uid)
         state = (record.generation, record.deleting)
-        status = seen_status(record.status)
+        status = self._read_status(record.status)
         if known is not None and (known.generation, known.deleting) == state:
             known.status = status
             return False
@@ -180,6 +185,17 @@ class ObservedObjects:
         """The status that an object has in the cluster; None = none, or one of another form."""
         entry = self._entries[self._plurals[followed.key.kind]].get(followed.uid)
         return entry.status if entry is not None else None
+
+    def unread(self) -> dict[DocumentKey, FollowedObject]:
+        """All objects that are not being deleted, without their content, which is not needed and is forgotten."""
+        unread = {}
+        for entries in self._entries.values():
+            for entry in entries.values():
+                entry.content = b""
+                if not entry.deleting:
+                    key, uid, generation = entry.key, entry.uid, entry.generation
+                    unread[key] = FollowedObject(key, uid, generation, entry.order, None)
+        return unread
 
     def objects(self) -> dict[DocumentKey, FollowedObject]:
         """All objects that are not being deleted. New content is parsed, which takes about 0.1 ms for each object."""

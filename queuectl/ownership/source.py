@@ -16,6 +16,7 @@ import msgspec
 from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api
 from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import Resource
+from queuectl.cluster.review import active_kueue
 from queuectl.cluster.writes import MANAGER
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone
@@ -23,13 +24,14 @@ from queuectl.domain.pacing import doubling
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import Delta
 from queuectl.objects.configuration.followed import followed_reader
-from queuectl.objects.configuration.owners import FollowedKind
+from queuectl.objects.configuration.owners import GROUP, FollowedKind
 from queuectl.objects.configuration.status_wire import ObjectStatus
+from queuectl.ownership.status_form import StatusForm
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RECHECK_SECONDS: Final = 60.0
 """Time between two reads of a CustomResourceDefinition while the watch of its objects works."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_FIRST_PAUSE = 0.5
 
 
 class ObjectWatcher(Protocol):
@@ -70,6 +72,13 @@ class ObjectSource(Protocol):
             ClusterError: it was not written.
         """
 
+    async def other_writer(self) -> str:
+        """The other controller that writes the statuses now; empty if none does.
+
+        Raises:
+            ClusterError: the API server does not say.
+        """
+
 
 class _Version(msgspec.Struct):
     name: str
@@ -101,9 +110,22 @@ class KubernetesObjects:
         api: Api,
         kinds: Collection[FollowedKind],
         containment: Containment,
+        form: StatusForm,
         pace: Pace | None = None,
+        longest_pause: float = 30.0,
     ) -> None:
-        """Make one; no request is sent yet. ``api``: with one stream for each kind. ``containment``: of the process."""
+        """Make one; no request is sent yet.
+
+        Args:
+            api: with one stream for each kind.
+            kinds: of one API group.
+            containment: of the process.
+            form: of the statuses.
+            pace: of the watches.
+            longest_pause: seconds between two reads of a CustomResourceDefinition that does not exist.
+        """
+        self._form = form
+        self._longest_pause = longest_pause
         self._api = api
         self._kinds = {kind.plural: kind for kind in kinds}
         self._containment = containment
@@ -145,7 +167,7 @@ class KubernetesObjects:
             "apiVersion": f"{kind.group}/{version}",
             "kind": key.kind,
             "metadata": metadata,
-            "status": msgspec.to_builtins(status),
+            "status": self._form.body(key.kind, version, status),
         }
         await self._api.request(
             "PATCH",
@@ -156,6 +178,10 @@ class KubernetesObjects:
             accept=METADATA_ONLY,
         )
 
+    async def other_writer(self) -> str:
+        ours = all(kind.group == GROUP for kind in self._kinds.values())
+        return "" if ours else await active_kueue(self._api)
+
     async def _watch(self, plural: str, observer: ObjectWatcher) -> None:
         """Follow one kind, in its storage version at each time."""
         failures = 0
@@ -165,7 +191,7 @@ class KubernetesObjects:
             except ClusterError as error:
                 observer.failed(plural, str(error))
                 failures += 1
-                await asyncio.sleep(doubling(_FIRST_PAUSE, _LONGEST_PAUSE, failures))
+                await asyncio.sleep(doubling(_FIRST_PAUSE, self._longest_pause, failures))
                 continue
             failures = 0
             self._versions[plural] = version

@@ -10,8 +10,9 @@ from queuectl.cluster.read_only import ReadOnlyCluster
 from queuectl.control.composition import ProcessComponents, opened, process_parts
 from queuectl.control.settings import Settings
 from queuectl.shadow.loop import ShadowLoop
+from queuectl.shadow.simulation import ChildSimulation
 
-_IN_FLIGHT = 4  # requests: lists one after the other, and the LeaderLease
+_IN_FLIGHT = 4  # requests: lists one after the other, and the Lease
 
 
 @asynccontextmanager
@@ -40,5 +41,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ProcessComponents]:
             clock=parts.clock,
             kinds=parts.kinds,
             containment=parts.containment,
+            simulation=ChildSimulation(parts.url, settings.shadow_seconds, settings.shadow_days),
+            metrics=parts.metrics,
         )
         yield ProcessComponents(loop, parts.api_store, parts.metrics, parts.registration)

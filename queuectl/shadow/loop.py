@@ -1,8 +1,8 @@
 """The process of shadow mode: elects a leader, which reads the cluster at intervals and stores what each moment adds.
 
-The leader has no actuator, and its client of the API server sends no write but those of the LeaderLease. A new leader continues from the
+The leader has no actuator, and its client of the API server sends no write but those of the Lease. A new leader continues from the
 last moment in the database, so a change of the leader loses only the moments in between. The work of one moment takes at most a tenth of the
-time: a moment that takes long delays the next one.
+time: a moment that takes long delays the next one. The simulated report is made in a child process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.estimates import DAY
 from queuectl.domain.shadow import LastMoment, Moment
+from queuectl.domain.shadow_trace import TraceBook
 from queuectl.objects.kinds import JobKinds
 from queuectl.shadow.configuration import with_configuration
 from queuectl.shadow.folding import fold
 from queuectl.shadow.observing import ClusterObserver
+from queuectl.shadow.simulation import Simulation, SimulationFailed
+from queuectl.shadow.tracing import REMEMBERED, after, trace
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -75,6 +79,8 @@ class ShadowLoop:
         clock: SteadyClock,
         kinds: JobKinds,
         containment: Containment,
+        simulation: Simulation,
+        metrics: MetricsRecorder,
     ) -> None:
         """Connect nothing yet.
 
@@ -85,7 +91,14 @@ class ShadowLoop:
             clock: of the database.
             kinds: the job kinds.
             containment: of the process.
+            simulation: makes the simulated report.
+            metrics: of the process.
         """
+        self._simulation = simulation
+        self._metrics = metrics
+        self._book: TraceBook | None = None
+        self._took = 0.0  # seconds of the last simulation
+        self._rests_until = 0.0  # on the monotonic clock, after the last simulation
         self._store = store
         self._cluster = cluster
         self._settings = settings
@@ -95,14 +108,7 @@ class ShadowLoop:
         self._progress = LoopProgress(_STEPS * longest_step(settings.solver.wall_seconds))
         self._failure = "no moment yet"
         self._leads = False
-        self._leadership = Leadership(
-            cluster,
-            store,
-            clock,
-            holder=settings.holder,
-            duration=settings.lease_duration,
-            renew=settings.lease_renew,
-        )
+        self._leadership = Leadership.of(cluster, store, clock, settings)
 
     def stalled(self) -> str:
         """Why this process is to be ended; empty while it makes progress."""
@@ -115,6 +121,8 @@ class ShadowLoop:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
+        settings = self._settings
+        self._metrics.shadow.begin(settings.shadow_days * DAY, settings.shadow_simulation_seconds)
         async with asyncio.TaskGroup() as group:
             lead = group.create_task(self._lead(), name="lead")
             await stop.wait()
@@ -125,18 +133,22 @@ class ShadowLoop:
     async def _lead(self) -> None:
         while True:
             epoch = await self._leadership.acquire()
+            self._metrics.leading(epoch)
             try:
                 await self._lead_until_lost(epoch)
             except* (LeadershipLost, Fenced) as lost:
                 log.warning("leadership_lost", error=str(lost.exceptions[0]))
             finally:
                 self._leads = False
+                self._book = None
+                self._metrics.following()
 
     async def _lead_until_lost(self, epoch: int) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leadership.keep(self.stalled), name="lease")
             self._supervise(group, "moments", lambda: self._observe(epoch))
             self._supervise(group, "prune", lambda: self._prune(epoch))
+            self._supervise(group, "simulation", lambda: self._simulate(epoch))
 
     def _supervise(
         self, group: asyncio.TaskGroup, name: str, job: Callable[[], Awaitable[None]]
@@ -160,6 +172,7 @@ class ShadowLoop:
             except (BadInput, ClusterError, StaleSnapshot, StoreUnavailable) as error:
                 self._failure = f"the last moment was not observed: {error}"
                 log.warning("moment_not_observed", error=str(error))
+                self._metrics.shadow.failed()
             took = time.monotonic() - began
             with self._progress.idle():
                 await asyncio.sleep(max(self._settings.shadow_seconds, _SHARE * took) - took)
@@ -173,12 +186,50 @@ class ShadowLoop:
         _, stored = await self._store.configuration()
         now = self._clock()
         bodies = with_configuration(await self._cluster.objects(), [dict(one) for one in stored])
+        # A moment that is not stored leaves no book, so the next one reads it again.
+        book, self._book = self._book, None
+        if book is None:
+            book = await self._store.shadow.book(now - REMEMBERED)
         moment = await asyncio.to_thread(self._observer.moment, bodies, now)
         before = await self._store.shadow.last()
         records = await self._store.shadow.records(_gangs_of(before, moment))
-        step = fold(before, moment, records, longest)
+        step, traced = await asyncio.to_thread(
+            lambda: (fold(before, moment, records, longest), trace(book, moment, longest))
+        )
         over = before.at if before is not None else None
-        await self._store.shadow.keep(step, over=over, epoch=epoch)
+        await self._store.shadow.keep(step, traced, over=over, epoch=epoch)
+        self._book = after(book, traced)
+        self._metrics.shadow.observed(moment, traced.span.began)
+
+    async def _simulate(self, epoch: int) -> None:
+        """Make the simulated report again at each interval, until canceled. It takes at most a tenth of the time.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        while True:
+            try:
+                await self._simulate_if_due(epoch)
+            except (SimulationFailed, StoreUnavailable) as error:
+                log.warning("simulation_failed", error=str(error))
+            await asyncio.sleep(self._settings.shadow_seconds)
+
+    async def _simulate_if_due(self, epoch: int) -> None:
+        interval = max(self._settings.shadow_simulation_seconds, _SHARE * self._took)
+        progress = await self._store.shadow.progress()
+        setting, span, now = self._observer.setting, progress.span, self._clock()
+        if setting is None or span is None or span.until - span.began < interval:
+            return
+        made, began = progress.simulated_at, time.monotonic()
+        if began < self._rests_until or (made is not None and 0.0 <= now - made < interval):
+            return
+        try:
+            report = await self._simulation(setting, now)
+        finally:
+            self._took = time.monotonic() - began
+            self._rests_until = time.monotonic() + _SHARE * self._took
+        await self._store.shadow.keep_simulated(report, epoch=epoch)
+        self._metrics.shadow.simulated(report)
 
     async def _prune(self, epoch: int) -> None:
         """Delete what is older than the retention, until canceled.

@@ -6,16 +6,26 @@ of the leader. An object that cannot be read is left out alone, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
+from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.plan import Admission
-from queuectl.domain.shadow import MOST_GANGS, GangName, Moment, UnboundGang, WaitingGang
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.shadow import (
+    MOST_GANGS,
+    MOST_SEEN,
+    GangName,
+    Moment,
+    SeenGang,
+    UnboundGang,
+    WaitingGang,
+)
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
-from queuectl.domain.workload import Workload, gpus_of
+from queuectl.domain.workload import Placement, PodSet, Workload, gpus_of
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address, DocumentError
 from queuectl.objects.kinds import KINDS, JobKinds
@@ -42,11 +52,13 @@ class ClusterObserver:
         limits: of the planner.
         kinds: of jobs.
         stop: ends a plan early; that moment is not decided.
+        setting: the configuration and the namespaces of the last moment, without nodes, gangs and pods; None before the first one.
     """
 
     limits: SolverLimits
     kinds: JobKinds = field(default_factory=lambda: KINDS)
     stop: StopSignal = field(default_factory=StopSignal)
+    setting: Snapshot | None = None
     _refused: dict[_Version, str] = field(default_factory=dict)
 
     def moment(self, bodies: Sequence[Body], now: float) -> Moment:
@@ -73,6 +85,17 @@ class ClusterObserver:
         further = max(0, len(waiting) - MOST_GANGS) + max(0, len(unbound) - MOST_GANGS)
         if further:
             left_out = (*left_out, f"{further} gangs beyond the first {MOST_GANGS}")
+        seen = sorted(_seen(reading.bindings, snapshot), key=lambda one: one.age)
+        if len(seen) > MOST_SEEN:
+            more = f"{len(seen) - MOST_SEEN} gangs beyond the first {MOST_SEEN} of the trace"
+            left_out = (*left_out, more)
+        self.setting = Snapshot(
+            now=now,
+            fleet=Fleet(()),
+            config=snapshot.config,
+            namespaces=snapshot.namespaces,
+            limits=self.limits,
+        )
         return Moment(
             at=now,
             gpus=physical,
@@ -81,6 +104,8 @@ class ClusterObserver:
             unbound=tuple(unbound[:MOST_GANGS]),
             decided=decided,
             left_out=left_out,
+            seen=tuple(seen[:MOST_SEEN]),
+            nodes=tuple(_nodes(snapshot)),
         )
 
     def _read(self, bodies: Sequence[Body], now: float) -> tuple[SnapshotInput, tuple[str, ...]]:
@@ -166,6 +191,61 @@ def _unbound(
         gpus = gpus_of((podset, one.unbound.get(podset.name, 0)) for podset in podsets)
         pods = sum(one.unbound.values())
         yield UnboundGang(_named(gang.workload, snapshot), one.admitted_at, pods, float(gpus))
+
+
+def _seen(bindings: Iterable[Binding], snapshot: Snapshot) -> Iterator[SeenGang]:
+    """All gangs. One that is being evicted still runs."""
+    bound = {one.uid: one for one in bindings}
+    for one in snapshot.pending:
+        yield _of_trace(one.workload, snapshot, blocked=one.blocked is not None)
+    for gang in snapshot.admitted:
+        binding = bound.get(gang.workload.uid)
+        whole = binding is None or not binding.unbound
+        since = binding.admitted_at if binding is not None else gang.started_at or None
+        placement = gang.placement if whole else None
+        yield _of_trace(gang.workload, snapshot, placement, since)
+
+
+def _of_trace(
+    workload: Workload,
+    snapshot: Snapshot,
+    placement: Placement | None = None,
+    since: float | None = None,
+    *,
+    blocked: bool = False,
+) -> SeenGang:
+    duration = workload.duration
+    return SeenGang(
+        gang=_named(workload, snapshot),
+        podsets=tuple(map(_request, workload.requested)),
+        priority=workload.priority,
+        user=workload.user or "",
+        limit=duration.seconds if duration is not None and duration.enforced else None,
+        created_at=workload.queued_at,
+        placement=placement,
+        since=since,
+        blocked=blocked,
+    )
+
+
+def _request(podset: PodSet) -> PodSet:
+    """The request of a podset as a plan of the simulation needs it: devices of claims are not simulated, and all its pods start."""
+    shape = replace(podset.shape, devices=None)
+    return PodSet(podset.name, podset.count, shape, podset.topology, podset.group)
+
+
+def _nodes(snapshot: Snapshot) -> Iterator[Node]:
+    for node in snapshot.fleet.nodes:
+        used = snapshot.other_pods.get(node.name, NOTHING)
+        left = {name: max(0, have - used[name]) for name, have in node.allocatable.items()}
+        yield Node(
+            name=node.name,
+            labels=node.labels,
+            allocatable=Resources(left),
+            taints=node.taints,
+            ready=node.ready,
+            unschedulable=node.unschedulable,
+        )
 
 
 def _named(workload: Workload, snapshot: Snapshot) -> GangName:

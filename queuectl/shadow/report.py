@@ -1,13 +1,16 @@
-"""The report of shadow mode as an HTML page that loads nothing, and sentences about facts that no report shows."""
+"""The reports of shadow mode as texts and as an HTML page that loads nothing, and sentences about facts that no report shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from html import escape
 from typing import Final
 
 from queuectl.domain.shadow import GangRecord, ShadowHistory
+from queuectl.domain.shadow_trace import Interval, QueueWaits, SimulatedReport
 from queuectl.domain.usage_reports import Period
 from queuectl.simulate.report import Row, Table, html_table, page
 
@@ -20,7 +23,17 @@ LIMITS: Final = (
     "Gangs that fit could still fail to start: image pulls, volumes and admission webhooks are not tried.",
     "Users react to a queue: they submit other jobs, or at other times. No report knows that.",
 )
-"""Facts that the figures do not show."""
+"""Facts that the observed figures do not show."""
+SIMULATED_LIMITS: Final = (
+    "The arrivals, the sizes and the run times are those of the cluster. Users would react to other waiting times: they submit other jobs, or at other times.",
+    "Each gang starts at once and starts well: image pulls, volumes, webhooks and admission checks take no time and never fail.",
+    "The run time of a gang does not depend on its nodes, although it can: a gang in one rack can be faster.",
+    "An interval is what the records permit. It has the shortest and the longest run times of gangs whose end no moment shows.",
+    "Queues, quotas and priorities are those of the last moment, for the whole time.",
+    "A node that was removed while it was empty is removed in the simulation too, although a gang can run on it there.",
+    "Gangs that came and went between two moments are not known. Devices of resource claims are not simulated.",
+)
+"""Facts that the simulated figures do not show."""
 
 _COLUMNS: Final[tuple[tuple[str, Callable[[GangRecord], str]], ...]] = (
     ("GANG", lambda one: f"{one.gang.namespace}/{one.gang.name}"),
@@ -43,8 +56,109 @@ def longest_reason(record: GangRecord) -> str:
     return max(sorted(record.reasons), key=lambda code: record.reasons[code], default="")
 
 
-def html(history: ShadowHistory, period: Period) -> str:
-    """The page. The same history gives the same bytes."""
+# ---- The simulated report
+
+
+class Difference(StrEnum):
+    """The simulated figure compared with the observed one."""
+
+    LOWER = "Lower"
+    HIGHER = "Higher"
+    NONE = "None"  # the intervals meet, so the records show no difference
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure of both sides. Times are in seconds, GPU-hours in GPU-seconds."""
+
+    observed: Interval
+    simulated: Interval
+
+    @property
+    def difference(self) -> Difference:
+        """Whether the simulated figure is certainly another one."""
+        if self.observed.meets(self.simulated):
+            return Difference.NONE
+        most = self.simulated.most
+        lower = most is not None and self.observed.least is not None and most < self.observed.least
+        return Difference.LOWER if lower else Difference.HIGHER
+
+
+def compared_queues(report: SimulatedReport) -> Iterator[tuple[str, int, QueueWaits, QueueWaits]]:
+    """Name of each LocalQueue, gangs that arrived, and the waiting times as observed and simulated."""
+    for name, gangs in report.arrived.items():
+        observed, mine = report.observed.queues.get(name), report.simulated.queues.get(name)
+        if observed is not None and mine is not None:
+            yield name, gangs, observed, mine
+
+
+def compared_rows(report: SimulatedReport) -> list[Row]:
+    """Name of each figure, observed, simulated, and the difference."""
+    observed, mine = report.observed, report.simulated
+    rows = [
+        _compared("Utilization of the GPUs", observed.utilization, mine.utilization, _percent),
+        _compared("GPU-hours free while gangs waited", observed.idle, mine.idle, _hours),
+        _compared("Evictions", observed.evictions, mine.evictions, _number),
+        *_compared_waits("all queues", observed.total, mine.total),
+    ]
+    for name, _, of_queue, under_queuectl in compared_queues(report):
+        rows += _compared_waits(name, of_queue, under_queuectl)
+    return rows
+
+
+def _compared_waits(name: str, observed: QueueWaits, mine: QueueWaits) -> Iterator[Row]:
+    yield _compared(f"Hours waited, p50, {name}", observed.p50, mine.p50, _hours)
+    yield _compared(f"Hours waited, p95, {name}", observed.p95, mine.p95, _hours)
+    yield _compared(f"Gangs that still wait, {name}", observed.waiting, mine.waiting, _number)
+
+
+def _compared(title: str, observed: Interval, mine: Interval, text: Callable[[float], str]) -> Row:
+    difference = ComparedFigure(observed, mine).difference
+    return title, _interval(observed, text), _interval(mine, text), _DIFFERENCES[difference]
+
+
+_DIFFERENCES: Final = {
+    Difference.LOWER: "lower",
+    Difference.HIGHER: "higher",
+    Difference.NONE: "none that the records show",
+}
+
+
+def _interval(interval: Interval, text: Callable[[float], str]) -> str:
+    if interval.least is None:
+        return "-"
+    if interval.most is None:
+        return f"at least {text(interval.least)}"
+    least, most = text(interval.least), text(interval.most)
+    return least if least == most else f"{least} to {most}"
+
+
+def about_simulated(report: SimulatedReport) -> list[str]:
+    """Sentences about the extent of the simulation."""
+    span = f"{_moment(report.began)} to {_moment(report.until)} UTC"
+    extent = f"One simulation from {span}, with {report.gangs:,} gangs"
+    begin, end = f"{report.running_at_begin:,}", f"{report.unfinished:,}"
+    sentences = [f"{extent}: {begin} ran at its begin, and {end} had not left at its end."]
+    if not report.whole:
+        sentences.append("It ends before the last moment, because the rest takes too long.")
+    if report.gaps:
+        sentences.append(f"No moments were recorded in {_hours(report.gaps)} hours of this time.")
+    if report.left_out:
+        sentences.append(
+            f"{report.left_out:,} gangs are left out: their queues do not exist any more."
+        )
+    if report.resized:
+        sentences.append(
+            f"{report.resized:,} gangs changed their size while they ran. They count with the size at their start."
+        )
+    return sentences
+
+
+# ---- The page
+
+
+def html(history: ShadowHistory, period: Period, simulated: SimulatedReport | None) -> str:
+    """The page. The same records give the same bytes. ``simulated``: None = there is none yet."""
     span = f"{_moment(period.since)} to {_moment(period.until)} UTC"
     parts = [
         f"<p>{escape(span)}</p>\n",
@@ -58,8 +172,17 @@ def html(history: ShadowHistory, period: Period) -> str:
     if history.last is not None and history.last.left_out:
         refused: list[Row] = [(text,) for text in history.last.left_out]
         parts.append(html_table(("Objects that are left out", ("OBJECT",), refused)))
-    listed = "".join(f"<li>{escape(text)}</li>" for text in LIMITS)
-    return page("Shadow mode: observed", "".join([*parts, f"<ul>{listed}</ul>"]))
+    parts.append(_list(LIMITS))
+    if simulated is not None:
+        columns = ("", "OBSERVED", "SIMULATED", "DIFFERENCE")
+        parts.append(html_table(("Simulated", columns, compared_rows(simulated))))
+        parts.append(_list((*about_simulated(simulated), *SIMULATED_LIMITS)))
+    return page("Shadow mode", "".join(parts))
+
+
+def _list(sentences: Sequence[str]) -> str:
+    listed = "".join(f"<li>{escape(text)}</li>" for text in sentences)
+    return f"<ul>{listed}</ul>\n"
 
 
 def _totals(history: ShadowHistory) -> Table:
@@ -86,6 +209,14 @@ def _reasons(history: ShadowHistory) -> Table:
         (code, _hours(reasons[code])) for code in sorted(reasons, key=lambda c: (-reasons[c], c))
     ]
     return ("Reasons that queuectl would have given", ("REASON", "HOURS OF WAITING"), rows)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _number(number: float) -> str:
+    return f"{number:,.0f}"
 
 
 def _hours(seconds: float) -> str:

@@ -38,7 +38,7 @@ class _Group:
         lost = sum(
             free * nodes * sum(number for size, number in sizes if size > free)
             for free, nodes in self.nodes.items()
-            if free and nodes
+            if free > 0 and nodes
         )
         return lost / total
 
@@ -48,6 +48,7 @@ class FreeGpus:
 
     Attributes:
         known: no gang has started without nodes. The nodes of such a gang are chosen by another scheduler.
+        total: free GPUs of all nodes that take pods.
     """
 
     def __init__(self, nodes: Mapping[str, int], largest: Mapping[str, int]) -> None:
@@ -58,6 +59,8 @@ class FreeGpus:
             largest: for each node of a flavor, the GPUs of the largest node of its flavor.
         """
         self.known = True
+        self.total = 0
+        self._sizes = dict(nodes)
         self._free = dict(nodes)
         self._down: set[str] = set()
         self._pods: dict[int, int] = {}
@@ -65,6 +68,7 @@ class FreeGpus:
         self._groups = {most: _Group(most) for most in sorted(set(largest.values()))}
         for most, group in self._groups.items():
             self.watch((node for node in nodes if largest.get(node) == most), group.count)
+        self.watch(nodes, self._add)
 
     def watch(self, nodes: Iterable[str], count: Callable[[str, int, int], None]) -> None:
         """Call ``count`` with a node, its free GPUs and 1 from now on, and with -1 before the node has others or fails."""
@@ -94,10 +98,18 @@ class FreeGpus:
             self._count(node, self._free[node], -1)
             self._down.add(node)
 
+    def resize(self, node: str, gpus: int) -> None:
+        """A node has so many GPUs from now on."""
+        self._change(node, self._free[node] + gpus - self._sizes[node])
+        self._sizes[node] = gpus
+
     @property
     def fragmented(self) -> float:
         """The expected number of free GPUs that the next pod cannot use."""
         return sum(group.fragmented(self._pods) for group in self._groups.values())
+
+    def _add(self, _: str, free: int, sign: int) -> None:
+        self.total += sign * max(free, 0)
 
     def _change(self, node: str, free: int) -> None:
         if node not in self._down:

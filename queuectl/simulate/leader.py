@@ -23,7 +23,7 @@ from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.leader.decisions import Decider
 from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.budgets import SpentUnits
-from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
+from queuectl.domain.events import Adopt, Drained, Ended, Event, PodsReady, RetryDue, Submitted
 from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pending_limits import considered
@@ -40,9 +40,9 @@ from queuectl.lifecycle.machine import MAX_BUDGET, handle
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.simulate.parts import podset_of
+from queuectl.simulate.parts import podsets_of
 from queuectl.simulate.simulation import Durations, Run
-from queuectl.simulate.trace import TraceJob
+from queuectl.simulate.trace import NodeEvent, TraceJob
 from queuectl.state.claims import idle_rule
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import never_idle
@@ -112,7 +112,7 @@ class SimulatedLeader:
         self._blocked = BlockedSubmissions(self.config, self.ledger)
         self._decider = Decider(self._mirror, self.ledger)
         self._cache = PlannerCache()
-        self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
+        self._shapes: dict[tuple[object, ...], tuple[PodSet, ...]] = {}
         self._seek_at = now
         self.next_plan: float | None = None
         self.weighs_work = False
@@ -169,10 +169,15 @@ class SimulatedLeader:
                 return None
 
     def _podsets(self, job: TraceJob) -> tuple[PodSet, ...]:
-        shape = (job.pods, job.gpus_per_pod, job.topology_level)
+        shape = (job.pods, job.gpus_per_pod, job.topology_level, job.podsets)
         if shape not in self._shapes:
-            self._shapes[shape] = (podset_of(job),)
+            self._shapes[shape] = podsets_of(job)
         return self._shapes[shape]
+
+    def adopt(self, uid: str, job: TraceJob, now: float) -> None:
+        """A submitted job runs already, where its placement states it."""
+        assert job.placement is not None
+        self._apply(uid, Adopt(job.placement, attempt=1), now)
 
     def end(self, uid: str, now: float) -> None:
         """A job has ended; it leaves the ledger."""
@@ -208,12 +213,12 @@ class SimulatedLeader:
         self._take_in(changes)
         return changes, again
 
-    def set_ready(self, node: str, *, ready: bool) -> list[str]:
-        """A node fails or recovers. Returns the uids of the gangs with pods on it."""
-        old = self._mirror.nodes[node]
-        changed = replace(old.node, ready=ready)
+    def change_node(self, event: NodeEvent) -> list[str]:
+        """A node fails, recovers or changes. Returns the uids of the gangs with pods on it."""
+        old = self._mirror.nodes[event.node]
+        changed = replace(event.record or old.node, ready=event.up)
         self._show(Upserted(NodeRecord(changed, old.version + 1, old.conditions, old.cordoned)))
-        return [e.uid for e in self.ledger.entries(State.RUNNING) if _is_on(e, node)]
+        return [e.uid for e in self.ledger.entries(State.RUNNING) if _is_on(e, event.node)]
 
     def _show(self, delta: Delta) -> None:
         mirror = self._mirror

@@ -138,9 +138,11 @@ def _part(
 PODSET: Final = "main"
 
 
-def podset_of(job: TraceJob) -> PodSet:
+def podsets_of(job: TraceJob) -> tuple[PodSet, ...]:
     """The request of a job."""
+    if job.podsets:
+        return job.podsets
     level = job.topology_level
     topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
     shape = PodShape(Resources({GPU: job.gpus_per_pod, PODS: 1}))
-    return PodSet(PODSET, job.pods, shape, topology)
+    return (PodSet(PODSET, job.pods, shape, topology),)

@@ -104,7 +104,8 @@ class _Part:
         return self._begin + self._world.now
 
     def fits(self, job: TraceJob) -> bool:
-        kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level, self._too_long(job))
+        size = (job.pods, job.gpus_per_pod, job.topology_level, job.podsets)
+        kind = (job.queue, *size, self._too_long(job))
         if kind not in self._fits:
             self._fits[kind] = self._leader.fits_alone(_uid(job), job, self._now)
         return self._fits[kind]
@@ -122,12 +123,18 @@ class _Part:
         place = self._begin + job.declared if self._sjf else self._now
         priority = self._priorities[job.rank]
         self._changed |= self._leader.submit(uid, job, priority, self._now, place)
+        if job.placement is not None:
+            self._leader.adopt(uid, job, self._now)
+            entry = self._leader.ledger.get(uid)
+            assert entry is not None
+            self._start(entry, run)
         self._note_event()
 
     def ended(self, run: Run) -> None:
         uid = _uid(run.job)
         self._leader.end(uid, self._now)
         del self._runs[uid]
+        self._stalled.discard(uid)  # its user has deleted it
         self._leader.idle_gangs.stopped(uid)
         self._due.pop(uid, None)
         self._savers.pop(uid, None)
@@ -135,7 +142,7 @@ class _Part:
         self._note_event()
 
     def node_changed(self, event: NodeEvent) -> None:
-        for uid in self._leader.set_ready(event.node, ready=event.up):
+        for uid in self._leader.change_node(event):
             if not event.up:
                 self._world.interrupt(self._runs[uid])
                 self._leader.idle_gangs.stopped(uid)
@@ -245,8 +252,7 @@ class _Part:
 
 def _held(entry: Entry, job: TraceJob) -> list[tuple[str, int]]:
     """Names of nodes, and the GPUs that a gang holds on each."""
-    placed = entry.placement.podsets if entry.placement is not None else ()
-    return [(node, pods * job.gpus_per_pod) for podset in placed for node, pods in podset.nodes]
+    return job.held_on(entry.placement) if entry.placement is not None else []
 
 
 def _uid(job: TraceJob) -> str:

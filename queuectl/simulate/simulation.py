@@ -1,7 +1,7 @@
 """The discrete-event simulation of jobs under one policy.
 
 Time jumps from one event to the next, and a scheduler decides after the events of each instant. At one instant jobs end first, then
-utilization changes, then nodes fail and recover, then alarms of the scheduler ring, then jobs are submitted.
+utilization changes, then nodes fail, recover and change, then alarms of the scheduler ring, then jobs are submitted, then users delete jobs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from queuectl.domain.gpus import BY_NAME
 from queuectl.planner.backfill.timeline import Agenda
 from queuectl.simulate.free_gpus import FreeGpus, Placed
 from queuectl.simulate.trace import NodeEvent, TraceJob
@@ -30,6 +31,7 @@ class Run:
         ran: for how long it has run, in all.
         held: GPU-seconds that it has held, in all.
         finished_at: None until it has ended.
+        deleted_at: None if its user has not deleted it before its end.
         evictions: how often it was evicted.
         lost: GPU-seconds of work that evictions and failed nodes have cost.
     """
@@ -41,6 +43,7 @@ class Run:
     ran: float = 0.0
     held: float = 0.0
     finished_at: float | None = None
+    deleted_at: float | None = None
     evictions: int = 0
     lost: float = 0.0
 
@@ -82,6 +85,21 @@ class Run:
         self.running_since = None
         self._give_back(now)
         self.finished_at = now
+
+    def delete(self, now: float) -> None:
+        """Its user deletes it. It holds nothing any more."""
+        if self.running_since is not None:
+            self.ran += now - self.running_since
+            self.running_since = None
+        if self.held_since is not None:
+            self._give_back(now)
+        self.deleted_at = now
+
+    def waited_by(self, now: float) -> float:
+        """Seconds until then in which it was submitted and did not run."""
+        left = self.finished_at if self.finished_at is not None else self.deleted_at
+        ran = self.ran + (now - self.running_since if self.running_since is not None else 0.0)
+        return max((now if left is None else left) - self.job.submit - ran, 0.0)
 
     def work(self, now: float) -> float:
         """Seconds of its work that are done, the unsaved ones included; while it runs."""
@@ -176,6 +194,8 @@ class Phase(IntEnum):
     NODE = 2
     ALARM = 3
     SUBMISSION = 4
+    DELETION = 5
+    STOP = 6
 
 
 class Scheduler(Protocol):
@@ -206,6 +226,8 @@ class Sample:
         held: GPUs that gangs hold.
         used: held GPUs, weighted with the utilization of their jobs where it is known, else fully.
         waiting: jobs that are submitted and do not run.
+        wanted: GPUs that the jobs request which are submitted and hold nothing.
+        free: GPUs that no gang holds, on nodes that take pods.
         fragmented: free GPUs that the next pod is expected to be unable to use.
     """
 
@@ -213,9 +235,13 @@ class Sample:
     held: int
     used: float
     waiting: int
+    wanted: int
+    free: int
     fragmented: float
 
 
+_LATEST: Final = 1e12
+"""Seconds after which nothing happens: a job without an end never ends."""
 _Event: TypeAlias = tuple[Phase, Run | Callable[[], None]]
 
 
@@ -232,11 +258,13 @@ class World:
     held: int = 0
     used: float = 0.0
     waiting: int = 0
+    wanted: int = 0
     finished: int = 0
     samples: list[Sample] = field(default_factory=list)
     placed: dict[Run, list[tuple[str, int]]] = field(default_factory=dict)
     _agenda: Agenda[_Event] = field(default_factory=Agenda)
     _shares: dict[Run, float] = field(default_factory=dict)
+    _stopped: bool = False
 
     @property
     def now(self) -> float:
@@ -248,7 +276,9 @@ class World:
         if run.held_since is None:
             self._hold(run, 1)
         self.waiting -= 1
-        self._add((Phase.END, run), run.start(self.now))
+        end = run.start(self.now)
+        if end < _LATEST:
+            self._add((Phase.END, run), end)
         self._place(run, placed)
         self._measure(run)
 
@@ -280,18 +310,35 @@ class World:
         events: Iterable[NodeEvent],
         scheduler: Scheduler,
         progress: Callable[[World], None] = lambda _: None,
+        until: float | None = None,
     ) -> None:
-        """Simulate until no event is left. ``progress``: is called after each instant."""
+        """Simulate until no event is left, or until a time.
+
+        Args:
+            runs: the jobs.
+            events: of nodes.
+            scheduler: decides.
+            progress: is called after each instant.
+            until: seconds, at which the last sample is taken; None = until no event is left.
+        """
         for run in runs:
             self._add((Phase.SUBMISSION, run), run.job.submit)
+            if run.job.deleted is not None:
+                self._add((Phase.DELETION, run), run.job.deleted)
+        if until is not None:
+            self._add((Phase.STOP, self.stop), until)
         for change in events:
             self._add((Phase.NODE, partial(self._change, change, scheduler)), change.time)
-        while self._agenda:
+        while self._agenda and not self._stopped:
             for event in self._agenda.due():
                 self._happen(event, scheduler)
             scheduler.decide()
             self.samples.append(self._sample())
             progress(self)
+
+    def stop(self) -> None:
+        """Nothing happens after the present instant."""
+        self._stopped = True
 
     def _happen(self, event: _Event, scheduler: Scheduler) -> None:
         match event:
@@ -300,25 +347,62 @@ class World:
                 self._agenda.remove((Phase.USE, run))
                 self._hold(run, -1)
                 self._place(run, ())
-                self.free.want(run.job.pods, run.job.gpus_per_pod, -1)
                 self.finished += 1
-                scheduler.ended(run)
+                self._leave(run, scheduler)
+            case Phase.DELETION, Run() as run:
+                self._delete(run, scheduler)
             case Phase.USE, Run() as run:
                 self._measure(run)
             case Phase.SUBMISSION, Run() as run:
                 self.waiting += 1
-                self.free.want(run.job.pods, run.job.gpus_per_pod, 1)
+                self.wanted += run.job.gpus
+                self._want(run, 1)
                 scheduler.submitted(run)
             case _, call:
                 assert not isinstance(call, Run)
                 call()
 
+    def _delete(self, run: Run, scheduler: Scheduler) -> None:
+        if run.finished_at is not None:
+            return
+        if run.running_since is None:
+            self.waiting -= 1
+        held = run.held_since is not None
+        run.delete(self.now)
+        if held:
+            self._agenda.remove((Phase.END, run))
+            self._agenda.remove((Phase.USE, run))
+            self._hold(run, -1)
+            self._place(run, ())
+        self._leave(run, scheduler)
+
+    def _leave(self, run: Run, scheduler: Scheduler) -> None:
+        """A job that holds nothing any more waits for nothing either."""
+        self.wanted -= run.job.gpus
+        self._agenda.remove((Phase.DELETION, run))
+        self._want(run, -1)
+        scheduler.ended(run)
+
+    def _want(self, run: Run, sign: int) -> None:
+        for pods, gpus in run.job.sizes:
+            self.free.want(pods, gpus, sign)
+
     def _change(self, event: NodeEvent, scheduler: Scheduler) -> None:
-        self.free.set_up(event.node, up=event.up)
+        if event.record is not None:
+            self.free.resize(event.node, int(BY_NAME.counted(event.record.allocatable)))
+        self.free.set_up(event.node, up=event.takes_pods)
         scheduler.node_changed(event)
 
     def _sample(self) -> Sample:
-        return Sample(self.now, self.held, self.used, self.waiting, self.free.fragmented)
+        return Sample(
+            self.now,
+            self.held,
+            self.used,
+            self.waiting,
+            self.wanted,
+            self.free.total,
+            self.free.fragmented,
+        )
 
     def _place(self, run: Run, placed: Placed) -> None:
         """The nodes of a job from now on; none = it holds none."""
@@ -332,6 +416,7 @@ class World:
 
     def _hold(self, run: Run, sign: int) -> None:
         self.held += sign * run.job.gpus
+        self.wanted -= sign * run.job.gpus
         if sign > 0:
             self._shares[run] = 1.0 if run.job.utilization is None else run.job.utilization
             self.used += self._shares[run] * run.job.gpus

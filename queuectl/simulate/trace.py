@@ -14,10 +14,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 from typing import Final
 
 from queuectl.domain.errors import BadInput
+from queuectl.domain.fleet import Node
+from queuectl.domain.workload import Placement, PodSet
 
 # ---- Traces
 
@@ -48,6 +50,9 @@ class TraceJob:
         curve: its utilization over its work; None = unknown.
         topology_level: node label of the domain that must hold all its pods; empty = any nodes.
         user: of the submitter; empty if unknown.
+        podsets: its request, if it is not only GPUs of equal pods; then ``gpus_per_pod`` does not count.
+        placement: it runs there when the simulation begins; None = it waits when it is submitted.
+        deleted: seconds at which its user deletes it, whether it runs or waits; None = never.
     """
 
     rank: int
@@ -67,10 +72,29 @@ class TraceJob:
     curve: Curve | None = None
     topology_level: str = ""
     user: str = ""
+    podsets: tuple[PodSet, ...] = ()
+    placement: Placement | None = None
+    deleted: float | None = None
 
     @property
     def gpus(self) -> int:
-        return self.pods * self.gpus_per_pod
+        return sum(pods * gpus for pods, gpus in self.sizes)
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of pods with the GPUs of each of them, rounded up."""
+        if not self.podsets:
+            return ((self.pods, self.gpus_per_pod),)
+        return tuple((podset.count, _gpus_of_pod(podset)) for podset in self.podsets)
+
+    def held_on(self, placement: Placement) -> list[tuple[str, int]]:
+        """Names of nodes, and the GPUs that the job holds on each with this placement."""
+        by_podset = {podset.name: _gpus_of_pod(podset) for podset in self.podsets}
+        return [
+            (node, pods * by_podset.get(placed.podset, self.gpus_per_pod))
+            for placed in placement.podsets
+            for node, pods in placed.nodes
+        ]
 
     def used(self, curve: Curve | None) -> TraceJob:
         """The same job with this utilization; None = unknown."""
@@ -92,11 +116,27 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """A node fails or recovers. ``time``: seconds after the start of the trace."""
+    """A node fails, recovers or changes.
+
+    Attributes:
+        time: seconds after the start of the trace.
+        up: pods run on it.
+        record: the node from then on; None = as it was.
+    """
 
     time: float
     node: str
     up: bool
+    record: Node | None = None
+
+    @property
+    def takes_pods(self) -> bool:
+        """Whether it offers its free GPUs to new pods."""
+        return self.up and (self.record is None or not self.record.unschedulable)
+
+
+def _gpus_of_pod(podset: PodSet) -> int:
+    return ceil(podset.gpus.each)
 
 
 @dataclass(frozen=True, slots=True)

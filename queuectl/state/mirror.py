@@ -38,6 +38,7 @@ from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
+from queuectl.state.kueue_pods import KueuePods
 from queuectl.state.nodes import NodeTable
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import (
@@ -216,6 +217,8 @@ class Mirror:
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
+        self._own_queues: dict[str, str] = {}  # children with a queue of their own, by their parent
+        self._kueue_pods = KueuePods(self.kinds)
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # the pods that declare checkpoints
         self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -628,14 +631,25 @@ class Mirror:
 
     def _upsert_object(self, record: JobRecord) -> None:
         """A job, a set of gangs, or the object with the pod templates of another job."""
-        if record.parent and record.queue is None:
-            self._keep_parent(self._parents.put_child(record))
+        if record.parent and (record.queue is None or self._parents.queues(record.parent)):
+            self._put_child(record)
             return
         tables = (self.jobs, self.arrays, self._groups.sets)
         old = next((table[record.uid] for table in tables if record.uid in table), None)
         self._appeared.setdefault(record.uid, record.version)
         if old is None or record.version > old.version:
             self._upsert_job(self._parents.put(record), old)
+            if record.parent:
+                self._own_queues[record.parent] = record.uid
+            child = self.jobs.get(self._own_queues.get(record.uid, ""))
+            if child is not None and self._parents.queues(record.uid):
+                self._put_child(child)
+
+    def _put_child(self, record: JobRecord) -> None:
+        """The object with the pod templates of another job. Its own queue label, which Kueue gives it, does not count."""
+        if record.uid in self.jobs:
+            self._forget_job(record.uid)
+        self._keep_parent(self._parents.put_child(record))
 
     def _keep_parent(self, job: JobRecord | None) -> None:
         """The record of a job whose child has changed, if there is one."""
@@ -665,6 +679,9 @@ class Mirror:
         if old is None or _base(old) != _base(job):
             for pod in list(self._by_owner.get(_key(job), {}).values()):
                 self._index(pod, self._arrays.owner(pod))
+        for uid in self._kueue_pods.put_job(job):
+            pod = self.pods[uid]
+            self._index(pod, self._arrays.owner(self._kueue_pods.put(pod)))
 
     def _keep_indexes(self, changed: Iterable[tuple[JobRecord | None, JobRecord]]) -> None:
         """Keep the records of indexes. One that differs only in the version of its Job is not observed again."""
@@ -804,7 +821,7 @@ class Mirror:
             owned = pod if old is None else replace(old, version=pod.version, member=pod.member)
             owned = pod if differs else owned
         else:
-            owned = self._arrays.owner(pod)
+            owned = self._arrays.owner(self._kueue_pods.put(pod))
             differs = old is None or old != replace(owned, version=old.version)
         if differs:
             self._index(old, owned)
@@ -852,6 +869,7 @@ class Mirror:
             self._groups.remove(key)
             if pod is not None:
                 self.moved_pods.add(key)
+                self._kueue_pods.remove(pod)
                 self._forget_owned(pod)
         elif resource == NODES:
             self.planning_changed |= self.nodes.drop(key)
@@ -880,10 +898,12 @@ class Mirror:
         for member in (*self._arrays.drop(uid), uid):
             job = self.jobs.pop(member, None)
             self._parents.drop(member)
+            self._kueue_pods.remove_job(member)
             self._appeared.pop(member, None)
             self._larger.forget(member)
             if job is not None:
                 self._prior.pop(_key(job), None)
+                self._own_queues.pop(job.parent, None)
                 self._by_namespace[job.namespace].discard(member)
                 if not self._by_namespace[job.namespace]:
                     del self._by_namespace[job.namespace]

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import FAILED_START, Code
+from queuectl.telemetry.tracing import trace_id
 
 _GIVEN_UP: Final = (Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME)
 _LIKELY: Final = (Code.PREEMPTED, *sorted(FAILED_START))
@@ -41,6 +42,7 @@ class LifecycleMetrics:
         self._registry = registry
         self._scope = scope
         self._known: set[tuple[str, ...]] = set()
+        self.traced = False  # waits and starts have the trace of their attempt as an exemplar
         by_class = ("priority_class",)
         self._reserved = self._counter(
             "quota_reserved_workloads_total",
@@ -160,9 +162,10 @@ class LifecycleMetrics:
             case State.STARTING:
                 self._starts(before, by, after, at)
             case State.RUNNING:
-                self._start.labels(*by).observe(at - (after.started_at or at))
+                trace = self._trace(after)
+                self._start.labels(*by).observe(at - (after.started_at or at), trace)
                 if after.attempt == 1:
-                    self._ready_wait.labels(*by).observe(at - after.queued_at)
+                    self._ready_wait.labels(*by).observe(at - after.queued_at, trace)
             case State.EVICTING:
                 self._leaves(change, where, priority)
             case State.PENDING if after.evicted_for is not None and was is not State.RESERVED:
@@ -190,7 +193,10 @@ class LifecycleMetrics:
         self._ready_to_evicted.labels(*where, Code.PREEMPTED)
         self._eviction.labels(*by)
         if after.attempt == 1:
-            self._admission_wait.labels(*by).observe(at - after.queued_at)
+            self._admission_wait.labels(*by).observe(at - after.queued_at, self._trace(after))
+
+    def _trace(self, after: Entry) -> dict[str, str] | None:
+        return {"trace_id": f"{trace_id(after.uid, after.attempt):032x}"} if self.traced else None
 
     def _kept(self, by: tuple[str, ...], after: Entry, at: float) -> None:
         self._reserved.labels(*by).inc()

@@ -57,6 +57,8 @@ from queuectl.telemetry.lifecycle_metrics import (
 )
 from queuectl.telemetry.names import KnownNames
 from queuectl.telemetry.quota import QuotaGauges
+from queuectl.telemetry.shadow import ShadowMetrics
+from queuectl.telemetry.tracing import SpanMetrics
 from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pending_status
 
 # ---- Budgets
@@ -591,11 +593,13 @@ class MetricsRecorder:
         self.mig = MigMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
         self.followed = FollowedMetrics(self.registry)
+        self.spans = SpanMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self.durations = DurationMetrics(self.registry)
         self.containment = ContainmentMetrics(self.registry)
         self.careful = CarefulMetrics(self.registry)
+        self.shadow = ShadowMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
         self._lifecycles = [
             LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)
@@ -604,6 +608,11 @@ class MetricsRecorder:
         self._define_workloads()
         self._define_adapters()
         self._names.watch(self.registry._collector_to_names, self._recreated)
+
+    def add_traces(self) -> None:
+        """Waits and starts have the trace of their attempt as an exemplar from now on."""
+        for lifecycle in self._lifecycles:
+            lifecycle.traced = True
 
     def _recreated(self) -> None:
         """A queue that is created again has its counters at 0."""

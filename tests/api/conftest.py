@@ -13,6 +13,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.domain.ledger import EntryChange
 from queuectl.telemetry.metrics import MetricsRecorder
+from tests.api import shared_fields
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryStore
 from tests.support.postgres import TestPostgres, database_url, postgres
@@ -21,6 +22,8 @@ from tests.support.stores import PostgresStore
 __all__ = ["database_url", "postgres"]
 
 AnyStore = MemoryStore | PostgresStore
+
+shared_fields.share()
 
 
 @pytest.fixture

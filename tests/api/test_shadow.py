@@ -17,6 +17,7 @@ from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli.main import run
 from queuectl.domain.identity import Right
 from queuectl.domain.shadow import GangName, Moment, UnboundGang, WaitingGang
+from queuectl.domain.shadow_trace import Interval, QueueWaits, SideFigures, SimulatedReport
 from queuectl.shadow.folding import fold
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
@@ -54,7 +55,37 @@ def recorded() -> MemoryStore:
         tables.gangs |= {one.gang.uid: one for one in step.gangs}
         for hour, sums in step.hours.items():
             tables.hours[hour] = tables.hours[hour] + sums if hour in tables.hours else sums
+    tables.simulated = simulated_report(begin)
     return store
+
+
+def simulated_report(begin: float) -> SimulatedReport:
+    """Half the waiting time, and the same utilization within its interval."""
+
+    def side(wait: float, most: float | None) -> SideFigures:
+        waits = QueueWaits(
+            Interval(wait, wait + 60.0), Interval(wait, most), Interval(0.0, float(most is None))
+        )
+        use = Interval(0.5, 0.75 if most is None else 0.7)
+        none = Interval(0.0, 0.0)
+        return SideFigures(waits, {f"team-a/{MARKUP}": waits}, Interval(7200.0, 7200.0), use, none)
+
+    return SimulatedReport(
+        began=begin,
+        until=begin + 3600.0,
+        made_at=begin + 3700.0,
+        took=1.0,
+        gangs=1200,
+        arrived={f"team-a/{MARKUP}": 1100},
+        running_at_begin=100,
+        unfinished=7,
+        left_out=3,
+        resized=2,
+        gaps=1800.0,
+        whole=False,
+        observed=side(7200.0, None),
+        simulated=side(3600.0, 5000.0),
+    )
 
 
 async def answer(token: str | None, *rights: Right, path: str = PATH, **query: str) -> Any:
@@ -94,6 +125,36 @@ async def test_the_gangs_that_could_have_run_come_first() -> None:
     assert observed["gangCount"] == 3
 
 
+async def test_the_simulated_report_is_separate_with_both_sides_and_their_difference() -> None:
+    body = (await answer(ADMIN)).json()["simulated"]
+    assert body["total"]["p50Hours"] == {
+        "observed": {"least": 2.0, "most": pytest.approx(2.016667)},
+        "simulated": {"least": 1.0, "most": pytest.approx(1.016667)},
+        "difference": "Lower",
+    }
+    assert body["total"]["p95Hours"]["observed"] == {"least": 2.0, "most": None}
+    assert body["utilization"]["difference"] == body["idleGpuHours"]["difference"] == "None"
+    [queue] = body["queues"]
+    assert (queue["queue"], queue["gangs"]) == (f"team-a/{MARKUP}", 1100)
+    assert (body["whole"], body["gapHours"], body["leftOut"], body["resized"]) == (False, 0.5, 3, 2)
+    assert any("react" in sentence for sentence in body["limits"])
+
+
+async def test_without_a_simulation_there_is_only_the_observed_report() -> None:
+    store = recorded()
+    store.database.shadow.simulated = None
+    app = create_app(store, FixedHealth(), MetricsRecorder().registry)
+    add_dashboard(app, store, app.state.guard, in_shadow=True)
+    async with talking_to(app) as client:
+        body = (await client.get(PATH, params={"since": "3h"})).json()
+        page = (await client.get(f"{PATH}/page", params={"since": "3h"})).text
+        shown = (await client.get("/ui/shadow")).text
+    assert body["simulated"] is None
+    assert body["observed"]["gangCount"] == 3
+    assert "SIMULATED" not in page
+    assert "No simulation yet" in shown
+
+
 async def test_a_period_without_moments_is_empty() -> None:
     body = (await answer(ADMIN, since="2026-01-01T00:00:00Z", until="2026-01-02T00:00:00Z")).json()
     assert body["observed"]["total"]["observedHours"] == 0.0
@@ -115,6 +176,8 @@ async def test_the_page_loads_nothing_and_escapes_names() -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert "team-a/job-fits" in page.text
     assert MARKUP not in page.text
+    assert "1.00 to 1.02" in page.text
+    assert "1,200 gangs" in page.text
     assert "&lt;script&gt;" in page.text
     for loads in ("src=", "http://", "https://", "@import", "<link"):
         assert loads not in page.text
@@ -129,6 +192,7 @@ async def test_the_dashboard_has_the_page_in_shadow_mode(in_shadow: bool) -> Non
         page = (await client.get("/ui/shadow")).text
     assert ('href="/ui/shadow"' in page) is in_shadow
     assert "job-waits" in page
+    assert "none that the records show" in page
     assert MARKUP not in page
 
 
@@ -163,6 +227,8 @@ def test_the_command_prints_a_table_json_csv_and_a_page(
     table = output()
     assert "GPU-hours free while a waiting gang fitted: 2.7" in table
     assert "team-a/job-fits" in table
+    assert "at least 2.0" in table
+    assert "it ends before the last moment" in table
     assert json.loads(output("-o", "json"))["observed"]["gangCount"] == 3
     rows = list(csv.DictReader(io.StringIO(output("-o", "csv"))))
     assert [row["name"] for row in rows] == ["job-fits", "job-stuck", "job-waits"]

@@ -37,6 +37,7 @@ BENCHES = (
     "usage",
     "utilization",
     "reflector",
+    "objects",
     "system",
     "autoscaling",
     "replay",

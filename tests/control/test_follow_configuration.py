@@ -24,6 +24,7 @@ from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.links import MAX_COHORTS
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.kinds import KINDS
+from queuectl.ownership.status_forms import FORMS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_idle_reclaim import one_idle, reclaiming
@@ -320,17 +321,20 @@ async def test_a_leader_plans_with_the_queues_of_objects_of_the_cluster() -> Non
         await until(lambda: leader.taken[-1].revision == store.database.revision)
 
 
-@pytest.mark.parametrize("owner", [Owner.KUBERNETES, Owner.KUEUE])
-async def test_a_leader_writes_the_statuses_of_objects_of_queuectl_only(owner: Owner) -> None:
-    store, objects = MemoryStore(MemoryDatabase()), MemoryObjects(FOLLOWED[owner])
+@pytest.mark.parametrize(
+    ("owner", "conditions"),
+    [
+        (Owner.KUBERNETES, {"Active": "Active", "Ready": "Accepted"}),
+        (Owner.KUEUE, {"Active": "Ready"}),
+    ],
+)
+async def test_a_leader_writes_the_statuses_of_objects_that_own_the_configuration(
+    owner: Owner, conditions: dict[str, str]
+) -> None:
+    store, objects = MemoryStore(MemoryDatabase()), MemoryObjects(FOLLOWED[owner], FORMS[owner])
     objects.apply(f.flavor("gpu"), f.queue("vision"))
     settings = Settings(debounce_seconds=0.0, configuration_owner=owner)
-    async with following(store, settings, objects) as leader:
-        await until(lambda: bool(leader.taken) and "vision" in leader.taken[-1].cluster_queues)
-        if owner is Owner.KUEUE:
-            await asyncio.sleep(0.5)
-            assert objects.writes == []
-            return
-        await until(lambda: len(objects.writes) == 2)
-        [active, ready] = objects.status("ClusterQueue", "vision")["conditions"]
-        assert (active["status"], ready["status"]) == ("True", "True")
+    async with following(store, settings, objects):
+        await until(lambda: "conditions" in objects.status("ClusterQueue", "vision"))
+        status = objects.status("ClusterQueue", "vision")
+        assert {one["type"]: one["reason"] for one in status["conditions"]} == conditions

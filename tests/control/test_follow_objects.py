@@ -21,12 +21,14 @@ from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.configuration.stops import stop_of, with_operation
 from queuectl.ownership import follower as following_objects
 from queuectl.ownership.follower import CALLER, ObjectFollower
+from queuectl.ownership.status_forms import FORMS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
 from tests.support import polling
 
+FORM = FORMS[Owner.KUEUE]
 until = partial(polling.until, seconds=10.0)
 
 
@@ -44,7 +46,15 @@ async def following(
     metrics = MetricsRecorder()
     epoch = await store.take_over("leader", 0)
     follower = ObjectFollower(
-        objects, store, Owner.KUEUE, settle, time.time, metrics.followed.show, epoch
+        objects,
+        store,
+        Owner.KUEUE,
+        settle,
+        time.time,
+        metrics.followed.show,
+        epoch,
+        lambda _: None,
+        FORM,
     )
     task = asyncio.create_task(follower.run())
     try:
@@ -193,7 +203,9 @@ async def test_another_leader_ends_it() -> None:
     objects, store = MemoryObjects(), MemoryStore()
     objects.apply(f.flavor("gpu"))
     epoch = await store.take_over("old", 0)
-    follower = ObjectFollower(objects, store, Owner.KUEUE, 0.0, time.time, lambda _: None, epoch)
+    follower = ObjectFollower(
+        objects, store, Owner.KUEUE, 0.0, time.time, lambda _: None, epoch, lambda _: None, FORM
+    )
     await store.take_over("new", 0)
     with pytest.raises(Fenced):
         await follower.run()

@@ -13,13 +13,19 @@ import structlog
 
 from queuectl.domain.errors import ClusterBusy, WriteRefused
 from queuectl.domain.ledger import Entry
-from queuectl.objects.configuration.owners import Owner
+from queuectl.domain.queries import DocumentKey
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import build
+from queuectl.objects.configuration.status_wire import QueueStatus
 from queuectl.ownership import follower as following_objects
 from queuectl.ownership import status_writer as writing
+from queuectl.ownership import unowned
 from queuectl.ownership.follower import ObjectFollower
-from queuectl.ownership.status_writer import StatusWriter
-from queuectl.ownership.statuses import QueuesNow
+from queuectl.ownership.own_status import UnownedStatusForm
+from queuectl.ownership.status_form import QueuesNow, QueueUse, StatusForm
+from queuectl.ownership.status_forms import FORMS
+from queuectl.ownership.status_writer import StatusWriter, WriteRate
+from queuectl.ownership.unowned import UnownedObjects
 from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
@@ -52,14 +58,16 @@ class Leader:
         database = self.store.database
         documents = [one.document for one in database.documents.values()]
         config = build(documents, database.revision)
-        return QueuesNow(config, lambda _: {}, lambda: list(self.entries))
+        return QueuesNow(config, lambda _: {}, lambda: QueueUse(list(self.entries)))
 
 
 @asynccontextmanager
-async def leading(objects: MemoryObjects) -> AsyncIterator[Leader]:
+async def leading(
+    objects: MemoryObjects, form: StatusForm = FORMS[Owner.KUBERNETES]
+) -> AsyncIterator[Leader]:
     leader = Leader(objects)
     epoch = await leader.store.take_over("leader", 0)
-    writer = StatusWriter(objects, leader.queues, leader.clock)
+    writer = StatusWriter(objects, form, leader.queues, leader.clock, WriteRate())
     follower = ObjectFollower(
         objects,
         leader.store,
@@ -69,6 +77,7 @@ async def leading(objects: MemoryObjects) -> AsyncIterator[Leader]:
         lambda _: None,
         epoch,
         writer.decided,
+        form,
     )
     tasks = [asyncio.create_task(follower.run()), asyncio.create_task(writer.run())]
     try:
@@ -154,3 +163,64 @@ async def test_many_objects_are_written_at_the_rate_and_the_newest_edit_first(
         )
         written = len(objects.writes) - before
         assert written <= (time.monotonic() - began) / 0.1 + 1
+
+
+async def test_the_statuses_are_left_to_another_controller_that_writes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "_BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(writing, "_OTHER_SECONDS", 0.02)
+    objects = MemoryObjects(form=FORMS[Owner.KUEUE])
+    objects.other = "a Kueue"
+    objects.apply(f.flavor("gpu"), f.queue("a"), f.local_queue("team", "l", "a"))
+    with structlog.testing.capture_logs() as logs:
+        async with leading(objects, FORMS[Owner.KUEUE]) as leader:
+            await until(lambda: leader.store.database.revision == 1)
+            await asyncio.sleep(0.1)
+            assert objects.writes == []
+            objects.other = ""
+            await until(lambda: len(objects.writes) == 2)
+            [active] = objects.status("LocalQueue", "l", "team")["conditions"]
+            assert (active["type"], active["status"]) == ("Active", "True")
+            objects.other = "a Kueue"
+            objects.apply(f.queue("a", stopPolicy="Hold"))
+            await asyncio.sleep(0.1)
+            assert len(objects.writes) == 2
+    left = [one["reason"] for one in logs if one["event"] == "statuses_left"]
+    assert left == ["a Kueue", "a Kueue"]
+
+
+async def test_objects_that_do_not_own_the_configuration_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unowned, "_BURST_SECONDS", 0.001)
+    kinds, form = FOLLOWED[Owner.KUBERNETES], UnownedStatusForm(Owner.DATABASE)
+    objects = MemoryObjects(kinds)
+    objects.unknown["cohorts"] = "404"
+    objects.apply(f.queue("a"), f.cohort("c"))
+    await objects.write_status(
+        DocumentKey("ClusterQueue", "", "a"), QueueStatus(1, [], 1, 1, 1)
+    )  # of the time in which they owned it
+    queues = QueuesNow(build([], 0), lambda _: {})
+    writer = StatusWriter(objects, form, lambda: queues, time.time, WriteRate())
+    watching = UnownedObjects(objects, kinds, time.time, writer.decided)
+    tasks = [asyncio.create_task(watching.run()), asyncio.create_task(writer.run())]
+    try:
+        await until(lambda: len(objects.writes) == 2)
+        status = objects.status("ClusterQueue", "a")
+        [not_owner] = status.pop("conditions")
+        assert status == {"observedGeneration": 1}, "and no counts"
+        assert (not_owner["type"], not_owner["status"], not_owner["reason"]) == (
+            "Ready",
+            "False",
+            "NotOwner",
+        )
+        assert "the database" in not_owner["message"]
+        objects.apply(f.queue("a", 16), f.flavor("gpu"))
+        await until(lambda: objects.status("ClusterQueue", "a").get("observedGeneration") == 2)
+        await until(lambda: ready(objects, "ResourceFlavor", "gpu"))
+        assert objects.status("Cohort", "c") == {}, "its kind cannot be read"
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

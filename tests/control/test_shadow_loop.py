@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,13 @@ from queuectl.control.settings import Settings
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterUnavailable, WriteConflict
 from queuectl.domain.records import LeaderRecord
+from queuectl.domain.shadow_trace import SimulatedReport
+from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.kinds import KINDS
 from queuectl.shadow.loop import ShadowLoop
+from queuectl.shadow.simulation import SimulationFailed
+from queuectl.telemetry.metrics import MetricsRecorder
+from tests.db.conformance import SHADOW_SIMULATED
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support import polling
 from tests.unit.test_shadow_observing import node, queues, workload
@@ -62,6 +68,21 @@ class Rig:
         self.database = MemoryDatabase()
         self.cluster = Objects()
         self.loop: ShadowLoop
+        self.simulations = 0
+        self.refuses = False
+
+    async def simulation(self, setting: Snapshot, now: float) -> SimulatedReport:
+        """A report with the extent of the trace."""
+        self.simulations += 1
+        if self.refuses:
+            raise SimulationFailed("status 1")
+        whole = await MemoryStore(self.database).shadow.trace(0.0)
+        assert whole is not None
+        span, gangs = whole.span, len(whole.gangs)
+        assert setting.config.cluster_queues
+        return replace(
+            SHADOW_SIMULATED, began=span.began, until=span.until, made_at=now, gangs=gangs
+        )
 
     @property
     def fitted(self) -> float:
@@ -71,7 +92,8 @@ class Rig:
     @asynccontextmanager
     async def running(self, holder: str = "first") -> AsyncIterator[ShadowLoop]:
         settings = Settings(holder=holder, lease_duration=0.4, lease_renew=0.05)
-        settings = settings.model_copy(update={"shadow_seconds": INTERVAL})
+        times = {"shadow_seconds": INTERVAL, "shadow_simulation_seconds": 5 * INTERVAL}
+        settings = settings.model_copy(update=times)
         clock = SteadyClock()
         loop = ShadowLoop(
             store=MemoryStore(self.database),
@@ -80,6 +102,8 @@ class Rig:
             clock=clock,
             kinds=KINDS,
             containment=Containment(clock),
+            simulation=self.simulation,
+            metrics=MetricsRecorder(),
         )
         stop = asyncio.Event()
         task = asyncio.create_task(loop.run(stop))
@@ -146,3 +170,35 @@ async def test_a_moment_of_a_deposed_leader_is_not_stored(rig: Rig):
         await until(lambda: rig.cluster.leader is not None and rig.cluster.leader.epoch > 2)
         before = rig.fitted
         await until(lambda: rig.fitted > before)
+
+
+async def test_the_simulated_report_follows_the_records(rig: Rig):
+    async with rig.running() as loop:
+        await until(lambda: rig.database.shadow.simulated is not None)
+        first = rig.database.shadow.simulated
+        assert first is not None
+        assert first.gangs == 1
+        await until(lambda: rig.database.shadow.simulated != first)
+        assert loop.blockers() == []
+
+
+async def test_a_simulation_that_fails_is_tried_again_and_moments_go_on(rig: Rig):
+    rig.refuses = True
+    async with rig.running() as loop:
+        await until(lambda: rig.simulations > 1)
+        before = rig.fitted
+        await until(lambda: rig.fitted > before)
+        assert loop.blockers() == []
+        rig.refuses = False
+        await until(lambda: rig.database.shadow.simulated is not None)
+
+
+async def test_the_trace_of_a_new_leader_continues(rig: Rig):
+    async with rig.running("first"):
+        await until(lambda: rig.fitted > 0.0)
+    before = rig.database.shadow.span
+    async with rig.running("second"):
+        await until(lambda: rig.database.shadow.span != before)
+    [gang] = rig.database.shadow.traced.values()
+    assert before is not None
+    assert (gang.arrived, gang.gone) == (before.began, None)

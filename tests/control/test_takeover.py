@@ -15,6 +15,7 @@ from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
+from queuectl.objects.kueue_names import workload_name
 from queuectl.objects.times import parse_time
 from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, nodes, rig
@@ -198,17 +199,63 @@ async def test_a_suspended_trainjob_gets_an_entry_beside_that_of_kueue(database_
         assert all(pod.pin for pod in pods), "each was gated until queuectl placed it"
 
 
-async def test_a_running_trainjob_is_evicted_and_queued_at_its_old_place(database_url: str) -> None:
-    """Its pods do not name it, so queuectl does not know whether all of them run."""
-    cluster = FakeCluster(nodes(2), clock=time.time)
+def trainjob_of_kueue(cluster: FakeCluster, other_uid: str = "") -> Any:
+    """A TrainJob that runs. Its pods name the Workload that Kueue made for it, or for a job with another uid and the same name."""
     document = dict(gang("TrainJob", "train", 2))
     document["metadata"]["labels"] = {QUEUE_LABEL: "research"}
     job = cluster.server.create("trainjobs", document)
+    uid = other_uid or job["metadata"]["uid"]
+    name = workload_name("TrainJob", "trainer.kubeflow.org", "train", uid)
+    marks = {
+        "labels": {keys.KUEUE_PODSET_LABEL: "node"},
+        "annotations": {keys.KUEUE_WORKLOAD: name},
+    }
+    changed = {"name": "node", "template": {"spec": {"template": {"metadata": marks}}}}
+    kueues = {
+        "manager": "kueue.x-k8s.io/manager",
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [changed]}}},
+    }
+    cluster.server.edit("trainjobs", job, lambda one: one["spec"].update(runtimePatches=[kueues]))
     cluster.settle()
-    assert cluster.server.all("pods")
     cluster.workloads.append(workload(job, {"node": 2}, admitted="gpu"))
+    return job
+
+
+async def test_a_running_trainjob_runs_on_because_its_pods_name_its_workload(
+    database_url: str,
+) -> None:
+    """Between the TrainJob and its pods are a JobSet and Jobs."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    uid = trainjob_of_kueue(cluster)["metadata"]["uid"]
+    before = {one["metadata"]["uid"] for one in cluster.server.all("pods")}
+    assert len(before) == 2
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await adopted(world, uid)
+        assert (entry.attempt, entry.cluster_queue) == (0, "pool")
+        assert {one["metadata"]["uid"] for one in cluster.server.all("pods")} == before
+        assert world.loop is not None
+        assert world.loop.leader_state.planning.usage.other_pods == {}, "its pods fill its slots"
+    cluster.workloads.clear()  # a step of the page
+    async with rig(database_url, 2, cluster=cluster) as world:
+        vip = cluster.submit(gang("Job", "vip", 2, "high"))
+        await world.until_state(vip, State.RUNNING)
+        codes = [line.reason.code for line in await world.store.history(uid)]
+        assert Code.PREEMPTED in codes, "the next leader also found its pods"
+        cluster.finish(vip)
+        again = await world.until_state(uid, State.RUNNING)
+        assert again.attempt == 1
+        assert all(pod.pin for pod in cluster.pods_of(uid)), "each was gated"
+
+
+async def test_pods_that_name_the_workload_of_an_earlier_job_are_not_adopted(
+    database_url: str,
+) -> None:
+    """The earlier TrainJob had the same name and another uid."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = trainjob_of_kueue(cluster, "another-uid")
     async with rig(database_url, 2, cluster=cluster) as world:
         entry = await world.until_state(job["metadata"]["uid"], State.RUNNING)
+        assert entry.attempt == 1
         assert parse_time(CREATED) <= entry.queued_at < parse_time(CREATED) + 1
         assert all(pod.pin for pod in cluster.pods_of(entry.uid))
 
@@ -241,6 +288,22 @@ async def test_a_job_that_kueue_deactivated_stays_deactivated_until_a_user_activ
     async with rig(database_url, 2, cluster=cluster) as world:
         entry = await world.until_state(job["metadata"]["uid"], State.DEACTIVATED)
         assert entry.reason.message == "deactivated by the Kueue that ran here"
+
+
+async def test_a_half_admitted_gang_is_queued_at_its_place_and_started_by_queuectl(
+    database_url: str,
+) -> None:
+    """Kueue had reserved its quota, and waited for an admission check."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, "Job", "train", running=False)
+    half = workload(job, {"main": 2}, admitted="spot")
+    conditions = half["status"]["conditions"]
+    half["status"]["conditions"] = [one for one in conditions if one["type"] != "Admitted"]
+    assert len(half["status"]["conditions"]) < len(conditions)
+    cluster.workloads.append(half)
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await world.until_state(job["metadata"]["uid"], State.RUNNING)
+        assert (entry.attempt, int(entry.queued_at)) == (1, parse_time(CREATED))
 
 
 @pytest.mark.parametrize("claim", [{"namespace": "other"}, {"kind": "PyTorchJob"}])

@@ -31,10 +31,12 @@ from queuectl.domain.events import (
     Evict,
     ObjectChanged,
     ObjectDeleted,
+    PodsReady,
     Refuse,
     RetryDue,
     StartConfirmed,
 )
+from queuectl.domain.fleet import Node
 from queuectl.domain.followed import (
     FaultyObject,
     FollowedReport,
@@ -56,6 +58,7 @@ from queuectl.domain.ledger import (
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import (
     ConfigChanges,
     DocumentKey,
@@ -69,8 +72,25 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
 from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
+from queuectl.domain.shadow_trace import (
+    Between,
+    Interval,
+    NodeVersion,
+    QueueWaits,
+    SideFigures,
+    SimulatedReport,
+    TraceBook,
+    TracedAttempt,
+    TracedGang,
+    TracedState,
+    TraceProgress,
+    TraceSpan,
+    TraceStep,
+)
+from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Period
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.state.durations import work_of
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore
@@ -166,6 +186,57 @@ def shadow_fold(at: float, *gangs: GangRecord, **sums: float) -> ShadowFold:
     last = LastMoment(at, 64.0, 8.0, True, {"u1": 16.0}, {"u1": 16.0}, {"u2": 0.5}, ("Node/x: y",))
     hour = int(at // 3600) * 3600
     return ShadowFold(last, {hour: ShadowSums(**sums, reasons={"Held": 1.5})}, gangs)
+
+
+def shadow_step(fold: ShadowFold, *gangs: TracedGang, **nodes: Node | None) -> TraceStep:
+    at = fold.last.at
+    versions = tuple(NodeVersion(name, at, node) for name, node in nodes.items())
+    return TraceStep(TraceSpan(7200.0, at, (Between(7200.0, 7201.0),)), gangs, versions)
+
+
+def shadow_moment(at: float, *gangs: GangRecord, **sums: float) -> tuple[ShadowFold, TraceStep]:
+    fold = shadow_fold(at, *gangs, **sums)
+    return fold, shadow_step(fold)
+
+
+SHADOW_NODE = Node("n1", {"zone": "a"}, Resources({GPU: 8, "cpu": 64000}))
+SHADOW_TRACED = TracedGang(
+    gang=SHADOW_GANG.gang,
+    podsets=(PodSet("main", 2, PodShape(Resources({GPU: 8, "pods": 1}))),),
+    priority=3,
+    user="a",
+    limit=None,
+    arrived=7200.5,
+    state=TracedState.RUNNING,
+    attempts=(
+        TracedAttempt(
+            Between(7200.5, 7260.0), Placement((PodSetPlacement("main", (("n1", 2),), {GPU: "f"}),))
+        ),
+    ),
+)
+_SHADOW_SIDE = SideFigures(
+    QueueWaits(Interval(0.0, 60.0), Interval(1.5, None), Interval(0.0, 1.0)),
+    {"team/train": QueueWaits(Interval(None, None), Interval(None, None), Interval(0.0, 0.0))},
+    Interval(0.0, 1.0),
+    Interval(0.25, 0.5),
+    Interval(0.0, 0.0),
+)
+SHADOW_SIMULATED = SimulatedReport(
+    began=7200.0,
+    until=9000.0,
+    made_at=9001.0,
+    took=1.5,
+    gangs=2,
+    arrived={"team/train": 1},
+    running_at_begin=1,
+    unfinished=1,
+    left_out=0,
+    resized=0,
+    gaps=0.0,
+    whole=True,
+    observed=_SHADOW_SIDE,
+    simulated=_SHADOW_SIDE,
+)
 
 
 class StoreConformance:
@@ -566,6 +637,43 @@ class StoreConformance:
         with pytest.raises(Fenced):
             await store.keep_followed(FollowedReport(), epoch=epoch - 1)
         assert await store.followed() == report
+
+    async def test_stages_are_read_from_history_once(self, open_store: OpenStore) -> None:
+        store = await open_store()
+        epoch = await leader(store)
+        begin = await store.exported_upto(epoch=epoch)
+        assert await store.ended_stages(begin, 10) == EndedStages(begin, ())
+        changes = [submitted("uid", "train", at=10.0)]
+        preempted = Evict(Reason(Code.PREEMPTED, "for job-x"))
+        for event in (Admit(HERE), PodsReady(), preempted, Drained(), Admit(HERE), PodsReady()):
+            changes.append(step(changes[-1].after, event, changes[-1].at + 1.0))
+        for change in changes:
+            await commit(store, epoch, change)
+        page = await store.ended_stages(begin, 100)
+        found = [(s.attempt, str(s.state), s.since, s.until, s.begun) for s in page.stages]
+        at = [change.at for change in changes]
+        assert found == [
+            (1, "Pending", at[0], at[1], at[0]),
+            (1, "Starting", at[1], at[2], at[0]),
+            (1, "Running", at[2], at[3], at[0]),
+            (1, "Evicting", at[3], at[4], at[0]),
+            (2, "Pending", at[4], at[5], at[4]),
+            (2, "Starting", at[5], at[6], at[4]),
+        ]
+        assert {(s.namespace, s.name, s.cluster_queue) for s in page.stages} == {
+            ("team-a", "train", "gpus")
+        }
+        first = await store.ended_stages(begin, 2)
+        assert first.stages == page.stages[:1]
+        await store.keep_exported(first.upto, epoch=epoch)
+        assert await store.exported_upto(epoch=epoch) == first.upto
+        for call in (
+            store.keep_exported(page.upto, epoch=epoch - 1),
+            store.exported_upto(epoch=epoch - 1),
+        ):
+            with pytest.raises(Fenced):
+                await call
+        assert await store.exported_upto(epoch=epoch) == first.upto
 
     async def test_the_newest_object_of_each_unit_that_is_set_aside_is_kept(
         self, open_store: OpenStore
@@ -1252,8 +1360,8 @@ class StoreConformance:
             shadow_fold(7200.25, SHADOW_GANG, fitting=1 / 3),
             shadow_fold(7260.5, free=2.0),
         )
-        await store.shadow.keep(first, over=None, epoch=epoch)
-        await store.shadow.keep(second, over=7200.25, epoch=epoch)
+        await store.shadow.keep(first, shadow_step(first), over=None, epoch=epoch)
+        await store.shadow.keep(second, shadow_step(second), over=7200.25, epoch=epoch)
         assert await other.shadow.last() == second.last
         assert await other.shadow.records(["u1", "other"]) == {"u1": SHADOW_GANG}
         history = await other.shadow.history(Period(7200, 10800), 10)
@@ -1265,25 +1373,83 @@ class StoreConformance:
     async def test_no_moment_of_shadow_mode_is_counted_twice(self, open_store: OpenStore):
         old, new = await open_store(), await open_store()
         epoch = await leader(old)
-        await old.shadow.keep(shadow_fold(7200.0, free=1.0), over=None, epoch=epoch)
+        await old.shadow.keep(*shadow_moment(7200.0, free=1.0), over=None, epoch=epoch)
         with pytest.raises(StaleSnapshot):
-            await old.shadow.keep(shadow_fold(7230.0, free=1.0), over=7100.0, epoch=epoch)
+            await old.shadow.keep(*shadow_moment(7230.0, free=1.0), over=7100.0, epoch=epoch)
         later = await new.take_over("new", epoch)
         with pytest.raises(Fenced):
-            await old.shadow.keep(shadow_fold(7260.0, free=1.0), over=7200.0, epoch=epoch)
-        await new.shadow.keep(shadow_fold(7260.0, free=1.0), over=7200.0, epoch=later)
+            await old.shadow.keep(*shadow_moment(7260.0, free=1.0), over=7200.0, epoch=epoch)
+        await new.shadow.keep(*shadow_moment(7260.0, free=1.0), over=7200.0, epoch=later)
         history = await new.shadow.history(Period(7200, 10800), 10)
         assert history.total.free == 2.0
 
     async def test_old_records_of_shadow_mode_are_deleted(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
-        await store.shadow.keep(shadow_fold(7260.0, SHADOW_GANG), over=None, epoch=epoch)
+        await store.shadow.keep(*shadow_moment(7260.0, SHADOW_GANG), over=None, epoch=epoch)
         newer = replace(SHADOW_GANG, gang=replace(SHADOW_GANG.gang, uid="u2"), last_at=9e4)
-        await store.shadow.keep(shadow_fold(9e4, newer), over=7260.0, epoch=epoch)
+        await store.shadow.keep(*shadow_moment(9e4, newer), over=7260.0, epoch=epoch)
         assert await store.shadow.prune(8e4, epoch=epoch) == 2
         assert await store.shadow.prune(8e4, epoch=epoch) == 0
         history = await store.shadow.history(Period(0, 10**6), 10)
         assert (list(history.hours), history.gangs) == ([90000], (newer,))
         with pytest.raises(Fenced):
             await store.shadow.prune(8e4, epoch=epoch - 1)
+
+    async def test_the_trace_of_shadow_mode_continues_in_another_process(
+        self, open_store: OpenStore
+    ):
+        store, other = await open_store(), await open_store()
+        epoch = await leader(store)
+        assert await other.shadow.book(0.0) == TraceBook()
+        assert await other.shadow.trace(0.0) is None
+        assert await other.shadow.progress() == TraceProgress(None, 0, None)
+        first, second = shadow_fold(7200.0), shadow_fold(7260.0)
+        step = shadow_step(first, SHADOW_TRACED, n1=SHADOW_NODE)
+        await store.shadow.keep(first, step, over=None, epoch=epoch)
+        gone = replace(SHADOW_TRACED, state=TracedState.GONE, gone=Between(7200.0, 7260.0))
+        later = shadow_step(second, gone, n1=None)
+        await store.shadow.keep(second, later, over=7200.0, epoch=epoch)
+        book = await other.shadow.book(7000.0)
+        assert book == TraceBook(later.span, {gone.gang.uid: gone}, {"n1": later.nodes[0]})
+        assert (await other.shadow.book(7261.0)).gangs == {}
+        whole = await other.shadow.trace(7000.0)
+        assert whole is not None
+        assert (whole.span, whole.gangs) == (later.span, (gone,))
+        assert sorted(one.at for one in whole.nodes) == [7200.0, 7260.0]
+        assert await other.shadow.progress() == TraceProgress(later.span, 1, None)
+        third = shadow_fold(300.0)
+        again = replace(shadow_step(third, n2=SHADOW_NODE), begins=True)
+        await store.shadow.keep(third, again, over=7260.0, epoch=epoch)
+        assert await other.shadow.book(0.0) == TraceBook(again.span, {}, {"n2": again.nodes[0]})
+
+    async def test_the_trace_of_shadow_mode_keeps_the_last_version_of_each_node(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        first, second = shadow_fold(7200.0), shadow_fold(7260.0)
+        gone = replace(SHADOW_TRACED, state=TracedState.GONE, gone=Between(7200.0, 7200.0))
+        step = shadow_step(first, gone, n1=SHADOW_NODE, n2=SHADOW_NODE)
+        await store.shadow.keep(first, step, over=None, epoch=epoch)
+        later = shadow_step(second, n1=None)
+        await store.shadow.keep(second, later, over=7200.0, epoch=epoch)
+        assert await store.shadow.prune(7250.0, epoch=epoch) > 0
+        assert set((await store.shadow.book(0.0)).nodes) == {"n1", "n2"}
+        await store.shadow.prune(8000.0, epoch=epoch)
+        whole = await store.shadow.trace(0.0)
+        assert whole is not None
+        assert whole.gangs == ()
+        assert sorted((one.name, one.at) for one in whole.nodes) == [("n1", 7260.0), ("n2", 7200.0)]
+
+    async def test_the_simulated_report_of_shadow_mode_is_replaced(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        assert await store.shadow.simulated() is None
+        await store.shadow.keep_simulated(SHADOW_SIMULATED, epoch=epoch)
+        newer = replace(SHADOW_SIMULATED, made_at=9002.5)
+        await store.shadow.keep_simulated(newer, epoch=epoch)
+        assert await store.shadow.simulated() == newer
+        assert (await store.shadow.progress()).simulated_at == 9002.5
+        with pytest.raises(Fenced):
+            await store.shadow.keep_simulated(newer, epoch=epoch - 1)

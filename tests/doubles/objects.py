@@ -13,16 +13,21 @@ import msgspec
 from queuectl.domain.errors import ClusterError, ObjectGone
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import ConfigurationRecord, Deleted, Delta, ListCompleted, Upserted
-from queuectl.objects.configuration.owners import FollowedKind
+from queuectl.objects.configuration.owners import FollowedKind, Owner
 from queuectl.objects.configuration.status_wire import ObjectStatus
 from queuectl.ownership.source import ObjectWatcher
+from queuectl.ownership.status_form import StatusForm
+from queuectl.ownership.status_forms import FORMS
 from tests.support.followed import KINDS, Object, record
 
 
 class MemoryObjects:
     """The objects of one API server. Each watch begins with complete lists of the kinds that exist."""
 
-    def __init__(self, kinds: Sequence[FollowedKind] = KINDS) -> None:
+    def __init__(
+        self, kinds: Sequence[FollowedKind] = KINDS, form: StatusForm = FORMS[Owner.KUBERNETES]
+    ) -> None:
+        self._form = form
         self._kinds = {kind.plural: kind for kind in kinds}
         self._records: dict[str, dict[str, ConfigurationRecord]] = {
             plural: {} for plural in self._kinds
@@ -39,6 +44,8 @@ class MemoryObjects:
         """Names of objects of which each write fails."""
         self.writes: list[tuple[str, str]] = []
         """Kind and name of the objects of successful writes of a status."""
+        self.other = ""
+        """The other controller that writes the statuses."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -71,11 +78,17 @@ class MemoryObjects:
         if record is None:
             raise ObjectGone(f"{key} does not exist")
         self._version += 1
-        content = msgspec.json.encode(status)
+        content = msgspec.json.encode(
+            self._form.body(key.kind, self.versions[self._plural(key.kind)], status)
+        )
         changed = replace(record, version=self._version, status=content)
         records[record.uid] = changed
         self.writes.append((key.kind, key.name))
         self._tell([Upserted(changed)])
+
+    async def other_writer(self) -> str:
+        await asyncio.sleep(0)
+        return self.other
 
     def status(self, kind: str, name: str, namespace: str = "") -> dict[str, Any]:
         """The status of an object; empty = it has none."""

@@ -7,6 +7,16 @@ from dataclasses import dataclass, field
 
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory, ShadowSums
+from queuectl.domain.shadow_trace import (
+    NodeVersion,
+    RecordedTrace,
+    SimulatedReport,
+    TraceBook,
+    TracedGang,
+    TraceProgress,
+    TraceSpan,
+    TraceStep,
+)
 from queuectl.domain.usage_reports import Period
 
 
@@ -17,6 +27,14 @@ class MemoryShadowTables:
     last: LastMoment | None = None
     hours: dict[int, ShadowSums] = field(default_factory=dict)
     gangs: dict[str, GangRecord] = field(default_factory=dict)
+    span: TraceSpan | None = None
+    traced: dict[str, TracedGang] = field(default_factory=dict)
+    nodes: dict[tuple[str, float], NodeVersion] = field(default_factory=dict)
+    simulated: SimulatedReport | None = None
+
+    def present(self, since: float) -> list[TracedGang]:
+        """The gangs that have not left before a time."""
+        return [one for one in self.traced.values() if not one.gone or one.gone.most >= since]
 
 
 class MemoryShadow:
@@ -32,7 +50,36 @@ class MemoryShadow:
         gangs = (await self._reach())[0].gangs
         return {uid: gangs[uid] for uid in uids if uid in gangs}
 
-    async def keep(self, fold: ShadowFold, *, over: float | None, epoch: int) -> None:
+    async def book(self, since: float) -> TraceBook:
+        tables, _ = await self._reach()
+        latest = {one.name: one for one in sorted(tables.nodes.values(), key=lambda one: one.at)}
+        gangs = {one.gang.uid: one for one in tables.present(since)}
+        return TraceBook(tables.span, gangs, latest)
+
+    async def trace(self, since: float) -> RecordedTrace | None:
+        tables, _ = await self._reach()
+        if tables.span is None:
+            return None
+        return RecordedTrace(
+            tables.span, tuple(tables.present(since)), tuple(tables.nodes.values())
+        )
+
+    async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:
+        tables = await self._fenced(epoch)
+        tables.simulated = report
+
+    async def simulated(self) -> SimulatedReport | None:
+        return (await self._reach())[0].simulated
+
+    async def progress(self) -> TraceProgress:
+        tables, _ = await self._reach()
+        report = tables.simulated
+        made = report.made_at if report is not None else None
+        return TraceProgress(tables.span, len(tables.traced), made)
+
+    async def keep(
+        self, fold: ShadowFold, step: TraceStep, *, over: float | None, epoch: int
+    ) -> None:
         tables = await self._fenced(epoch)
         if (tables.last.at if tables.last is not None else None) != over:
             raise StaleSnapshot("another process has written a moment meanwhile")
@@ -40,6 +87,11 @@ class MemoryShadow:
         for hour, sums in fold.hours.items():
             tables.hours[hour] = tables.hours.get(hour, ShadowSums()) + sums
         tables.gangs |= {one.gang.uid: one for one in fold.gangs}
+        tables.span = step.span
+        if step.begins:
+            tables.traced, tables.nodes = {}, {}
+        tables.traced |= {one.gang.uid: one for one in step.gangs}
+        tables.nodes |= {(one.name, one.at): one for one in step.nodes}
 
     async def prune(self, before: float, *, epoch: int) -> int:
         tables = await self._fenced(epoch)
@@ -49,7 +101,18 @@ class MemoryShadow:
             del tables.hours[hour]
         for uid in gangs:
             del tables.gangs[uid]
-        return len(hours) + len(gangs)
+        left = [u for u, one in tables.traced.items() if one.gone and one.gone.most < before]
+        for uid in left:
+            del tables.traced[uid]
+        keys = list(tables.nodes)
+        ended = [
+            (name, at)
+            for name, at in keys
+            if any(name == other and at < later <= before for other, later in keys)
+        ]
+        for key in ended:
+            del tables.nodes[key]
+        return len(hours) + len(gangs) + len(left) + len(ended)
 
     async def history(self, period: Period, most: int) -> ShadowHistory:
         tables, _ = await self._reach()

@@ -69,6 +69,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.stages import EndedStage, EndedStages
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.shadow import MemoryShadow, MemoryShadowTables
@@ -115,6 +116,7 @@ class MemoryDatabase:
     audit: list[AuditLine] = field(default_factory=list)
     runs: list[MemoryRun] = field(default_factory=list)
     followed: FollowedReport = field(default_factory=FollowedReport)
+    exported: int | None = None  # the line of history up to which stages are exported
     confirmed: str = ""
     suspects: tuple[Suspect, ...] = ()
     tried_at: float = 0.0
@@ -445,13 +447,46 @@ class MemoryStore:
         return batch.revision + 1
 
     async def keep_followed(self, report: FollowedReport, *, epoch: int) -> None:
-        database = await self._reach()
-        if database.epoch != epoch:
-            raise Fenced(f"epoch {epoch} is over")
-        database.followed = report
+        (await self._leading(epoch)).followed = report
 
     async def followed(self) -> FollowedReport:
         return (await self._reach()).followed
+
+    async def ended_stages(self, after: int, limit: int) -> EndedStages:
+        lines = (await self._reach()).history
+        window = [line for line in lines if line.id > after][:limit]
+        stages = tuple(
+            self._ended(line)
+            for line in window
+            if line.from_state is not None and line.from_state is not line.to_state
+        )
+        return EndedStages(window[-1].id if window else after, stages)
+
+    def _ended(self, line: HistoryLine) -> EndedStage:
+        earlier = [h for h in self.database.history if h.uid == line.uid and h.id < line.id]
+        moves = [h for h in earlier if h.from_state is not h.to_state]
+        begins = [h for h in moves if h.from_state in (None, State.EVICTING)]
+        assert line.from_state is not None
+        return EndedStage(
+            *(line.id, line.uid, line.kind, line.namespace, line.name, self._queue_of(line.uid)),
+            *(line.attempt, line.from_state, line.to_state, line.reason.code),
+            *(moves[-1].at, line.at, begins[-1].at),
+        )
+
+    async def exported_upto(self, *, epoch: int) -> int:
+        database = await self._leading(epoch)
+        if database.exported is None:
+            database.exported = database.history[-1].id if database.history else 0
+        return database.exported
+
+    async def keep_exported(self, line: int, *, epoch: int) -> None:
+        (await self._leading(epoch)).exported = line
+
+    async def _leading(self, epoch: int) -> MemoryDatabase:
+        database = await self._reach()
+        if database.epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+        return database
 
     async def confirm_deletion(self, deletion: str) -> None:
         (await self._reach()).confirmed = deletion

@@ -30,7 +30,7 @@ from tests.support.sparkapplications import driver_account, sparkapplication
 from tests.system.installation import Workspace
 
 NO_INDEX: Final = (
-    "Its pods have no index: Spark numbers each executor, also those that follow others."
+    "Its pods have no index: Spark numbers each executor, including those that replace others."
 )
 NO_SUBMISSION: Final = "KubeRay submits its entrypoint only when all pods of its cluster run."
 

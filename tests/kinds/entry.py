@@ -23,7 +23,7 @@ FEATURES: Final = {
     "repair": "A pod that is lost takes its slot again, and a pod of a lost node moves. The other pods run on.",
     "ranks": "Its ranks are in the order of the racks.",
     "partial": "It starts with fewer pods, if its annotation permits that.",
-    "elastic": "It starts with its least number of pods, grows, and loses its highest ranks to a gang of higher priority.",
+    "elastic": "It starts with its minimum number of pods, grows, and loses its highest ranks to a gang of higher priority.",
     "finish": "Its end is recorded, and its GPUs are free for the next gang.",
 }
 """Name and meaning. tests/kinds/test_matrix.py has a test for each."""

@@ -12,13 +12,13 @@ from tests.kinds.entry import NO_PARTIAL, Entry, Gang, Make
 from tests.support.leaderworkersets import leaderworkerset
 
 NO_END: Final = "It runs until it is deleted."
-ALONE: Final = "Each pod is a gang of its own, with one place and no rank."
+ALONE: Final = "Each pod is a separate gang, with one place and no rank."
 ONCE: Final = "After an eviction, the gang of a single pod has ended. A new pod is another gang."
 SCALED_TO_ZERO: Final = (
     "The number of replicas of a StatefulSet in a queue changes only to 0 or from 0."
 )
 GROUPS: Final = "Each group is a gang: `spec.replicas` changes the number of gangs."
-FIXED: Final = "The number of pods of a group of pods is fixed."
+FIXED: Final = "The number of pods in a group is fixed."
 
 
 def _meta(name: str, namespace: str, priority_class: str | None) -> Document:

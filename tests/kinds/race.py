@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
@@ -125,6 +126,8 @@ def _writes(log: Path) -> Counter[tuple[str, str, str]]:
     found: Counter[tuple[str, str, str]] = Counter()
     for line in log.read_text().splitlines():
         event = json.loads(line)
+        if SYSTEM_NAMESPACE not in event["user"]["username"]:
+            continue
         reference = event.get("objectRef", {})
         named = _NAME.match(reference.get("name", ""))
         if named and event["verb"] in ("patch", "update", "delete"):

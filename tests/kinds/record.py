@@ -35,7 +35,7 @@ group of a LeaderWorkerSet. A PodGroup is a [group of pods](../how-to/pods.md).
 
 `make test-kinds` also runs tests of what each kind has alone, of what its users can change, and of `queuectl hold`. The
 examples of Kueue for these kinds run unchanged. More tests cover [RayServices](../how-to/rayservice.md), of which each RayCluster is a gang, and
-[kinds of your own](../how-to/bring-your-own-kind.md).
+[custom job kinds](../how-to/bring-your-own-kind.md).
 
 `make test` runs the life cycle of a Job, a PyTorchJob, a PodGroup and a StatefulSet.
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -82,13 +82,15 @@ def defined(cluster: LocalCluster) -> None:
 
 
 @contextmanager
-def bare_cluster() -> Iterator[LocalCluster]:
-    with LocalCluster.start(SPEC, progress=LineProgress()) as cluster:
+def bare_cluster(kubernetes: str = versions.KUBERNETES) -> Iterator[LocalCluster]:
+    with LocalCluster.start(
+        replace(SPEC, kubernetes=kubernetes), progress=LineProgress()
+    ) as cluster:
         yield cluster
 
 
 @contextmanager
-def custom_cluster() -> Iterator[CustomCluster]:
-    with bare_cluster() as cluster:
+def custom_cluster(kubernetes: str = versions.KUBERNETES) -> Iterator[CustomCluster]:
+    with bare_cluster(kubernetes) as cluster:
         defined(cluster)
         yield CustomCluster(cluster)

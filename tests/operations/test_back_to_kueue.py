@@ -1,26 +1,38 @@
-"""From a real Kueue to queuectl and back, with the commands of docs/how-to/back-to-kueue.md: running gangs keep their pods."""
+"""From a real Kueue to queuectl and back, with the commands of docs/how-to/back-to-kueue.md: running gangs keep their pods.
+
+The audit log of the API server shows that no request deletes, evicts or creates a pod of theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import KUEUE_KEYS, install
 from queuectl.demo.scenario import Document, PodSetManifest
+from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.quantity import GPU
+from queuectl.handover.podsets import HANDED_OVER
 from queuectl.handover.workloads import WorkloadOwner
 from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.localcluster.operators import TRAINING_OPERATOR
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects import keys
 from tests.bench.kueue.peer import API, Kueue
+from tests.kinds.entries import ENTRIES
+from tests.kinds.pod_entries import pod_group
 from tests.support.controllers import CheckedController
 from tests.support.kueue import QUEUE_LABEL
 from tests.support.real_kueue import kueue_folder
@@ -31,45 +43,111 @@ from tests.system.transcript import Page, Shell, shell
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(1200)]
 
 SPACE = "research"
-SECONDS = 60.0
-NODES = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=5)
-QUOTA = 72
-FRAMEWORKS = ("batch/job", "kubeflow.org/pytorchjob", "pod")
-THERE = {"job-there": 2, "torch-there": 2, "pod-there": 1}
-"""The gangs that Kueue starts, with their pods of 8 GPUs."""
-OURS = {"job-ours": 2, "torch-ours": 2, "pod-ours": 1}
-"""The gangs that queuectl starts. They have only its own label."""
+SECONDS = 150.0
+NODES = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=10)
+FRAMEWORKS = (
+    "batch/job",
+    "kubeflow.org/pytorchjob",
+    "kubeflow.org/tfjob",
+    "kubeflow.org/xgboostjob",
+    "kubeflow.org/paddlejob",
+    "kubeflow.org/jaxjob",
+    "kubeflow.org/mpijob",
+    "jobset.x-k8s.io/jobset",
+    "ray.io/raycluster",
+    "trainer.kubeflow.org/trainjob",
+    "pod",
+)
+KINDS = {
+    one.kind: one
+    for one in ENTRIES
+    if one.kind in HANDED_OVER and one.kind not in ("Job", "PyTorchJob")
+}
+"""The other kinds. Their gangs have 4 pods of one GPU."""
+OPERATORS = tuple(
+    dict.fromkeys(one.operator for one in ENTRIES if one.kind in HANDED_OVER and one.operator)
+)
+OUTSIDE = ("pod-there", "group-there")
+"""Pods that Kueue starts are outside the queues of queuectl."""
+FIRST, LAST = ("job", "torch", "pod", "group"), tuple(kind.lower() for kind in KINDS)
 WAITING = ("waits", "torch-waits")
 """The first one was queued by Kueue, the second one by queuectl."""
-USED = 80
-"""GPUs of both. The pod from before queuectl was outside its queues, so together they use more than the quota."""
 IN_POD = "kubectl -n queuectl-system exec deployment/queuectl -- queuectl"
 COMMANDS = (
     "get clusterqueues",
     "get workloads --state Starting",
     "get workloads --state Evicting",
-    "config export",
 )
+EXPORT = "config export"
 """The commands of the page that need the server. Here it runs outside the cluster."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 
 
+@dataclass(frozen=True)
+class Gangs:
+    """The gangs by name, with their pods.
+
+    Attributes:
+        there: those that Kueue starts.
+        ours: those that queuectl starts. They have only its own label.
+        waits: the pods of the Job that Kueue queues.
+    """
+
+    there: dict[str, int]
+    ours: dict[str, int]
+    waits: int
+
+    @classmethod
+    def of(cls, prefixes: Sequence[str], waits: int) -> Gangs:
+        """A gang of Kueue and one of queuectl for each prefix."""
+        there, ours = (
+            {f"{one}-{end}": PODS.get(one, 4) for one in prefixes} for end in ("there", "ours")
+        )
+        return cls(there, ours, waits)
+
+    @property
+    def used(self) -> int:
+        """GPUs of both. Those from before queuectl can be outside its queues, so together they use more than the quota."""
+        return sum(pods * gpus_of(name) for name, pods in (self.there | self.ours).items())
+
+    @property
+    def quota(self) -> int:
+        """GPUs that leave none for the Jobs that wait."""
+        return self.used - sum(self.there[one] * gpus_of(one) for one in OUTSIDE)
+
+
+PODS = {"job": 2, "torch": 2, "pod": 1, "group": 2}
+OWNERS = {"database": Gangs.of((*FIRST, *LAST), 10), "kueue": Gangs.of(FIRST, 5)}
+"""The gangs by the owner of the configuration of queuectl."""
+
+
+def gpus_of(name: str) -> int:
+    """Of each pod of a gang."""
+    return 8 if name.startswith(("job-", "torch-", "pod-")) else 1
+
+
 @dataclass
 class Return:
-    """The cluster between the two controllers, and what was running before."""
+    """The cluster between the two controllers, and what was running before. ``owner``: of the configuration of queuectl."""
 
+    owner: str
     cluster: LocalCluster
     typing: Shell
+    audit: Path
     pods: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def client(self) -> Client:
         return self.cluster.client
 
+    @property
+    def gangs(self) -> Gangs:
+        return OWNERS[self.owner]
 
-def configuration() -> list[Document]:
+
+def configuration(quota_of_gpus: int) -> list[Document]:
     linux = {"kubernetes.io/os": "linux"}  # Kueue asks for a label where there is a topology
-    quota: dict[str, int | str] = {GPU: QUOTA, "cpu": 1000, "memory": "1P"}
+    quota: dict[str, int | str] = {GPU: quota_of_gpus, "cpu": 1000, "memory": "1P"}
     documents = [
         m.topology("gpus", BLOCK, RACK),
         m.flavor("gpu", topology="gpus", **linux),
@@ -79,8 +157,20 @@ def configuration() -> list[Document]:
     return [one | {"apiVersion": API} for one in documents]
 
 
-def gang(name: str, label: str, pods: int) -> Document:
-    """A Job, a PyTorchJob or a pod in the queue, by its name."""
+def gang(name: str, label: str, pods: int) -> list[Document]:
+    """A gang in the queue, by its name: its last object has the label."""
+    kind = next((one for one in KINDS if name.startswith(f"{one.lower()}-")), "")
+    if kind:
+        documents = KINDS[kind].documents(name, SPACE, PodSetManifest(pods, gpus=1), None)
+        documents[-1]["metadata"]["labels"] = {label: "team"}
+        return list(documents)
+    if name.startswith("group-"):
+        made = json.dumps(pod_group(name, SPACE, PodSetManifest(pods, gpus=1), None))
+        prefix = keys.PREFIX if label == keys.QUEUE_LABEL else keys.KUEUE_PREFIX
+        documents = json.loads(made.replace(keys.PREFIX, prefix))
+        for document in documents:
+            document["metadata"]["labels"][label] = "team"
+        return list(documents)
     one = PodSetManifest(1, gpus=8)
     if name.startswith("torch"):
         worker = PodSetManifest(pods - 1, gpus=8) if pods > 1 else None
@@ -96,12 +186,12 @@ def gang(name: str, label: str, pods: int) -> Document:
     else:
         document = m.job(name, SPACE, None, PodSetManifest(pods, gpus=8))
     document["metadata"]["labels"] = {label: "team"}
-    return document
+    return [document]
 
 
 def submit(client: Client, name: str, label: str, pods: int) -> None:
-    document = gang(name, label, pods)
-    client.create(client.path_of(document).rsplit("/", 1)[0], document)
+    for document in gang(name, label, pods):
+        client.create(client.path_of(document).rsplit("/", 1)[0], document)
 
 
 def running(client: Client, name: str) -> set[str]:
@@ -161,7 +251,7 @@ def stop_kueue(cluster: LocalCluster, kueue: Kueue) -> None:
             if not one["metadata"]["name"].startswith("queuectl"):
                 cluster.client.delete(f"{listed}/{one['metadata']['name']}")
     kueue.stop()
-    probe = gang("pod-probe", "probe", 1)
+    [probe] = gang("pod-probe", "probe", 1)
 
     def forgotten() -> bool:
         """The API server calls the webhooks for a moment longer."""
@@ -186,53 +276,108 @@ def deployment() -> Document:
     }
 
 
-@pytest.fixture(scope="module")
-def way() -> Iterator[Return]:
+@pytest.fixture(scope="module", params=OWNERS)
+def way(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Return]:
     """Gangs of Kueue, then taken over by queuectl, which starts others; then queuectl is removed."""
-    shape = ClusterSpec(nodes=(NODES,), fsync=False, operators=(TRAINING_OPERATOR,))
-    with LocalCluster.start(shape, progress=LineProgress()) as cluster:
+    owner: str = request.param
+    gangs = OWNERS[owner]
+    operators = OPERATORS if owner == "database" else (TRAINING_OPERATOR,)
+    shape = ClusterSpec(nodes=(NODES,), fsync=False, operators=operators)
+    logs = tmp_path_factory.mktemp("audit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(AUDIT_LOGS, str(logs))
+        started = LocalCluster.start(shape, progress=LineProgress())
+    with started as cluster:
+        [audit] = logs.iterdir()
         client = cluster.client
         client.apply(*m.namespaces([SPACE]))
         kueue = start_kueue(cluster)
         try:
-            client.apply(*configuration())
-            for name, pods in THERE.items():
+            client.apply(*configuration(gangs.quota))
+            for name, pods in gangs.there.items():
                 submit(client, name, QUEUE_LABEL, pods)
-            before = until_running(client, THERE)
-            submit(client, "waits", QUEUE_LABEL, 6)
+            before = until_running(client, gangs.there)
+            submit(client, "waits", QUEUE_LABEL, gangs.waits)
             until(lambda: "waits" in workloads(client), "Kueue queues a job")
         finally:
             stop_kueue(cluster, kueue)
         client.apply(deployment())
         with shell(tools(cluster)) as typing:
-            returning = Return(cluster, typing, before)
+            returning = Return(owner, cluster, typing, audit, before)
             under_queuectl(returning)
             yield returning
 
 
+def installed(cluster: LocalCluster) -> bool:
+    """Install queuectl. An API server of a busy machine does not answer each request in time."""
+    try:
+        install(cluster, KUEUE_KEYS)
+    except ClusterUnavailable:
+        return False
+    return True
+
+
+def rights_to_follow() -> list[Document]:
+    """The rights that the chart adds for the owner ``kueue``."""
+    group, name = "rbac.authorization.k8s.io", "queuectl-configuration-owner"
+    meta = {"name": name, "labels": {"app.kubernetes.io/name": "queuectl"}}
+    definitions = "customresourcedefinitions"
+    rules = [
+        {"apiGroups": ["kueue.x-k8s.io"], "resources": ["*"], "verbs": ["list", "watch"]},
+        {
+            "apiGroups": ["apiextensions.k8s.io"],
+            "resources": [definitions],
+            "verbs": ["get"],
+        },
+    ]
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": meta, "rules": rules}
+    account = {"kind": "ServiceAccount", "name": "queuectl", "namespace": SYSTEM_NAMESPACE}
+    binding = role | {"kind": "ClusterRoleBinding", "subjects": [account]}
+    del binding["rules"]
+    binding["roleRef"] = {"apiGroup": group, "kind": "ClusterRole", "name": name}
+    return [role, binding]
+
+
 def under_queuectl(returning: Return) -> None:
     cluster, client, typing = returning.cluster, returning.client, returning.typing
-    install(cluster, KUEUE_KEYS)
-    controller = CheckedController.start(cluster, QUICK)
+    gangs, follows = returning.gangs, returning.owner == "kueue"
+    until(partial(installed, cluster), "queuectl is installed")
+    # The first answer takes the API server longer than kubectl waits, on a busy machine.
+    until(lambda: client.get("/openapi/v2"), "the API server describes its kinds")
+    if follows:
+        client.apply(*rights_to_follow())
+    settings = {**QUICK, "QUEUECTL_CONFIGURATION_OWNER": returning.owner}
+    controller = CheckedController.start(cluster, settings)
     try:
         controller.wait_ready()
         typing.type(f"export QUEUECTL_SERVER={controller.api}")
         with ApiConnection(controller.api) as rest:
-            rest.apply(configuration())
-
-            for name in ("job-there", "torch-there"):
+            if not follows:
+                rest.apply(configuration(gangs.quota))
+            for name in gangs.there.keys() - set(OUTSIDE):
                 until(partial(_is, rest, name, "Running"), f"{name} is adopted")
             Page("coming-from-kueue.md", typing).type("kubectl get pods")
-            for name, pods in OURS.items():
+            for name, pods in gangs.ours.items():
                 submit(client, name, keys.QUEUE_LABEL, pods)
-            returning.pods |= until_running(client, OURS)
-            for name in OURS:
+            try:
+                returning.pods |= until_running(client, gangs.ours)
+            except LocalClusterError as error:
+                seen = {
+                    name: (one["state"], one["reason"])
+                    for name, one in rest.workloads(SPACE).items()
+                }
+                raise AssertionError(
+                    f"{error}\n{json.dumps(seen, indent=1, default=str)}"
+                ) from error
+            for name in gangs.ours:
                 until(partial(_is, rest, name, "Running"), f"{name} runs")
             submit(client, "torch-waits", keys.QUEUE_LABEL, 1)
             for name in WAITING:
                 until(partial(_is, rest, name, "Pending"), f"{name} is pending")
         page = Page("back-to-kueue.md", typing)
-        for command in COMMANDS:
+        for command in COMMANDS if follows else (*COMMANDS, EXPORT):
             page.type(f"{IN_POD} {command}", instead={IN_POD: "queuectl"})
     finally:
         controller.stop()
@@ -254,21 +399,20 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert "Job research/waits: queued" in listed
     before = workloads(client)
     written = page.type("queuectl kueue hand-over")
-    assert "6 adopted, 2 queued, 0 stopped by Kueue" in written, written
+    assert f"{len(way.pods)} adopted, 2 queued, 0 stopped by Kueue" in written, written
     after = workloads(client)
     # The name of the command's Workload is the name that the real Kueue gave it.
-    for name in THERE:
+    for name in way.gangs.there:
         assert before[name]["metadata"]["name"] == after[name]["metadata"]["name"]
-    assert after.keys() == THERE.keys() | OURS.keys()
+    assert after.keys() == way.pods.keys()
     assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
     page.type("kubectl -n kueue-system scale")
-    page.end(
-        "kubectl get workloads.kueue", "helm uninstall", *(f"{IN_POD} {one}" for one in COMMANDS)
-    )
+    page.end("kubectl get workloads.kueue", "helm uninstall", IN_POD)
     assert "Kueue runs: scale Deployment" in refused(typing, 4)
     kueue = start_kueue(way.cluster)
     try:
         kueue_adopts(way, after)
+        assert not changed_pods(way)
         page.type("kubectl get workloads.kueue")
         pending_jobs_start(way)
     finally:
@@ -323,7 +467,7 @@ def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
         ]
         return sum(map(int, used))
 
-    until(lambda: usage() == USED, "Kueue charges the gangs that it adopts")
+    until(lambda: usage() == way.gangs.used, "Kueue charges the gangs that it adopts")
     for name, uids in way.pods.items():
         assert running(client, name) == uids
         workload = workloads(client)[name]
@@ -336,11 +480,33 @@ def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
         assert waiting["spec"]["priority"] == 0
 
 
+def changed_pods(way: Return) -> list[str]:
+    """The requests that deleted, evicted or created a pod of a gang after that gang ran, by the audit log of the API server."""
+    begun: dict[str, str] = {}
+    changes = []
+    lines = [json.loads(line) for line in way.audit.read_text().splitlines()]
+    for line in sorted(lines, key=lambda one: str(one["requestReceivedTimestamp"])):
+        target = line.get("objectRef", {})
+        if target.get("resource") != "pods" or line["responseStatus"]["code"] >= 300:
+            continue
+        name = target.get("name", "")
+        of = next((one for one in way.pods if f"{name}-".startswith(f"{one}-")), "")
+        text = f"{line['user']['username']} {line['verb']} {name} {target.get('subresource', '')}"
+        if line["verb"] == "deletecollection":
+            changes.append(text)
+        elif of and target.get("subresource") == "binding":
+            begun[of] = text
+        elif of in begun and line["verb"] in ("create", "delete"):
+            changes.append(f"{text} after {begun[of]}")
+    assert begun.keys() == way.pods.keys()
+    return changes
+
+
 def pending_jobs_start(way: Return) -> None:
     """A gang that leaves frees its quota in Kueue, and the next one starts without a gate of queuectl."""
     client = way.client
-    for name in (*THERE, "job-ours", "pod-ours"):
-        document = gang(name, QUEUE_LABEL, 2)
-        client.delete(client.path_of(document), propagationPolicy="Background")
-    until_running(client, {"waits": 6, "torch-waits": 1})
+    for name in way.pods.keys() - {"torch-ours"}:
+        for document in gang(name, QUEUE_LABEL, 4)[-PODS["group"] :]:
+            client.delete(client.path_of(document), propagationPolicy="Background")
+    until_running(client, {"waits": way.gangs.waits, "torch-waits": 1})
     assert running(client, "torch-ours") == way.pods["torch-ours"]

@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 from queuectl.api.certificates import server_names
+from queuectl.cluster.review import KUEUE_DEPLOYMENT, KUEUE_LEASE, KUEUE_WEBHOOKS
 from queuectl.cluster.writes import BINDING, POLICY
 from queuectl.db.embedded import DATABASE, PORT, USER
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
-from queuectl.objects.configuration.owners import FOLLOWED, WITH_STATUS, Owner
+from queuectl.objects.configuration.owners import FOLLOWED, GROUP, KUEUE_STATUSES, Owner
 from queuectl.objects.keys import PARENT_KINDS
 from queuectl.objects.kinds import KINDS
 from tests.support.chart import WEBHOOK, documents
@@ -359,28 +360,44 @@ def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
 def test_the_owner_of_the_configuration_adds_its_setting_and_the_rights_on_its_objects(
     owner: Owner,
 ) -> None:
-    """It adds no right to write them but the status of objects of queuectl.dev, and none for the database."""
+    """The only right to write objects is that to patch the status of those that queuectl writes."""
     values = {**IMAGE, "configuration": {"owner": owner.value, "settleSeconds": 9}}
-    found = by_name(documents(values))
-    role = found.get(("ClusterRole", "queuectl-configuration-owner"))
+    made = by_name(documents(values))
     variables = {one["name"]: one.get("value") for one in pod(values)["containers"][0]["env"]}
     if owner is Owner.DATABASE:
-        assert role is None
         assert "QUEUECTL_CONFIGURATION_OWNER" not in variables
-        return
-    assert variables["QUEUECTL_CONFIGURATION_OWNER"] == owner
-    assert variables["QUEUECTL_CONFIGURATION_SETTLE_SECONDS"] == "9"
-    assert role is not None
-    objects, *statuses, definitions = role["rules"]
-    kinds = FOLLOWED[owner]
-    written = [f"{kind.plural}/status" for kind in kinds]
-    rule = {"apiGroups": ["queuectl.dev"], "resources": written, "verbs": ["patch"]}
-    assert statuses == ([rule] if owner in WITH_STATUS else [])
-    assert objects["apiGroups"] == [kinds[0].group]
-    assert set(objects["resources"]) == {kind.plural for kind in kinds}
-    assert objects["verbs"] == ["list", "watch"]
-    assert set(definitions["resourceNames"]) == {kind.definition for kind in kinds}
-    assert definitions["verbs"] == ["get"]
+    else:
+        assert variables["QUEUECTL_CONFIGURATION_OWNER"] == owner
+        assert variables["QUEUECTL_CONFIGURATION_SETTLE_SECONDS"] == "9"
+    rules = made["ClusterRole", "queuectl-configuration-owner"]["rules"]
+    groups = {Owner.KUBERNETES, *({owner} - {Owner.DATABASE})}
+    kinds = [kind for group in groups for kind in FOLLOWED[group]]
+    statuses = {
+        f"{kind.plural}/status.{kind.group}"
+        for kind in kinds
+        if kind.group == GROUP or kind.kind.kind in KUEUE_STATUSES
+    }
+    assert _permitted(rules, "list") == {kind.definition for kind in kinds}
+    assert _permitted(rules, "patch") == statuses
+    definitions = {kind.definition for kind in kinds}
+    named = {name for rule in rules for name in rule.get("resourceNames", ())}
+    of_a_running_kueue = {
+        path.rpartition("/")[2] for path in (*KUEUE_WEBHOOKS, KUEUE_DEPLOYMENT, KUEUE_LEASE)
+    }
+    assert named == definitions | (of_a_running_kueue if owner is Owner.KUEUE else set())
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch", "get", "patch"}
+    assert all("resourceNames" in rule for rule in rules if rule["verbs"] == ["get"])
+
+
+def _permitted(rules: list[dict[str, Any]], verb: str) -> set[str]:
+    """The resources with their groups."""
+    return {
+        f"{resource}.{group}"
+        for rule in rules
+        if verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
 
 
 # ---- the database and the certificate

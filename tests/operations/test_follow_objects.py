@@ -1,4 +1,4 @@
-"""A leader follows Kueue's objects on a real API server, in their storage version, and through the removal of a definition."""
+"""A leader follows objects on Kueue's CRDs, in their storage version, and through the removal of a definition."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from queuectl.localcluster import ClusterSpec, LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
+from queuectl.objects.configuration.queue_config import build
 from queuectl.ownership import source as sources
 from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.source import KubernetesObjects
+from queuectl.ownership.status_form import QueuesNow
+from queuectl.ownership.status_forms import FORMS
+from queuectl.ownership.status_writer import StatusWriter, WriteRate
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
 from tests.support import polling
-from tests.support.definitions import definition
+from tests.support.real_kueue import definitions
 
+FORM = FORMS[Owner.KUEUE]
 until = partial(polling.until, seconds=20.0)
 
 pytestmark = pytest.mark.operations
@@ -37,10 +42,11 @@ ABSENT = "topologies"
 
 
 def define(client: Client, plural: str) -> None:
-    """Define a kind with the older version in storage, and a conversion webhook that does not exist."""
+    """Define a kind as Kueue does, with the older version in storage, and a conversion webhook that does not exist."""
     kind = next(one for one in FOLLOWED[Owner.KUEUE] if one.plural == plural)
-    scope = "Namespaced" if kind.kind.namespaced else "Cluster"
-    made = definition(GROUP, kind.kind.kind, plural, "v1beta2", "v1beta1", scope=scope)
+    made = next(one for one in definitions() if one["spec"]["names"]["plural"] == plural)
+    for version in made["spec"]["versions"]:
+        version["storage"] = version["name"] == "v1beta1"
     service = {"namespace": "kueue-system", "name": "kueue-webhook-service", "path": "/convert"}
     made["spec"]["conversion"] = {
         "strategy": "Webhook",
@@ -80,16 +86,20 @@ async def test_objects_are_followed_through_edits_and_the_removal_of_their_defin
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "RECHECK_SECONDS", 1.0)
-    monkeypatch.setattr(sources, "_LONGEST_PAUSE", 1.0)
     client, store, kinds = cluster.client, MemoryStore(), FOLLOWED[Owner.KUEUE]
     queues = [f.queue(name) for name in "abcd"]
     local = f.local_queue("default", "team", "a")
     create(client, f.flavor("gpu"), f.cohort("all"), *queues, local)
     api = await Api.connect(Connection(cluster.kubeconfig), watches=len(kinds))
-    objects = KubernetesObjects(api, kinds, Containment(time.time), Pace(ceiling=1.0))
+    objects = KubernetesObjects(
+        api, kinds, Containment(time.time), FORM, Pace(ceiling=1.0), longest_pause=1.0
+    )
     epoch = await store.take_over("leader", 0)
-    follower = ObjectFollower(objects, store, Owner.KUEUE, 0.2, time.time, lambda _: None, epoch)
-    task = asyncio.create_task(follower.run())
+    writer = StatusWriter(objects, FORM, partial(queues_of, store), time.time, WriteRate())
+    follower = ObjectFollower(
+        objects, store, Owner.KUEUE, 0.2, time.time, lambda _: None, epoch, writer.decided, FORM
+    )
+    tasks = [asyncio.create_task(follower.run()), asyncio.create_task(writer.run())]
     try:
         await until(lambda: names(store, "LocalQueue") and store.database.followed.at)
         assert names(store, "ClusterQueue") == {"a", "b", "c", "d"}
@@ -99,12 +109,33 @@ async def test_objects_are_followed_through_edits_and_the_removal_of_their_defin
         versions = {one.version for one in store.database.followed.sources}
         assert versions == {"", "v1beta1"}
 
+        await _statuses(client)
         await _edits(client, store)
         await _removal(client, store, local)
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         await api.close()
+
+
+def queues_of(store: MemoryStore) -> QueuesNow:
+    documents = [one.document for one in store.database.documents.values()]
+    return QueuesNow(build(documents, store.database.revision), lambda _: {})
+
+
+async def _statuses(client: Client) -> None:
+    """Each status is written in the stored version, which has another name for a field of a LocalQueue."""
+    queues = [f"{path_of(f.queue(name))}/{name}" for name in "abcd"]
+    local = f"{path_of(f.local_queue('default', 'team', 'a'))}/team"
+
+    def active(path: str) -> bool:
+        conditions = client.get(path).get("status", {}).get("conditions", [])
+        return [(one["type"], one["status"]) for one in conditions] == [("Active", "True")]
+
+    await until(lambda: all(map(active, [*queues, local])))
+    assert client.get(queues[0])["status"]["flavorsUsage"][0]["name"] == "gpu"
+    assert client.get(local)["status"]["flavorUsage"][0]["name"] == "gpu"
 
 
 async def _edits(client: Client, store: MemoryStore) -> None:

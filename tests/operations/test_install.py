@@ -32,7 +32,7 @@ from tests.system.transcript import Page, Shell, shell
 pytestmark = pytest.mark.operations
 
 ELSEWHERE = (
-    "cat kustomization.yaml",
+    "cat > kustomization.yaml",
     "kubectl apply -k",
     "kubectl create namespace",
     "kubectl -n queuectl-system exec",

@@ -18,11 +18,15 @@ from queuectl.domain.errors import ObjectGone
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import build
-from queuectl.objects.configuration.status_wire import ObjectStatus
+from queuectl.objects.configuration.status_wire import ObjectStatus, QueueStatus
 from queuectl.ownership.follower import ObjectFollower
+from queuectl.ownership.own_status import UnownedStatusForm
 from queuectl.ownership.source import KubernetesObjects
-from queuectl.ownership.status_writer import StatusWriter
-from queuectl.ownership.statuses import REPEAT_SECONDS, QueuesNow
+from queuectl.ownership.status_form import QueuesNow
+from queuectl.ownership.status_forms import FORMS
+from queuectl.ownership.status_writer import StatusWriter, WriteRate
+from queuectl.ownership.statuses import REPEAT_SECONDS
+from queuectl.ownership.unowned import UnownedObjects
 from tests.doubles.store import MemoryStore
 from tests.operations.custom import CustomCluster, custom_cluster
 from tests.support import followed as f
@@ -33,6 +37,7 @@ pytestmark = pytest.mark.operations
 
 OURS = {"apiVersion": "queuectl.dev/v1"}
 KINDS = FOLLOWED[Owner.KUBERNETES]
+FORM = FORMS[Owner.KUBERNETES]
 VALUES = {"image": {"repository": "queuectl"}, "configuration": {"owner": "kubernetes"}}
 
 
@@ -47,7 +52,7 @@ class Leader:
 
     def __init__(self, source: KubernetesObjects) -> None:
         self.source, self.store = source, MemoryStore()
-        self.writer = StatusWriter(source, self._queues, time.time)
+        self.writer = StatusWriter(source, FORM, self._queues, time.time, WriteRate())
 
     def _queues(self) -> QueuesNow:
         database = self.store.database
@@ -58,7 +63,7 @@ class Leader:
 @asynccontextmanager
 async def leading(api: CustomCluster) -> AsyncIterator[Leader]:
     client = await Api.connect(Connection(api.cluster.kubeconfig), watches=len(KINDS))
-    leader = Leader(KubernetesObjects(client, KINDS, Containment(time.time)))
+    leader = Leader(KubernetesObjects(client, KINDS, Containment(time.time), FORM))
     epoch = await leader.store.take_over("leader", 0)
     follower = ObjectFollower(
         leader.source,
@@ -69,6 +74,7 @@ async def leading(api: CustomCluster) -> AsyncIterator[Leader]:
         lambda _: None,
         epoch,
         leader.writer.decided,
+        FORM,
     )
     tasks = [asyncio.create_task(follower.run()), asyncio.create_task(leader.writer.run())]
     try:
@@ -164,6 +170,35 @@ async def _replaced(api: CustomCluster, leader: Leader) -> None:
         lambda: shows(read(api, "clusterqueues", "a"), Ready="True", Active="True"),
         REPEAT_SECONDS + 15,
     )
+
+
+async def test_objects_that_do_not_own_the_configuration_say_so_without_counts(
+    api: CustomCluster,
+) -> None:
+    await asyncio.to_thread(lambda: api.apply({**f.queue("idle"), **OURS}, manager="git"))
+    client = await Api.connect(Connection(api.cluster.kubeconfig), watches=len(KINDS))
+    form = UnownedStatusForm(Owner.DATABASE)
+    source = KubernetesObjects(client, KINDS, Containment(time.time), form)
+    queues = QueuesNow(build([], 0), lambda _: {})
+    writer = StatusWriter(source, form, lambda: queues, time.time, WriteRate())
+    unowned = UnownedObjects(source, KINDS, time.time, writer.decided)
+    tasks = [asyncio.create_task(unowned.run())]
+    try:
+        await until(lambda: "clusterqueues" in source.versions, 20.0)
+        key = DocumentKey("ClusterQueue", "", "idle")
+        await source.write_status(key, QueueStatus(1, [], 1, 2, 3))  # of an earlier owner
+        tasks.append(asyncio.create_task(writer.run()))
+        await until(lambda: shows(read(api, "clusterqueues", "idle"), Ready="False"), 60.0)
+        body = read(api, "clusterqueues", "idle")
+        assert "admittedWorkloads" not in body["status"]
+        assert body["status"]["conditions"][0]["reason"] == "NotOwner"
+        assert health(body)[0] == "Degraded"
+        assert "the database" in health(body)[1]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await client.close()
 
 
 def test_the_chart_gives_the_right_to_write_statuses_and_no_other_write(

@@ -25,9 +25,9 @@ from tests.operations.servers import (
     programs_first,
     socket_url,
 )
+from tests.support.codeblocks import transcript
 from tests.support.pages import PAGES
 from tests.support.stores import PostgresStore
-from tests.system.transcript import transcript
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(300)]
 

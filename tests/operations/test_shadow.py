@@ -36,7 +36,11 @@ pytestmark = pytest.mark.operations
 SPACE = "research"
 ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 SECONDS = 5.0
-SETTINGS = {"QUEUECTL_SHADOW": "true", "QUEUECTL_SHADOW_SECONDS": f"{SECONDS:g}"}
+SETTINGS = {
+    "QUEUECTL_SHADOW": "true",
+    "QUEUECTL_SHADOW_SECONDS": f"{SECONDS:g}",
+    "QUEUECTL_SHADOW_SIMULATION_SECONDS": "20",
+}
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 READS = {"get", "list", "watch"}
 
@@ -209,6 +213,25 @@ def test_the_report_is_a_page_too(beside: Beside) -> None:
     assert page.is_success
     assert f"{SPACE}/" in page.text
     assert get_plain(f"{beside.controller.api}/ui/shadow").is_success
+
+
+def test_the_simulated_report_continues_from_the_first_moment(beside: Beside) -> None:
+    """It has the gang that ran at the first moment, those that Kueue started late, and their waiting times on both sides."""
+
+    def made() -> dict[str, Any]:
+        return dict(beside.report()["simulated"] or {})
+
+    wait_until(lambda: made().get("gangs", 0) >= 4, "a report with the gang that came late", 180.0)
+    report = made()
+    assert (report["runningAtBegin"], report["whole"], report["leftOut"]) == (1, True, 0)
+    assert [one["queue"] for one in report["queues"]] == [f"{SPACE}/team"]
+    began = report["began"]
+    for side in ("observed", "simulated"):
+        assert report["total"]["p50Hours"][side]["least"] is not None
+        assert 0.0 < report["utilization"][side]["least"] <= report["utilization"][side]["most"]
+    later = made()
+    wait_until(lambda: made()["madeAt"] > later["madeAt"], "the next report", 180.0)
+    assert made()["began"] == began
 
 
 def test_a_new_process_continues_from_the_last_moment(beside: Beside) -> None:

@@ -57,7 +57,7 @@ ON_NODES = (
 )
 """The commands that need pods of queuectl: tests/adoption types them."""
 WITH_HELM = (
-    "cat values.yaml",
+    "cat > values.yaml",
     "helm",
     "kubectl create -f",
     "kubectl -n queuectl-system rollout",

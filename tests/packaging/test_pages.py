@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pages import PAGES, ROOT
 
-_COMMAND = re.compile(r"^ +(make [^\n#]+)$", re.MULTILINE)
+_COMMAND = re.compile(r"^ *(make [^\n#]+)$", re.MULTILINE)
 COMMANDS = [
     command
     for name in ("build-the-image.md", "release.md")

@@ -1,19 +1,20 @@
 """Checks the text of the project: ``python -m tests.prose [PATH ...]``.
 
-It runs textlint with the rules of docs/style.md on the documentation and on the prose of the source files, and prints a line for
-each finding. It exits with 1 if there are any.
+It runs textlint with the rules of docs/style.md on the documentation and on the prose of the source files. In the documentation it
+also finds commands with a prompt. It prints a line for each finding, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -35,6 +36,7 @@ CHECKED: Final = (
     "deploy",
     "tests",
 )
+_PROMPT: Final = re.compile(r"\s*\$ ")
 _NOT_PROSE: Final = ("static/", "corpus/data/", "fixtures/", "unit/test_prose.py")
 
 
@@ -104,33 +106,55 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
         NoPackages: textlint cannot be installed.
         RuntimeError: textlint fails.
     """
-    tool = node_tool(HERE)
+    paths = list(paths)
     with tempfile.TemporaryDirectory() as name:
-        sheets = {sheet.path: sheet for sheet in _sheets(paths, Path(name))}
-        listed = Path(name) / "found.json"
-        program = tool / "node_modules" / "textlint" / "bin" / "textlint.js"
-        command = [
-            str(node()),
-            str(program),
-            "--config",
-            str(HERE / "textlintrc.json"),
-            "--format",
-            "json",
+        folder = Path(name)
+        sheets = {sheet.path: sheet for sheet in _sheets(paths, folder)}
+        pages = {path for path, sheet in sheets.items() if sheet.sources[0].suffix == ".md"}
+        messages = [
+            *_messages(pages, ("terms.yml", "pages.yml"), folder),
+            *_messages(sheets.keys() - pages, ("terms.yml",), folder),
         ]
-        ended = subprocess.run(
-            [*command, "--output-file", str(listed), *map(str, sheets)],
-            cwd=tool,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ended.returncode not in (0, 1) or ended.stderr.strip():
-            raise RuntimeError(f"textlint: exit code {ended.returncode}: {ended.stderr.strip()}")
-        results = json.loads(listed.read_text()) if listed.exists() else []
-    return sorted(
-        {_finding(sheets[Path(r["filePath"])], m) for r in results for m in r["messages"]}
+        found = {_finding(sheets[path], message) for path, message in messages}
+    return sorted(found.union(*map(_prompts, paths)))
+
+
+def _messages(
+    checked: Collection[Path], terms: Iterable[str], folder: Path
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The findings of textlint in files, by the words of some files of terms."""
+    if not checked:
+        return
+    tool = node_tool(HERE)
+    settings = json.loads((HERE / "textlintrc.json").read_text())
+    settings["rules"]["prh"] = {"rulePaths": [str(HERE / file) for file in terms]}
+    configuration, listed = folder / ".textlintrc.json", folder / "found.json"
+    configuration.write_text(json.dumps(settings))
+    listed.unlink(missing_ok=True)
+    program = tool / "node_modules" / "textlint" / "bin" / "textlint.js"
+    command = [str(node()), str(program), "--config", str(configuration), "--format", "json"]
+    ended = subprocess.run(
+        [*command, "--output-file", str(listed), *sorted(map(str, checked))],
+        cwd=tool,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    if ended.returncode not in (0, 1) or ended.stderr.strip():
+        raise RuntimeError(f"textlint: exit code {ended.returncode}: {ended.stderr.strip()}")
+    for file in json.loads(listed.read_text()) if listed.exists() else []:
+        for message in file["messages"]:
+            yield Path(file["filePath"]), message
+
+
+def _prompts(path: Path) -> Iterator[Finding]:
+    """The commands of a page that cannot be copied, because a prompt precedes them."""
+    if path.suffix == ".md":
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if _PROMPT.match(line):
+                message = "a prompt: write the command alone, in a block shell"
+                yield Finding(str(path), number, "prompt", message)
 
 
 def _finding(sheet: Sheet, message: Mapping[str, Any]) -> Finding:

@@ -13,7 +13,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Placement as Nodes
 from queuectl.domain.workload import PodSetPlacement, Workload
-from queuectl.simulate.parts import podset_of
+from queuectl.simulate.parts import podsets_of
 from queuectl.simulate.report import document
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import Order, PlacementRule
@@ -97,7 +97,7 @@ def test_fragmentation_is_that_of_the_reports_of_the_controller(seed: int) -> No
     for job in jobs:
         free.want(job.pods, job.gpus_per_pod, 1)
         workload = Workload(
-            str(job.rank), "Job", "default", str(job.rank), (podset_of(job),), job.queue[1], 0, 0.0
+            str(job.rank), "Job", "default", str(job.rank), podsets_of(job), job.queue[1], 0, 0.0
         )
         node = next(
             (n for n, gpus in left.items() if n[0] == job.queue[1] and gpus >= job.gpus), None

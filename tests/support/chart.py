@@ -52,7 +52,7 @@ _SOURCE: Final = re.compile(r"^---\n# Source: .*\n", re.MULTILINE)
 _OPERATOR: Final = re.compile(r"^(.+)Operator$", re.MULTILINE)
 _OPERATORS: Final = re.compile(r'"\^\(.*\)Operator\$"')
 _KEY: Final = re.compile(r"^( *)([A-Za-z]+):")
-_INTRODUCTION: Final = """# Values of the Helm chart
+_INTRODUCTION: Final = """# Helm chart values
 
 For platform administrators: each value of the chart `deploy/chart`, with its default. [Install queuectl](../how-to/install.md) shows how
 to set them. Helm refuses a value that is not in this table, and a value of another type.

@@ -34,7 +34,7 @@ EXAMPLES: Final = ROOT / "docs" / "examples"
 def _kind_pages() -> Iterator[tuple[str, str]]:
     for kind in KINDS:
         page, example = f"{kind.lower()}.md", f"docs/examples/{kind.lower()}.yaml"
-        if page in PAGES and f"$ kubectl create -f {example}\n" in PAGES[page].read_text():
+        if page in PAGES and f"\nkubectl create -f {example}\n" in PAGES[page].read_text():
             *_, job = yaml.safe_load_all((ROOT / example).read_text())
             yield page, job["metadata"]["name"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from queuectl.localcluster import build
 from queuectl.localcluster.progress import LineProgress
@@ -51,3 +53,10 @@ def kueue_folder() -> Path:
     """The folder of its program and its manifests, as :meth:`tests.bench.kueue.peer.Kueue.start` takes it."""
     build.ensure(LineProgress(), units=(KUEUE,))
     return build.folder(KUEUE)
+
+
+def definitions() -> list[dict[str, Any]]:
+    """Its CustomResourceDefinitions, without its conversion webhook."""
+    folder = kueue_folder() / "files" / "crds"
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [yaml.load(path.read_text(), loader) for path in sorted(folder.glob("*.yaml"))]

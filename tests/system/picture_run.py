@@ -230,7 +230,7 @@ class Load:
             ref,
             "--by",
             gang.user,
-            "--why",
+            "--reason",
             "the labels are not ready",
             "--server",
             server,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import Document, manifests, opt_ins, optional
 
 _PREFIX: Final = "system:serviceaccount:"
@@ -70,7 +71,7 @@ class Requests:
     refused: Counter[Right] = field(default_factory=Counter)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Count one event of an audit log.
+        """Count one event of an audit log, if it is of queuectl.
 
         Requests without a resource, such as discovery, and requests that Kubernetes allows to every account are not counted.
         """
@@ -79,6 +80,8 @@ class Requests:
         account = event["user"]["username"].removeprefix(_PREFIX)
         # A watch has two events; the second is missing where the API server ended first.
         stage = "ResponseStarted" if event["verb"] == "watch" else "ResponseComplete"
+        if not account.startswith(f"{SYSTEM_NAMESPACE}:"):
+            return
         if reference is None or event["stage"] != stage or _EVERY_ACCOUNT in notes.get(_REASON, ""):
             return
         resource = "/".join(

@@ -12,10 +12,10 @@ import yaml
 from prometheus_client import generate_latest
 
 from queuectl.localcluster.prometheus import check_rules
+from tests.support.codeblocks import transcript
 from tests.support.metricnames import ROOT
 from tests.support.pages import PAGES
 from tests.support.promtool import promtool
-from tests.system.transcript import transcript
 from tests.unit.test_telemetry_metrics import busy
 
 pytestmark = pytest.mark.system

@@ -45,8 +45,10 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (queue(seen=1, Ready=("False", "Invalid", "spec.cohortName: no")), "Degraded", "spec.cohortName"),
     (queue(seen=1, Ready=("False", "NotOwner", "the database owns it")), "Degraded", "the database"),
     (queue(seen=1, Ready=READY, Active=("False", "FlavorNotFound", "no h100")), "Degraded", "no h100"),
-    (queue(seen=1, stop="Hold", Ready=READY, Active=("False", "Stopped", "held")), "Suspended", "held"),
-    (queue(seen=1, stop="None", Ready=READY, Active=("False", "Stopped", "x")), "Degraded", "x"),
+    (queue(seen=1, stop="Hold", Ready=READY, Active=("False", "ClusterQueueStopped", "held")), "Suspended", "held"),
+    (queue(seen=1, Ready=READY, Active=("False", "ClusterQueueStopped", "an operation")), "Suspended", "an operation"),
+    (queue(seen=1, Ready=READY, Active=("False", "LocalQueueStopped", "held")), "Suspended", "held"),
+    (queue(seen=1, stop="Hold", Ready=READY, Active=("False", "Misconfigured", "x")), "Degraded", "x"),
 ]  # fmt: skip
 
 

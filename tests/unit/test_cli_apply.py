@@ -179,11 +179,27 @@ class TestDryRun:
         assert unchanged.out.startswith("localqueue/default in team-c unchanged\n")
 
 
+def test_a_directory_is_its_files_by_name(queuectl: Cli, tmp_path: Path) -> None:
+    for number, document in enumerate(DOCUMENTS.values()):
+        suffix = (".yaml", ".yml", ".json")[number % 3]
+        (tmp_path / f"{number}{suffix}").write_text(json.dumps(document))
+    (tmp_path / "notes.txt").write_text("not read")
+    (tmp_path / "more").mkdir()
+    applied = queuectl("apply", "-f", str(tmp_path))
+    assert (applied.code, len(applied.out.splitlines())) == (0, len(DOCUMENTS))
+    empty = queuectl("apply", "-f", str(tmp_path / "more"))
+    assert (empty.code, "has no file that ends with .json, .yaml, .yml" in empty.err) == (2, True)
+
+
 NOT_APPLIED = {
     "no document": ((), "the input has no objects"),
     "a job": (
         ({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}},),
-        "document 1 (Job/j): kind: batch/v1 Job is not configuration; the kinds are ",
+        "document 1 (Job/j): kind: batch/v1 Job is not configuration; submit it with `kubectl create -f FILE`",
+    ),
+    "another kind": (
+        ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}},),
+        "document 1 (Secret/s): kind: v1 Secret is not configuration; the kinds are ",
     ),
     "a version that is not read": (
         ({"apiVersion": "kueue.x-k8s.io/v1alpha1", "kind": "Cohort", "metadata": {"name": "c"}},),

@@ -244,7 +244,12 @@ class TestGet:
         header, *rows = queuectl("get", "workloads").out.splitlines()
         assert "STATE" in header
         assert "UID" not in header
-        assert [row.split()[1] for row in rows] == sorted(LIVES)
+        names = [row.split()[1] for row in rows]
+        assert set(names[:3]) == {"pending", "requeued", "reserved"}
+        assert set(names[-3:]) == {"backoff", "deactivated", "held"}
+        assert set(names) == set(LIVES) - {"finished"}
+        every = queuectl("get", "jobs", "--all", "--no-headers").out.splitlines()
+        assert [row.split()[1] for row in every] == [*names, "finished"]
         assert any(row.split()[7:9] == ["Pending", "WaitingForQuota"] for row in rows)
 
     def test_describe_shows_the_pods_of_a_partial_admission(
@@ -292,11 +297,37 @@ class TestGet:
     def test_filters_choose_and_names_can_be_piped(self, queuectl: Cli) -> None:
         options = ["--state", "Held", "--state", "Starting", "--cluster-queue", "team-a"]
         result = queuectl("get", "wl", *options, "-o", "name")
-        assert result.out == "job/team-a/held\njob/team-a/starting\n"
+        assert result.out == "job/team-a/starting\njob/team-a/held\n"
+        same = ["--state", "held,STARTING", "--cluster-queue", "team-a"]
+        assert queuectl("get", "wl", *same, "-o", "name").out == result.out
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (
+                ("jobs", "--state", "pendin"),
+                "error: --state: unknown state 'pendin'; the states are",
+            ),
+            (("jobs", "--state", "held", "--all"), "error: --all excludes --state"),
+            (("jobs", "--mine", "--user", "x"), "error: --mine excludes --user"),
+            (("jobs", "--mine"), "error: --mine: this server does not authenticate its callers"),
+            (("nodes", "--mine"), "error: --mine is for lists of workloads"),
+            (("pods",), "error: to list pods, use `kubectl get pods`"),
+            (("cluterqueues",), "error: unknown kind 'cluterqueues'; did you mean clusterqueues?"),
+            (("qqq",), "error: unknown kind 'qqq'; `queuectl get` lists the kinds"),
+            ((), "error: name a kind:\n  workloads "),
+        ],
+    )
+    def test_a_wrong_list_names_the_right_one(
+        self, queuectl: Cli, words: tuple[str, ...], message: str
+    ) -> None:
+        refused = queuectl("get", *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(message)
 
     @pytest.mark.usefixtures("ledger")
     def test_a_user_selects_workloads_and_a_key_sorts_them(self, queuectl: Cli) -> None:
-        listed = queuectl("get", "wl", "-o", "name").out.splitlines()
+        listed = queuectl("get", "wl", "-o", "name", "--sort", "name").out.splitlines()
         backwards = queuectl("get", "wl", "-o", "name", "--sort", "-name").out.splitlines()
         assert backwards == listed[::-1]
         assert queuectl("get", "wl", "-o", "name", "--user", "stranger").out == ""
@@ -597,7 +628,7 @@ class TestAsk:
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:
         at = "2126-01-31T12:00:00Z"
-        result = queuectl("priority", "team-a/running", "70", "--until", at, "--why", "a demo")
+        result = queuectl("priority", "team-a/running", "70", "--until", at, "--reason", "a demo")
         assert result.out == f"job/team-a/running: priority 70 until {at} requested\n", result.err
         before = time.time()
         assert queuectl("priority", "team-a/running", "80", "--until", "1h30m").code == 0
@@ -655,8 +686,8 @@ class TestAsk:
             database.outcomes = dict.fromkeys(database.outcomes, outcome)
 
         monkeypatch.setattr("queuectl.cli.ask.time.sleep", leader)
-        seconds = "0" if outcome is None else "60"
-        result = queuectl("preempt", "team-a/running", "--wait", seconds)
+        limit = "0" if outcome is None else "1m"
+        result = queuectl("preempt", "team-a/running", "--wait", limit)
         assert result.code == code
         assert says in result.out + result.err
 
@@ -665,7 +696,7 @@ class TestAsk:
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:
         queuectl("hold", "team-a/running", "--by", "alice")
-        queuectl("priority", "team-a/running", "70", "--by", "bob", "--why", "a demo")
+        queuectl("priority", "team-a/running", "70", "--by", "bob", "--reason", "a demo")
         queuectl("hold", "team-a/starting")
         database.outcomes[1] = "done"
         header, hold, priority = queuectl("get", "commands", "team-a/running").out.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.samples import Sample
 
-from queuectl.cli.doctor import judge, technologies
+from queuectl.cli.doctor import judge, shadow, technologies
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
@@ -485,3 +486,43 @@ def test_objects_that_own_the_configuration_are_checked(
     ]
     found = [f for f in of_metrics([build("1.0"), *samples], "1.0") if f.check == "owner"]
     assert [one.level.value for one in found] == expected
+
+
+def shadow_gauges(**gauges: float) -> list[Sample]:
+    return [Sample(f"queuectl_shadow_{name}", {}, value) for name, value in gauges.items()]
+
+
+def test_shadow_mode_is_judged_by_its_records_and_not_by_gpu_metrics() -> None:
+    now = time.time()
+    healthy = {
+        "last_moment_timestamp_seconds": now - 30,
+        "records_began_timestamp_seconds": now - 3 * 86400,
+        "retention_seconds": 60 * 86400.0,
+        "report_interval_seconds": 3600.0,
+    }
+
+    def found(**changed: float) -> list[tuple[Level, str]]:
+        samples = [build("1.0"), *shadow_gauges(**{**healthy, **changed})]
+        return [
+            (one.level, one.message) for one in of_metrics(samples, "1.0") if one.check == "shadow"
+        ]
+
+    assert found(last_moment_timestamp_seconds=0.0) == [], "another mode"
+    [records, report] = found(simulated_timestamp_seconds=now - 600)
+    assert records == (OK, "the last moment is 30 s old; records of 3 d, which are kept for 60 d")
+    assert report == (OK, "the last simulated report is 10 min old")
+    [_, report] = found(records_began_timestamp_seconds=now - 2400)
+    assert report == (OK, "the first simulated report of this replica is due in 20 min")
+    [(level, message), *_] = found(last_moment_timestamp_seconds=now - 7200)
+    assert (level, message.startswith("no moment was recorded for 2 h")) == (PROBLEM, True)
+    assert [level for level, _ in found(left_out=2.0)] == [OK, WARNING, OK]
+    assert [level for level, _ in found(records_began_timestamp_seconds=0.0)] == [UNKNOWN]
+    checks = {one.check for one in of_metrics([build("1.0"), *shadow_gauges(**healthy)], "1.0")}
+    assert "metrics" not in checks
+
+
+@pytest.mark.parametrize(("refused", "level"), [([], OK), (["/api/v1/pods"], PROBLEM)])
+def test_lists_that_shadow_mode_cannot_read_are_named(refused: list[str], level: Level) -> None:
+    [finding] = shadow.reading(refused)
+    assert finding.level is level
+    assert all(path in finding.message for path in refused)

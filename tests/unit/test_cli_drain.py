@@ -168,7 +168,7 @@ def test_move_asks_for_one_requeue_of_each_gang(
     queuectl: Cli, cluster_reader: Changing, running: tuple[Changing, str]
 ) -> None:
     cluster_reader.become(cluster(), cluster(held=False))
-    found = queuectl("n1", "n2", "--move", "--by", "ann", "--why", "new driver")
+    found = queuectl("n1", "n2", "--move", "--by", "ann", "--reason", "new driver")
     assert (found.code, found.out.splitlines()[1:]) == (
         0,
         ["job/team-a/train: requeue requested", "no gang holds n1, n2"],

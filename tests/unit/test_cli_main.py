@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from queuectl.cli.commands import COMMANDS, FIRST
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.examples import EXAMPLES
 from queuectl.cli.lazy import Reader
-from queuectl.cli.main import exit_code
+from queuectl.cli.main import exit_code, run
 from queuectl.domain.errors import BadInput, QueuectlError, StoreUnavailable
 
 EXTRAS = {
@@ -20,6 +24,8 @@ EXTRAS = {
     "structlog", "uvicorn",
 }  # fmt: skip
 """Modules of the extras: no command of a client imports them."""
+NO_EXAMPLES = ("localcluster status", "localcluster build", "options", "version")
+"""Commands without options."""
 SLOW = {"msgspec", "prometheus_client", "pydantic", "rich", "yaml"}
 """Modules of the base that take more than 10 ms to import, and that no client needs before its first request."""
 
@@ -118,7 +124,8 @@ def test_a_help_line_fits_a_terminal_of_80_columns(name: str) -> None:
 def test_the_help_shows_the_name_by_which_the_program_was_called(called: str) -> None:
     assert "\n  kubectl queuectl get  " in program(called).stdout
     assert program(called, "top", "--help").stdout.startswith("Usage: kubectl queuectl top ")
-    assert "Try 'kubectl queuectl get --help'" in program(called, "get").stderr
+    assert "Use `kubectl queuectl describe --help`" in program(called, "describe").stderr
+    assert "\n    kubectl queuectl top | cat\n" in program(called, "top", "-h").stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -126,6 +133,97 @@ def test_every_command_of_the_table_exists_and_has_help(name: str) -> None:
     command = COMMANDS[name].load(name)
     assert command.name == name
     assert command.help
+    for path, leaf in leaves(name, command):
+        assert len(EXAMPLES.get(path, ())) in (2, 3) or path in NO_EXAMPLES
+        assert leaf.make_context(path, ["--help"], resilient_parsing=True).help_option_names == [
+            "-h",
+            "--help",
+        ]
+
+
+def leaves(path: str, command: Any) -> list[tuple[str, Any]]:
+    """The command, or the commands of a group, with their words."""
+    members = getattr(command, "commands", None)
+    if not members:
+        return [(path, command)]
+    return [leaf for name in members for leaf in leaves(f"{path} {name}", members[name])]
+
+
+def test_every_example_is_accepted() -> None:
+    """Names, options and their values; nothing is done."""
+    assert set(EXAMPLES) == {
+        path for name, mount in COMMANDS.items() for path, _ in leaves(name, mount.load(name))
+    } - set(NO_EXAMPLES)
+    for path, examples in EXAMPLES.items():
+        for _, line in examples:
+            words, _, _ = line.partition(" | ")
+            assert words == path or words.startswith(f"{path} ")
+            name, *arguments = shlex.split(words)
+            command: Any = COMMANDS[name].load(name)
+            for _ in path.split()[1:]:
+                command, arguments = command.commands[arguments[0]], arguments[1:]
+            with command.make_context(name, list(arguments)):
+                pass
+
+
+@pytest.fixture
+def printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """The output of a command line that succeeds, of this process."""
+
+    def of(*words: str) -> str:
+        monkeypatch.setattr("sys.argv", ["queuectl", *words])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    return of
+
+
+def test_the_options_of_the_connection_have_a_page_of_their_own(
+    printed: Callable[..., str],
+) -> None:
+    options = set(re.findall(r"^  (--[a-z-]+)", printed("options"), re.MULTILINE))
+    assert options >= {"--server", "--token-file", "--ca-file", "--kubeconfig", "--context"}
+    for name in ("get", "explain", "report"):
+        shown = printed(name, "-h")
+        assert not [option for option in options if f" {option} " in shown]
+        assert "queuectl options" in shown
+
+
+def test_help_shows_the_help_of_a_command(printed: Callable[..., str]) -> None:
+    for words in ((), ("get",), ("config", "diff")):
+        assert printed("help", *words) == printed(*words, "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("explian",), "error: no such command 'explian'; did you mean 'explain' or 'plan'?\n"),
+        (("qqq",), "error: no such command 'qqq'\n"),
+        (("submit", "x"), "error: no such command 'submit': to submit a job, use `kubectl create"),
+        (("scancel",), "error: no such command 'scancel': to cancel a job, delete it, for example"),
+        (("get", "--qqq"), "error: no such option: --qqq\nUse `queuectl get --help` to show"),
+        (("priority", "x", "1e"), "error: invalid value for 'PRIORITY': '1e' is not a valid integer\n"),
+        (("config",), "Usage: queuectl config [OPTIONS] COMMAND"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_usage_is_reported_as_each_other_error(
+    words: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["queuectl", *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == Exit.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert err.startswith(message)
+    assert not out
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tests.unit.test_cli_watch import FLOOR
 
 ROOT: Final = Path(__file__).parents[2]
 _LINE: Final = re.compile(
-    r"^(?: {4})?(?:\$ )?(?:[A-Z_]+=\S+ )*(queuectl (?![a-z]+:)(?:[^\\\n]|\\\n *)+)$", re.MULTILINE
+    r"^(?: {4})?(?:[A-Z_]+=\S+ )*(queuectl (?![a-z]+:)(?:[^\\\n]|\\\n *)+)$", re.MULTILINE
 )
 _FENCED: Final = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _END: Final = re.compile(r" (?:[|;>&]|#) ?.*|;.*|…")

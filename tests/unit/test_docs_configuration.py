@@ -16,6 +16,7 @@ from tests.api.serving import serving
 from tests.api.support import FixedDiagnoser, running
 from tests.doubles.store import MemoryStore
 from tests.support.cli import Cli
+from tests.support.codeblocks import transcript
 from tests.unit.test_cli_clients import queuectl
 from tests.unit.test_config_fields import HEAD, HONORED, PASSED_OVER, WARNED, paths
 
@@ -82,15 +83,10 @@ def test_the_reference_names_the_fields_that_have_no_effect_and_a_warning() -> N
 
 
 def shown(page: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Each ``queuectl`` command of a page, and the lines shown under it; ``…`` stands for lines left out."""
-    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", page, re.MULTILINE)
-    for block in blocks:
-        written = "".join(line[4:] + "\n" for line in block.splitlines())
-        text = re.sub(r"(?:\\|(\|))\n\s+", r"\1 ", written)
-        for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            lines = [line.rstrip() for line in output.splitlines() if line.strip()]
-            yield shlex.split(command), lines
+    """The words of each command of a page, and the lines shown under it; ``…`` stands for lines left out."""
+    for each in transcript(page):
+        command = re.sub(r"(?:\\|(\|))\n\s+", r"\1 ", each.command)
+        yield shlex.split(command), [line.rstrip() for line in each.output if line.strip()]
 
 
 COMMANDS = [command for command, _ in shown(COMING)]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from queuectl.cli.plan import plan_command
 from queuectl.demo.scenario import configuration
 from queuectl.objects.configuration.queue_config import validate
+from tests.support.codeblocks import transcript
 from tests.support.pages import EXAMPLES, KIND_PAGES, PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -47,17 +48,17 @@ def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((EXAMPLES / name).read_text()))
 
 
-def block_after(page: str, command: str) -> list[str]:
-    """Lines of what a page shows as the output of a command, without what the table pads."""
-    _, _, rest = PAGES[page].read_text().partition(command + "\n")
-    assert rest, f"{page} shows no such command"
-    return [line.rstrip() for line in rest.split("```\n")[1].splitlines()]
+def output_of(page: str, command: str) -> list[str]:
+    """The lines that a page shows as the output of a command."""
+    shown = [each for each in transcript(PAGES[page].read_text()) if each.command == command]
+    assert shown, f"{page} shows no such command"
+    return [line.rstrip() for line in shown[0].output]
 
 
 def test_the_plan_of_the_readme_prints_what_it_shows() -> None:
     command = "queuectl plan " + " ".join(f"-f docs/examples/{n}" for n in (*STATE, "job.yaml"))
     shown = [line.rstrip() for line in plan(*STATE, "job.yaml").splitlines()]
-    assert shown == block_after("README.md", command)
+    assert shown == output_of("README.md", command)
 
 
 def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:
@@ -94,16 +95,7 @@ def test_the_page_on_waiting_shows_the_output_of_plan() -> None:
     shown = (ROOT / "docs" / "how-to" / "why.md").read_text()
     assert said[2]
     for line in (said[1] + said[2]).splitlines():
-        assert f"    {line}\n" in shown or not line.strip(), line
-
-
-def indented_after(page: str, command: str) -> list[str]:
-    """The same where the output is indented below the command."""
-    _, _, rest = PAGES[page].read_text().partition(f"    $ {command}\n")
-    assert rest, f"{page} shows no such command"
-    block = re.match(r"(?:(?:    .*)?\n)*", rest)
-    assert block is not None
-    return [line.removeprefix("    ").rstrip() for line in block[0].rstrip().splitlines()]
+        assert f"\n{line}\n" in shown or not line.strip(), line
 
 
 def assert_shows(shown: list[str], printed: str) -> None:
@@ -118,17 +110,17 @@ def assert_shows(shown: list[str], printed: str) -> None:
 
 def test_the_page_on_cohorts_shows_how_two_teams_lend_to_each_other() -> None:
     command = "queuectl plan -f docs/examples/lending.yaml"
-    assert_shows(indented_after("share-quota.md", command), plan("lending.yaml"))
+    assert_shows(output_of("share-quota.md", command), plan("lending.yaml"))
     rules = "--config docs/examples/fair.yaml"
     fair = plan("lending.yaml", options=tuple(rules.split()))
-    assert_shows(indented_after("share-quota.md", f"{command} {rules}"), fair)
+    assert_shows(output_of("share-quota.md", f"{command} {rules}"), fair)
 
 
 def test_the_page_on_quota_shows_quota_that_follows_the_nodes(tmp_path: Path) -> None:
     job, nodes = tmp_path / "three.yaml", tmp_path / "nodes.yaml"
     job.write_text(re.sub(": 2$", ": 3", (EXAMPLES / "job.yaml").read_text(), flags=re.MULTILINE))
     files = "-f docs/examples/nodes.yaml -f docs/examples/follow-nodes.yaml -f three.yaml"
-    shown = indented_after("give-quota.md", f"queuectl plan {files}")
+    shown = output_of("give-quota.md", f"queuectl plan {files}")
     assert_shows(shown, plan("nodes.yaml", "follow-nodes.yaml", options=("-f", str(job))))
     (state,) = documents("nodes.yaml")
     state["items"][-1]["spec"] = {"unschedulable": True}
@@ -139,12 +131,12 @@ def test_the_page_on_quota_shows_quota_that_follows_the_nodes(tmp_path: Path) ->
 
 @pytest.mark.parametrize("page", ["mig.md", "shared-gpus.md", "amd-intel.md"])
 def test_the_pages_on_parts_of_gpus_and_vendors_show_the_plan(page: str) -> None:
-    shown = indented_after(page, "queuectl plan -f docs/examples/shared-gpus.yaml")
+    shown = output_of(page, "queuectl plan -f docs/examples/shared-gpus.yaml")
     assert_shows(shown, plan("shared-gpus.yaml"))
 
 
 def test_the_page_on_numa_nodes_shows_the_plan() -> None:
-    shown = indented_after("numa.md", "queuectl plan -f docs/examples/numa.yaml")
+    shown = output_of("numa.md", "queuectl plan -f docs/examples/numa.yaml")
     assert_shows(shown, plan("numa.yaml"))
 
 
@@ -172,7 +164,7 @@ def test_no_example_goes_untested() -> None:
 )
 def test_the_page_shows_the_plan_of_its_example(page: str, example: str) -> None:
     files = " ".join(f"-f docs/examples/{name}" for name in (*STATE, example))
-    shown = indented_after(page, f"queuectl plan {files}")
+    shown = output_of(page, f"queuectl plan {files}")
     assert [line.rstrip() for line in plan(*STATE, example).splitlines()] == shown
 
 

@@ -177,18 +177,21 @@ def test_a_gang_that_kueue_would_stop_is_named_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("suspend", "reason"),
+    ("kind", "spec", "reason"),
     [
-        (False, "no Workload is written for a JobSet"),
-        (True, "the templates of a JobSet keep the gate of queuectl"),
+        (
+            "SparkApplication",
+            {"suspend": True},
+            "the templates of a SparkApplication keep the gate",
+        ),
+        ("SparkApplication", {"suspend": False}, "no Workload is written for a SparkApplication"),
+        ("TrainJob", {"suspend": True}, "Kueue adds its runtimePatches at the creation"),
+        ("TrainJob", {"suspend": False}, "some of its pods do not run"),
     ],
 )
-def test_a_job_of_another_kind_is_named(suspend: bool, reason: str) -> None:
-    jobset: Document = {
-        "metadata": {"name": "set", "namespace": SPACE, "uid": "u", "labels": {QUEUE_LABEL: "team"}}
-    }
-    jobset["spec"] = {"suspend": suspend, "replicatedJobs": []}
-    fate = only(cluster(jobs={"JobSet": [jobset]}, pods=[]))
+def test_a_job_of_another_kind_is_named(kind: str, spec: Document, reason: str) -> None:
+    meta = {"name": "set", "namespace": SPACE, "uid": "u", "labels": {QUEUE_LABEL: "team"}}
+    fate = only(cluster(jobs={kind: [{"metadata": meta, "spec": spec}]}, pods=[]))
     assert isinstance(fate, Stopped)
     assert reason in fate.reason
 
@@ -244,15 +247,46 @@ def test_a_single_pod_gets_a_workload_and_the_finalizer_of_kueue() -> None:
     assert patch["metadata"]["resourceVersion"] == "3"
 
 
-def test_groups_and_gated_pods_are_named() -> None:
-    group = single_pod(**{keys.PREFIX + keys.POD_GROUP: "g"})
-    group["metadata"]["annotations"][keys.PREFIX + keys.POD_GROUP_TOTAL] = "1"
+def test_a_gated_pod_is_named() -> None:
     gated = single_pod()
     gated["spec"] |= {"nodeName": None, "schedulingGates": [{"name": keys.GATE}]}
-    for document, reason in ((group, "a group of pods"), (gated, "create it again")):
-        fate = only(cluster(pods=[document]))
-        assert isinstance(fate, Stopped)
-        assert reason in fate.reason
+    fate = only(cluster(pods=[gated]))
+    assert isinstance(fate, Stopped)
+    assert "create it again" in fate.reason
+
+
+def group_pod(number: int, total: int, **changes: Any) -> Document:
+    document = single_pod(**{keys.PREFIX + keys.POD_GROUP: "g"})
+    document["metadata"] |= {"name": f"g-{number}", "uid": f"pod-{number}"}
+    document["metadata"]["annotations"][keys.PREFIX + keys.POD_GROUP_TOTAL] = str(total)
+    document["status"] |= changes
+    return document
+
+
+def test_a_group_of_pods_gets_a_workload_that_its_pods_own() -> None:
+    fate = adopted(cluster(pods=[group_pod(0, 2), group_pod(1, 2)]))
+    meta = fate.workload["metadata"]
+    assert meta["name"] == "g"
+    assert [one["uid"] for one in meta["ownerReferences"]] == ["pod-0", "pod-1"]
+    assert not any("controller" in one for one in meta["ownerReferences"])
+    [podset] = fate.workload["spec"]["podSets"]
+    assert podset["count"] == 2
+    for _, _, patch in fate.pods:
+        changed = patch["metadata"]
+        assert changed["labels"]["kueue.x-k8s.io/pod-group-name"] == "g"
+        assert changed["labels"]["kueue.x-k8s.io/managed"] == "true"
+        # Kueue reads the podset of a pod from this annotation.
+        assert changed["annotations"]["kueue.x-k8s.io/role-hash"] == podset["name"]
+        assert changed["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
+
+
+@pytest.mark.parametrize(
+    "pods", [[group_pod(0, 2)], [group_pod(0, 2), group_pod(1, 2, phase="Succeeded")]]
+)
+def test_a_group_of_which_pods_have_ended_is_named(pods: list[Document]) -> None:
+    fate = only(cluster(pods=pods))
+    assert isinstance(fate, Stopped)
+    assert "1 of its 2 pods run" in fate.reason
 
 
 def test_topology_annotations_of_queuectl_become_those_of_kueue() -> None:

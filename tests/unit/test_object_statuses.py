@@ -15,31 +15,32 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import StopPolicy
 from queuectl.domain.reasons import Code
+from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.configuration.status_wire import QueueStatus, seen_status
 from queuectl.objects.configuration.stops import with_operation
 from queuectl.ownership.observed import NO_GENERATION, FollowedObject
-from queuectl.ownership.statuses import (
-    COUNTS_SECONDS,
-    REPEAT_SECONDS,
-    Decision,
-    DueStatus,
-    QueuesNow,
-    StatusReducer,
-)
+from queuectl.ownership.status_form import Decision, QueuesNow, QueueUse, StatusForm
+from queuectl.ownership.status_forms import FORMS
+from queuectl.ownership.statuses import COUNTS_SECONDS, REPEAT_SECONDS, DueStatus, StatusReducer
+from queuectl.state.holdings import Row
 from tests.support import followed as f
 from tests.unit.test_argocd_health import health
 
 BEGAN = 1_000_000.0
+FORM = FORMS[Owner.KUBERNETES]
 KINDS = frozenset(kind.kind.kind for kind in f.KINDS)
 
 
 class World:
     """Objects of a cluster that has every status that is written to it."""
 
-    def __init__(self, *bodies: f.Object) -> None:
+    def __init__(self, *bodies: f.Object, form: StatusForm = FORM) -> None:
         self.now = BEGAN
-        self.reducer = StatusReducer(BEGAN)
+        self.form = form
+        self.reducer = StatusReducer(form, BEGAN)
+        self.held: dict[Row, int] = {}
+        self.kept: dict[Row, int] = {}
         self.documents: dict[DocumentKey, f.Object] = {}
         self.objects: dict[DocumentKey, FollowedObject] = {}
         self.statuses: dict[str, QueueStatus] = {}
@@ -65,7 +66,9 @@ class World:
         decision = Decision(
             self.objects, kinds, self.faults, self.waiting, 1, lambda o: self.statuses.get(o.uid)
         )
-        return self.reducer.due(decision, queues, self.entries, self.now)
+        return self.reducer.due(
+            decision, queues, QueueUse(self.entries, self.held, self.kept), self.now
+        )
 
     def act(self, after: float = 0.0) -> list[DocumentKey]:
         """Write everything that is due after so many seconds."""
@@ -73,7 +76,8 @@ class World:
         written = self.due()
         for due in written:
             self.reducer.written(due, self.now)
-            seen = seen_status(msgspec.json.encode(due.status))
+            body = self.form.body(due.followed.key.kind, "v1beta2", due.status)
+            seen = self.form.read(msgspec.json.encode(body))
             assert seen is not None
             self.statuses[due.followed.uid] = seen
         return [due.followed.key for due in written]
@@ -167,7 +171,7 @@ def test_an_edit_that_waits_is_not_ready_yet() -> None:
             with_operation(f.queue("a"), StopPolicy.HOLD_AND_DRAIN),
             Code.QUEUE_STOPPED,
             Code.QUEUE_STOPPED,
-            "Degraded",
+            "Suspended",
         ),
         (f.queue("a", flavor="absent"), Code.MISCONFIGURED, Code.MISCONFIGURED, "Degraded"),
         (
@@ -256,7 +260,7 @@ def test_counts_are_written_once_in_their_time_and_conditions_at_once() -> None:
 def test_a_new_leader_waits_before_it_writes_counts() -> None:
     world = a_world()
     world.act()
-    world.entries, world.reducer = [gang(State.RUNNING)], StatusReducer(world.now)
+    world.entries, world.reducer = [gang(State.RUNNING)], StatusReducer(FORM, world.now)
     assert world.act(COUNTS_SECONDS - 1) == []
     assert set(world.act(1.0)) == {QUEUE, LOCAL}
 

@@ -68,10 +68,14 @@ def test_a_finding_names_the_file_the_line_and_what_to_write(
 ) -> None:
     (tmp_path / "one.py").write_text('"""One."""\n')
     (tmp_path / "two.py").write_text('"""Two.\n\nIt is mended.\n"""\n')
-    (tmp_path / "page.md").write_text("# Page\n\nIt waits, as `told`.\n\nNobody waits.\n")
+    (tmp_path / "page.md").write_text(
+        "# Page\n\nIt waits, as `told`.\n\nNobody waits.\n\n    $ kubectl version\n\nIt is no Job.\n"
+    )
     monkeypatch.setattr("tests.prose.__main__.ROOT", tmp_path)
     found = findings(path.relative_to(tmp_path) for path in sorted(tmp_path.iterdir()))
     assert found == [
         Finding("page.md", 5, "prh", 'Nobody => the actor or the object, for example "no gang"'),
+        Finding("page.md", 7, "prompt", "a prompt: write the command alone, in a block shell"),
+        Finding("page.md", 9, "prh", "is no => does not count as, is not a"),
         Finding("two.py", 3, "prh", "mended => fix, repair"),
     ]

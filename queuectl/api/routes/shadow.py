@@ -20,9 +20,19 @@ from queuectl.api.routes.usage import Since, Until, period_of
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.shadow import GangRecord, GangState, ShadowHistory, ShadowSums
+from queuectl.domain.shadow_trace import Interval, QueueWaits, SimulatedReport
 from queuectl.domain.usage_reports import Period
 from queuectl.objects.configuration.config_kinds import PREFIX
-from queuectl.shadow.report import HOUR, LIMITS, MOST_GANGS, html
+from queuectl.shadow.report import (
+    HOUR,
+    LIMITS,
+    MOST_GANGS,
+    SIMULATED_LIMITS,
+    ComparedFigure,
+    Difference,
+    compared_queues,
+    html,
+)
 
 PATH: Final = f"{PREFIX}/reports/shadow"
 _TAGS: Final[list[str | Enum]] = ["Reports"]
@@ -108,14 +118,74 @@ class ShadowObservedView(View):
     )
 
 
+class ShadowIntervalView(View):
+    """A figure, as well as it is known."""
+
+    least: float | None = Field(description="null = there is no figure.")
+    most: float | None = Field(description="null = no bound is known.")
+
+
+class ShadowComparedView(View):
+    """A figure as observed and as simulated."""
+
+    observed: ShadowIntervalView
+    simulated: ShadowIntervalView
+    difference: Difference = Field(
+        description="The simulated figure compared with the observed one; None = their intervals meet."
+    )
+
+
+class ShadowWaitsView(View):
+    """Waiting times of gangs, from their arrival or the begin until they ran or left, without the time in which they ran."""
+
+    p50_hours: ShadowComparedView
+    p95_hours: ShadowComparedView
+    waiting: ShadowComparedView = Field(description="Gangs that wait at the end.")
+
+
+class ShadowQueueView(ShadowWaitsView):
+    queue: str = Field(description="Namespace and name of a LocalQueue.")
+    gangs: int = Field(description="Gangs that arrived in the time of the simulation.")
+
+
+class ShadowSimulatedView(View):
+    """One continued simulation of queuectl from the first moment, with run times as observed, beside the same figures as observed."""
+
+    began: datetime
+    until: datetime
+    made_at: datetime
+    whole: bool = Field(
+        description="It reaches the last moment; otherwise the rest takes too long."
+    )
+    gangs: int
+    running_at_begin: int = Field(description="Gangs that are in no waiting time.")
+    unfinished: int = Field(description="Gangs that ran or waited at the end.")
+    left_out: int = Field(description="Gangs whose queues do not exist any more.")
+    resized: int = Field(description="Gangs whose size changed while they ran.")
+    gap_hours: float = Field(description="Hours without moments.")
+    utilization: ShadowComparedView = Field(
+        description="GPU-hours of running gangs, as a part of those and of the free ones."
+    )
+    idle_gpu_hours: ShadowComparedView = Field(
+        description="GPU-hours that were free while a gang waited that requests GPUs."
+    )
+    evictions: ShadowComparedView
+    total: ShadowWaitsView
+    queues: list[ShadowQueueView]
+    limits: list[str] = Field(description="Facts that the figures do not show.")
+
+
 class ShadowReportView(View):
-    """The observations of shadow mode."""
+    """The two reports of shadow mode."""
 
     since: datetime
     until: datetime
     last_moment: datetime | None = Field(description="The last observation; null = none yet.")
     observed: ShadowObservedView
-    limits: list[str] = Field(description="Facts that the figures do not show.")
+    limits: list[str] = Field(description="Facts that the observed figures do not show.")
+    simulated: ShadowSimulatedView | None = Field(
+        description="Always from the first moment, whatever the period; null = none yet."
+    )
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
@@ -126,14 +196,15 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         PATH,
         tags=_TAGS,
         operation_id="reportShadow",
-        summary="Shadow mode: GPU-hours free while a waiting gang fitted, admitted gangs without nodes, and reasons",
+        summary="Shadow mode: free GPUs while gangs waited that fitted, reasons, and a simulation of queuectl",
         description="For callers that are allowed to get reports in all namespaces.",
         responses=responses(ProblemType.INVALID_PARAMETER),
         dependencies=needs,
     )
     async def report_shadow(since: Since = "168h", until: Until = None) -> ShadowReportView:
         period = period_of(since, until, time.time())
-        return shadow_view(await store.shadow.history(period, MOST_GANGS), period)
+        history = await store.shadow.history(period, MOST_GANGS)
+        return shadow_view(history, period, await store.shadow.simulated())
 
     @routes.get(
         f"{PATH}/page",
@@ -147,12 +218,14 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     async def report_shadow_page(since: Since = "168h", until: Until = None) -> Response:
         period = period_of(since, until, time.time())
         history = await store.shadow.history(period, MOST_GANGS)
-        made = await asyncio.to_thread(html, history, period)
+        made = await asyncio.to_thread(html, history, period, await store.shadow.simulated())
         return Response(made, media_type="text/html; charset=utf-8")
 
 
-def shadow_view(history: ShadowHistory, period: Period) -> ShadowReportView:
-    """The report as the API answers it."""
+def shadow_view(
+    history: ShadowHistory, period: Period, simulated: SimulatedReport | None
+) -> ShadowReportView:
+    """The reports as the API answers them. ``simulated``: None = there is none yet."""
     last = history.last
     return ShadowReportView(
         since=moment(period.since),
@@ -169,7 +242,56 @@ def shadow_view(history: ShadowHistory, period: Period) -> ShadowReportView:
             left_out=list(last.left_out) if last is not None else [],
         ),
         limits=list(LIMITS),
+        simulated=_simulated(simulated) if simulated is not None else None,
     )
+
+
+def _simulated(report: SimulatedReport) -> ShadowSimulatedView:
+    observed, mine = report.observed, report.simulated
+    return ShadowSimulatedView(
+        began=moment(report.began),
+        until=moment(report.until),
+        made_at=moment(report.made_at),
+        whole=report.whole,
+        gangs=report.gangs,
+        running_at_begin=report.running_at_begin,
+        unfinished=report.unfinished,
+        left_out=report.left_out,
+        resized=report.resized,
+        gap_hours=_hours(report.gaps),
+        utilization=_compared(observed.utilization, mine.utilization, 1.0),
+        idle_gpu_hours=_compared(observed.idle, mine.idle),
+        evictions=_compared(observed.evictions, mine.evictions, 1.0),
+        total=ShadowWaitsView(**_waits(observed.total, mine.total)),
+        queues=[
+            ShadowQueueView(queue=name, gangs=gangs, **_waits(of_queue, under_queuectl))
+            for name, gangs, of_queue, under_queuectl in compared_queues(report)
+        ],
+        limits=list(SIMULATED_LIMITS),
+    )
+
+
+def _waits(observed: QueueWaits, mine: QueueWaits) -> dict[str, ShadowComparedView]:
+    return {
+        "p50_hours": _compared(observed.p50, mine.p50),
+        "p95_hours": _compared(observed.p95, mine.p95),
+        "waiting": _compared(observed.waiting, mine.waiting, 1.0),
+    }
+
+
+def _compared(observed: Interval, mine: Interval, unit: float = HOUR) -> ShadowComparedView:
+    """``unit``: of the answer, in units of the figures."""
+    return ShadowComparedView(
+        observed=_interval(observed, unit),
+        simulated=_interval(mine, unit),
+        difference=ComparedFigure(observed, mine).difference,
+    )
+
+
+def _interval(interval: Interval, unit: float) -> ShadowIntervalView:
+    ends = (interval.least, interval.most)
+    least, most = (round(end / unit, 6) if end is not None else None for end in ends)
+    return ShadowIntervalView(least=least, most=most)
 
 
 def _sums(sums: ShadowSums) -> ShadowSumsView:

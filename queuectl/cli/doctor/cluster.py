@@ -12,13 +12,14 @@ from typing import Final
 
 import msgspec
 
-from queuectl.cli.doctor import judge, kueue, own_kinds, technologies
+from queuectl.cli.doctor import judge, kueue, own_kinds, shadow, technologies
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, list_items
 from queuectl.cluster.apply import manifests, older_manifests, optional
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
+from queuectl.cluster.read_only import unreadable
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.server import MINIMUM, Server, confirm_absent, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
@@ -40,6 +41,9 @@ _PLURALS: Final = {
 }
 
 
+_NamedCheck = tuple[str, Callable[[], Awaitable[list[Finding]]]]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerObjects:
     """Answers of the server.
@@ -47,11 +51,13 @@ class ServerObjects:
     Attributes:
         flavors, topologies: all of them; None = not known.
         not_aligned: the gangs for which no node can give each pod one NUMA node.
+        shadow: it runs in shadow mode, so it needs no policies and no rights to write.
     """
 
     flavors: Sequence[Document] | None = None
     topologies: Sequence[Document] | None = None
     not_aligned: Sequence[str] = ()
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +68,13 @@ class OwnReplica:
         holder: its name in the Lease.
         kubeconfig: its access to the API server; None = the account of the pod.
         kinds: of jobs, with those that the chart declares.
+        shadow: it runs in shadow mode.
     """
 
     holder: str
     kubeconfig: Path | None
     kinds: JobKinds
+    shadow: bool = False
 
 
 async def examine(
@@ -132,7 +140,7 @@ async def _examined(
     async def numa() -> list[Finding]:
         return await _numa(api, objects.not_aligned) if objects.not_aligned else []
 
-    checks = (
+    checks: tuple[_NamedCheck, ...] = (
         *(("rights", rights), ("policies", installed), ("policies", acting), ("kinds", declared)),
         ("leader", leader),
         *(
@@ -143,6 +151,8 @@ async def _examined(
             ("numa", numa),
         ),
     )
+    if objects.shadow:
+        checks = (("leader", leader), ("nodes", nodes))
     return [finding for name, work in checks for finding in await _check(name, work)]
 
 
@@ -153,6 +163,9 @@ async def _examined_inside(
 
     async def rights() -> list[Finding]:
         return judge.rights(await refused(api, documents(), namespace, own=True))
+
+    async def reading() -> list[Finding]:
+        return shadow.reading(await unreadable(api, replica.kinds))
 
     async def acting() -> list[Finding]:
         return await _acting(api, namespace, replica.kinds, controller=True)
@@ -167,10 +180,12 @@ async def _examined_inside(
     async def nodes() -> list[Finding]:
         return judge.nodes(await _nodes(api))
 
-    checks = (
+    checks: tuple[_NamedCheck, ...] = (
         *(("rights", rights), ("policies", acting), ("kinds", declared)),
         *(("leader", leader), ("nodes", nodes)),
     )
+    if replica.shadow:
+        checks = (("rights", reading), ("leader", leader), ("nodes", nodes))
     return [finding for name, work in checks for finding in await _check(name, work)]
 
 

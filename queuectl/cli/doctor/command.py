@@ -100,7 +100,8 @@ def _inside(namespace: str, database_url: str | None, *, audit: bool) -> list[Fi
         findings += pod.examine(settings)
         kinds, wrong_kinds = pod.own_kinds(settings)
         findings += wrong_kinds
-        replica = cluster.OwnReplica(settings.holder, settings.kubeconfig, kinds)
+        in_shadow = settings.shadow
+        replica = cluster.OwnReplica(settings.holder, settings.kubeconfig, kinds, in_shadow)
     if database_url:
         findings += asyncio.run(serving.database(database_url))
     if settings is not None and settings.api_database_url:
@@ -132,7 +133,8 @@ def _outside(
 
     if database_url:
         findings += asyncio.run(serving.database(database_url))
-    objects = cluster.ServerObjects(flavors, topologies, not_aligned)
+    in_shadow = any(finding.check == "shadow" for finding in findings)
+    objects = cluster.ServerObjects(flavors, topologies, not_aligned, in_shadow)
     return findings + asyncio.run(cluster.examine(namespace, objects))
 
 

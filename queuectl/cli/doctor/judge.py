@@ -136,7 +136,7 @@ def reservations(documents: Iterable[Document]) -> list[Finding]:
         status = each.get("status") or {}
         if status.get("phase") == "NotPlaceable":
             message = f"Reservation {each['metadata']['name']}: {status['reason']}"
-            fix = "change it: docs/how-to/reservations.md#when-there-is-no-placement"
+            fix = "change it: docs/how-to/reservations.md#when-no-placement-exists"
             findings.append(Finding("reserved", Level.WARNING, message, fix))
     return findings
 

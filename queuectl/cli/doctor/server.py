@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -9,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from queuectl.cli.client import Json, RequestRefused, ServerClient
-from queuectl.cli.doctor import judge
+from queuectl.cli.doctor import judge, shadow
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import CommandFailed
 from queuectl.distribution import version
@@ -62,6 +63,7 @@ def of_metrics(samples: Iterable[Sample], ours: str, ask_leader: str = ASK_LEADE
     kinds: dict[str, float] = {}
     edits: dict[str, float] = {}
     callers = {_CALLERS: 0.0, _ADDRESSES: 0.0}
+    gauges: dict[str, float] = {}
     for sample in samples:
         if sample.name == "queuectl_build_info":
             theirs = sample.labels["version"]
@@ -79,9 +81,13 @@ def of_metrics(samples: Iterable[Sample], ours: str, ask_leader: str = ASK_LEADE
             kinds[sample.labels["resource"]] = sample.value
         elif sample.name == _EDITS:
             edits[sample.labels["status"]] = sample.value
+        elif sample.name.startswith(shadow.PREFIX):
+            gauges[sample.name.removeprefix(shadow.PREFIX)] = sample.value
     found = judge.skew(theirs, ours) + judge.contained(aside)
     found += judge.followed(kinds, edits)
     found += judge.addresses(callers[_CALLERS], callers[_ADDRESSES])
+    if observes := shadow.findings(gauges, time.time()):
+        return found + observes
     return found + judge.measured(alarms or None, ask_leader, leads=leads, trusts=trusts)
 
 

@@ -13,6 +13,7 @@ import structlog
 
 from queuectl.control.ports import Election
 from queuectl.control.progress import SteadyClock
+from queuectl.control.settings import Settings
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.errors import (
     ClusterError,
@@ -28,7 +29,7 @@ log = structlog.get_logger()
 
 
 class Leadership:
-    """Acquires and renews the LeaderLease of one holder."""
+    """Acquires and renews the Lease of one holder."""
 
     def __init__(
         self,
@@ -51,6 +52,20 @@ class Leadership:
         self.failure = ""  # why the last read or write of the lease failed
         # A lease of another process has expired only if this process saw it unchanged for its duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
+
+    @classmethod
+    def of(
+        cls,
+        cluster: Election,
+        store: LeaderStore,
+        clock: SteadyClock,
+        settings: Settings,
+        role: str = "",
+    ) -> Leadership:
+        """The leadership of a process with these settings. ``role``: that the name of its holder states."""
+        holder = f"{settings.holder} ({role})" if role else settings.holder
+        duration, renew = settings.lease_duration, settings.lease_renew
+        return cls(cluster, store, clock, holder=holder, duration=duration, renew=renew)
 
     async def acquire(self) -> int:
         """Wait until this process is the leader, and set the clock to the database's time. Returns the epoch."""
@@ -98,7 +113,7 @@ class Leadership:
                     await self._renewed()
                     lease.reschedule(self._deadline)
         except TimeoutError:
-            raise LeadershipLost(f"the LeaderLease ran out: {self.failure}") from None
+            raise LeadershipLost(f"the Lease ran out: {self.failure}") from None
 
     async def _renewed(self) -> None:
         """Renew once. Failures are retried until the lease expires."""
@@ -138,7 +153,7 @@ class Leadership:
         try:
             current = await self._cluster.read_leader()
             if current is None or current.holder != self._holder:
-                raise LeadershipLost("another process holds the LeaderLease")
+                raise LeadershipLost("another process holds the Lease")
             await self._write(current)
         except ClusterError as error:
             self._record_failure("lease_not_renewed", error)

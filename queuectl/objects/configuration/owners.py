@@ -72,6 +72,8 @@ def _kinds(
     )
 
 
+GROUP: Final = "queuectl.dev"
+"""The API group of queuectl's own objects."""
 _BOTH: Final = {
     "ResourceFlavor": "resourceflavors",
     "Topology": "topologies",
@@ -89,13 +91,13 @@ FOLLOWED: Final[Mapping[Owner, tuple[FollowedKind, ...]]] = MappingProxyType(
     {
         Owner.DATABASE: (),
         Owner.KUEUE: _kinds("kueue.x-k8s.io", ("v1beta2", "v1beta1"), _BOTH | _CHECKS),
-        Owner.KUBERNETES: _kinds("queuectl.dev", ("v1",), _BOTH),
+        Owner.KUBERNETES: _kinds(GROUP, ("v1",), _BOTH),
     }
 )
 """The kinds of which objects of the cluster are the configuration. All others stay in the database."""
 
-WITH_STATUS: Final = frozenset({Owner.KUBERNETES})
-"""The owners of which queuectl writes the status of the objects. Kueue writes that of its own objects."""
+KUEUE_STATUSES: Final = ("ClusterQueue", "LocalQueue", "AdmissionCheck")
+"""The kinds of Kueue of which queuectl writes the status while no Kueue runs."""
 
 
 def followed_kind(owner: Owner, kind: str) -> FollowedKind | None:

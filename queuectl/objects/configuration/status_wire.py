@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -75,6 +76,17 @@ class QueueStatus(ObjectStatus):
         | None
     ) = None
 
+    @property
+    def counts(self) -> tuple[object, ...]:
+        """The fields that change with the gangs of the queue, to compare."""
+        return self.pending_workloads, self.reserving_workloads, self.admitted_workloads
+
+    def keep_counts(self, earlier: QueueStatus) -> None:
+        """State the counts of an earlier status."""
+        self.pending_workloads = earlier.pending_workloads
+        self.reserving_workloads = earlier.reserving_workloads
+        self.admitted_workloads = earlier.admitted_workloads
+
 
 # ---- The status that an object has
 
@@ -105,7 +117,12 @@ _seen = msgspec.json.Decoder(_SeenStatus).decode
 
 
 def seen_status(content: bytes) -> QueueStatus | None:
-    """The part of a status that the controller writes; None = it is absent, or has another form.
+    """The part of a status that the controller writes; None = it is absent, or has another form."""
+    return seen_parts(content, (READY, ACTIVE))
+
+
+def seen_parts(content: bytes, types: Collection[str]) -> QueueStatus | None:
+    """Conditions of these types and counts of a status.
 
     Conditions of others, and those with longer messages than the controller writes, are left out, so it needs little memory.
     """
@@ -125,7 +142,7 @@ def seen_status(content: bytes) -> QueueStatus | None:
             one.observed_generation,
         )
         for one in status.conditions or ()
-        if one.type in (READY, ACTIVE) and max(len(one.message), len(one.reason)) <= MOST_REFUSAL
+        if one.type in types and max(len(one.message), len(one.reason)) <= MOST_REFUSAL
     }
     return QueueStatus(
         status.observed_generation,

@@ -48,6 +48,11 @@ class Parents:
             self._parents[child.uid] = child.parent
         return self._of(child.parent)
 
+    def queues(self, uid: str) -> bool:
+        """Whether the job is known, and names a queue."""
+        job = self._jobs.get(uid)
+        return job is not None and job.queue is not None
+
     def remove_child(self, uid: str) -> JobRecord | None:
         """The new record of its job. A job that runs keeps its request: its controller creates its JobSet again."""
         begun = self._begun.pop(uid, None)

@@ -20,6 +20,7 @@ from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import held_requests, read_needs
 from queuectl.objects.kubernetes.wire import (
     ContainerStatus,
+    PodMeta,
     PodSpec,
     PodStatus,
     WirePod,
@@ -108,7 +109,17 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         workload=_share((meta.labels or {}).get(keys.WORKLOAD_LABEL, ""))
         if rank is not None and owner
         else "",
+        kueue_workload=_kueue_workload(meta),
     )
+
+
+def _kueue_workload(meta: PodMeta) -> str:
+    """The name of the Workload with which a Kueue started the pod; "" if queuectl started or took in the pod."""
+    labels = meta.labels or {}
+    if meta.annotations is None or keys.KUEUE_PODSET_LABEL not in labels:
+        return ""
+    ours = keys.ATTEMPT_LABEL in labels or keys.KIND_LABEL in labels
+    return "" if ours else _share(meta.annotations.kueue_workload)
 
 
 def _other_scheduler(name: str | None) -> str:
@@ -175,7 +186,9 @@ def _workload(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _unlabeled(labels: Mapping[str, str]) -> str:
-    """The podset of a pod that is older than queuectl, by the labels of its controller."""
+    """The podset of a pod that is older than queuectl, by the labels of Kueue and of its controller."""
+    if keys.KUEUE_PODSET_LABEL in labels:
+        return labels[keys.KUEUE_PODSET_LABEL]
     if keys.REPLICA_TYPE_LABEL in labels:
         return labels[keys.REPLICA_TYPE_LABEL]
     return keys.JOB_PODSET if keys.JOB_NAME_LABEL in labels else ""

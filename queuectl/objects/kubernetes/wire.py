@@ -10,7 +10,14 @@ from typing import Any, Literal
 import msgspec
 
 from queuectl.domain.mig import ANNOTATION as MIG_RECONFIGURATION
-from queuectl.objects.keys import CHECKPOINT, PREEMPT_READY, PREEMPT_REQUESTED, PREFIX, SUBMITTED_BY
+from queuectl.objects.keys import (
+    CHECKPOINT,
+    KUEUE_WORKLOAD,
+    PREEMPT_READY,
+    PREEMPT_REQUESTED,
+    PREFIX,
+    SUBMITTED_BY,
+)
 
 Quantity = str | int | float
 
@@ -198,6 +205,7 @@ class PodNotes(Wire):
     submitted_by: str | None = msgspec.field(default=None, name=SUBMITTED_BY)
     preempt_requested: str = msgspec.field(default="", name=PREEMPT_REQUESTED)
     preempt_ready: str = msgspec.field(default="", name=PREEMPT_READY)
+    kueue_workload: str = msgspec.field(default="", name=KUEUE_WORKLOAD)
 
 
 class PodMeta(Wire):

@@ -1,4 +1,4 @@
-"""Shadow mode: the state of the cluster at all moments, and the gangs that waited although they fitted."""
+"""Shadow mode: the state of the cluster at all moments, the gangs that waited although they fitted, and a simulation of queuectl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from starlette.routing import Route
 
 from queuectl.api.routes.usage import period_of
 from queuectl.domain.identity import Right
-from queuectl.shadow.report import HOUR, LIMITS, MOST_GANGS, longest_reason
+from queuectl.shadow.report import (
+    HOUR,
+    LIMITS,
+    MOST_GANGS,
+    SIMULATED_LIMITS,
+    about_simulated,
+    compared_rows,
+    longest_reason,
+)
 from queuectl.web.site import Site, text
 
 PATH: Final = "/shadow"
@@ -27,6 +35,7 @@ def routes(site: Site) -> list[Route]:
         span = span if span in SPANS else "168h"
         period = period_of(span, None, site.clock())
         history = await site.store.shadow.history(period, MOST_GANGS)
+        simulated = await site.store.shadow.simulated()
         total = history.total
         return site.page(
             request,
@@ -42,6 +51,9 @@ def routes(site: Site) -> list[Route]:
             longest_reason=longest_reason,
             hour=HOUR,
             limits=LIMITS,
+            compared=compared_rows(simulated) if simulated is not None else (),
+            about=about_simulated(simulated) if simulated is not None else (),
+            simulated_limits=SIMULATED_LIMITS,
         )
 
     return [Route(PATH, shadow)]

@@ -153,10 +153,12 @@ class Kueue:
         folder: Path,
         gates: Mapping[str, bool] = GATES,
         frameworks: Sequence[str] = FRAMEWORKS,
+        *,
+        leader_election: bool = False,
     ) -> Kueue:
         """Install and start what a folder holds, wait until it is ready, and register its webhooks.
 
-        ``gates`` and ``frameworks``: of the manager.
+        ``gates`` and ``frameworks``: of the manager. ``leader_election``: it holds its lease, as an ordinary installation does.
 
         Raises:
             LocalClusterError: the folder lacks something; the manager ended, or is not ready in time: then the message
@@ -174,6 +176,7 @@ class Kueue:
             _install(cluster, here(_documents(files / "crds")), _documents(files / "rbac"))
             config = home / "config.yaml"
             settings = _configuration(home, webhook, metrics, health, gates, frameworks)
+            settings["leaderElection"] = _election(leads=leader_election)
             config.write_text(yaml.safe_dump(settings))
             account = cluster.kubeconfig_for_service_account(_SPACE, _ACCOUNT)
             supervisor.start(
@@ -248,6 +251,17 @@ def _conditions(document: Document) -> dict[str, str]:
     return {one["type"]: one["status"] for one in document.get("status", {}).get("conditions", [])}
 
 
+def _election(*, leads: bool) -> dict[str, Any]:
+    if not leads:
+        return {"leaderElect": False}
+    return {
+        "leaderElect": True,
+        "resourceName": "c1f6bfd2.kueue.x-k8s.io",
+        "resourceNamespace": _SPACE,
+        "resourceLock": "leases",
+    }
+
+
 def _configuration(
     home: Path,
     webhook: int,
@@ -262,7 +276,6 @@ def _configuration(
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
         "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
         "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(home)},
-        "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
         "clientConnection": {"qps": 300, "burst": 500},
         # As in the configuration that its manifests install.

@@ -186,10 +186,10 @@ def helped(demo_cluster: DemoCluster, page: Page) -> None:
     page.type("queuectl preempt team-b/train --dry-run")
     page.type('curl -s -X POST "$QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/train')
     demo_cluster.installation.rest.apply([m.local_queue("team-b", "spare", "team-b")])
-    assert page.shell.type("queuectl hold team-b/train --wait 30")[0] == 0
+    assert page.shell.type("queuectl hold team-b/train --wait 30s")[0] == 0
     page.type("queuectl move team-b/train spare")
     demo_cluster.runs("team-b/eval")
-    assert page.shell.type("queuectl hold team-b/eval --wait 30")[0] == 0
+    assert page.shell.type("queuectl hold team-b/eval --wait 30s")[0] == 0
     demo_cluster.waits("team-b/eval", "Held")
     page.type("curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/eval")
 

@@ -12,10 +12,11 @@ import yaml
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
+from tests.support.codeblocks import code, inline_commands, transcript
 from tests.support.pages import KIND_PAGES, PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, whole
-from tests.system.transcript import ROOT, Page, Shell, code, inline_commands, transcript
+from tests.system.transcript import ROOT, Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
@@ -27,6 +28,13 @@ NAMES = {
     "queuectl plan -o json": "tests/unit/test_docs_examples runs it on the examples",
     "queuectl plan --snapshot": "with its file in the runbook; tests/control/test_refused_plan runs it",
     "queuectl apply --dry-run": "with its file in the block below",
+    "queuectl config confirm": "tests/api/test_configuration_owner.py confirms a deletion",
+    "queuectl db move": "tests/db/test_move.py moves a database",
+    "queuectl db serve": "it serves until it is ended; tests/db/test_bundled_database.py",
+    "queuectl db upgrade": "of a database that the reader names",
+    "queuectl db upgrade --pre": "of a database that the reader names",
+    "queuectl kueue hand-over": "of a cluster with a Kueue: tests/operations/test_back_to_kueue.py",
+    "queuectl serve --shadow": "it serves until it is ended; tests/operations/test_shadow.py",
     "queuectl config prices": "with its file in the block below",
     "queuectl preempt --dry-run": "of any gang; tests/unit/test_cli_clients tries it",
     "kubectl get -o json": "of anything",
@@ -38,6 +46,12 @@ UNTRIED = {
     "kubectl -n queuectl-system scale deployment queuectl --replicas=0": "queuectl runs outside the cluster here",
     "kubectl -n queuectl-system scale deployment queuectl --replicas=2": "queuectl runs outside the cluster here",
     "kubectl -n queuectl-system rollout restart deployment queuectl": "queuectl runs outside the cluster here",
+    "kubectl -n queuectl-system exec deploy/queuectl -- queuectl doctor": "test_operate runs the doctor as in a pod",
+    "kubectl -n queuectl-system logs deployment/queuectl --previous --tail=5": "queuectl runs outside the cluster here",
+    "kubectl -n queuectl-system logs deployment/queuectl -c migrate": "queuectl runs outside the cluster here",
+    "kubectl delete -f deploy/chart/definitions": "of a cluster with the CRDs: tests/operations/test_crd_kubectl.py",
+    "kubectl get clusterqueues": "of a cluster with the CRDs: tests/operations/test_crd_kubectl.py",
+    "kubectl get queuectl -A": "of a cluster with the CRDs: tests/operations/test_crd_kubectl.py",
     "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
     "kubectl apply -k .": "of a kustomization that the reader writes; test_takeover has one",
     "kubectl delete job sweep -n team-a": "of the array on the page",
@@ -158,7 +172,7 @@ def say(demo_cluster: DemoCluster, page: Page) -> None:
         if line in NAMES:
             continue
         if line.startswith("queuectl move"):
-            page.shell.type("queuectl hold team-a/train --wait 60")
+            page.shell.type("queuectl hold team-a/train --wait 60s")
 
         def taken(line: str = line) -> bool:
             return page.shell.type(line)[0] == 0
@@ -212,7 +226,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     pods.end()
     # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
     reports = Page("reports.md", shell)
-    for _ in range(5):
+    for _ in range(9):
         reports.type("queuectl report", shows=False)
     reports.end()
 
@@ -228,7 +242,18 @@ def test_the_page_on_autoscaling(shell: Shell) -> None:
 
 WITHOUT_TEST: Final = {
     "runbook.md": "its command is the first one of on-call.md",
-    "release.md": "the commands need a published release",
+    "release.md": "the commands need a published release; tests/packaging checks the targets of make",
+    "build-the-image.md": "tests/packaging builds the image and checks the targets of make",
+    "contributing.md": "the commands of a contributor; tests/packaging checks the targets of make",
+    "durations.md": "its measurement takes minutes",
+    "expected-starts.md": "its measurement takes minutes",
+    "simulated-traces.md": "its measurements take hours",
+    "shadow.md": "tests/operations/test_shadow.py runs shadow mode",
+    "sizing.md": "its measurement takes minutes",
+    "configuration-owner.md": "tests/api/test_configuration_owner.py confirms a deletion",
+    "dashboard.md": "its command names an account of the reader",
+    "move-the-database.md": "tests/db/test_move.py moves a database",
+    "preemption-by-others.md": "its commands name namespaces of the reader",
 }
 """Pages whose commands no test types, with the reasons."""
 

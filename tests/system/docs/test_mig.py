@@ -14,10 +14,11 @@ from queuectl.cluster.apply import optional
 from queuectl.domain.mig import ANNOTATION
 from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.nodes import Nodes
+from tests.support.codeblocks import code
 from tests.support.pages import PAGES
 from tests.system.demo_cluster import DemoCluster
 from tests.system.mig_manager import CONFIG, STATE, MigManager, mig_manager
-from tests.system.transcript import ROOT, Page, Shell, code
+from tests.system.transcript import ROOT, Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.gpus, pytest.mark.timeout(300)]
 

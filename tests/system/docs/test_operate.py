@@ -74,7 +74,7 @@ def test_the_pages_for_operators(demo_cluster: DemoCluster, shell: Shell) -> Non
     lease.end(STATUS)
     rights = Page("rights.md", shell)
     rights.type("kubectl auth can-i")
-    rights.end()
+    rights.end("QUEUECTL_AUDIT_LOGS", ".venv")  # of a contributor
     monitor = Page("monitor.md", shell)
     monitor.type("sed")
     monitor.end()

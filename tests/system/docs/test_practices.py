@@ -83,7 +83,8 @@ def test_the_page_on_opencost(demo_cluster: DemoCluster, shell: Shell) -> None:
     page.type("cat")
     page.type("queuectl config prices")
     page.type("queuectl config prices")
-    page.end()
+    page.type("queuectl report cost")
+    page.end("curl")  # of a server of OpenCost
 
 
 def test_the_page_on_priority_classes(demo_cluster: DemoCluster, shell: Shell) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest, configuration
+from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.support.pages import KIND_PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_event, whole
@@ -21,8 +22,10 @@ from tests.system.transcript import ROOT, Page, Shell
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 
-def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
+def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("submit.md", shell)
+    placed = Page("place-pods.md", shell)
+    evicted = Page("evictions.md", shell)
     pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
     demo_cluster.installation.rest.apply(
         [*configuration(), configuration_with(waitForPodsReady=pauses)]
@@ -30,7 +33,8 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     page.type("kubectl create -f docs/examples/job.yaml")
     demo_cluster.runs("team-a/train", "team-a/finetune")
     page.type("queuectl explain team-a/train")
-    page.type("queuectl explain team-a/finetune")
+    placed.type("queuectl explain team-a/finetune")
+    evicted.type("kubectl annotate job train")
     status = ".metadata.annotations.queuectl\\.dev/status"
     read = f"kubectl get job train -n team-a -o jsonpath='{{{status}}}'"
     demo_cluster.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
@@ -55,7 +59,7 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     # It can have waited for quota before its start, too, so that Event alone does not show the preemption.
     for reason in ("Preempted", "WaitingForQuota"):
         wait_for_event(demo_cluster, page, "team-b", "low-128", reason)
-    page.type("kubectl get events -n team-b")
+    evicted.type("kubectl get events -n team-b")
     demo_cluster.remove("team-b")
 
     claim = {"claimName": "nowhere"}
@@ -64,9 +68,10 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     document["spec"]["template"]["spec"]["volumes"] = volumes
     demo_cluster.create(document)
     demo_cluster.waits("team-b/no-volume", "Backoff")
-    page.type("queuectl explain team-b/no-volume")
+    evicted.type("queuectl explain team-b/no-volume")
     demo_cluster.installation.rest.apply([configuration_with()])
-    page.end()
+    for each in (page, placed, evicted):
+        each.end()
 
 
 def test_the_page_on_arrays(demo_cluster: DemoCluster, shell: Shell) -> None:
@@ -107,16 +112,20 @@ def test_the_page_on_rest(demo_cluster: DemoCluster, shell: Shell) -> None:
     history = page.type('curl "$QUEUECTL_SERVER/api/v1/events?after')
     assert "team-a" in history
     page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?domain')
-    alike(page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search'), page, '{"items": [{"name"')
+    alike(
+        page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search', shows=False),
+        page,
+        '{"items": [{"name"',
+    )
     page.type('curl "$QUEUECTL_SERVER/api/v1/domains')
     page.type("curl -H 'If-None-Match")
     demo_cluster.submit("team-b", "too-wide-80", PodSetManifest(10, gpus=8, required=RACK))
     demo_cluster.waits("team-b/too-wide-80", "ShapeNeverFits")
     yours = m.job("yours", "team-a", "training", whole(4))
     (page.shell.folder / "yours.yaml").write_text(yaml.safe_dump(yours))
-    alike(page.type("kubectl create -f yours.yaml"), page, '{"before"')
+    alike(page.type("kubectl create -f yours.yaml", shows=False), page, '{"before"')
     page.type("curl -H 'Content-Type: application/json' -d")
-    latest = page.type('curl "$QUEUECTL_SERVER/api/v1/decisions?limit')
+    latest = page.type('curl "$QUEUECTL_SERVER/api/v1/decisions?limit', shows=False)
     alike(latest, page, '{"items": [{"id": 8')
     number = json.loads(latest)["items"][0]["id"]
     page.type('curl "$QUEUECTL_SERVER/api/v1/decisions/8', instead={"/8": f"/{number}"})
@@ -156,6 +165,15 @@ def missing(shown: Any, given: Any, path: str = "") -> list[str]:
     return []
 
 
+AUTHORITY: Final[Document] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "queuectl-ca", "namespace": SYSTEM_NAMESPACE},
+    "data": {"ca.crt": "the certificate"},
+}
+"""The ConfigMap that a server with a certificate of its own writes."""
+
+
 def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("cli.md", shell)
     queues = [m.local_queue("team-a", name, "team-a") for name in ("default", "main")]
@@ -175,6 +193,11 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     )
     assert "queuectl" in page.type("queuectl version")
     page.type("kubectl queuectl get workloads")
+    client = demo_cluster.installation.cluster.client
+    client.apply(namespace(SYSTEM_NAMESPACE), AUTHORITY)
+    page.type("kubectl -n queuectl-system get configmap")
+    assert (shell.folder / "ca.crt").read_text() == AUTHORITY["data"]["ca.crt"]
+    client.delete(client.path_of(AUTHORITY))
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
     for begins in ("top", "explain", "history"):

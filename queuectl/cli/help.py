@@ -1,0 +1,120 @@
+"""The help of commands: their examples, the options of the connection on a page of their own, and the commands `help` and `options`.
+
+It also names what replaces a command of kubectl or Slurm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer.core import TyperOption
+
+from queuectl.cli import program
+
+if TYPE_CHECKING:
+    from typer.core import TyperCommand, TyperGroup
+
+OPTION_NAMES: Final = ["-h", "--help"]
+_CONNECTION: Final = "Use `{called} options` to list the options of the connection."
+
+_CREATE: Final = "to submit a job, use `kubectl create -f FILE`"
+_DELETE: Final = "to cancel a job, delete it, for example with `kubectl delete job NAME`"
+_LOGS: Final = "to read the output of a pod, use `kubectl logs`"
+_EDIT: Final = "to edit a job, use `kubectl edit`; to edit a queue, `{called} get clusterqueue NAME -o yaml` and `{called} apply -f FILE`"
+_LIST: Final = "to list workloads, use `{called} get workloads`"
+_NODES: Final = "to list nodes, use `{called} get nodes`, or `{called} get domains` for sums"
+_EXEC: Final = "to run a program in a pod, use `kubectl exec`"
+_CORDON: Final = "to cordon a node, use `kubectl cordon`; `{called} drain` then waits for its gangs"
+_USED: Final = "to list what jobs used, use `{called} report usage --by workload`"
+_WAIT: Final = "to watch a workload, use `{called} get workloads --watch`"
+ELSEWHERE: Final = {
+    "attach": _EXEC,
+    "cancel": _DELETE,
+    "cordon": _CORDON,
+    "create": _CREATE,
+    "edit": _EDIT,
+    "exec": _EXEC,
+    "list": _LIST,
+    "log": _LOGS,
+    "logs": _LOGS,
+    "patch": _EDIT,
+    "run": _CREATE,
+    "sacct": _USED,
+    "salloc": _CREATE,
+    "sbatch": _CREATE,
+    "scancel": _DELETE,
+    "scontrol": "to show one workload in full, use `{called} describe workload NAME`",
+    "sinfo": _NODES,
+    "squeue": _LIST,
+    "srun": _CREATE,
+    "submit": _CREATE,
+    "uncordon": _CORDON,
+    "wait": _WAIT,
+}
+"""Commands of kubectl and Slurm that users try, and what does the same. ``{called}`` is the name of the program."""
+_SIMILAR: Final = 0.7
+"""How similar a command must be to be suggested; `edit` is not similar to `audit`."""
+
+
+def unknown_command(name: str, names: Iterable[str]) -> str:
+    """The message about a command that does not exist, with the nearest one that does."""
+    message = f"no such command {name!r}"
+    if name in ELSEWHERE:
+        return f"{message}: {ELSEWHERE[name].format(called=program.called())}"
+    near = get_close_matches(name, names, cutoff=_SIMILAR)
+    return f"{message}; did you mean {' or '.join(map(repr, near))}?" if near else message
+
+
+def complete_help(command: TyperCommand | TyperGroup, path: str, *, client: bool) -> None:
+    """Add -h, the examples, and where the other options are to a command, or to each command of a group.
+
+    Args:
+        command: it is changed.
+        path: the words that name it.
+        client: it calls the REST API.
+    """
+    from queuectl.cli.examples import EXAMPLES
+
+    command.context_settings = {**command.context_settings, "help_option_names": OPTION_NAMES}
+    members = getattr(command, "commands", None)
+    if members:
+        for name, member in members.items():
+            complete_help(member, f"{path} {name}", client=client)
+        return
+    called = program.called()
+    lines = [f"  # {what}\n  {called} {words}" for what, words in EXAMPLES.get(path, ())]
+    paragraphs = ["\b\nExamples:\n" + "\n".join(lines)] if lines else []
+    if client:
+        paragraphs.append(_CONNECTION.format(called=called))
+    command.epilog = "\n\n".join(paragraphs) or None
+
+
+def help_command(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="The words of a command.")
+    ] = None,
+) -> None:
+    """Show the help of a command. The same as COMMAND --help."""
+    from queuectl.cli.main import app
+
+    app([*(words or ()), "--help"], prog_name=program.called(), standalone_mode=False)
+
+
+def options_command(ctx: typer.Context) -> None:
+    """List the options of the connection, which each command that calls the REST API accepts."""
+    from queuectl.cli.commands import COMMANDS
+
+    records: list[tuple[str, str]] = []
+    for param in COMMANDS["get"].load("get").params:
+        if isinstance(param, TyperOption) and param.hidden:
+            param.hidden = False
+            record = param.get_help_record(ctx)
+            assert record is not None
+            records.append(record)
+    formatter = ctx.make_formatter()
+    with formatter.section("Options of each command that calls the REST API"):
+        formatter.write_dl(records)
+    typer.echo(formatter.getvalue().rstrip("\n"))

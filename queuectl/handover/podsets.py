@@ -1,0 +1,101 @@
+"""The podsets of a running job as Kueue reads them from the job: in its order, with its counts and containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from queuectl.domain.jobs import JobRecord
+from queuectl.domain.workload import Placement
+from queuectl.handover.templates import of_job, without_queuectl
+from queuectl.handover.workloads import RunningPodSet, SubGroups
+from queuectl.objects import keys
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds import DESCRIPTIONS
+from queuectl.objects.kinds.places import PodSetPlace, entries, field
+from queuectl.objects.kubernetes.pods import read_count
+
+Document = Mapping[str, Any]
+
+TRAINJOB: Final = "TrainJob"
+JOBSET: Final = "JobSet"
+_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
+_JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+_INDEX_LABELS: Final = {
+    "Job": _COMPLETION_INDEX,
+    "PyTorchJob": _REPLICA_INDEX,
+    "TFJob": _REPLICA_INDEX,
+    "XGBoostJob": _REPLICA_INDEX,
+    "PaddleJob": _REPLICA_INDEX,
+    "JAXJob": _REPLICA_INDEX,
+    "MPIJob": _REPLICA_INDEX,
+    JOBSET: _COMPLETION_INDEX,
+    "RayCluster": None,
+    TRAINJOB: _COMPLETION_INDEX,
+}
+"""The label with the rank of a pod that Kueue states for a podset, by kind."""
+HANDED_OVER: Final = frozenset(_INDEX_LABELS)
+"""The kinds of jobs that a test hands over to a real Kueue."""
+
+
+def running_podsets(
+    document: Document, record: JobRecord, placement: Placement, jobset: Document | None
+) -> Iterator[RunningPodSet]:
+    """The podsets of a job in Kueue's order.
+
+    Args:
+        document: the job.
+        record: of the job.
+        placement: of its pods.
+        jobset: of a TrainJob, with its podsets.
+
+    Raises:
+        RequestError: Kueue would not find these podsets in the job.
+    """
+    if record.kind == "Job":
+        yield _of_job(document, record, placement)
+        return
+    holder, kind = document, record.kind
+    if kind == TRAINJOB:
+        if jobset is None:
+            raise RequestError("its JobSet does not exist")
+        holder, kind = jobset, JOBSET
+    requested = {one.name: one for one in record.podsets}
+    placed = {one.podset: one for one in placement.podsets}
+    [description] = [one for one in DESCRIPTIONS if one.kind == kind]
+    for place in entries(description.podsets, holder):
+        request = requested.get(place.podset)
+        if request is None or place.podset not in placed:
+            raise RequestError(f"no pod of {place.podset} runs")
+        yield RunningPodSet(
+            request,
+            without_queuectl(place.template or {}, record.pod_priority_class),
+            request.count,
+            request.count,
+            placed[place.podset],
+            index_label=_INDEX_LABELS[record.kind],
+            sub_groups=_sub_groups(place) if kind == JOBSET else None,
+        )
+
+
+def _sub_groups(place: PodSetPlace) -> SubGroups:
+    replicas = field(place.content, "replicas")
+    return SubGroups(_JOB_INDEX, 1 if replicas is None else int(replicas))
+
+
+def _of_job(document: Document, record: JobRecord, placement: Placement) -> RunningPodSet:
+    spec = document["spec"]
+    [request], [placed] = record.podsets, placement.podsets
+    annotations = document["metadata"].get("annotations") or {}
+    least = read_count(annotations.get(keys.KUEUE_PREFIX + keys.MIN_PARALLELISM, ""))
+    running = min(spec.get("parallelism", 1), spec.get("completions") or request.count)
+    return RunningPodSet(
+        request,
+        of_job(spec["template"], record.pod_priority_class),
+        request.count if least is not None else running,
+        running,
+        placed,
+        min_count=least,
+        index_label=_INDEX_LABELS["Job"],
+    )

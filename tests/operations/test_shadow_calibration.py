@@ -1,0 +1,19 @@
+"""The simulated report of shadow mode on long random histories of queuectl itself: both sides agree within their intervals."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.unit.test_shadow_simulation import differences, history
+
+pytestmark = pytest.mark.operations
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_history_of_queuectl_shows_no_gain(seed: int) -> None:
+    report = history(random.Random(1000 + seed), 150, failures=seed % 2 == 1).report()
+    assert report.whole
+    assert report.gangs == 150
+    assert differences(report) == []
