@@ -14,14 +14,14 @@ import typer
 
 from queuectl.cli.client import (
     DEFAULT_SERVER,
-    RequestRefused,
     Server,
-    ServerClient,
     connect,
 )
 from queuectl.cli.connection import default_namespace
-from queuectl.cli.errors import Exit
+from queuectl.cli.errors import Exit, exit_code
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read_objects
+from queuectl.client.client import Client
+from queuectl.client.errors import RequestRefused
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import format_quantity
 from queuectl.objects.configuration.config_kinds import PREFIX
@@ -63,7 +63,7 @@ def apply_command(
     raise typer.Exit(worst)
 
 
-def _apply(client: ServerClient, document: Document, namespace: str) -> Exit:
+def _apply(client: Client, document: Document, namespace: str) -> Exit:
     """Send one document and print the result."""
     target = Target.of(document.body, namespace)
     try:
@@ -71,7 +71,7 @@ def _apply(client: ServerClient, document: Document, namespace: str) -> Exit:
     except RequestRefused as refusal:
         for line in _messages(refusal):
             typer.echo(f"error: {document.address}: {line}", err=True)
-        return refusal.code
+        return exit_code(refusal)
     _show(f"{target} {answer['result']}", answer)
     return Exit.OK
 
@@ -96,7 +96,7 @@ def _show(head: str, answer: dict[str, Any]) -> None:
 # ---- dry run
 
 
-def _dry_run(client: ServerClient, documents: Iterable[Document], namespace: str) -> Exit:
+def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> Exit:
     """Print what all documents would change together, without the invalid ones, which are reported."""
     code, sound = Exit.OK, []
     for document in documents:

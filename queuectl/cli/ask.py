@@ -6,9 +6,8 @@ Each sends a command for one workload, which the leader executes.
 from __future__ import annotations
 
 import getpass
-import time
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,18 +16,19 @@ from queuectl.cli.client import (
     Json,
     Namespace,
     Server,
-    ServerClient,
     connect,
 )
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
+from queuectl.client.client import Client
+from queuectl.client.errors import WaitTimeout
 from queuectl.domain.checks import CheckState
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.words import counted, counted_gpus, format_time
-from queuectl.objects.configuration.config_kinds import PREFIX
 
-POLL_SECONDS: Final = 0.3
+if TYPE_CHECKING:
+    from queuectl.client.types import CommandJson, PreviewJson
 
 Workload = Annotated[
     str, typer.Argument(metavar="WORKLOAD", help="NAME or NAMESPACE/NAME of the job.")
@@ -219,12 +219,12 @@ def check_command(
         ask(client, Action.CHECK, found, by, why, wait, **body)
 
 
-def _found(client: ServerClient, workload: str, namespace: str | None, kind: str | None) -> Json:
+def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:
     return client.get(path_of(workload, namespace), kind=kind)
 
 
 def ask(
-    client: ServerClient,
+    client: Client,
     action: Action,
     workload: Json,
     by: str | None,
@@ -238,8 +238,8 @@ def ask(
         CommandFailed: the server or the leader refuses the command, or it has no result in time.
     """
     seconds = None if wait is None else _duration(wait)
-    body = {"by": by or _user(), **({"why": why} if why else {}), **more}
-    kept = client.post(f"{PREFIX}/workloads/{workload['uid']}/{action}", body)
+    details = {"by": by or _user(), **({"why": why} if why else {}), **more}
+    kept = client.command(workload, action, **details)
     named = f"{workload['kind'].lower()}/{kept['workload']}"
     typer.echo(f"{named}: {_what(kept)} requested")
     if seconds is not None:
@@ -252,7 +252,7 @@ def _duration(wait: str) -> float:
     return span(wait, "--wait")
 
 
-def _what(command: Json) -> str:
+def _what(command: CommandJson) -> str:
     if command["action"] == Action.CHECK:
         return f"check {command['check']}: {command['checkState']}"
     if command["action"] == Action.MOVE:
@@ -266,37 +266,35 @@ def _what(command: Json) -> str:
     )
 
 
-def _follow(client: ServerClient, command: Json, named: str, seconds: float) -> None:
+def _follow(client: Client, command: CommandJson, named: str, seconds: float) -> None:
     """Wait until the leader has executed or refused the command."""
-    deadline = time.monotonic() + seconds
-    while command["state"] == "Waiting":
-        if time.monotonic() >= deadline:
-            raise CommandFailed(f"{named}: command {command['id']} has no result yet")
-        time.sleep(POLL_SECONDS)
-        command = client.get(f"{PREFIX}/commands/{command['id']}")
-    if command["state"] != "Done":
-        raise CommandFailed(f"{named}: refused: {command['outcome']}", Exit.CONFLICT)
+    try:
+        result = client.outcome(command, seconds)
+    except WaitTimeout as error:
+        raise CommandFailed(f"{named}: {error}") from error
+    if result["state"] != "Done":
+        raise CommandFailed(f"{named}: refused: {result['outcome']}", Exit.CONFLICT)
     typer.echo(f"{named}: done")
 
 
-def _preview(client: ServerClient, action: Action, workload: Json) -> None:
-    answer = client.post(f"{PREFIX}/workloads/{workload['uid']}/{action}?dry_run=true", {})
+def _preview(client: Client, action: Action, workload: Json) -> None:
+    answer = client.preview(workload, action)
     named = f"{workload['kind'].lower()}/{answer['workload']}"
     if not answer["evicts"]:
         typer.echo(f"{named} does not run: {action} would evict no pod")
         return
     typer.echo(f"{named}: {action} would evict {counted(answer['pods'], 'pod')}")
-    if answer["gpus"] is None:
+    gpus, lost, notice = answer["gpus"], answer["lostGpuSeconds"], answer["noticeSeconds"]
+    if gpus is None or lost is None:
         typer.echo("  cost not known: this server does not watch the cluster yet")
         return
-    lost, notice = answer["lostGpuSeconds"], answer["noticeSeconds"]
-    typer.echo(f"  frees   {counted_gpus(answer['gpus'])}")
+    typer.echo(f"  frees   {counted_gpus(gpus)}")
     typer.echo(f"  loses   {lost} GPU-seconds of work ({lost / 3600:.1f} GPU-hours)")
     typer.echo(f"  notice  {f'{notice:.0f} s' if notice else 'none'}")
     typer.echo(f"  starts  {_starts(answer)}")
 
 
-def _starts(answer: Json) -> str:
+def _starts(answer: PreviewJson) -> str:
     if answer["starts"] is None:
         return "not known: the planning time limit was reached"
     names = [

@@ -11,6 +11,7 @@ from queuectl.cli.columns import AUDIT_COLUMNS
 from queuectl.cli.listings import Form, NoHeaders, show
 from queuectl.cli.render import ListFormat
 from queuectl.cli.times import ago
+from queuectl.client.requests import newest_first
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH: Final = f"{PREFIX}/audit"
@@ -43,7 +44,9 @@ def audit_command(
     """List requests that changed something or were refused, the newest first. You need the right to get audit."""
     start = ago(since, "--since") if since is not None else None
     with connect(server) as client:
-        items = list(client.newest_first(PATH, last, caller=caller, path=path, since=start))
+        items = list(
+            client.objects(newest_first(PATH, last, caller=caller, path=path, since=start))
+        )
     body = {"items": items, "nextBefore": None}
     show(
         body,

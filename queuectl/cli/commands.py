@@ -87,6 +87,13 @@ COMMANDS: Final = {
         "Report GPU-hours, cost, waste, waits, efficiency and budgets.",
         Reader.LEAD,
     ),
+    "mcp": LazyCommand(
+        "queuectl.cli.mcp:mcp_command",
+        "Serve read-only tools for an AI assistant.",
+        Reader.LEAD,
+        extra=Extra.MCP,
+        own_text=True,
+    ),
     "init": LazyCommand(
         "queuectl.cli.init:init_command",
         "Propose queues for the nodes of a cluster.",

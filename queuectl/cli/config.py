@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.followed import confirm_command, owner_command
 from queuectl.cli.opencost import read_prices
 from queuectl.cli.render import as_yaml
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read_objects
+from queuectl.client.client import Client
 from queuectl.objects.configuration.config_kinds import (
     BY_KIND,
     CONFIG_KINDS,
@@ -123,7 +124,7 @@ def prices(
     typer.echo(as_yaml(document), nl=False)
 
 
-def _configuration(client: ServerClient) -> Json:
+def _configuration(client: Client) -> Json:
     """The Configuration of the server, or an empty one."""
     kind = BY_KIND["Configuration"]
     for item in client.get(kind.collection())["items"]:
@@ -135,7 +136,7 @@ def _configuration(client: ServerClient) -> Json:
     }
 
 
-def stored(client: ServerClient) -> list[Json]:
+def stored(client: Client) -> list[Json]:
     """All objects of the server, in an order for `apply`."""
     kinds = sorted(CONFIG_KINDS, key=lambda kind: ORDER.index(kind.kind))
     return [_bare(item) for kind in kinds for item in client.get(kind.collection())["items"]]

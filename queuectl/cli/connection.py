@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,37 +15,14 @@ import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
-from queuectl import kubeconfig
-from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.domain.errors import BadInput
-from queuectl.kubeconfig import KubeconfigContext
+from queuectl.client.options import ClientOptions
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
-    """Their values; None = the option is not given.
-
-    Attributes:
-        token_file: file with the token to send, in place of the kubeconfig's token.
-        service_account: ``namespace/name`` of the ServiceAccount to act as.
-        ca_file: CA certificates for the server's certificate; None = those of this machine.
-        tls_server_name: name in the server's certificate; None = the host of the address.
-        kubeconfig: paths as in ``$KUBECONFIG``.
-        context: name of the kubeconfig's context.
-    """
-
-    token_file: Path | None = None
-    service_account: str | None = None
-    ca_file: Path | None = None
-    tls_server_name: str | None = None
-    kubeconfig: str | None = None
-    context: str | None = None
-
-
-_given: ContextVar[ConnectionOptions] = ContextVar("given", default=ConnectionOptions())  # noqa: B039 - it is frozen
+_NONE: Final = ClientOptions(flags=True)
+_given: ContextVar[ClientOptions] = ContextVar("given", default=_NONE)
 
 
 def _keeper(field: str) -> Callable[[Any], Any]:
@@ -140,47 +116,11 @@ def connected(command: TyperCommand | TyperGroup) -> None:
     command.params += shared
 
 
-def connection_options() -> ConnectionOptions:
-    """The options of the command that runs."""
+def connection_options() -> ClientOptions:
+    """The options of the command that runs. ``server`` is a parameter of the command."""
     return _given.get()
-
-
-def context() -> KubeconfigContext | None:
-    """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
-    chosen = connection_options()
-    try:
-        return kubeconfig.current_context(chosen.kubeconfig, chosen.context)
-    except BadInput as error:
-        raise CommandFailed(str(error), Exit.BAD_INPUT) from error
 
 
 def default_namespace() -> str:
     """The namespace of an object that is named without one: that of the kubeconfig's context."""
-    found = context()
-    return (found.namespace if found is not None else None) or "default"
-
-
-def trusted(*, secure: bool) -> ssl.SSLContext | bool:
-    """The CA certificates for the server's certificate. ``secure``: the address is https.
-
-    Without TLS there are none: to read the certificates of this machine takes 30 ms.
-
-    Raises:
-        CommandFailed: the file holds no certificate.
-    """
-    path = connection_options().ca_file
-    if path is None:
-        return secure
-    try:
-        found = ssl.create_default_context(cafile=path.expanduser())
-    except OSError as error:
-        invalid = isinstance(error, ssl.SSLError)  # a subclass of OSError
-        reason = "holds no certificate" if invalid else error.strerror
-        raise CommandFailed(f"--ca-file {path}: {reason}", Exit.BAD_INPUT) from error
-    return lenient(found)
-
-
-def lenient(tls: ssl.SSLContext) -> ssl.SSLContext:
-    """The same context, without a check of two extensions that the CA certificates of many clusters lack. Go omits it too."""
-    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets since 3.13
-    return tls
+    return connection_options().default_namespace()

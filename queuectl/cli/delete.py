@@ -13,15 +13,15 @@ import typer
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Namespace,
-    RequestRefused,
     Server,
-    ServerClient,
     connect,
 )
 from queuectl.cli.connection import default_namespace
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.targets import ORDER, Target, check, read_objects, target_kind
 from queuectl.cli.whatif import show_other_gangs, tried
+from queuectl.client.client import Client
+from queuectl.client.errors import RequestRefused
 
 _WORKLOADS: Final = "delete its job with kubectl, or stop it with `queuectl deactivate`"
 
@@ -103,9 +103,7 @@ def _targets(
         yield Target(found, name, namespace if found.namespaced else "")
 
 
-def _delete(
-    client: ServerClient, target: Target, version: str | None, *, ignore_not_found: bool
-) -> Exit:
+def _delete(client: Client, target: Target, version: str | None, *, ignore_not_found: bool) -> Exit:
     """Delete one object, and print the result."""
     try:
         client.delete(target.path, version)
@@ -116,18 +114,19 @@ def _delete(
 
 
 def _refused(target: Target, refusal: RequestRefused, *, ignore_not_found: bool) -> Exit:
-    if refusal.code is Exit.NOT_FOUND and ignore_not_found:
+    code = exit_code(refusal)
+    if code is Exit.NOT_FOUND and ignore_not_found:
         typer.echo(f"{target} not found")
         return Exit.OK
     typer.echo(f"error: {target}: {refusal}", err=True)
-    return refusal.code
+    return code
 
 
 # ---- dry run
 
 
 def _dry_run(
-    client: ServerClient, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
+    client: Client, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
 ) -> Exit:
     """Print the objects that would be deleted, and the effect of all of them together."""
     code, there = Exit.OK, []

@@ -14,15 +14,16 @@ from queuectl.cli.client import (
     Json,
     Namespace,
     Server,
-    ServerClient,
     config_kind,
     config_path,
     connect,
     workload_path,
+    workloads,
 )
 from queuectl.cli.columns import override_amount
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
+from queuectl.client.client import Client
 from queuectl.domain.words import counted, counted_gpus, format_time
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, ConfigKind
 from queuectl.objects.times import parse_time
@@ -59,7 +60,7 @@ def describe_command(
     typer.echo("\n".join(lines))
 
 
-def _config(client: ServerClient, kind: ConfigKind, name: str, namespace: str | None) -> list[str]:
+def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) -> list[str]:
     body = client.get(config_path(kind, name, namespace))
     meta = body["metadata"]
     shown = {
@@ -80,7 +81,7 @@ def _config(client: ServerClient, kind: ConfigKind, name: str, namespace: str | 
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
 
 
-def _overrides(client: ServerClient, queue: str) -> list[str]:
+def _overrides(client: Client, queue: str) -> list[str]:
     """Current and future QuotaOverrides of a ClusterQueue: ``+16 nvidia.com/gpu of h100 until ... (deadline)``."""
     path = next(kind for kind in CONFIG_KINDS if kind.kind == "QuotaOverride").collection()
     found, now = [], time.time()
@@ -95,13 +96,13 @@ def _overrides(client: ServerClient, queue: str) -> list[str]:
     return found
 
 
-def _counts(client: ServerClient, **filters: str) -> str:
+def _counts(client: Client, **filters: str) -> str:
     """Counts of a queue's unfinished workloads by state."""
-    states = Counter(w["state"] for w in client.workloads(state=_UNFINISHED, **filters))
+    states = Counter(w["state"] for w in workloads(client, state=_UNFINISHED, **filters))
     return ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state]) or "none"
 
 
-def _workload(client: ServerClient, path: str, kind: Kind) -> list[str]:
+def _workload(client: Client, path: str, kind: Kind) -> list[str]:
     body = client.get(path, kind=kind)
     found = {"kind": body["kind"]}  # the same job in all three answers
     explained = client.get(f"{path}/explain", **found)

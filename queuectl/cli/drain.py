@@ -14,11 +14,15 @@ from urllib.parse import quote
 import typer
 
 from queuectl.cli.ask import By, Why, ask
-from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
+from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.times import span
 from queuectl.cli.whatif import show_other_gangs, tried
+from queuectl.client.client import Client
+from queuectl.client.errors import ConflictingState, ObjectNotFound
+from queuectl.client.requests import by_cursor
 from queuectl.domain.commands import Action
+from queuectl.domain.errors import QueuectlError
 from queuectl.domain.words import counted_gpus
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -101,7 +105,7 @@ def drain_command(
             _drain(client, names, requeue_at, give_up_at, by, why)
 
 
-def _nodes(client: ServerClient, names: Sequence[str], selector: Sequence[str]) -> tuple[str, ...]:
+def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> tuple[str, ...]:
     """The names of the nodes, each once.
 
     Raises:
@@ -117,28 +121,30 @@ def _nodes(client: ServerClient, names: Sequence[str], selector: Sequence[str]) 
     return tuple(dict.fromkeys([*names, *selected]))
 
 
-def _schedulable(client: ServerClient, names: Sequence[str]) -> list[str]:
+def _schedulable(client: Client, names: Sequence[str]) -> list[str]:
     """The nodes among these that are not cordoned."""
     cordoned = _cordoned(client) if names else {}
     return [name for name in names if name not in cordoned and _node(client, name)["schedulable"]]
 
 
-def _cordoned(client: ServerClient, selector: Sequence[str] = ()) -> dict[str, Json]:
+def _cordoned(client: Client, selector: Sequence[str] = ()) -> dict[str, Json]:
     """The cordoned nodes with these labels, by name. One request lists up to 500, and there is at most one in POLL_SECONDS."""
     found: dict[str, Json] = {}
-    for page in client.answers(f"{PREFIX}/nodes", schedulable=False, domain=list(selector)):
+    for page in client.pages(
+        by_cursor(f"{PREFIX}/nodes", schedulable=False, domain=list(selector))
+    ):
         found |= {node["name"]: node for node in page["items"]}
         if page["nextCursor"] is not None:
             time.sleep(POLL_SECONDS)
     return found
 
 
-def _node(client: ServerClient, name: str) -> Json:
+def _node(client: Client, name: str) -> Json:
     return client.get(f"{PREFIX}/nodes/{quote(name, safe='')}")
 
 
 def _drain(
-    client: ServerClient,
+    client: Client,
     names: Sequence[str],
     requeue_at: float | None,
     give_up_at: float | None,
@@ -163,7 +169,7 @@ def _drain(
     typer.echo(f"no gang holds {', '.join(names)}")
 
 
-def _holders(client: ServerClient, names: set[str]) -> dict[str, DrainedGang] | None:
+def _holders(client: Client, names: set[str]) -> dict[str, DrainedGang] | None:
     """The gangs on the nodes, with their GPUs there, by uid; None if the server does not answer now.
 
     Nodes that were deleted are removed from ``names``.
@@ -177,8 +183,8 @@ def _holders(client: ServerClient, names: set[str]) -> dict[str, DrainedGang] | 
         for name in sorted(names - cordoned.keys()):
             _check_deleted(client, name)
             names.remove(name)
-    except CommandFailed as error:
-        if error.code is not Exit.FAILURE:
+    except QueuectlError as error:
+        if exit_code(error) is not Exit.FAILURE:
             raise
         typer.echo(f"warning: {error}; the command continues", err=True)
         return None
@@ -188,15 +194,13 @@ def _holders(client: ServerClient, names: set[str]) -> dict[str, DrainedGang] | 
     return gangs
 
 
-def _check_deleted(client: ServerClient, name: str) -> None:
+def _check_deleted(client: Client, name: str) -> None:
     """Raise CommandFailed unless the node, which is not among the cordoned ones, was deleted."""
     try:
         _node(client, name)
-    except CommandFailed as error:
-        if error.code is not Exit.NOT_FOUND:
-            raise
-    else:
-        raise CommandFailed(f"{name} was uncordoned", Exit.CONFLICT)
+    except ObjectNotFound:
+        return
+    raise CommandFailed(f"{name} was uncordoned", Exit.CONFLICT)
 
 
 def _add(gangs: dict[str, DrainedGang], tenant: Json) -> None:
@@ -209,7 +213,7 @@ def _list(holders: Mapping[str, DrainedGang]) -> str:
     return ", ".join(f"{one.workload} ({counted_gpus(one.gpus)})" for one in holders.values())
 
 
-def _requeue(client: ServerClient, holder: DrainedGang, by: str | None, why: str | None) -> None:
+def _requeue(client: Client, holder: DrainedGang, by: str | None, why: str | None) -> None:
     """Ask for the eviction. A gang that leaves, or has ended meanwhile, needs none."""
     if not holder.uid:
         raise CommandFailed(_HIDDEN, Exit.NOT_ALLOWED)
@@ -218,6 +222,5 @@ def _requeue(client: ServerClient, holder: DrainedGang, by: str | None, why: str
     try:
         found = {"uid": holder.uid, "kind": holder.kind}
         ask(client, Action.REQUEUE, found, by, why or "drain of its node", None)
-    except CommandFailed as error:
-        if error.code not in (Exit.NOT_FOUND, Exit.CONFLICT):
-            raise
+    except (ObjectNotFound, ConflictingState):
+        pass

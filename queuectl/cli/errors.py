@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
-from queuectl.domain.errors import QueuectlError
+from queuectl.client.errors import InvalidOption, NoCredentials, RequestRefused
+from queuectl.domain.errors import BadInput, QueuectlError
 
 
 class Exit(IntEnum):
@@ -24,3 +27,31 @@ class CommandFailed(QueuectlError):
     def __init__(self, message: str, code: Exit = Exit.FAILURE) -> None:
         super().__init__(message)
         self.code = code
+
+
+_STATUSES: Final[Mapping[int, Exit]] = {
+    400: Exit.BAD_INPUT,
+    401: Exit.NOT_ALLOWED,
+    403: Exit.NOT_ALLOWED,
+    404: Exit.NOT_FOUND,
+    409: Exit.CONFLICT,
+    412: Exit.CONFLICT,
+    413: Exit.BAD_INPUT,
+    415: Exit.BAD_INPUT,
+    422: Exit.BAD_INPUT,
+}
+
+
+def exit_code(error: QueuectlError) -> Exit:
+    """The exit code of an error."""
+    match error:
+        case CommandFailed():
+            return error.code
+        case RequestRefused():
+            return _STATUSES.get(error.status, Exit.FAILURE)
+        case NoCredentials():
+            return Exit.NOT_ALLOWED
+        case BadInput() | InvalidOption():
+            return Exit.BAD_INPUT
+        case _:
+            return Exit.FAILURE

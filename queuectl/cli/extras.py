@@ -25,6 +25,7 @@ class Extra(StrEnum):
     PLANNER = "planner"
     SERVER = "server"
     DEMO = "demo"
+    MCP = "mcp"
 
 
 def missing(extra: Extra) -> list[str]:

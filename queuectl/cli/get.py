@@ -17,11 +17,10 @@ from queuectl.cli.client import (
     DEFAULT_SERVER,
     Json,
     Namespace,
-    RequestRefused,
     Server,
-    ServerClient,
     config_kind,
     connect,
+    workloads,
 )
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import (
@@ -34,6 +33,8 @@ from queuectl.cli.listings import (
     configuration,
 )
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
+from queuectl.client.client import Client
+from queuectl.client.errors import NotPermitted, ObjectNotFound
 from queuectl.domain.commands import CommandState
 from queuectl.domain.ledger import State
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
@@ -243,7 +244,7 @@ def _states(plural: str, typed: Iterable[str]) -> list[str]:
     return states
 
 
-def _caller(client: ServerClient) -> str:
+def _caller(client: Client) -> str:
     """The name of the user, as the server knows it."""
     session = client.get(f"{PREFIX}/session")
     if not session["authenticated"]:
@@ -313,14 +314,14 @@ def _yaml(workloads: Iterable[Json]) -> None:
     sys.stdout.flush()
 
 
-def watch_events(client: ServerClient, show: Printer, after: int, **filters: Any) -> None:
+def watch_events(client: Client, show: Printer, after: int, **filters: Any) -> None:
     """Print the events above an id, as they arrive."""
-    for batch in events.gathered(events.follow(client, after, **filters)):
+    for batch in events.gathered(client.watch(after, **filters)):
         show([block.data for block in batch if block.event == "step"])
 
 
 def watch_workloads(
-    client: ServerClient,
+    client: Client,
     show: Printer,
     namespace: str | None = None,
     cluster_queue: str | None = None,
@@ -333,30 +334,28 @@ def watch_workloads(
     Without ``every``, the list has no finished workloads; their last change is printed.
     """
     scope = {"namespace": namespace, "cluster_queue": cluster_queue}
-    position = events.newest(client)  # before the list, so that no change is lost in between
+    position = client.position()  # before the list, so that no change is lost in between
     listed = filters if every else {"state": UNFINISHED, **filters}
-    items = list(client.workloads(**scope, **listed))
+    items = list(workloads(client, **scope, **listed))
     show(items if "sort" in filters else by_urgency(items))
-    for batch in events.gathered(events.follow(client, position, **scope)):
+    for batch in events.gathered(client.watch(position, **scope)):
         uids = {block.data["uid"] for block in batch if block.event == "step"}
         reset = any(block.event == "reset" for block in batch)
         if reset or len(uids) > _ONE_BY_ONE:
-            found = client.workloads(**scope, **filters)
+            found = workloads(client, **scope, **filters)
             show(item for item in list(found) if reset or item["uid"] in uids)
         else:
             show(_still(client, uids, filters))
 
 
-def _still(client: ServerClient, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
+def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
     """The workloads that still exist and match the filters."""
     matching = []
     for uid in uids:
         try:
             item = client.get(f"{PREFIX}/workloads/{uid}")
-        except RequestRefused as refused:
-            if refused.code in (Exit.NOT_FOUND, Exit.NOT_ALLOWED):
-                continue
-            raise
+        except (ObjectNotFound, NotPermitted):
+            continue
         states = filters.get("state")
         same = all(filters.get(name) in (None, item[name]) for name in ("queue", "kind", "user"))
         if same and (not states or item["state"] in states):

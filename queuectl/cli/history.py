@@ -12,6 +12,7 @@ from queuectl.cli.columns import HISTORY_COLUMNS
 from queuectl.cli.explain import Kind
 from queuectl.cli.listings import Form, NoHeaders, show
 from queuectl.cli.render import ListFormat
+from queuectl.client.requests import oldest_first
 from queuectl.domain.words import counted
 
 _ONLY: Final = "Evicting"
@@ -34,7 +35,7 @@ def history_command(
     with connect(server) as client:
         path = path_of(workload, namespace)
         body = client.get(path, kind=kind)
-        items = list(client.following(f"{path}/history", kind=body["kind"]))
+        items = list(client.objects(oldest_first(f"{path}/history", kind=body["kind"])))
     evicted = [item for item in items if item["toState"] == _ONLY and item["fromState"] != _ONLY]
     if evictions:
         items = evicted

@@ -19,6 +19,7 @@ from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.extras import Extra
 from queuectl.cli.targets import Target, is_configuration, read_objects
+from queuectl.client.errors import ClientError
 from queuectl.devices.pools import node_devices
 from queuectl.domain.devices import DeviceClass, DeviceInventory, PoolSlice
 from queuectl.domain.fleet import Fleet, Node
@@ -143,7 +144,7 @@ def _of_cluster(server: str) -> _Found:
     try:
         with connect(server) as client:
             found.existing = stored(client)
-    except CommandFailed as error:
+    except ClientError as error:
         typer.echo(f"warning: not compared with existing configuration: {error}", err=True)
     return found
 

@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from queuectl.cli import events
-from queuectl.cli.client import Json, ServerClient, config_path, workload_path
+from queuectl.cli.client import Json, config_path, workload_path, workloads
 from queuectl.cli.columns import (
     COMMAND_COLUMNS,
     DECISION_COLUMNS,
@@ -25,6 +24,8 @@ from queuectl.cli.columns import (
     config_columns,
 )
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
+from queuectl.client.client import Client
+from queuectl.client.requests import by_cursor, newest_first, oldest_first
 from queuectl.domain.ledger import State
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
@@ -86,7 +87,7 @@ def show(
             typer.echo("no objects found", err=True)
 
 
-def configuration(client: ServerClient, kind: ConfigKind, options: ListingOptions) -> None:
+def configuration(client: Client, kind: ConfigKind, options: ListingOptions) -> None:
     """Objects of a configuration kind."""
     if options.name is not None:
         body = client.get(config_path(kind, options.name, options.namespace))
@@ -99,7 +100,7 @@ def configuration(client: ServerClient, kind: ConfigKind, options: ListingOption
     options.show(body, items, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
 
 
-def _workloads(client: ServerClient, options: ListingOptions) -> None:
+def _workloads(client: Client, options: ListingOptions) -> None:
     def named(row: Json) -> str:
         return f"{row['kind'].lower()}/{row['namespace']}/{row['name']}"
 
@@ -115,7 +116,7 @@ def _workloads(client: ServerClient, options: ListingOptions) -> None:
     else:
         if not options.every:
             filters.setdefault("state", UNFINISHED)
-        items = list(client.workloads(**filters))
+        items = list(workloads(client, **filters))
         if "sort" not in filters:
             items = by_urgency(items)
         options.show({"items": items, "nextCursor": None}, items, columns, named)
@@ -139,20 +140,20 @@ def _urgency(state: State) -> int:
     return 3 if state is State.FINISHED else 2
 
 
-def _events(client: ServerClient, options: ListingOptions) -> None:
+def _events(client: Client, options: ListingOptions) -> None:
     columns, named = EVENT_COLUMNS, _numbered("event")
     scope = {"namespace": options.namespace, **options.filters}
-    after = max(events.newest(client) - options.last, 0)
+    after = max(client.position() - options.last, 0)
     if options.watch:
         from queuectl.cli.get import printer, watch_events
 
         watch_events(client, printer(options, columns, named), after, **scope)
     else:
-        items = events.so_far(client, after, **scope)
+        items = [dict(step) for step in client.events(after, **scope)]
         options.show({"items": items}, items, columns, named)
 
 
-def _nodes(client: ServerClient, options: ListingOptions) -> None:
+def _nodes(client: Client, options: ListingOptions) -> None:
     def named(row: Json) -> str:
         return f"node/{row['name']}"
 
@@ -161,11 +162,11 @@ def _nodes(client: ServerClient, options: ListingOptions) -> None:
         body = client.get(f"{path}/{quote(options.name, safe='')}")
         options.show(body, [body], NODE_COLUMNS, named)
     else:
-        items = list(client.pages(path, **options.filters))
+        items = list(client.objects(by_cursor(path, **options.filters)))
         options.show({"items": items, "nextCursor": None}, items, NODE_COLUMNS, named)
 
 
-def _domains(client: ServerClient, options: ListingOptions) -> None:
+def _domains(client: Client, options: ListingOptions) -> None:
     """Domains of all Topologies, or of the Topology that is named: a domain has no unique name."""
 
     def named(row: Json) -> str:
@@ -180,22 +181,22 @@ def _domains(client: ServerClient, options: ListingOptions) -> None:
     options.show(body, rows, DOMAIN_COLUMNS, named)
 
 
-def _decisions(client: ServerClient, options: ListingOptions) -> None:
+def _decisions(client: Client, options: ListingOptions) -> None:
     path, named = f"{PREFIX}/decisions", _numbered("decision")
     if options.name is not None:
         body = client.get(f"{path}/{quote(options.name, safe='')}")
         options.show(body, [body], DECISION_COLUMNS, named)
     else:
-        items = list(client.newest_first(path, options.last))
+        items = list(client.objects(newest_first(path, options.last)))
         options.show({"items": items}, items, DECISION_COLUMNS, named)
 
 
-def _commands(client: ServerClient, options: ListingOptions) -> None:
+def _commands(client: Client, options: ListingOptions) -> None:
     """One command by its ID, the commands of a workload, or the newest of all. A workload with digits only needs its namespace."""
     name, named, every = options.name, _numbered("command"), f"{PREFIX}/commands"
     if name is None:
         filters = {"namespace": options.namespace, **options.filters}
-        commands = list(client.newest_first(every, options.last, **filters))
+        commands = list(client.objects(newest_first(every, options.last, **filters)))
         options.show({"items": commands}, commands, COMMAND_COLUMNS, named)
         return
     if name.isdecimal():
@@ -204,12 +205,12 @@ def _commands(client: ServerClient, options: ListingOptions) -> None:
         return
     path = workload_path(name, options.namespace)
     workload = client.get(path, **options.filters)
-    commands = list(client.following(f"{path}/commands", kind=workload["kind"]))
+    commands = list(client.objects(oldest_first(f"{path}/commands", kind=workload["kind"])))
     body = {"uid": workload["uid"], "items": commands, "nextAfter": None}
     options.show(body, commands, COMMAND_COLUMNS, named)
 
 
-def _past_use(client: ServerClient, options: ListingOptions) -> None:
+def _past_use(client: Client, options: ListingOptions) -> None:
     def named(row: Json) -> str:
         return "/".join(filter(None, ("pastuse", row["scope"], row["namespace"], row["name"])))
 
@@ -217,13 +218,15 @@ def _past_use(client: ServerClient, options: ListingOptions) -> None:
     options.show(body, body["items"], PAST_USE_COLUMNS, named)
 
 
-def _unmanaged(client: ServerClient, options: ListingOptions) -> None:
+def _unmanaged(client: Client, options: ListingOptions) -> None:
     """Unmanaged pods with GPUs; a table begins with the sums by namespace."""
 
     def named(row: Json) -> str:
         return f"pod/{row['namespace']}/{row['name']}"
 
-    pages = list(client.answers(f"{PREFIX}/reports/unmanaged", namespace=options.namespace))
+    pages = list(
+        client.pages(by_cursor(f"{PREFIX}/reports/unmanaged", namespace=options.namespace))
+    )
     items = [item for page in pages for item in page["items"]]
     sums = {one["namespace"]: one for page in pages for one in page["namespaces"]}
     if sums and options.output in (ListFormat.TABLE, ListFormat.WIDE):
@@ -237,7 +240,7 @@ def _numbered(singular: str) -> Name:
     return lambda item: f"{singular}/{item['id']}"
 
 
-LISTINGS: Final[Mapping[str, Callable[[ServerClient, ListingOptions], None]]] = {
+LISTINGS: Final[Mapping[str, Callable[[Client, ListingOptions], None]]] = {
     "workloads": _workloads,
     "nodes": _nodes,
     "domains": _domains,

@@ -9,10 +9,10 @@ import typer
 
 from queuectl.cli import program
 from queuectl.cli.commands import COMMANDS, FIRST
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.errors import Exit, exit_code
 from queuectl.cli.lazy import lazy_group
 from queuectl.cli.program import tune_interpreter, version_line
-from queuectl.domain.errors import BadInput, QueuectlError
+from queuectl.domain.errors import QueuectlError
 from queuectl.domain.words import printable
 
 app = typer.Typer(
@@ -64,10 +64,3 @@ def _print_wrong_usage(error: typer.TyperException) -> None:
     context = getattr(error, "ctx", None)
     if context is not None:
         typer.echo(f"Use `{context.command_path} --help` to show the right usage.", err=True)
-
-
-def exit_code(error: QueuectlError) -> Exit:
-    """The exit code of an error."""
-    if isinstance(error, CommandFailed):
-        return error.code
-    return Exit.BAD_INPUT if isinstance(error, BadInput) else Exit.FAILURE

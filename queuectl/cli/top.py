@@ -19,8 +19,9 @@ from rich.live import Live
 from rich.text import Text
 
 from queuectl.cli import program, terminal
-from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, ServerClient, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect, workloads
 from queuectl.cli.render import Column, age, emit_table, expected, laid_out, used
+from queuectl.client.client import Client
 from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.words import counted, gpu_count
 from queuectl.objects.configuration.config_kinds import BY_KIND
@@ -65,10 +66,10 @@ def top_command(
 
 
 def current(
-    client: ServerClient, namespace: str | None
+    client: Client, namespace: str | None
 ) -> tuple[list[QueueSums], list[Json], list[Json]]:
     """The queues, the gangs that hold GPUs (the largest first), and the pending gangs in queue order."""
-    gangs = list(client.workloads(namespace=namespace, state=[*HOLDING, *WAITING]))
+    gangs = list(workloads(client, namespace=namespace, state=[*HOLDING, *WAITING]))
     documents = client.get(BY_KIND["ClusterQueue"].collection())["items"]
     holding = sorted((g for g in gangs if g["state"] in HOLDING), key=lambda g: -g["gpus"])
     waiting = sorted((g for g in gangs if g["state"] in WAITING), key=_turn)
@@ -205,7 +206,7 @@ def screen(
     return Group(*parts, Text(foot, style="dim", no_wrap=True))
 
 
-def _live(client: ServerClient, namespace: str | None, interval: float) -> None:
+def _live(client: Client, namespace: str | None, interval: float) -> None:
     console = terminal.console()
     with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:

@@ -15,8 +15,10 @@ from typing import Annotated, Final
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.times import hours
+from queuectl.client.client import Client
+from queuectl.client.requests import by_cursor
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 _JOBS: Final = (
@@ -78,9 +80,9 @@ class RecordedTrace:
         )
 
 
-def recorded_trace(client: ServerClient, since: str, until: str | None) -> RecordedTrace:
+def recorded_trace(client: Client, since: str, until: str | None) -> RecordedTrace:
     """All jobs of a period, page by page. ``since``, ``until``: a time, or how long ago."""
-    pages = list(client.answers(f"{PREFIX}/reports/jobs", since=hours(since), until=until))
+    pages = list(client.pages(by_cursor(f"{PREFIX}/reports/jobs", since=hours(since), until=until)))
     begin, end = pages[0]["since"], max(page["until"] for page in pages)
     return RecordedTrace([item for page in pages for item in page["items"]], end - begin, begin)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from queuectl.cli.apply import excess_line
-from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
@@ -26,11 +26,12 @@ from queuectl.cli.targets import (
     read_objects,
     target_kind,
 )
+from queuectl.client.client import Client
+from queuectl.client.requests import WHAT_IF_SECONDS
 from queuectl.domain.words import counted_gpus, gpu_count
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.documents import Document
 
-TIMEOUT_SECONDS: Final = 300.0  # the server answers one question at a time, with pauses
 _STARTS: Final = ("starts", "reserves")
 
 
@@ -113,9 +114,9 @@ def whatif_command(
     raise typer.Exit(Exit.CONFLICT if waits else Exit.OK)
 
 
-def tried(client: ServerClient, **changes: Any) -> Json:
+def tried(client: Client, **changes: Any) -> Json:
     """The answer of the server to ``POST plans``."""
-    return client.post(f"{PREFIX}/plans", changes, TIMEOUT_SECONDS)
+    return client.post(f"{PREFIX}/plans", changes, WHAT_IF_SECONDS)
 
 
 def gangs(body: Json) -> list[Json]:

@@ -1,4 +1,7 @@
-"""Writes docs/reference/openapi.json again, and the codes of plan-schema.json: ``python -m tests.api.renew_openapi``."""
+"""Writes openapi.json in docs/reference again, the types of the client, and the codes of plan-schema.json.
+
+``python -m tests.api.renew_openapi``
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from queuectl.api.app import create_app
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.telemetry.metrics import MetricsRecorder
+from tests.api import wire_types
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
 
@@ -22,6 +26,7 @@ CODES = {"obstacle": Limit, "way": Remedy}
 def main() -> None:
     app = create_app(MemoryStore(), FixedHealth(), MetricsRecorder().registry)
     write(COMMITTED, app.openapi())
+    wire_types.WRITTEN.write_text(wire_types.source(app.openapi()))
     write(PLAN_SCHEMA, plan_schema())
 
 

@@ -18,6 +18,14 @@ from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
 
 
+class NotifyingStore(MemoryStore):
+    """A store that also notifies of changes from another thread."""
+
+    async def history_grown(self, after: int, *, poll: float = 0.01) -> None:
+        while await self.newest_line() <= after:  # noqa: ASYNC110 - an Event is of one thread
+            await asyncio.sleep(poll)
+
+
 @contextmanager
 def serving(
     store: MemoryStore,

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 from queuectl.objects.configuration.queue_config import READERS
+from tests.api import wire_types
 from tests.api.renew_openapi import COMMITTED
 
 RENEW = "renew it: uv run python -m tests.api.renew_openapi"
@@ -25,6 +26,10 @@ def references(value: Any) -> set[str]:
 
 def test_the_committed_description_is_the_true_one(app: FastAPI) -> None:
     assert json.loads(COMMITTED.read_text()) == app.openapi(), RENEW
+
+
+def test_the_types_of_the_client_are_those_of_the_description(app: FastAPI) -> None:
+    assert wire_types.WRITTEN.read_text() == wire_types.source(app.openapi()), RENEW
 
 
 async def test_it_is_served(client: httpx2.AsyncClient, app: FastAPI) -> None:

@@ -22,6 +22,7 @@ from queuectl.api.routes import recorded_jobs
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.main import run
 from queuectl.cli.spent_budgets import ServerLedger
+from queuectl.client import ClientOptions
 from queuectl.domain.accounting import (
     HOUR,
     AccountingTerms,
@@ -323,9 +324,11 @@ def test_a_simulated_history_begins_with_what_budgets_have_spent(
 
 
 def test_the_error_of_a_caller_without_all_reports_names_the_missing_right(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("queuectl.cli.client._token", lambda: "some")
+    (tmp_path / "token").write_text("some")
+    own = ClientOptions(token_file=tmp_path / "token")
+    monkeypatch.setattr("queuectl.cli.connection.connection_options", lambda: own)
     access = people()
     access.know("some", "tenant", Right("get", "reports", "team-a"))
     layer = AuthenticationLayer(access, secure=True, open_paths=OpenPaths())

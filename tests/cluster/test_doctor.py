@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from queuectl.cli import connection, reads
-from queuectl.cli.connection import ConnectionOptions
 from queuectl.cli.doctor import cluster
 from queuectl.cli.doctor.cluster import OwnReplica, ServerObjects
 from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.client import ClientOptions
 from queuectl.cluster.apply import optional
 from queuectl.objects.kinds import KINDS
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
@@ -32,7 +32,7 @@ async def examined(
     plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, known: ServerObjects = NOTHING
 ) -> list[Finding]:
     """The findings for a caller with all rights."""
-    chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
+    chosen = ClientOptions(kubeconfig=str(plane.cluster.kubeconfig))
     monkeypatch.setattr(reads, "connection_options", lambda: chosen)
     assert connection.connection_options() != chosen
     return await cluster.examine(SYSTEM_NAMESPACE, known)

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from queuectl import kubeconfig
-from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.tokenrequest import made_for
+from queuectl.client import NoAnswer, NotPermitted, ObjectNotFound
+from queuectl.client.tokenrequest import made_for
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.apply import apply
 from queuectl.cluster.client import Api
@@ -91,7 +91,9 @@ def in_files(entry: dict[str, Any], folder: Path) -> None:
 async def test_a_user_with_a_client_certificate_gets_a_valid_token(
     control_plane: ControlPlane, access: KubernetesAccess, tmp_path: Path, form: str
 ) -> None:
-    caller = await access.who(made_for(ACCOUNT, written(control_plane, tmp_path, form)))
+    caller = await access.who(
+        made_for(ACCOUNT, written(control_plane, tmp_path, form), "--as-serviceaccount")
+    )
     assert caller is not None
     assert caller.name == f"system:serviceaccount:{OWN}:admin"
 
@@ -107,11 +109,8 @@ async def test_a_user_with_a_token_gets_another_if_rbac_allows_it(
         document["users"][0]["user"] = plugin(tmp_path, document["users"][0]["user"])
         path = tmp_path / "config"
         path.write_text(yaml.safe_dump(document))
-    with pytest.raises(
-        CommandFailed, match=r"cannot create resource \"serviceaccounts/token\""
-    ) as no:
-        made_for(ACCOUNT, kubeconfig.current_context(str(path)))
-    assert no.value.code is Exit.NOT_ALLOWED
+    with pytest.raises(NotPermitted, match=r"cannot create resource \"serviceaccounts/token\""):
+        made_for(ACCOUNT, kubeconfig.current_context(str(path)), "--as-serviceaccount")
 
 
 @pytest.mark.usefixtures("access")
@@ -122,14 +121,18 @@ async def test_a_user_with_a_token_gets_another_if_rbac_allows_it(
 async def test_an_account_that_does_not_exist_is_named(
     control_plane: ControlPlane, name: str, says: str
 ) -> None:
-    with pytest.raises(CommandFailed, match=f"no token of ServiceAccount {name}") as no:
-        made_for(name, kubeconfig.current_context(str(control_plane.cluster.kubeconfig)))
-    assert (no.value.code, says in str(no.value)) == (Exit.NOT_FOUND, True)
+    with pytest.raises(ObjectNotFound, match=f"no token of ServiceAccount {name}") as no:
+        made_for(
+            name,
+            kubeconfig.current_context(str(control_plane.cluster.kubeconfig)),
+            "--as-serviceaccount",
+        )
+    assert says in str(no.value)
 
 
 @pytest.mark.parametrize("form", ["no authority", "the name of another server"])
 async def test_a_server_without_a_trusted_certificate_receives_nothing(
     control_plane: ControlPlane, tmp_path: Path, form: str
 ) -> None:
-    with pytest.raises(CommandFailed, match="certificate verify failed"):
-        made_for(ACCOUNT, written(control_plane, tmp_path, form))
+    with pytest.raises(NoAnswer, match="certificate verify failed"):
+        made_for(ACCOUNT, written(control_plane, tmp_path, form), "--as-serviceaccount")

@@ -29,7 +29,17 @@ BRITISH: Final = re.compile(
     r"|judgement|centre|licence|grey|(?:organ|normal|serial|minim|maxim|optim|summar|anonym|initial)is(?:e|ing|ation)"
 )
 API: Final = frozenset(
-    {"View", "ReportView", "BaseModel", "Struct", "Wire", "Strict", "ObjectHead", "DescriptionPart"}
+    {
+        "View",
+        "ReportView",
+        "BaseModel",
+        "Struct",
+        "Wire",
+        "AnswerJson",
+        "Strict",
+        "ObjectHead",
+        "DescriptionPart",
+    }
 )
 """Bases of classes whose fields have their names from Kubernetes, from Prometheus or from REST."""
 FIXED: Final = frozenset(

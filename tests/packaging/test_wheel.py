@@ -34,6 +34,7 @@ HAVE: Final = {
     Extra.PLANNER: {Extra.PLANNER},
     Extra.SERVER: {Extra.PLANNER, Extra.SERVER},
     Extra.DEMO: {Extra.PLANNER, Extra.SERVER, Extra.DEMO},
+    Extra.MCP: {Extra.MCP},
 }
 """For each installation the extras that it includes."""
 
@@ -201,6 +202,9 @@ def test_the_commands_of_its_extra_work(installed: Installation) -> None:
         assert "Traceback" not in done.stderr
         modules = "queuectl.control.composition, queuectl.web.app, queuectl.cluster.adapter"
         done = installed.run("python", "-c", f"import {modules}")
+        assert done.returncode == 0, done.stderr
+    if installed.extra is Extra.MCP:
+        done = installed.run("python", "-c", "import queuectl.cli.mcp")
         assert done.returncode == 0, done.stderr
     if installed.extra is Extra.DEMO:
         done = installed.queuectl("localcluster", "status")

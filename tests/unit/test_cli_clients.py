@@ -685,7 +685,7 @@ class TestAsk:
         def leader(_seconds: float) -> None:
             database.outcomes = dict.fromkeys(database.outcomes, outcome)
 
-        monkeypatch.setattr("queuectl.cli.ask.time.sleep", leader)
+        monkeypatch.setattr("queuectl.client.client.time.sleep", leader)
         limit = "0" if outcome is None else "1m"
         result = queuectl("preempt", "team-a/running", "--wait", limit)
         assert result.code == code

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,17 @@ from cryptography.hazmat.primitives import serialization
 
 from queuectl import kubeconfig
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.cli import connection, credentials, tokenrequest
-from queuectl.cli.credentials import TokenAuth
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli import connection
+from queuectl.cli.errors import Exit
+from queuectl.client import (
+    Client,
+    ClientOptions,
+    InvalidOption,
+    NoCredentials,
+    Unauthenticated,
+    credentials,
+    tokenrequest,
+)
 from queuectl.domain.errors import BadInput
 from queuectl.kubeconfig import KubeconfigContext
 from tests.api.serving import serving
@@ -196,26 +205,43 @@ def test_a_missing_right_has_its_own_exit_code(queuectl: Cli, tmp_path: Path) ->
     assert "without-rights may not list clusterqueues" in result.err
 
 
-def test_a_server_without_authentication_gets_no_token() -> None:
-    def found() -> str:
-        raise AssertionError("no server asked for a token")
-
-    seen = answered(found, lambda _: 200)
+def test_a_server_without_authentication_gets_no_token(tmp_path: Path) -> None:
+    """The file does not exist: the client would fail if it read it."""
+    seen = answered(ClientOptions(token_file=tmp_path / "none"), lambda _: 200)
     assert seen == [None]
 
 
-def test_a_refused_token_is_read_again() -> None:
-    tokens = iter(["old", "new"])
+def test_a_refused_token_is_read_again_and_a_file_that_changes_too(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old")
+    valid = "new"
 
     def status(shown: str | None) -> int:
-        return 200 if shown == "Bearer new" else 401
+        return 200 if shown == f"Bearer {valid}" else 401
 
     transport, seen = recording(status)
-    with httpx2.Client(
-        transport=transport, auth=TokenAuth(lambda: next(tokens)), base_url="https://q.example"
-    ) as client:
-        assert [client.get("/").status_code, client.get("/").status_code] == [401, 200]
-    assert seen == [None, "Bearer old", "Bearer old", "Bearer new"]
+    options = ClientOptions(server="https://q.example", token_file=file)
+    with Client(options=options, transport=transport, retries=0) as client:
+        with pytest.raises(Unauthenticated):
+            client.text("/")
+        file.write_text("new")
+        client.text("/")
+        valid = "newer"
+        file.write_text("newer")
+        client.text("/")
+    assert seen == [None, "Bearer old", "Bearer new", "Bearer newer"]
+
+
+def test_a_pod_sends_the_token_of_its_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text(ADMIN)
+    (tmp_path / "namespace").write_text("ml\n")
+    monkeypatch.setattr("queuectl.client.options.IN_CLUSTER", tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    options = ClientOptions()
+    seen = answered(options, lambda shown: 200 if shown else 401, options.server)
+    assert (seen, options.default_namespace()) == ([None, f"Bearer {ADMIN}"], "ml")
 
 
 @pytest.mark.parametrize(
@@ -231,12 +257,12 @@ def test_a_refused_token_is_read_again() -> None:
     ],
 )
 def test_a_token_never_goes_over_a_network_unencrypted(address: str, *, shown: bool) -> None:
+    options = ClientOptions(token=SECRET)
     if shown:
-        assert answered(lambda: SECRET, lambda s: 200 if s else 401, address)[-1] is not None
+        assert answered(options, lambda s: 200 if s else 401, address)[-1] is not None
     else:
-        with pytest.raises(CommandFailed, match="unencrypted") as refused:
-            answered(lambda: SECRET, lambda _: 401, address)
-        assert refused.value.code is Exit.NOT_ALLOWED
+        with pytest.raises(NoCredentials, match="unencrypted"):
+            answered(options, lambda _: 401, address)
 
 
 class TestAsAServiceAccount:
@@ -248,7 +274,7 @@ class TestAsAServiceAccount:
     ) -> None:
         asked: list[object] = []
 
-        def made(account: str, context: KubeconfigContext | None) -> str:
+        def made(account: str, context: KubeconfigContext | None, _option: str) -> str:
             asked.append((account, context and context.user))
             return ADMIN
 
@@ -371,19 +397,20 @@ def recording(status: Callable[[str | None], int]) -> tuple[httpx2.MockTransport
 
     def handle(request: httpx2.Request) -> httpx2.Response:
         seen.append(request.headers.get("Authorization"))
-        return httpx2.Response(status(seen[-1]))
+        return httpx2.Response(status(seen[-1]), json={})
 
     return httpx2.MockTransport(handle), seen
 
 
 def answered(
-    find: Callable[[], str],
+    options: ClientOptions,
     status: Callable[[str | None], int],
     address: str = "https://q.example",
 ) -> list[str | None]:
     transport, seen = recording(status)
-    with httpx2.Client(transport=transport, auth=TokenAuth(find), base_url=address) as client:
-        client.post("/", json={})
+    options = replace(options, server=address)
+    with Client(options=options, transport=transport) as client:
+        client.text("/")
     return seen
 
 
@@ -421,9 +448,8 @@ class TestTheKubeconfig:
         """`doctor` and `init` report a command that fails as one of several findings."""
         (tmp_path / "config").write_text("[]")
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-        with pytest.raises(CommandFailed, match="not a kubeconfig") as refused:
-            connection.context()
-        assert refused.value.code is Exit.BAD_INPUT
+        with pytest.raises(InvalidOption, match="not a kubeconfig"):
+            connection.default_namespace()
 
     def test_its_repr_has_no_token(self, tmp_path: Path) -> None:
         found = kubeconfig.current_context(str(config(tmp_path / "config", {"token": SECRET})))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from queuectl.cli import client, drain
+from queuectl.cli import drain
 from queuectl.cli.client import connect
+from queuectl.client import requests
 from queuectl.domain.cluster_map import ClusterMap
 from tests.api.serving import serving
 from tests.api.support import LIVES, FixedClusterReader, FixedLookout, job, live_through
@@ -126,7 +127,7 @@ def test_a_node_that_is_deleted_holds_no_gang(queuectl: Cli, cluster_reader: Cha
 def test_more_cordoned_nodes_than_a_page_are_listed_page_by_page(
     queuectl: Cli, cluster_reader: Changing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "PAGE", 1)
+    monkeypatch.setattr(requests, "LARGEST_PAGE", 1)
     cluster_reader.become(cluster(held=False))
     assert queuectl("n1", "n2").out == "no gang holds n1, n2\n"
     assert cluster_reader.answers == 4

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from queuectl.cli.commands import COMMANDS, FIRST
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.examples import EXAMPLES
 from queuectl.cli.lazy import Reader
-from queuectl.cli.main import exit_code, run
+from queuectl.cli.main import run
+from queuectl.client import ClientError, InvalidOption, NoAnswer, NoCredentials, RequestRefused
 from queuectl.domain.errors import BadInput, QueuectlError, StoreUnavailable
 
 EXTRAS = {
@@ -24,7 +25,7 @@ EXTRAS = {
     "structlog", "uvicorn",
 }  # fmt: skip
 """Modules of the extras: no command of a client imports them."""
-NO_EXAMPLES = ("localcluster status", "localcluster build", "options", "version")
+NO_EXAMPLES = ("localcluster status", "localcluster build", "mcp", "options", "version")
 """Commands without options."""
 SLOW = {"msgspec", "prometheus_client", "pydantic", "rich", "yaml"}
 """Modules of the base that take more than 10 ms to import, and that no client needs before its first request."""
@@ -52,7 +53,7 @@ def test_start_up_imports_no_server_and_no_client(arguments: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [("get", "workloads"), ("get", "cq", "-n", "y", "-w"), ("explain", "x", "-n", "y")]
+    "arguments", [("get", "workloads"), ("get", "cq", "-n", "y"), ("explain", "x", "-n", "y")]
 )
 def test_a_client_imports_what_prints_an_answer_after_its_first_request(
     arguments: tuple[str, ...],
@@ -77,7 +78,7 @@ def test_help_of_a_client_command_imports_no_server(command: str) -> None:
         ("history", "x", "--server", "http://127.0.0.1:9"),
         ("audit", "--server", "http://127.0.0.1:9"),
         ("config", "export", "--server", "http://127.0.0.1:9"),
-        ("apply", "-f", "/dev/null"),
+        ("apply", "-f", "docs/examples/queues.yaml", "--server", "http://127.0.0.1:9"),
         ("delete", "cq", "x", "--server", "http://127.0.0.1:9"),
         ("whatif", "--drain", "n0", "--server", "http://127.0.0.1:9"),
     ],
@@ -233,6 +234,16 @@ def test_wrong_usage_is_reported_as_each_other_error(
         (BadInput("x"), Exit.BAD_INPUT),
         (StoreUnavailable("x"), Exit.FAILURE),
         (QueuectlError("x"), Exit.FAILURE),
+        (ClientError("x"), Exit.FAILURE),
+        (NoAnswer("x"), Exit.FAILURE),
+        (InvalidOption("x"), Exit.BAD_INPUT),
+        (NoCredentials("x"), Exit.NOT_ALLOWED),
+        (RequestRefused({}, 401), Exit.NOT_ALLOWED),
+        (RequestRefused({}, 403), Exit.NOT_ALLOWED),
+        (RequestRefused({}, 404), Exit.NOT_FOUND),
+        (RequestRefused({}, 412), Exit.CONFLICT),
+        (RequestRefused({}, 422), Exit.BAD_INPUT),
+        (RequestRefused({}, 500), Exit.FAILURE),
     ],
 )
 def test_errors_become_exit_codes(error: QueuectlError, code: Exit) -> None:

@@ -134,7 +134,7 @@ def test_markup_in_the_text_of_a_user_is_text(
 
 
 def test_the_commands_with_text_of_their_own_are_few() -> None:
-    assert set(COMMANDS) - set(MANAGED) == {"serve", "webhook", "demo", "localcluster"}
+    assert set(COMMANDS) - set(MANAGED) == {"serve", "webhook", "demo", "localcluster", "mcp"}
     assert isinstance(app.info.cls, type)
 
 

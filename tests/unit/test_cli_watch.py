@@ -19,13 +19,13 @@ import pytest
 
 from queuectl.api import feed as encoding
 from queuectl.cli import events, get
-from queuectl.cli.client import ServerClient, connect
+from queuectl.cli.client import connect
 from queuectl.cli.columns import WORKLOAD_COLUMNS
-from queuectl.cli.errors import CommandFailed
 from queuectl.cli.render import Column, GrowingTable, emit_table, expected
+from queuectl.client import Client, ClientError, requests, stream
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.queries import UnmanagedPod
-from tests.api.serving import serving
+from tests.api.serving import NotifyingStore, serving
 from tests.api.support import (
     CLUSTER_QUEUE,
     CONFIGURATION,
@@ -53,14 +53,6 @@ HELD = (
     UnmanagedPod("team-a", "starts", "n0", Fraction(1), None),
     UnmanagedPod("team-b", "debug", "n1", Fraction(1, 2), 1_700_000_000.0),
 )
-
-
-class NotifyingStore(MemoryStore):
-    """A store that also notifies of changes from another thread."""
-
-    async def history_grown(self, after: int, *, poll: float = 0.01) -> None:
-        while await self.newest_line() <= after:  # noqa: ASYNC110 - an Event is of one thread
-            await asyncio.sleep(poll)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +164,7 @@ def test_past_use_is_listed_by_queue_and_user_with_shares(
 def test_unmanaged_pods_are_listed_below_the_sums_of_their_namespaces(
     queuectl: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queuectl.cli.client.PAGE", 1)
+    monkeypatch.setattr(requests, "LARGEST_PAGE", 1)
     sums, pods = queuectl("get", "unmanaged").out.split("\n\n")
     assert [row.split() for row in sums.splitlines()] == [
         ["NAMESPACE", "PODS", "GPUS"],
@@ -309,16 +301,15 @@ class Scripted:
             return httpx2.Response(script, json={"detail": "no"})
         if script == "broken":
             raise httpx2.ConnectError("refused")
-        return httpx2.Response(200, text=script)
+        return httpx2.Response(200, text=script, headers={"Content-Type": "text/event-stream"})
 
-    def client(self) -> ServerClient:
-        transport = httpx2.MockTransport(self)
-        return ServerClient(httpx2.Client(transport=transport, base_url="http://127.0.0.1"))
+    def client(self) -> Client:
+        return Client("http://127.0.0.1", transport=httpx2.MockTransport(self), retries=0)
 
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(stream, "RETRY_SECONDS", 0)
 
 
 def step(number: int) -> str:
@@ -360,24 +351,24 @@ class TestFollowing:
         self, scripts: Sequence[str], ids: list[int], asked: list[str]
     ) -> None:
         server = Scripted(*scripts)
-        received = list(islice(events.follow(server.client(), 5), len(ids)))
+        received = list(islice(server.client().watch(5), len(ids)))
         assert ([block.id for block in received], server.asked) == (ids, asked)
 
     def test_a_refusal_is_raised_at_once(self) -> None:
-        with pytest.raises(CommandFailed, match="no"):
-            next(events.follow(Scripted(403).client(), 5))
+        with pytest.raises(ClientError, match="no"):
+            next(Scripted(403).client().watch(5))
 
     def test_a_server_without_an_answer_is_an_error_after_a_minute(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(events, "TIMEOUT_SECONDS", -1)
-        with pytest.raises(CommandFailed, match="no answer from"):
-            next(events.follow(Scripted("broken").client(), 5))
+        monkeypatch.setattr(stream, "OUTAGE_SECONDS", -1)
+        with pytest.raises(ClientError, match="no answer from"):
+            next(Scripted("broken").client().watch(5))
 
     def test_pending_events_are_one_batch_and_errors_are_raised_after_it(self) -> None:
-        handfuls = events.gathered(events.follow(Scripted(step(6) + step(7), 403).client(), 5))
+        handfuls = events.gathered(Scripted(step(6) + step(7), 403).client().watch(5))
         found: list[int] = []
-        with pytest.raises(CommandFailed, match="no"):
+        with pytest.raises(ClientError, match="no"):
             found.extend(block.id for handful in handfuls for block in handful)
         assert found == [6, 7]
 

@@ -147,7 +147,7 @@ def test_no_example_goes_untested() -> None:
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv", "array.yaml", "elastic.yaml", "leaderworkerset.yaml",
-        "rayservice.yaml", "appwrapper.yaml", "sparkapplication.yaml",
+        "rayservice.yaml", "appwrapper.yaml", "sparkapplication.yaml", "notebook.ipynb",
     }  # fmt: skip
 
 

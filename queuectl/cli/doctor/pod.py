@@ -14,10 +14,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from queuectl.cli.connection import lenient
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor import server as serving
 from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.client.tls import lenient
 from queuectl.distribution import version
 from queuectl.domain.errors import BadInput
 from queuectl.objects.kinds import KINDS, JobKinds

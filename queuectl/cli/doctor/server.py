@@ -9,10 +9,11 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from queuectl.cli.client import Json, RequestRefused, ServerClient
+from queuectl.cli.client import Json
 from queuectl.cli.doctor import judge, shadow
 from queuectl.cli.doctor.findings import Finding, Level
-from queuectl.cli.errors import CommandFailed
+from queuectl.client.client import Client
+from queuectl.client.errors import ClientError, RequestRefused
 from queuectl.distribution import version
 from queuectl.domain.errors import BadInput, StoreError
 from queuectl.domain.ledger import State
@@ -29,15 +30,15 @@ _UNKNOWN_KIND: Final = "queuectl_followed_kind_unknown"
 _EDITS: Final = "queuectl_followed_edits"
 
 
-def examine(client: ServerClient) -> tuple[list[Finding], bool]:
+def examine(client: Client) -> tuple[list[Finding], bool]:
     """Findings on readiness, version and GPU metrics of the server, and whether it answers."""
     try:
         findings = judge.readiness(_blockers(client))
-    except CommandFailed as error:
+    except ClientError as error:
         return [Finding("server", Level.PROBLEM, str(error))], False
     try:
         text = client.text("/metrics")
-    except CommandFailed as error:
+    except ClientError as error:
         fix = "run it as a user with the right to get metrics of queuectl.dev"
         return [*findings, Finding("versions", Level.UNKNOWN, str(error), fix)], True
     return findings + of_metrics(samples_of(text), version()), True
@@ -91,35 +92,35 @@ def of_metrics(samples: Iterable[Sample], ours: str, ask_leader: str = ASK_LEADE
     return found + judge.measured(alarms or None, ask_leader, leads=leads, trusts=trusts)
 
 
-def audited(client: ServerClient) -> list[Finding]:
+def audited(client: Client) -> list[Finding]:
     """Findings of the leader's complete check of invariants."""
     try:
         return judge.audit(client.get("/api/v1/invariants"))
-    except CommandFailed as error:
+    except ClientError as error:
         fix = "give the address of the leader with --server, as a user with the right to get invariants of queuectl.dev"
         return [Finding("audit", Level.UNKNOWN, str(error), fix)]
 
 
-def configured(client: ServerClient, kind: str) -> list[Json] | None:
+def configured(client: Client, kind: str) -> list[Json] | None:
     """All objects of a kind; None where the server does not return them."""
     try:
         found: list[Json] = client.get(BY_KIND[kind].collection())["items"]
-    except CommandFailed:
+    except ClientError:
         return None
     return found
 
 
-def not_aligned(client: ServerClient) -> list[str]:
+def not_aligned(client: Client) -> list[str]:
     """The gangs for which no node can give each pod one NUMA node, at most those of one page; none without an answer."""
     try:
         page = client.get(f"{PREFIX}/workloads", reason=Code.UNSUPPORTED, state=State.PENDING)
-    except CommandFailed:
+    except ClientError:
         return []
     with_numa = (one for one in page["items"] if "numa" in one["reason"]["details"])
     return [f"{one['namespace']}/{one['name']}" for one in with_numa]
 
 
-def _blockers(client: ServerClient) -> list[str]:
+def _blockers(client: Client) -> list[str]:
     try:
         client.get("/readyz")
     except RequestRefused as refused:

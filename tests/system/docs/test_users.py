@@ -15,11 +15,32 @@ from queuectl.demo.scenario import Document, PodSetManifest, configuration
 from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.support.pages import KIND_PAGES
 from tests.support.people import account, namespace
+from tests.support.python_pages import NOTEBOOK, PAGE, run
 from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_event, whole
 from tests.system.installation import RACK
 from tests.system.transcript import ROOT, Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
+
+
+def test_the_python_of_the_page_and_of_the_notebook(
+    demo_cluster: DemoCluster,
+    shell: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del shell  # it has cleared the cluster
+    installation = demo_cluster.installation
+    installation.rest.apply(configuration())
+    demo_cluster.submit("team-a", "train", whole(44))
+    demo_cluster.runs("team-a/train")
+    demo_cluster.submit("team-a", "next", whole(8))
+    demo_cluster.waits("team-a/next", "WaitingForQuota")
+    monkeypatch.setenv("QUEUECTL_SERVER", installation.controller.api)
+    monkeypatch.setenv("KUBECONFIG", str(installation.cluster.kubeconfig))
+    for path in (NOTEBOOK, PAGE):
+        run(path)
+        assert "next" in capsys.readouterr().out
 
 
 def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:

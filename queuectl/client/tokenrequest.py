@@ -18,43 +18,44 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 
-from queuectl.cli import credentials
-from queuectl.cli.connection import lenient
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.client import credentials
+from queuectl.client.errors import InvalidOption, NoAnswer, TokenNotIssued, refused
+from queuectl.client.tls import lenient
 from queuectl.kubeconfig import KubeconfigContext
 
 LASTS_SECONDS: Final = 600  # the minimum of Kubernetes; a longer command requests another token
 _TIMEOUT_SECONDS: Final = 30.0
-_CODES: Final = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND}
+_OWN: Final = (401, 403, 404)  # answers whose cause is the caller, or the name
 
 
-def made_for(account: str, context: KubeconfigContext | None) -> str:
+def made_for(account: str, context: KubeconfigContext | None, option: str) -> str:
     """A new token.
 
     Args:
         account: ``namespace/name`` of the ServiceAccount.
         context: the user and the cluster of the kubeconfig.
+        option: the option that names the ServiceAccount, for messages.
 
     Raises:
-        CommandFailed: the cluster issues no token; the message has the reason.
+        ClientError: the cluster issues no token; the message has the reason.
     """
     namespace, _, name = account.partition("/")
     if not (namespace and name) or "/" in name:
-        message = f"--as-serviceaccount {account!r}: not of the form NAMESPACE/NAME"
-        raise CommandFailed(message, Exit.BAD_INPUT)
+        message = f"{option} {account!r}: not of the form NAMESPACE/NAME"
+        raise InvalidOption(message)
     if context is None or not context.cluster.get("server"):
-        message = f"--as-serviceaccount {account}: needs a kubeconfig with a cluster"
-        raise CommandFailed(message, Exit.BAD_INPUT)
+        message = f"{option} {account}: needs a kubeconfig with a cluster"
+        raise InvalidOption(message)
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/serviceaccounts/{quote(name, safe='')}/token"
     status, answer = _asked(context, path)
     if status >= httpx2.codes.BAD_REQUEST:
         why = answer.get("message") or f"HTTP {status}"
         message = f"no token of ServiceAccount {account}: {why}"
-        raise CommandFailed(message, _CODES.get(status, Exit.FAILURE))
+        raise refused({"detail": message}, status) if status in _OWN else TokenNotIssued(message)
     made = answer.get("status")
     token = made.get("token") if isinstance(made, dict) else None
     if not isinstance(token, str) or not token:
-        raise CommandFailed(
+        raise TokenNotIssued(
             f"{context.cluster['server']}: the answer has no token: this is no Kubernetes API server"
         )
     return token
@@ -63,7 +64,7 @@ def made_for(account: str, context: KubeconfigContext | None) -> str:
 def _asked(context: KubeconfigContext, path: str) -> tuple[int, dict[str, Any]]:
     """Status and body of the API server's answer."""
     address = httpx2.URL(str(context.cluster["server"]))
-    credentials.only_encrypted(address)
+    credentials.only_encrypted(str(address))
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -81,9 +82,7 @@ def _asked(context: KubeconfigContext, path: str) -> tuple[int, dict[str, Any]]:
         ) as http:
             response = http.post(path, json=body, extensions={"sni_hostname": name} if name else {})
     except httpx2.TransportError as error:
-        raise CommandFailed(
-            f"no answer from the Kubernetes API server {address} ({error})"
-        ) from error
+        raise NoAnswer(f"no answer from the Kubernetes API server {address} ({error})") from error
     try:
         answer = response.json()
     except ValueError:
@@ -103,7 +102,7 @@ def _proxy(context: KubeconfigContext) -> str | None:
             f"kubeconfig {context.cluster_file}: context {context.name!r}: proxy-url of its cluster: the scheme is "
             f"{scheme or 'missing'}, but only http and https are supported"
         )
-        raise CommandFailed(message, Exit.BAD_INPUT)
+        raise InvalidOption(message)
     return stated or None
 
 
@@ -146,7 +145,7 @@ def _tls(context: KubeconfigContext, identity: _Identity) -> ssl.SSLContext:
             _add_certificate(found, identity)
     except (ssl.SSLError, ValueError) as error:
         message = f"kubeconfig: context {context.name!r}: a certificate or a key cannot be read"
-        raise CommandFailed(message, Exit.BAD_INPUT) from error
+        raise InvalidOption(message) from error
     return found
 
 
@@ -166,13 +165,11 @@ def _pem(entry: Mapping[str, Any], name: str, folder: Path) -> bytes:
         try:
             return base64.b64decode(str(held), validate=True)
         except binascii.Error:
-            raise CommandFailed(f"kubeconfig: {name}-data is not base64", Exit.BAD_INPUT) from None
+            raise InvalidOption(f"kubeconfig: {name}-data is not base64") from None
     if not named:
         return b""
     path = folder / str(named)
     try:
         return path.read_bytes()
     except OSError as error:
-        raise CommandFailed(
-            f"kubeconfig: {name} {path}: {error.strerror}", Exit.BAD_INPUT
-        ) from error
+        raise InvalidOption(f"kubeconfig: {name} {path}: {error.strerror}") from error

@@ -1,6 +1,6 @@
-"""The bearer token of a command: from a file, or from the kubeconfig.
+"""The bearer token of a client: from a file, from the kubeconfig, or from the pod in which it runs.
 
-A command sends a token only after the server has answered 401: a server without authentication needs none, and an exec plugin
+A client sends a token only after the server has answered 401: a server without authentication needs none, and an exec plugin
 can take seconds or open a browser. A token is never sent unencrypted to another machine, and never part of a message.
 """
 
@@ -10,14 +10,13 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-import httpx2
-
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.client.errors import InvalidOption, NoCredentials, TokenNotIssued
 from queuectl.kubeconfig import KubeconfigContext
 
 # ---- Bearer tokens
@@ -31,29 +30,41 @@ _ACT_AS: Final = "act as a ServiceAccount with --as-serviceaccount NAMESPACE/NAM
 Finder = Callable[[], str]
 
 
-class TokenAuth(httpx2.Auth):
-    """Sends the token after the server has answered 401, and a new token when the server refuses the old one."""
+class Login:
+    """The token of a client. It is found when the server asks for one, and again when the server refuses it or its file changes."""
 
-    def __init__(self, find: Finder) -> None:
-        """``find`` raises CommandFailed when there is no token."""
+    def __init__(self, find: Finder, file: Path | None = None) -> None:
+        """``find`` raises a ClientError when there is no token. ``file``: the file from which it reads; None = another source."""
         self._find = find
+        self._file = file
+        self._stamp: object = None
         self._token: str | None = None
 
-    def auth_flow(
-        self, request: httpx2.Request
-    ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """One request, sent again with a token if the server answers 401."""
-        if self._token is not None:
-            request.headers["Authorization"] = f"Bearer {self._token}"
-        response = yield request
-        if response.status_code != httpx2.codes.UNAUTHORIZED:
-            return
-        only_encrypted(request.url)
-        fresh = self._find()
-        if fresh != self._token:
-            self._token = fresh
-            request.headers["Authorization"] = f"Bearer {fresh}"
-            yield request
+    def headers(self) -> dict[str, str]:
+        """The headers of the next request. Can raise what ``find`` raises, for a file that has changed."""
+        if self._token is not None and self._file is not None and self._stamp != _stamp(self._file):
+            self._read()
+        return {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
+
+    def renew(self, address: str) -> bool:
+        """After the answer 401: whether there is another token. Raises what ``find`` raises, and NoCredentials for plain HTTP."""
+        only_encrypted(address)
+        refused = self._token
+        self._read()
+        return self._token != refused
+
+    def _read(self) -> None:
+        self._stamp = _stamp(self._file) if self._file is not None else None
+        self._token = self._find()
+
+
+def _stamp(file: Path) -> object:
+    """A value that changes with the file; a volume of Kubernetes replaces the file by a link."""
+    try:
+        found = file.expanduser().stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def loopback(host: str) -> bool:
@@ -64,12 +75,12 @@ def loopback(host: str) -> bool:
         return False
 
 
-def only_encrypted(url: httpx2.URL) -> None:
-    """Raises CommandFailed where a token would be sent unencrypted over a network."""
-    if url.scheme != "https" and not loopback(url.host):
-        raise CommandFailed(
-            f"{url.host} requires a token, which http:// would send unencrypted: give an https:// address",
-            Exit.NOT_ALLOWED,
+def only_encrypted(address: str) -> None:
+    """Raises NoCredentials where a token would be sent unencrypted over a network."""
+    url = urlsplit(address)
+    if url.scheme != "https" and not loopback(url.hostname or ""):
+        raise NoCredentials(
+            f"{url.hostname} requires a token, which http:// would send unencrypted: give an https:// address"
         )
 
 
@@ -77,12 +88,12 @@ def from_file(path: Path) -> str:
     """The token in a file.
 
     Raises:
-        CommandFailed: the file cannot be read, or holds no token.
+        ClientError: the file cannot be read, or holds no token.
     """
     try:
         content = path.expanduser().read_text(errors="replace")
     except OSError as error:
-        raise CommandFailed(f"token file {path}: {error.strerror}", Exit.BAD_INPUT) from error
+        raise InvalidOption(f"token file {path}: {error.strerror}") from error
     return checked_token(content, f"token file {path}")
 
 
@@ -90,7 +101,7 @@ def of_context(context: KubeconfigContext | None) -> str:
     """The token of the kubeconfig's user.
 
     Raises:
-        CommandFailed: the user has no token; the message names the ways to get one.
+        ClientError: the user has no token; the message names the ways to get one.
     """
     if context is None:
         raise _none("the server requires a token, and there is no kubeconfig")
@@ -105,7 +116,7 @@ def of_context(context: KubeconfigContext | None) -> str:
         return checked_token(str(given["token"]), f"the output of the plugin of {whose}")
     if has_certificate(login) or given.get("clientCertificateData"):
         why = f"{whose} has a client certificate, which only the API server of Kubernetes accepts"
-        raise CommandFailed(f"{why}: {_ACT_AS}, or {_HOW_TO_CREATE}", Exit.NOT_ALLOWED)
+        raise NoCredentials(f"{why}: {_ACT_AS}, or {_HOW_TO_CREATE}")
     raise _none(f"the server requires a token, and {whose} has none")
 
 
@@ -114,16 +125,16 @@ def has_certificate(login: Mapping[str, Any]) -> bool:
     return any(field.startswith("client-certificate") for field in login)
 
 
-def _none(why: str) -> CommandFailed:
-    return CommandFailed(f"{why}: {_HOW_TO_CREATE}", Exit.NOT_ALLOWED)
+def _none(why: str) -> NoCredentials:
+    return NoCredentials(f"{why}: {_HOW_TO_CREATE}")
 
 
 def checked_token(text: str, source: str) -> str:
-    """The token in a text. Raises CommandFailed, which names only the source, where the text is no token."""
+    """The token in a text. Raises ClientError, which names only the source, where the text is no token."""
     token = text.strip()
     if not _TOKEN.fullmatch(token):
         what = "holds characters that no token has" if token else "is empty"
-        raise CommandFailed(f"{source} {what}", Exit.BAD_INPUT)
+        raise InvalidOption(f"{source} {what}")
     return token
 
 
@@ -136,16 +147,14 @@ def of_plugin(context: KubeconfigContext) -> Mapping[str, Any]:
     The plugin's questions and errors are shown on the terminal, as with kubectl. Empty where the user has no plugin.
 
     Raises:
-        CommandFailed: the plugin cannot be run, or prints no credentials.
+        ClientError: the plugin cannot be run, or prints no credentials.
     """
     plugin = context.login.get("exec")
     if not isinstance(plugin, dict):
         return {}
     version, program = str(plugin.get("apiVersion") or ""), str(plugin.get("command") or "")
     if not version.startswith(_EXEC_GROUP) or not program:
-        raise CommandFailed(
-            f"the plugin of user {context.user!r} is not of {_EXEC_GROUP}v1", Exit.BAD_INPUT
-        )
+        raise InvalidOption(f"the plugin of user {context.user!r} is not of {_EXEC_GROUP}v1")
     if "/" in program:
         program = str(context.folder / program)
     interactive = plugin.get("interactiveMode") != "Never" and os.isatty(0)
@@ -159,14 +168,14 @@ def of_plugin(context: KubeconfigContext) -> Mapping[str, Any]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CommandFailed(f"{program} printed no token within {PLUGIN_SECONDS:.0f} s") from None
+        raise TokenNotIssued(f"{program} printed no token within {PLUGIN_SECONDS:.0f} s") from None
     except OSError as error:
         hint = str(plugin.get("installHint") or "").strip()
-        raise CommandFailed(
+        raise TokenNotIssued(
             f"{program}: {error.strerror}" + (f"\n{hint}" if hint else "")
         ) from error
     if process.returncode:
-        raise CommandFailed(f"{program} failed with exit code {process.returncode}")
+        raise TokenNotIssued(f"{program} failed with exit code {process.returncode}")
     return _status_in(process.stdout, program, version)
 
 
@@ -188,9 +197,9 @@ def _status_in(printed: bytes, program: str, version: str) -> Mapping[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("kind") != "ExecCredential":
-        raise CommandFailed(f"{program} printed no ExecCredential")
+        raise TokenNotIssued(f"{program} printed no ExecCredential")
     if document.get("apiVersion") != version:
-        raise CommandFailed(f"{program} printed another version than {version}")
+        raise TokenNotIssued(f"{program} printed another version than {version}")
     status = document.get("status")
     given = status if isinstance(status, dict) else {}
     if not (given.get("token") or given.get("clientCertificateData")):

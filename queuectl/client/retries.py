@@ -1,0 +1,45 @@
+"""When a request is sent again. No I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queuectl.client.errors import CertificateRefused, ClientError, NoAnswer, RequestRefused
+
+RETRIES: Final = 3
+FIRST_PAUSE: Final = 0.5  # seconds, doubled for each further one
+LONGEST_PAUSE: Final = 30.0
+"""Seconds. A server that asks to wait longer gets no further request: the caller knows better what to do meanwhile."""
+_TRANSIENT: Final = (502, 504)  # of a proxy without its server
+
+
+class Attempts:
+    """The attempts of one request."""
+
+    def __init__(self, retries: int, *, repeatable: bool) -> None:
+        """``repeatable``: a read, or a write with an idempotency key: the second one has no further effect."""
+        self._left = retries if repeatable else 0
+        self._pause = FIRST_PAUSE
+
+    def pause(self, error: ClientError) -> float | None:
+        """Seconds until the next attempt after this error; None = there is none."""
+        seconds = self._wanted(error)
+        if seconds is None or self._left <= 0:
+            return None
+        self._left -= 1
+        self._pause *= 2
+        return seconds
+
+    def _wanted(self, error: ClientError) -> float | None:
+        if isinstance(error, RequestRefused):
+            if error.retry_after is not None and error.status in (429, 503):
+                return error.retry_after if error.retry_after <= LONGEST_PAUSE else None
+            return self._jittered() if error.status in _TRANSIENT else None
+        if isinstance(error, CertificateRefused) or not isinstance(error, NoAnswer):
+            return None
+        return self._jittered()
+
+    def _jittered(self) -> float:
+        import random  # it takes longer to import than the rest of the module
+
+        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load only
