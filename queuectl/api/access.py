@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from fastapi import Depends, Request
 
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.db.ports import ApiStore
+from queuectl.db.ports import WorkloadFacts
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.redaction import Explanation, Redactor, namespaces_in
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
@@ -205,7 +205,7 @@ def redactor_for(
 
 
 async def redactor_of(
-    guard: Guard, request: Request, store: ApiStore, texts: Iterable[Explanation | str]
+    guard: Guard, request: Request, store: WorkloadFacts, texts: Iterable[Explanation | str]
 ) -> Redactor:
     """The redactor for the caller of a request. Can raise ClusterUnavailable and StoreUnavailable.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class ConnectionLimits:
         body_seconds: from the end of the head to the end of the body.
         idle_seconds: between two requests.
         reading_seconds: without progress while the client does not read an answer.
+        head_bytes: the largest head of a request.
     """
 
     most: int = 1000
@@ -61,6 +63,7 @@ class ConnectionLimits:
     # breaks that request, and each new connection costs a handshake.
     idle_seconds: int = 75
     reading_seconds: float = 60.0
+    head_bytes: int = 64 << 10
 
 
 DEFAULT_LIMITS: Final = ConnectionLimits()
@@ -100,12 +103,18 @@ class _Owner:
 
 
 class OpenConnection:
-    """One connection. ``abort`` ends it immediately; its server sets it."""
+    """One connection.
+
+    Attributes:
+        abort: ends it immediately; its server sets it.
+        tls: its session; None without TLS.
+    """
 
     def __init__(self, connections: OpenConnections, owner: str) -> None:
         self.connections = connections
         self.owner = owner
         self.abort: Callable[[], object] = lambda: None
+        self.tls: ssl.SSLObject | None = None
 
     def waits(self, *, for_client: bool) -> None:
         """Note whether the server waits for the client, or the client for the server."""
@@ -288,6 +297,7 @@ class BoundedProtocol(H11Protocol):
         """Wait for the first request."""
         super().connection_made(transport)
         self._connection.abort = transport.abort
+        self._connection.tls = transport.get_extra_info("ssl_object")
         self._enter(RequestPhase.HEAD)
 
     def data_received(self, data: bytes) -> None:

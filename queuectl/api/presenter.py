@@ -12,7 +12,7 @@ from queuectl.api.access import Guard, redactor_of
 from queuectl.api.ports import Diagnoser
 from queuectl.api.schemas import ExplainView, WorkloadView
 from queuectl.api.views import explain_view, workload_view
-from queuectl.db.ports import ApiStore
+from queuectl.db.ports import ApiStore, WorkloadFacts
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart
 from queuectl.domain.ledger import Entry, State, StoredDecision
@@ -33,7 +33,7 @@ _AT_ONCE: Final = 50
 class WorkloadPresenter:
     """The views of one process. Methods can raise StoreUnavailable, and ClusterUnavailable if they check rights."""
 
-    def __init__(self, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+    def __init__(self, guard: Guard, store: WorkloadFacts, diagnoser: Diagnoser | None) -> None:
         """``diagnoser``: None where no controller runs."""
         self._guard = guard
         self._store = store
@@ -98,14 +98,14 @@ class WorkloadPresenter:
         return [redactor.line(line) for line in lines]
 
     async def decided(
-        self, request: Request, decided: StoredDecision, after: int = 0
+        self, request: Request, store: ApiStore, decided: StoredDecision, after: int = 0
     ) -> tuple[list[HistoryLine], int | None]:
         """The steps of a planning cycle with ids above ``after``, of workloads that the caller is allowed to see.
 
         Returns:
             The steps, and the id after which to continue; None = there are no more.
         """
-        lines = await self._store.history(None, max(after, decided.after), LONGEST_PAGE)
+        lines = await store.history(None, max(after, decided.after), LONGEST_PAGE)
         own = [line for line in lines if line.id <= decided.upto]
 
         async def namespaces() -> Iterable[str]:

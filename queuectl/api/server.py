@@ -169,6 +169,7 @@ class WebServer:
                 forwarded_allow_ips=list(proxies),
                 timeout_graceful_shutdown=STOP_SECONDS,
                 timeout_keep_alive=limits.idle_seconds,
+                h11_max_incomplete_event_size=limits.head_bytes,
             )
         )
         networks = [ipaddress.ip_network(one) for one in proxies]
@@ -198,6 +199,33 @@ class WebServer:
                 task.cancel()
             await serving
             self.connections.close_waiting()
+
+    def trust_clients(self, authorities: str) -> None:
+        """Ask clients for a certificate. A new connection with one of another authority fails; one without a certificate does not.
+
+        Idle connections end, and a session of :attr:`OpenConnection.tls` has another context than :attr:`tls_context` if it began before.
+
+        Args:
+            authorities: their certificates, PEM.
+
+        Raises:
+            BadInput: they cannot be read, or the server has no certificate.
+        """
+        if self._certificate is None:
+            raise BadInput("a server without TLS cannot ask for certificates")
+        trusting = self._certificate.context()
+        trusting.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            trusting.load_verify_locations(cadata=authorities)
+        except (ssl.SSLError, ValueError) as error:
+            raise BadInput(f"certificate authorities of clients: {error}") from error
+        self._tls = trusting
+        self.connections.close_waiting()
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Of new connections; None without TLS."""
+        return self._tls
 
     def stop(self) -> None:
         """Make :meth:`run` return soon."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Json,
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
     from queuectl.client.types import CommandJson, PreviewJson
 
 Workload = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="NAME or NAMESPACE/NAME of the job.")
+    str,
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="NAME or NAMESPACE/NAME of the job.",
+        autocompletion=complete.workloads,
+    ),
 ]
 By = Annotated[
     str | None,
@@ -168,7 +174,11 @@ def move_command(
     workload: Workload,
     queue: Annotated[
         str,
-        typer.Argument(metavar="LOCALQUEUE", help="LocalQueue in the namespace of the workload."),
+        typer.Argument(
+            metavar="LOCALQUEUE",
+            help="LocalQueue in the namespace of the workload.",
+            autocompletion=complete.local_queues,
+        ),
     ],
     namespace: Namespace = None,
     kind: Kind = None,

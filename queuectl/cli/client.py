@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from queuectl.cli import connection
+from queuectl.cli import complete, connection
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.client import options
 from queuectl.client.client import Client
@@ -31,6 +31,7 @@ Namespace = Annotated[
         "-n",
         metavar="NAME",
         help="Namespace. Default: that of the kubeconfig's context; for a list, all namespaces.",
+        autocompletion=complete.namespaces,
     ),
 ]
 

@@ -31,6 +31,11 @@ COMMANDS: Final = {
         "Show the starts, evictions and holds of a workload.",
         Reader.SUBMITTER,
     ),
+    "wait": LazyCommand(
+        "queuectl.cli.wait:wait_command",
+        "Wait until a workload runs or has finished.",
+        Reader.SUBMITTER,
+    ),
     "top": LazyCommand(
         "queuectl.cli.top:top_command", "Show queues and gangs live.", Reader.SUBMITTER
     ),

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Namespace,
@@ -30,11 +31,14 @@ def delete_command(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="KIND", help="clusterqueue, localqueue, cohort, ...; omit it with -f."
+            metavar="KIND",
+            help="clusterqueue, localqueue, cohort, ...; omit it with -f.",
+            autocompletion=complete.config_kinds,
         ),
     ] = None,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Names of objects.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Names of objects.", autocompletion=complete.names),
     ] = None,
     files: Annotated[
         list[str] | None,

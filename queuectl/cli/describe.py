@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from queuectl.cli import complete
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Json,
@@ -38,9 +39,17 @@ _WIDTH = 1000  # characters of a line of YAML, so that text is not folded
 
 def describe_command(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="workload, clusterqueue, localqueue, ...")
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="workload, clusterqueue, localqueue, ...",
+            autocompletion=complete.described_kinds,
+        ),
     ],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the object.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the object.", autocompletion=complete.names),
+    ],
     namespace: Namespace = None,
     job_kind: Annotated[
         str | None,

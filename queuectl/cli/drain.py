@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.ask import By, Why, ask
 from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit, exit_code
@@ -47,7 +48,10 @@ class DrainedGang:
 
 def drain_command(
     nodes: Annotated[
-        list[str] | None, typer.Argument(metavar="NODE...", help="Names of cordoned nodes.")
+        list[str] | None,
+        typer.Argument(
+            metavar="NODE...", help="Names of cordoned nodes.", autocompletion=complete.nodes
+        ),
     ] = None,
     selector: Annotated[
         list[str] | None,

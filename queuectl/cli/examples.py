@@ -28,6 +28,13 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("Show what happened to a workload", "history team-a/train"),
         ("Show its evictions only", "history team-a/train --evictions"),
     ),
+    "wait": (
+        ("Wait until a workload runs", "wait team-a/train"),
+        (
+            "Wait until it has finished, for an hour at most",
+            "wait team-a/train --for finished --timeout 1h",
+        ),
+    ),
     "top": (
         ("Show queues and gangs until you press q", "top"),
         ("Print them once", "top | cat"),

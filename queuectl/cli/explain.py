@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from queuectl.cli import program
+from queuectl.cli import complete, program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
 from queuectl.cli.render import age, emit_json, emit_yaml, length, overdue, until, used
 from queuectl.domain.words import counted
@@ -41,7 +41,12 @@ class ExplanationFormat(StrEnum):
 
 def explain_command(
     workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="NAME or NAMESPACE/NAME of the job.")
+        str,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="NAME or NAMESPACE/NAME of the job.",
+            autocompletion=complete.workloads,
+        ),
     ],
     namespace: Namespace = None,
     kind: Kind = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from queuectl.cli import events, program
+from queuectl.cli import complete, events, program
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Json,
@@ -85,6 +85,7 @@ def get_command(
         typer.Argument(
             metavar="KIND",
             help="workloads, nodes, clusterqueues, ...; `queuectl get` lists all kinds.",
+            autocompletion=complete.kinds,
         ),
     ] = None,
     name: Annotated[
@@ -92,23 +93,34 @@ def get_command(
         typer.Argument(
             metavar="NAME",
             help="One object; omit it for a list. For domains, the Topology. For commands, the workload or an ID.",
+            autocompletion=complete.names,
         ),
     ] = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
     output: Form = ListFormat.TABLE,
     queue: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only workloads of this LocalQueue.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only workloads of this LocalQueue.",
+            autocompletion=complete.local_queues,
+        ),
     ] = None,
     cluster_queue: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only workloads or events of this ClusterQueue."),
+        typer.Option(
+            metavar="NAME",
+            help="Only workloads or events of this ClusterQueue.",
+            autocompletion=complete.cluster_queues,
+        ),
     ] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
             metavar="STATE,...",
             help="Only workloads or commands in these states. Can be repeated.",
+            autocompletion=complete.states,
         ),
     ] = None,
     every: Annotated[
@@ -116,7 +128,10 @@ def get_command(
         typer.Option("--all", help="Also finished workloads. The same as --state with all states."),
     ] = False,
     user: Annotated[
-        str | None, typer.Option(metavar="USER", help="Only workloads of this user.")
+        str | None,
+        typer.Option(
+            metavar="USER", help="Only workloads of this user.", autocompletion=complete.users
+        ),
     ] = None,
     mine: Annotated[bool, typer.Option("--mine", help="Only your own workloads.")] = False,
     sort: Annotated[
@@ -180,7 +195,7 @@ def get_command(
         raise CommandFailed(f"name a kind:\n{_kinds()}", Exit.BAD_INPUT)
     if kind.lower() in ("pods", "pod", "po"):
         raise CommandFailed("to list pods, use `kubectl get pods`", Exit.BAD_INPUT)
-    other = _PLURALS.get(kind.lower())
+    other = plural_of(kind)
     config = None if other else config_kind(kind, dict.fromkeys(_PLURALS.values()))
     plural = other or (config.plural if config else "workloads")
     if everywhere and (namespace is not None or name is not None):
@@ -218,16 +233,26 @@ def get_command(
             LISTINGS[plural](client, wanted)
 
 
-def _kinds() -> str:
-    """A line for each kind, with the shorter names of it."""
-    others: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
+def plurals() -> dict[str, list[str]]:
+    """The kinds of lists, with their other names."""
+    kinds: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
     for short, plural in _PLURALS.items():
-        others.setdefault(plural, []).append(short)
+        kinds.setdefault(plural, []).append(short)
     for config in CONFIG_KINDS:
-        others[config.plural] = [config.singular, *config.aliases]
+        kinds[config.plural] = [config.singular, *config.aliases]
+    return kinds
+
+
+def plural_of(word: str) -> str | None:
+    """The kind of a list that is neither of workloads nor of configuration."""
+    return _PLURALS.get(word.lower())
+
+
+def _kinds() -> str:
+    """A line for each kind, with its other names."""
     return "\n".join(
         f"  {plural:<26} {', '.join(each for each in names if each != plural)}".rstrip()
-        for plural, names in others.items()
+        for plural, names in plurals().items()
     )
 
 

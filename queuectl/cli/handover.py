@@ -185,7 +185,7 @@ def _key(document: Document) -> tuple[str, str]:
 def _unless_taken(fate: Fate, workloads: Mapping[tuple[str, str], Document]) -> Fate:
     """The fate, but a gang is stopped if its Workload exists and belongs to another object."""
     existing = workloads.get(_key(fate.workload)) if isinstance(fate, Adopted) else None
-    if existing is None:
+    if existing is None or not isinstance(fate, Adopted):
         return fate
     owners = [
         one

@@ -29,7 +29,6 @@ _NODES: Final = "to list nodes, use `{called} get nodes`, or `{called} get domai
 _EXEC: Final = "to run a program in a pod, use `kubectl exec`"
 _CORDON: Final = "to cordon a node, use `kubectl cordon`; `{called} drain` then waits for its gangs"
 _USED: Final = "to list what jobs used, use `{called} report usage --by workload`"
-_WAIT: Final = "to watch a workload, use `{called} get workloads --watch`"
 ELSEWHERE: Final = {
     "attach": _EXEC,
     "cancel": _DELETE,
@@ -52,7 +51,6 @@ ELSEWHERE: Final = {
     "srun": _CREATE,
     "submit": _CREATE,
     "uncordon": _CORDON,
-    "wait": _WAIT,
 }
 """Commands of kubectl and Slurm that users try, and what does the same. ``{called}`` is the name of the program."""
 _SIMILAR: Final = 0.7

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.columns import HISTORY_COLUMNS
@@ -20,7 +21,12 @@ _ONLY: Final = "Evicting"
 
 def history_command(
     workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="NAME or NAMESPACE/NAME of the job.")
+        str,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="NAME or NAMESPACE/NAME of the job.",
+            autocompletion=complete.workloads,
+        ),
     ],
     namespace: Namespace = None,
     kind: Kind = None,

@@ -337,11 +337,11 @@ def _emit_simulated(body: Json) -> None:
 
 
 def _interval(side: str) -> Callable[[Json], str]:
-    def text(item: Json) -> str:
-        scale = item.get("scale", 1.0)
+    def text(row: Json) -> str:
+        scale = row.get("scale", 1.0)
         least, most = (
             f"{end * scale:,.1f}" if end is not None else None
-            for end in (item[side]["least"], item[side]["most"])
+            for end in (row[side]["least"], row[side]["most"])
         )
         if least is None:
             return _NONE

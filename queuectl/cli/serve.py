@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from queuectl.api.auth.layers import AuthenticationLayer
     from queuectl.api.auth.start import Offer
     from queuectl.api.connections import ConnectionLimits
+    from queuectl.control.composition import ProcessComponents
+    from queuectl.control.leader.schedule import Job
     from queuectl.control.settings import Settings
     from queuectl.domain.containment import Containment
     from queuectl.telemetry.metrics import MetricsRecorder
@@ -71,7 +73,7 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import ListenAddress, WebServer
     from queuectl.control.composition import ServeComponents, controller
-    from queuectl.control.leader.schedule import Job, supervised
+    from queuectl.control.leader.schedule import supervised
     from queuectl.control.progress import end_if_stalled
     from queuectl.distribution import version
     from queuectl.shadow.composition import shadow
@@ -130,6 +132,7 @@ async def _serve(settings: Settings) -> None:
                 "registration": parts.registration.keep,
                 "certificate": keep_certificate,
                 "end if stalled": lambda: end_if_stalled(parts.stalled),
+                **_aggregated(settings, parts),
             }
             for name, job in jobs.items():
                 supervising = supervised(name, job, parts.containment)
@@ -192,6 +195,24 @@ async def _certificates(
         containment,
     ) as keeper:
         yield keeper.run
+
+
+def _aggregated(settings: Settings, parts: ProcessComponents) -> dict[str, Job]:
+    """The task of the API that serves workloads to kubectl; none if it is off."""
+    from queuectl.control.composition import ServeComponents
+    from queuectl.visibility.service import VisibilitySettings, serve
+
+    if not settings.visibility_listen:
+        return {}
+    served = VisibilitySettings(
+        settings.visibility_listen,
+        settings.namespace,
+        settings.visibility_secret,
+        settings.visibility_hosts,
+        settings.kubeconfig,
+    )
+    diagnoser = parts if isinstance(parts, ServeComponents) else None
+    return {"aggregated API": lambda: serve(served, parts.store, diagnoser, parts.containment)}
 
 
 @asynccontextmanager

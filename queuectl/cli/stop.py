@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
@@ -15,8 +16,16 @@ from queuectl.domain.words import counted, counted_gpus
 _WORKLOADS: Final = "use `queuectl hold` and `queuectl release`"
 _STOPPABLE: Final = ("ClusterQueue", "LocalQueue")
 
-Kind = Annotated[str, typer.Argument(metavar="KIND", help="clusterqueue or localqueue.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of queues.")]
+Kind = Annotated[
+    str,
+    typer.Argument(
+        metavar="KIND", help="clusterqueue or localqueue.", autocompletion=complete.queue_kinds
+    ),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME", help="Names of queues.", autocompletion=complete.names),
+]
 Reason = Annotated[
     str | None, typer.Option("--reason", metavar="TEXT", help="Reason, for the audit log.")
 ]

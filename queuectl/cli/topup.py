@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Server, config_path, connect
 from queuectl.objects.configuration.config_kinds import BY_KIND
 
 
 def topup_command(
-    name: Annotated[str, typer.Argument(metavar="BUDGET", help="Name of the Budget.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUDGET", help="Name of the Budget.", autocompletion=complete.budgets
+        ),
+    ],
     gpu_hours: Annotated[
         str,
         typer.Option("--gpu-hours", metavar="HOURS", help="GPU-hours to add; more than 0."),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.apply import excess_line
 from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.connection import default_namespace
@@ -56,6 +57,7 @@ def whatif_command(
         typer.Option(
             metavar="NODE,...",
             help="Nodes to drain. Can be repeated.",
+            autocompletion=complete.nodes,
         ),
     ] = None,
     add: Annotated[

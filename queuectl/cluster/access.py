@@ -20,7 +20,7 @@ import msgspec
 from queuectl.cluster.client import Api, Forbidden, Method, ReadOnlyApi
 from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
-from queuectl.domain.identity import API_GROUP, LONGEST_TOKEN, Caller, Right
+from queuectl.domain.identity import LONGEST_TOKEN, Caller, Right
 from queuectl.domain.pacing import Buckets
 
 # ---- Reviews
@@ -168,7 +168,7 @@ def _good_for(key: _Key, allowed: bool, last: float) -> float:
 def _attributes(right: Right) -> dict[str, str]:
     resource, _, subresource = right.resource.partition("/")
     return {
-        "group": API_GROUP,
+        "group": right.group,
         "version": "v1",
         "resource": resource,
         "subresource": subresource,

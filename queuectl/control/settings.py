@@ -381,6 +381,18 @@ class Settings(BaseSettings):
         "127.0.0.1:8081",
         description="address of /healthz and /readyz, which a thread of its own answers",
     )
+    visibility_listen: str = Field(
+        "",
+        description="address of the aggregated API that serves workloads to kubectl; unset = off",
+    )
+    visibility_secret: str = Field(
+        "queuectl-visibility",
+        description="name of a Secret in which queuectl keeps the certificate of that API",
+    )
+    visibility_hosts: str = Field(
+        "queuectl-visibility.queuectl-system.svc",
+        description="DNS names and IP addresses, separated by commas, for that certificate",
+    )
 
     otlp_endpoint: str = Field(
         "",

@@ -36,6 +36,7 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
+    LiveWorkloads,
     QueueCounts,
     QueuePosition,
     Tolerance,
@@ -426,7 +427,20 @@ class Sessions(Protocol):
         """End a session, if there is one."""
 
 
-class ApiStore(StoreReads, Protocol):
+class WorkloadFacts(Protocol):
+    """Facts that the view of a workload needs beyond its row."""
+
+    async def namespaces(self) -> frozenset[str]:
+        """The namespaces with a LocalQueue or a workload."""
+
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
+        """The positions of these workloads in queue order. Workloads that are not pending are left out."""
+
+    async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
+        """``namespace/name`` of the known workloads among these, finished or not."""
+
+
+class ApiStore(StoreReads, WorkloadFacts, Protocol):
     """The ledger and the configuration for REST and the dashboard."""
 
     @property
@@ -493,17 +507,14 @@ class ApiStore(StoreReads, Protocol):
             BadInput: ``cursor`` is not one of the store's, or of a list in another order.
         """
 
-    async def namespaces(self) -> frozenset[str]:
-        """The namespaces with a LocalQueue or a workload."""
+    async def live_workloads(self, before: Collection[Entry]) -> LiveWorkloads:
+        """Every workload that is not Finished. Those among ``before`` without a change are the same objects."""
 
     async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
         """The workload of this name: the live one, else the newest finished one, else None."""
 
     async def find_workloads(self, namespace: str, name: str) -> tuple[Entry, ...]:
         """The workload of this name of each kind, by kind: the live one, else the newest finished one."""
-
-    async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
-        """The positions of these workloads in queue order. Workloads that are not pending are left out."""
 
     async def add_command(self, command: Command) -> Command:
         """Add a command for the leader. This method assigns its ``id``. A repeated request returns the first command.
@@ -525,9 +536,6 @@ class ApiStore(StoreReads, Protocol):
         self, filters: CommandFilter, limit: int = 100
     ) -> tuple[Command, ...]:
         """The newest of these commands, with or without a result, newest first."""
-
-    async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
-        """``namespace/name`` of the known workloads among these, finished or not."""
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100

@@ -38,6 +38,7 @@ from queuectl.domain.queries import (
     IN_QUEUE_ORDER,
     LONGEST_PAGE,
     HistoryLine,
+    LiveWorkloads,
     PagePosition,
     QueueCounts,
     QueuePosition,
@@ -90,6 +91,14 @@ async def live_entries_since(
     news = [key[0] for key in stand if key not in known]
     read = {entry.uid: entry for entry in await _entries(connection, news)}
     return tuple(known.get(key) or read[key[0]] for key in stand)
+
+
+async def live_workloads(connection: AsyncConnection, before: Collection[Entry]) -> LiveWorkloads:
+    """The same with the time of the read, which is not later than what it shows."""
+    at = (
+        await connection.execute(select(func.extract("epoch", func.statement_timestamp())))
+    ).scalar_one()
+    return LiveWorkloads(await live_entries_since(connection, before), float(at))
 
 
 async def _entries(connection: AsyncConnection, uids: list[str]) -> tuple[Entry, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import CursorResult, bindparam, cast, delete, func, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, Insert
+from sqlalchemy.dialects.postgresql import ARRAY, Insert, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
 
@@ -85,7 +85,7 @@ class ShadowTables:
         """See :class:`queuectl.db.ports.ShadowStore`."""
         t, n = shadow_trace.c, shadow_nodes.c
         present = select(t.record).where((t.gone_at.is_(None)) | (t.gone_at >= since))
-        latest = select(n.record).distinct(n.name).order_by(n.name, n.at.desc())
+        latest = select(n.record).ext(distinct_on(n.name)).order_by(n.name, n.at.desc())
         async with self._snapshot("reading the trace of shadow mode") as connection:
             gangs = [decode_json(TracedGang, one) for one in await connection.scalars(present)]
             nodes = [decode_json(NodeVersion, one) for one in await connection.scalars(latest)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 API_GROUP: Final = "queuectl.dev"
-"""In RBAC rules: the group of every resource below. No such resources exist in the cluster; only rights to them do."""
+"""In RBAC rules: the group of the resources of the REST API. No such resources exist in the cluster; only rights to them do."""
 LONGEST_NAME: Final = 253  # of an object, in characters
 LONGEST_TOKEN: Final = 16 * 1024  # characters; OIDC tokens with hundreds of groups have 8,000
 
@@ -38,12 +38,14 @@ class Right:
         resource: plural as in the paths of the API, with a subresource for an action: ``workloads/hold``.
         namespace: of the object; empty = cluster-wide, or in all namespaces.
         name: of the object; empty = any.
+        group: of the resource.
     """
 
     verb: str
     resource: str
     namespace: str = ""
     name: str = ""
+    group: str = API_GROUP
 
     @property
     def nameable(self) -> bool:
@@ -53,7 +55,7 @@ class Right:
     def __str__(self) -> str:
         what = f"{self.resource} {self.name}".strip()
         where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
-        return f"{self.verb} {what} of {API_GROUP} {where}"
+        return f"{self.verb} {what} of {self.group} {where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,6 +65,14 @@ class WorkloadPage:
     cursor: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LiveWorkloads:
+    """Every workload that is not Finished, by uid, at one moment. ``at``: unix seconds by the clock of the database."""
+
+    entries: tuple[Entry, ...]
+    at: float
+
+
 IN_QUEUE_ORDER: Final = (State.PENDING, State.RESERVED)
 
 
@@ -87,6 +96,19 @@ class QueuePosition:
 
     cluster_queue: int
     local_queue: int
+
+
+def positions_in(entries: Iterable[Entry]) -> dict[str, QueuePosition]:
+    """The position of each pending workload among all of these, by uid."""
+    among: Counter[str] = Counter()
+    local: Counter[tuple[str, str]] = Counter()
+    positions = {}
+    for entry in sorted(filter(in_queue_order, entries), key=turn):
+        queue = (entry.namespace, entry.queue)
+        among[entry.cluster_queue] += 1
+        local[queue] += 1
+        positions[entry.uid] = QueuePosition(among[entry.cluster_queue], local[queue])
+    return positions
 
 
 @dataclass(frozen=True, slots=True)

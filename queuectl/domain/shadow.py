@@ -117,7 +117,7 @@ class Moment:
         waiting, unbound: at most :data:`MOST_GANGS` of each.
         decided: the plan is complete and verified. Otherwise no gang has an answer, and the moment is in no sum.
         left_out: what is not in the moment: objects that could not be read, each with the reason, and gangs beyond :data:`MOST_GANGS`.
-        seen: at most :data:`MOST_SEEN` gangs in any state, those that were created first.
+        gangs: at most :data:`MOST_SEEN` gangs in any state, those that were created first.
         nodes: all nodes. Their allocatable is without what pods of no gang use.
     """
 
@@ -128,7 +128,7 @@ class Moment:
     unbound: tuple[UnboundGang, ...] = ()
     decided: bool = True
     left_out: tuple[str, ...] = ()
-    seen: tuple[SeenGang, ...] = ()
+    gangs: tuple[SeenGang, ...] = ()
     nodes: tuple[Node, ...] = ()
 
 

@@ -149,9 +149,9 @@ class Interval:
     least: float | None
     most: float | None
 
-    def meets(self, other: Interval) -> bool:
+    def meets(self, figure: Interval) -> bool:
         """Whether both can be equal."""
-        return not (_above(self.least, other.most) or _above(other.least, self.most))
+        return not (_above(self.least, figure.most) or _above(figure.least, self.most))
 
 
 def _above(low: float | None, high: float | None) -> bool:

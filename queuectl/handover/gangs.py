@@ -155,9 +155,9 @@ def _owned(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Owned:
         of_kueue.put_job(record)
     pods = defaultdict[OwnerKey, list[PodDocument]](list)
     for document in cluster.pods:
-        record = _pod(document)
-        if record is not None:
-            owned = of_kueue.put(record)
+        pod = _pod(document)
+        if pod is not None:
+            owned = of_kueue.put(pod)
             pods[owned.owned_by].append((owned, document))
     jobsets = {
         OwnerKey(TRAINJOB, _name(document)[0], str(one.get("uid", ""))): document

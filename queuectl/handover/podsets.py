@@ -70,13 +70,18 @@ def running_podsets(
             raise RequestError(f"no pod of {place.podset} runs")
         yield RunningPodSet(
             request,
-            without_queuectl(place.template or {}, record.pod_priority_class),
+            without_queuectl(_template(place), record.pod_priority_class),
             request.count,
             request.count,
             placed[place.podset],
             index_label=_INDEX_LABELS[record.kind],
             sub_groups=_sub_groups(place) if kind == JOBSET else None,
         )
+
+
+def _template(place: PodSetPlace) -> Document:
+    template: Document = field(place.content, place.where.template) or {}
+    return template
 
 
 def _sub_groups(place: PodSetPlace) -> SubGroups:

@@ -94,13 +94,18 @@ class Bootstrap:
     def _make_identities(self) -> None:
         """Create CAs, server certificates, and a kubeconfig for each component."""
         pki = self._layout.pki
-        authority, store = (
+        authority, store, front_proxy = (
             Authority.create("queuectl-localcluster"),
             Authority.create("queuectl-localcluster-etcd"),
+            Authority.create("queuectl-localcluster-front-proxy"),
         )
         authority.pair.save(pki / "ca.crt", pki / "ca.key")
         store.pair.save(pki / "etcd-ca.crt", pki / "etcd-ca.key")
         store.server("etcd").save(pki / "etcd.crt", pki / "etcd.key")
+        front_proxy.pair.save(pki / "front-proxy-ca.crt", pki / "front-proxy-ca.key")
+        front_proxy.client(components.FRONT_PROXY).save(
+            pki / "front-proxy.crt", pki / "front-proxy.key"
+        )
         names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1"]
         authority.server("kube-apiserver", names).save(pki / "server.crt", pki / "server.key")
         certificates.signing_key().save(pki / "service-account.pub", pki / "service-account.key")

@@ -22,6 +22,8 @@ API_SERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
+FRONT_PROXY = "front-proxy-client"
+"""The name of the API server in the certificate with which it passes requests on to aggregated APIs."""
 
 QPS, BURST = 1000, 2000
 """Client limits of the controller manager, the scheduler and the operator, so high that no component waits."""
@@ -141,6 +143,14 @@ def api_server(layout: Layout, spec: ClusterSpec) -> Component:
         "--kubelet-preferred-address-types=InternalIP",
         f"--kubelet-client-certificate={pki / 'admin.crt'}",
         f"--kubelet-client-key={pki / 'admin.key'}",
+        # For aggregated APIs: they believe the name of a user from this certificate only.
+        f"--requestheader-client-ca-file={pki / 'front-proxy-ca.crt'}",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={pki / 'front-proxy.crt'}",
+        f"--proxy-client-key-file={pki / 'front-proxy.key'}",
         "--anonymous-auth=false",
         "--authorization-mode=Node,RBAC",
         "--service-account-issuer=https://kubernetes.default.svc",

@@ -91,13 +91,13 @@ class TraceJobs:
         """All gangs, in the order of their arrival."""
         return [self._observed(one, rank, times) for rank, one in enumerate(self.gangs)]
 
-    def _observed(self, one: TracedGang, rank: int, times: RunTimes) -> ObservedJob:
-        kept = [a for a in one.attempts if a.ended is None or a.ended.most > self.begin]
-        attempts = [self._replayed(attempt, times) for attempt in kept]
-        before = bool(kept) and kept[0].started.most <= self.begin
-        gone = self._at(times.end(one.gone)) if one.gone is not None else None
-        submit = 0.0 if before else self._at(one.arrived)
-        ended = one.state is not TracedState.WAITING and bool(kept) and _runs_last(one)
+    def _observed(self, traced: TracedGang, rank: int, times: RunTimes) -> ObservedJob:
+        recent = [a for a in traced.attempts if a.ended is None or a.ended.most > self.begin]
+        attempts = [self._replayed(attempt, times) for attempt in recent]
+        before = bool(recent) and recent[0].started.most <= self.begin
+        gone = self._at(times.end(traced.gone)) if traced.gone is not None else None
+        submit = 0.0 if before else self._at(traced.arrived)
+        ended = traced.state is not TracedState.WAITING and bool(recent) and _runs_last(traced)
         if ended and gone is not None and attempts:
             gone = max(gone, attempts[-1].start)
             attempts[-1] = replace(attempts[-1], end=None)
@@ -106,17 +106,17 @@ class TraceJobs:
             rank=rank,
             line=rank + 1,
             submit=submit,
-            duration=self._duration(one, attempts, gone, times, ended=ended),
-            pods=one.gang.pods,
+            duration=self._duration(traced, attempts, gone, times, ended=ended),
+            pods=traced.gang.pods,
             gpus_per_pod=0,
-            queue=queue_of(one),
-            job_id=one.gang.uid,
-            name=one.gang.name,
-            priority=one.priority,
-            limit=one.limit,
-            user=one.user,
-            podsets=one.podsets,
-            placement=kept[0].placement if before else None,
+            queue=queue_of(traced),
+            job_id=traced.gang.uid,
+            name=traced.gang.name,
+            priority=traced.priority,
+            limit=traced.limit,
+            user=traced.user,
+            podsets=traced.podsets,
+            placement=recent[0].placement if before else None,
             deleted=None if ended else gone,
         )
         replayed = replace(job, duration=inf, limit=None, placement=None, deleted=gone)
@@ -131,7 +131,7 @@ class TraceJobs:
 
     def _duration(
         self,
-        one: TracedGang,
+        traced: TracedGang,
         attempts: Sequence[ReplayedAttempt],
         gone: float | None,
         times: RunTimes,
@@ -140,16 +140,16 @@ class TraceJobs:
     ) -> float:
         """Seconds of its work."""
         if not ended:
-            return self._unknown(one, 0.0, times)
+            return self._unknown(traced, 0.0, times)
         last = attempts[-1]
         worked = (gone if gone is not None else self.seconds) - last.start
         if gone is None:
-            return self._unknown(one, worked, times)
+            return self._unknown(traced, worked, times)
         if times is RunTimes.LONGEST:
             worked += sum(a.end - a.start for a in attempts[:-1] if a.end is not None)
         return max(worked, LEAST_SECONDS)
 
-    def _unknown(self, one: TracedGang, worked: float, times: RunTimes) -> float:
+    def _unknown(self, traced: TracedGang, worked: float, times: RunTimes) -> float:
         """The work of a gang whose end the records do not have, after so many seconds of it."""
         match times:
             case RunTimes.SHORTEST:
@@ -157,23 +157,27 @@ class TraceJobs:
             case RunTimes.LONGEST:
                 return inf
             case RunTimes.USUAL:
-                longer = [s for s in self._lengths.get(one.gang.cluster_queue, ()) if s > worked]
+                longer = [s for s in self._lengths.get(traced.gang.cluster_queue, ()) if s > worked]
                 return median(longer) if longer else inf
 
     def _at(self, at: float) -> float:
         return min(max(at - self.begin, 0.0), self.seconds)
 
 
-def queue_of(one: TracedGang) -> tuple[str, str]:
+def queue_of(traced: TracedGang) -> tuple[str, str]:
     """Namespace and name of its LocalQueue."""
-    return one.gang.namespace, one.gang.queue
+    return traced.gang.namespace, traced.gang.queue
 
 
-def _runs_last(one: TracedGang) -> bool:
+def _runs_last(traced: TracedGang) -> bool:
     """Whether it ran at the last moment that shows it."""
-    if one.state is TracedState.RUNNING:
+    if traced.state is TracedState.RUNNING:
         return True
-    return bool(one.attempts) and one.gone is not None and one.attempts[-1].ended == one.gone
+    return (
+        bool(traced.attempts)
+        and traced.gone is not None
+        and traced.attempts[-1].ended == traced.gone
+    )
 
 
 def _lengths(gangs: Iterable[TracedGang]) -> Mapping[str, Sequence[float]]:

@@ -85,9 +85,9 @@ class ClusterObserver:
         further = max(0, len(waiting) - MOST_GANGS) + max(0, len(unbound) - MOST_GANGS)
         if further:
             left_out = (*left_out, f"{further} gangs beyond the first {MOST_GANGS}")
-        seen = sorted(_seen(reading.bindings, snapshot), key=lambda one: one.age)
-        if len(seen) > MOST_SEEN:
-            more = f"{len(seen) - MOST_SEEN} gangs beyond the first {MOST_SEEN} of the trace"
+        in_trace = sorted(_seen(reading.bindings, snapshot), key=lambda one: one.age)
+        if len(in_trace) > MOST_SEEN:
+            more = f"{len(in_trace) - MOST_SEEN} gangs beyond the first {MOST_SEEN} of the trace"
             left_out = (*left_out, more)
         self.setting = Snapshot(
             now=now,
@@ -104,7 +104,7 @@ class ClusterObserver:
             unbound=tuple(unbound[:MOST_GANGS]),
             decided=decided,
             left_out=left_out,
-            seen=tuple(seen[:MOST_SEEN]),
+            gangs=tuple(in_trace[:MOST_SEEN]),
             nodes=tuple(_nodes(snapshot)),
         )
 

@@ -260,7 +260,7 @@ def _idle(side: _Side) -> float:
     return sum(
         max(sample.free, 0) * (after.time - sample.time)
         for sample, after in pairwise(side.samples)
-        if sample.wanted > 0
+        if sample.requested > 0
     )
 
 

@@ -124,15 +124,15 @@ def run() -> None:
     sys.stdout.buffer.write(msgspec.json.encode(report))
 
 
-async def _report(given: SimulationInput) -> SimulatedReport:
+async def _report(inputs: SimulationInput) -> SimulatedReport:
     database = replace(
-        DatabaseSettings.from_environment(given.database_url),
+        DatabaseSettings.from_environment(inputs.database_url),
         read_only=True,
         statement_timeout=_READ_SECONDS,
         answer_timeout=_READ_SECONDS,
     )
     store = await PostgresLeaderStore.connect(database)
-    begin = given.now - given.days * DAY
+    begin = inputs.now - inputs.days * DAY
     try:
         trace = await store.shadow.trace(begin)
     finally:
@@ -141,10 +141,10 @@ async def _report(given: SimulationInput) -> SimulatedReport:
         raise SimulationFailed("there is no moment yet")
     return simulated(
         trace,
-        given.setting,
+        inputs.setting,
         begin=begin,
-        resolution=given.resolution,
+        resolution=inputs.resolution,
         seconds=_FIRST_SECONDS,
         clock=time.monotonic,
-        now=given.now,
+        now=inputs.now,
     )

@@ -44,8 +44,8 @@ def trace(book: TraceBook, moment: Moment, longest: float) -> TraceStep:
         book = TraceBook()
     span = _span(book.span, moment.at, longest)
     since = Between(span.until if book.span is None else book.span.until, span.until)
-    seen = {one.gang.uid: one for one in moment.seen}
-    gangs = [*_present(book, seen, since), *_left(book, seen, since)]
+    shown = {gang.gang.uid: gang for gang in moment.gangs}
+    gangs = [*_present(book, shown, since), *_left(book, shown, since)]
     nodes = tuple(_nodes(book, moment, span.until))
     return TraceStep(span, tuple(gangs), nodes, begins=book.span is None)
 
@@ -72,46 +72,46 @@ def _span(before: TraceSpan | None, at: float, longest: float) -> TraceSpan:
     return TraceSpan(before.began, until, gaps)
 
 
-def _present(book: TraceBook, seen: dict[str, SeenGang], since: Between) -> Iterator[TracedGang]:
+def _present(book: TraceBook, shown: dict[str, SeenGang], since: Between) -> Iterator[TracedGang]:
     """The changed gangs of those that the moment shows."""
-    for uid, one in seen.items():
+    for uid, gang in shown.items():
         before = book.gangs.get(uid)
         if before is None:
-            if one.blocked:
+            if gang.blocked:
                 continue
-            before = _arrived(one, since)
-            yield _started(before, one, since) if one.placement is not None else before
+            before = _arrived(gang, since)
+            yield _started(before, gang, since) if gang.placement is not None else before
             continue
-        changed = _changed(before, one, since)
+        changed = _changed(before, gang, since)
         if changed != before:
             yield changed
 
 
-def _arrived(one: SeenGang, since: Between) -> TracedGang:
+def _arrived(seen: SeenGang, since: Between) -> TracedGang:
     return TracedGang(
-        gang=one.gang,
-        podsets=one.podsets,
-        priority=one.priority,
-        user=one.user,
-        limit=one.limit,
-        arrived=_within(one.created_at, since),
+        gang=seen.gang,
+        podsets=seen.podsets,
+        priority=seen.priority,
+        user=seen.user,
+        limit=seen.limit,
+        arrived=_within(seen.created_at, since),
         state=TracedState.WAITING,
     )
 
 
-def _changed(before: TracedGang, one: SeenGang, since: Between) -> TracedGang:
+def _changed(before: TracedGang, seen: SeenGang, since: Between) -> TracedGang:
     """A gang that was there before, or that left for less than an hour."""
     returned = before
     if before.state is TracedState.GONE:
-        returned = _returned(before, running=one.placement is not None)
-    if one.placement is not None:
+        returned = _returned(before, running=seen.placement is not None)
+    if seen.placement is not None:
         if returned.state is TracedState.RUNNING:
-            resized = returned.resized or one.gang.gpus != returned.gang.gpus
+            resized = returned.resized or seen.gang.gpus != returned.gang.gpus
             return replace(returned, resized=resized)
-        return _started(_as_now(returned, one), one, since)
+        return _started(_as_now(returned, seen), seen, since)
     if returned.state is TracedState.RUNNING:
         returned = replace(returned, attempts=_ended(returned, since), state=TracedState.WAITING)
-    return _as_now(returned, one)
+    return _as_now(returned, seen)
 
 
 def _returned(gone: TracedGang, *, running: bool) -> TracedGang:
@@ -124,30 +124,32 @@ def _returned(gone: TracedGang, *, running: bool) -> TracedGang:
     return replace(gone, state=TracedState.WAITING, gone=None)
 
 
-def _as_now(before: TracedGang, one: SeenGang) -> TracedGang:
+def _as_now(before: TracedGang, seen: SeenGang) -> TracedGang:
     """A gang that waits has the request that it has now."""
     return replace(
         before,
-        gang=one.gang,
-        podsets=one.podsets,
-        priority=one.priority,
-        user=one.user,
-        limit=one.limit,
+        gang=seen.gang,
+        podsets=seen.podsets,
+        priority=seen.priority,
+        user=seen.user,
+        limit=seen.limit,
     )
 
 
-def _started(before: TracedGang, one: SeenGang, since: Between) -> TracedGang:
-    assert one.placement is not None
+def _started(before: TracedGang, seen: SeenGang, since: Between) -> TracedGang:
+    assert seen.placement is not None
     # Its pods can get their nodes later than its admission, and no moment shows when.
-    least = max(_within(one.since, since) if one.since is not None else since.least, before.arrived)
+    least = max(
+        _within(seen.since, since) if seen.since is not None else since.least, before.arrived
+    )
     started = Between(least, max(least, since.most))
-    attempts = (*before.attempts, TracedAttempt(started, one.placement))[-MOST_ATTEMPTS:]
+    attempts = (*before.attempts, TracedAttempt(started, seen.placement))[-MOST_ATTEMPTS:]
     return replace(before, state=TracedState.RUNNING, attempts=attempts)
 
 
-def _left(book: TraceBook, seen: dict[str, SeenGang], since: Between) -> Iterator[TracedGang]:
+def _left(book: TraceBook, shown: dict[str, SeenGang], since: Between) -> Iterator[TracedGang]:
     for uid, before in book.gangs.items():
-        if uid in seen or before.state is TracedState.GONE:
+        if uid in shown or before.state is TracedState.GONE:
             continue
         attempts = before.attempts
         if before.state is TracedState.RUNNING:

@@ -226,7 +226,7 @@ class Sample:
         held: GPUs that gangs hold.
         used: held GPUs, weighted with the utilization of their jobs where it is known, else fully.
         waiting: jobs that are submitted and do not run.
-        wanted: GPUs that the jobs request which are submitted and hold nothing.
+        requested: GPUs that the jobs request which are submitted and hold nothing.
         free: GPUs that no gang holds, on nodes that take pods.
         fragmented: free GPUs that the next pod is expected to be unable to use.
     """
@@ -235,7 +235,7 @@ class Sample:
     held: int
     used: float
     waiting: int
-    wanted: int
+    requested: int
     free: int
     fragmented: float
 
@@ -258,7 +258,7 @@ class World:
     held: int = 0
     used: float = 0.0
     waiting: int = 0
-    wanted: int = 0
+    requested: int = 0
     finished: int = 0
     samples: list[Sample] = field(default_factory=list)
     placed: dict[Run, list[tuple[str, int]]] = field(default_factory=dict)
@@ -355,7 +355,7 @@ class World:
                 self._measure(run)
             case Phase.SUBMISSION, Run() as run:
                 self.waiting += 1
-                self.wanted += run.job.gpus
+                self.requested += run.job.gpus
                 self._want(run, 1)
                 scheduler.submitted(run)
             case _, call:
@@ -378,7 +378,7 @@ class World:
 
     def _leave(self, run: Run, scheduler: Scheduler) -> None:
         """A job that holds nothing any more waits for nothing either."""
-        self.wanted -= run.job.gpus
+        self.requested -= run.job.gpus
         self._agenda.remove((Phase.DELETION, run))
         self._want(run, -1)
         scheduler.ended(run)
@@ -399,7 +399,7 @@ class World:
             self.held,
             self.used,
             self.waiting,
-            self.wanted,
+            self.requested,
             self.free.total,
             self.free.fragmented,
         )
@@ -416,7 +416,7 @@ class World:
 
     def _hold(self, run: Run, sign: int) -> None:
         self.held += sign * run.job.gpus
-        self.wanted -= sign * run.job.gpus
+        self.requested -= sign * run.job.gpus
         if sign > 0:
             self._shares[run] = 1.0 if run.job.utilization is None else run.job.utilization
             self.used += self._shares[run] * run.job.gpus

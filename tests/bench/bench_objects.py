@@ -22,7 +22,12 @@ from tests.bench.stage import peak_of, resident_of
 from tests.operations.custom import defined
 from tests.system.installation import leading_controller, policies
 
-SETTINGS = {"QUEUECTL_CONFIGURATION_OWNER": "kubernetes"}
+SETTINGS = {
+    "QUEUECTL_CONFIGURATION_OWNER": "kubernetes",
+    # The defaults. Those of the tests are so short that a busy machine loses the lease.
+    "QUEUECTL_LEASE_DURATION": "15",
+    "QUEUECTL_LEASE_RENEW": "3",
+}
 ROOT = "/apis/queuectl.dev/v1"
 NAMESPACES = 100
 _EVERY = 15.0

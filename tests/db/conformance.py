@@ -1264,6 +1264,25 @@ class StoreConformance:
         assert await store.positions(["late"]) == {"late": QueuePosition(5, 4)}
         assert await store.positions([]) == {}
 
+    async def test_live_workloads_without_a_change_are_the_same_objects(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        first, second = submitted("u1", "train"), submitted("u2", "eval")
+        await commit(store, epoch, first, second)
+        before = await store.live_workloads(())
+        assert [entry.uid for entry in before.entries] == ["u1", "u2"]
+        assert before.at <= await store.now()
+        await commit(store, epoch, step(first.after, Admit(HERE)))
+        after = await store.live_workloads(before.entries)
+        assert after.entries[1] is before.entries[1]
+        assert after.entries[0].placement == HERE
+        await commit(store, epoch, step(second.after, ObjectDeleted()))
+        last = await store.live_workloads(after.entries)
+        assert [entry.uid for entry in last.entries] == ["u1"]
+        assert last.at >= before.at
+
     async def test_recent_costs_of_migrations_are_loaded_even_after_the_gang_has_finished(
         self, open_store: OpenStore
     ):

@@ -55,6 +55,7 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
+    LiveWorkloads,
     PagePosition,
     QueueCounts,
     QueuePosition,
@@ -63,7 +64,7 @@ from queuectl.domain.queries import (
     WorkloadFilter,
     WorkloadOrder,
     WorkloadPage,
-    in_queue_order,
+    positions_in,
     turn,
 )
 from queuectl.domain.reasons import Code, Reason
@@ -587,18 +588,14 @@ class MemoryStore:
 
     async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
         entries = (await self._reach()).entries
-        waiting = sorted(filter(in_queue_order, entries.values()), key=turn)
-        found = {}
-        for uid in uids:
-            entry = entries.get(uid)
-            if entry is None or not in_queue_order(entry):
-                continue
-            ahead = [e for e in waiting if turn(e) <= turn(entry)]
-            found[uid] = QueuePosition(
-                sum(e.cluster_queue == entry.cluster_queue for e in ahead),
-                sum((e.namespace, e.queue) == (entry.namespace, entry.queue) for e in ahead),
-            )
-        return found
+        found = positions_in(entries.values())
+        return {uid: found[uid] for uid in uids if uid in found}
+
+    async def live_workloads(self, before: Collection[Entry]) -> LiveWorkloads:
+        at = await self.now()
+        entries = (await self._reach()).entries
+        by_uid = (entries[uid] for uid in sorted(entries))
+        return LiveWorkloads(tuple(e for e in by_uid if e.state is not State.FINISHED), at)
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100

@@ -36,6 +36,8 @@ class CustomCluster:
         try:
             self.cluster.client.create(path, body, dryRun="All", fieldValidation="Strict")
         except ApiServerError as error:
+            if error.reason == "AlreadyExists":
+                return None  # it is compared after the validation
             return str(error)
         return None
 

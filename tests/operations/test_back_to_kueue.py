@@ -78,7 +78,6 @@ COMMANDS = (
     "get workloads --state Starting",
     "get workloads --state Evicting",
 )
-EXPORT = "config export"
 """The commands of the page that need the server. Here it runs outside the cluster."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 
@@ -377,7 +376,7 @@ def under_queuectl(returning: Return) -> None:
             for name in WAITING:
                 until(partial(_is, rest, name, "Pending"), f"{name} is pending")
         page = Page("back-to-kueue.md", typing)
-        for command in COMMANDS if follows else (*COMMANDS, EXPORT):
+        for command in COMMANDS + (() if follows else ("config export",)):
             page.type(f"{IN_POD} {command}", instead={IN_POD: "queuectl"})
     finally:
         controller.stop()
@@ -407,7 +406,9 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert after.keys() == way.pods.keys()
     assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
     page.type("kubectl -n kueue-system scale")
-    page.end("kubectl get workloads.kueue", "helm uninstall", IN_POD)
+    page.end(
+        "kubectl get workloads.kueue", "helm uninstall", *(f"{IN_POD} {one}" for one in COMMANDS)
+    )
     assert "Kueue runs: scale Deployment" in refused(typing, 4)
     kueue = start_kueue(way.cluster)
     try:

@@ -532,6 +532,8 @@ def test_the_certificate_has_the_names_of_the_service_and_those_of_the_user() ->
         ({"tls": {"secretName": "a", "issuerRef": {"name": "b"}}}, "exclude each other"),
         ({"database": {"sslMode": "require"}}, "database.sslMode is for a database of your own"),
         ({"database": {"startEmpty": True}}, "database.startEmpty is for a database of your own"),
+        ({"visibility": {"enabled": True}, "replicas": 1}, "visibility.enabled needs replicas: 2"),
+        ({"visibility": {"enabled": True}, "shadow": True}, "exclude each other"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(
@@ -551,3 +553,27 @@ def test_administrators_use_the_pods_unless_it_is_switched_off() -> None:
     without = documents({**IMAGE, "adminInPod": False})
     assert "queuectl-admin-in-pod" not in str(without)
     assert "QUEUECTL_TOKEN_FILE" not in str(without)
+
+
+def test_the_aggregated_api_has_its_objects_and_rights_only_if_it_is_enabled() -> None:
+    found = by_name(documents({**IMAGE, "visibility": {"enabled": True}}))
+    names = {key for key in found if "visibility" in key[1]}
+    assert names == {
+        ("APIService", "v1.visibility.queuectl.dev"),
+        ("Service", "queuectl-visibility"),
+        ("Secret", "queuectl-visibility"),
+        ("Role", "queuectl-visibility"),
+        ("RoleBinding", "queuectl-visibility"),
+        ("ClusterRole", "queuectl-visibility"),
+        ("ClusterRole", "queuectl-visibility-view"),
+        ("ClusterRoleBinding", "queuectl-visibility"),
+    }
+    assert found["PodDisruptionBudget", "queuectl"]["spec"]["maxUnavailable"] == 1
+    assert found["Service", "queuectl-visibility"]["spec"]["publishNotReadyAddresses"] is True
+    service = found["Service", "queuectl-visibility"]["spec"]["ports"][0]["targetPort"]
+    [container] = found["Deployment", "queuectl"]["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert environment["QUEUECTL_VISIBILITY_LISTEN"] == f"0.0.0.0:{ports[service]}"
+    default = documents(IMAGE)
+    assert not [one for one in default if "visibility" in one["metadata"]["name"]]

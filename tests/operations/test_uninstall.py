@@ -212,6 +212,7 @@ def delete_controller(installation: Installation, page: Page, way: Way) -> None:
         for replica in REPLICAS:
             cluster.kill(replica)
         until(lambda: NOT_IN_FORCE in str(dry_run(cluster.client)), "no webhook is called")
+    page.type("kubectl delete apiservice")
     if way.name == "helm":
         page.type("helm uninstall")
     else:

@@ -42,6 +42,7 @@ OPT_INS: Final = {
     "mig-reconfiguration": "migReconfiguration",
     "provisioning": "provisioning",
     "queued-gpus": "queuedGpus",
+    "visibility": "visibility",
 }
 """The templates of ``deploy/optional``, and the values that enable them."""
 WEBHOOK: Final = {"mutation": "webhook"}

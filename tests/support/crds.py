@@ -290,7 +290,7 @@ For platform administrators: the kinds of `queuectl.dev/v1` in the API server. T
 [`configuration.owner: kubernetes`](chart-values.md). [Configuration objects](configuration.md) describes the fields, and `kubectl explain`
 prints the same text.
 
-Kueue has resources of the same names. Beside Kueue, type the short name or the resource with its group. `kubectl get queuectl -A`
+Kueue has resources of the same names. If Kueue is installed, type the short name or the resource with its group. `kubectl get queuectl -A`
 lists all of them.
 
 | kind | resource | short name | scope | columns |
@@ -316,7 +316,7 @@ The API server refuses an object that breaks one of these rules, and names the f
 _STATUS: Final = """
 ## Status
 
-The controller writes the status, which is no configuration. A change of the status changes no `metadata.generation`.
+The controller writes the status, which does not configure anything. A change of the status changes no `metadata.generation`.
 
 | field | meaning |
 | --- | --- |
@@ -331,6 +331,7 @@ The API server accepts these objects. The controller refuses them, and keeps the
 """
 _ACROSS: Final = (
     ("Cohort", "no cycle, and no tree that is too high"),
+    ("ClusterQueue", "no `lendingLimit` above `nominalQuota`, if one of them is text"),
     ("ClusterQueue, Cohort", "no amount above 2^63 - 1 in the unit of its resource"),
     ("ResourceFlavor", "`devices` of a MIG configuration are `all`, or different indexes to 31"),
 )
@@ -347,7 +348,6 @@ An unknown field is refused by REST, and by kubectl unless `--validate=warn` is 
 _ONLY_REST: Final = (
     ("text for a number or a Boolean", "converts it", "refuses it"),
     ("`-0` as text", "is zero", "refuses it"),
-    ("a `lendingLimit` less than a unit above `nominalQuota`", "is rounded down", "refuses it"),
     ("names and labels in `metadata`", "are wider in files", "are those of Kubernetes"),
     ("`null` as `spec`, or in a map", "refuses it", "leaves it out"),
 )

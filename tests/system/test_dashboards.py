@@ -111,6 +111,7 @@ def panels() -> dict[str, str]:
 
 WITHOUT_SERIES = {
     "QueuectlGangWriteRefused",  # no write is refused here
+    "QueuectlVisibilityUnavailable",  # a metric of kube-apiserver; the aggregated API is off
     "QueuectlConfigurationUnknown",  # the database owns the configuration
     "QueuectlConfigurationNotApplied",
 }

@@ -148,8 +148,9 @@ def test_pages_and_examples_name_services_and_workloads_of_the_chart() -> None:
         for one in older_manifests()
         if one["kind"] in ("Deployment", "Service", "StatefulSet")
     }
-    bundled = (CHART / "templates" / "bundled-database.yaml").read_text()
-    there |= {(kind.lower(), name) for kind, name in NAMED.findall(bundled)}
+    for template in ("bundled-database", "visibility"):
+        text = (CHART / "templates" / f"{template}.yaml").read_text()
+        there |= {(kind.lower(), name) for kind, name in NAMED.findall(text)}
     files = [*PAGES.values(), *(ROOT / "docs" / "examples").rglob("*.yaml")]
     named = {
         (found[1] or "service", found[2] or found[3])

@@ -390,7 +390,8 @@ def test_a_broken_connection_is_no_problem_of_policies(
     assert ended.value.code == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
     of_cluster = [(f["check"], f["level"]) for f in findings if f["check"] not in SERVERS]
-    unknown = ["rights", "policies", "policies", "kinds", "leader", "nodes", "others", "kueue"]
+    unknown = ["rights", "policies", "policies", "kinds", "leader", "nodes", "others"]
+    unknown += ["kueue", "visibility"]
     assert of_cluster == [("cluster", "ok"), *((check, "unknown") for check in unknown)]
 
 

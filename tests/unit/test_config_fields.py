@@ -978,7 +978,7 @@ PAIRS: list[tuple[str, str, Fields, str | None]] = [
     ("ClusterQueue", "warned", pair(spec__resourceGroups=groups(borrowingLimit=1)), f"{LIMIT}.borrowingLimit: has no effect: in no cohort"),
     ("ClusterQueue", "warned", pair(spec__resourceGroups=groups(lendingLimit=1)), f"{LIMIT}.lendingLimit: has no effect: in no cohort"),
     ("ClusterQueue", "taken", pair(spec__cohortName="c", spec__resourceGroups=groups(lendingLimit=8)), None),
-    ("ClusterQueue", "refused", pair(spec__cohortName="c", spec__resourceGroups=groups(lendingLimit="9")),
+    ("ClusterQueue", "refused", pair(spec__cohortName="c", spec__resourceGroups=groups(lendingLimit=9)),
      f"{LIMIT}.lendingLimit: '9' is more than nominalQuota"),
     ("ClusterQueue", "taken", pair(spec__cohortName="c", spec__policy__quotaFromNodes={}, spec__resourceGroups=groups(lendingLimit=9)), None),
     ("Cohort", "taken", pair(spec__parentName="p", spec__resourceGroups=groups(lendingLimit=9)), None),

@@ -43,8 +43,10 @@ def test_the_reference_has_each_label_and_annotation() -> None:
     text = PAGES["labels.md"].read_text()
     values = {value for name, value in vars(keys).items() if name.isupper()}
     suffixes = {value.removeprefix(keys.PREFIX) for value in values if isinstance(value, str)}
-    foreign = {keys.KUEUE_PREFIX, keys.REPLICA_TYPE_LABEL, keys.JOB_NAME_LABEL, keys.JOB_PODSET}
-    foreign |= {}
+    foreign = {
+        *(keys.KUEUE_PREFIX, keys.KUEUE_PODSET_LABEL, keys.KUEUE_WORKLOAD),
+        *(keys.REPLICA_TYPE_LABEL, keys.JOB_NAME_LABEL, keys.JOB_PODSET),
+    }
     missing = {s for s in suffixes - foreign if f"{s}`" not in text}
     assert missing - {""} == set()
 

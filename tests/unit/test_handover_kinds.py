@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
 
@@ -106,7 +107,7 @@ def test_a_jobset_of_another_trainjob_or_namespace_is_not_that_of_the_trainjob()
 class FakeApi:
     """An API server that answers writes, and fails for some paths."""
 
-    def __init__(self, failing: dict[str, Exception] | None = None) -> None:
+    def __init__(self, failing: Mapping[str, Exception] | None = None) -> None:
         self.failing = failing or {}
         self.writes: list[tuple[str, str]] = []
         self.kueue = False

@@ -86,6 +86,16 @@ def test_the_podset_that_kueue_states_counts_until_queuectl_starts_the_pod() -> 
     assert read({keys.JOB_NAME_LABEL: "train"}).kueue_workload == ""
 
 
+def test_the_rank_of_a_pod_of_a_group_is_not_known_before_queuectl_starts_it() -> None:
+    """Each Job of a JobSet has an index 0."""
+    index, job = keys.RANK_LABELS[0], keys.GROUP_LABELS[0]
+    of_kueue = {keys.KUEUE_PODSET_LABEL: "workers", index: "1"}
+    assert read(of_kueue).rank == 1
+    assert read(of_kueue | {job: "2"}).rank is None
+    ours = {keys.ATTEMPT_LABEL: "1", keys.RANKS_LABEL: "4"}
+    assert read(of_kueue | {job: "2"} | ours).rank == 9
+
+
 def jobs_after(deltas: Sequence[Delta]) -> set[str]:
     return set(mirror(*deltas).jobs)
 

@@ -67,7 +67,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
             raise ApiProblem(
                 P.NOT_FOUND, f"there is no decision {number}: they are kept for a week"
             )
-        steps, next_after = await presenter.decided(request, decided, after)
+        steps, next_after = await presenter.decided(request, store, decided, after)
         return DecisionDetailView(
             **dict(decision_view(decided)),
             steps=[event_view(line) for line in steps],

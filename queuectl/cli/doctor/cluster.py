@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from queuectl.cli.doctor import judge, kueue, own_kinds, shadow, technologies
+from queuectl.cli.doctor import judge, kueue, own_kinds, shadow, technologies, visibility
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, list_items
 from queuectl.cluster.apply import manifests, older_manifests, optional
@@ -147,6 +147,7 @@ async def _examined(
             ("nodes", nodes),
             ("others", others),
             ("kueue", partial(kueue.examine, api)),
+            ("visibility", partial(visibility.examine, api)),
             ("mig", mig),
             ("numa", numa),
         ),

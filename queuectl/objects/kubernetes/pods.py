@@ -171,6 +171,9 @@ def _membership(
         groups = (labels[label] for label in keys.GROUP_LABELS if label in labels)
         size, group = read_count(labels[keys.RANKS_LABEL]), read_count(next(groups, ""))
         rank += (size or 0) * (group or 0)
+    elif rank is not None and keys.ATTEMPT_LABEL not in labels and label not in keys.GROUP_LABELS:
+        # The rank of a pod that Kueue started is not known from its index inside its group alone.
+        rank = None if any(group in labels for group in keys.GROUP_LABELS) else rank
     if rank is not None and keys.FIRST_RANK_LABEL in labels:
         rank -= read_count(labels[keys.FIRST_RANK_LABEL]) or 0
         rank = rank if rank >= 0 else None

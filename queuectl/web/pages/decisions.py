@@ -39,7 +39,7 @@ def routes(site: Site) -> list[Route]:
         await site.guard.require(request, Right("get", "decisions"))
         decided = await _asked_for(site, request)
         after = whole(request, "after")
-        steps, next_after = await site.presenter.decided(request, decided, after)
+        steps, next_after = await site.presenter.decided(request, site.store, decided, after)
         return site.page(
             request,
             "decision.html",

@@ -1,0 +1,155 @@
+"""Completion of names from the server. It is quiet: a server that does not answer within a second offers no name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
+
+if TYPE_CHECKING:
+    from queuectl.client.client import Client
+
+SECONDS: Final = 1.0
+"""Time in which the server must answer."""
+_FIRST: Final = 500
+"""Objects of a list that are offered."""
+Offer = Callable[[typer.Context, str], list[str]]
+
+
+def config_kinds(incomplete: str) -> list[str]:
+    """Kinds of configuration, by their singular names."""
+    return [kind.singular for kind in CONFIG_KINDS if kind.singular.startswith(incomplete)]
+
+
+def described_kinds(incomplete: str) -> list[str]:
+    """Kinds of objects that can be described."""
+    return [kind for kind in ("workload", *config_kinds("")) if kind.startswith(incomplete)]
+
+
+def queue_kinds(incomplete: str) -> list[str]:
+    """Kinds of queues."""
+    return [kind for kind in ("clusterqueue", "localqueue") if kind.startswith(incomplete)]
+
+
+def kinds(incomplete: str) -> list[str]:
+    """Kinds of lists."""
+    from queuectl.cli.get import plurals
+
+    return [plural for plural in plurals() if plural.startswith(incomplete)]
+
+
+def states(incomplete: str) -> list[str]:
+    """States of workloads, after a comma also."""
+    from queuectl.domain.ledger import State
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{state.value}" for state in State if state.value.startswith(last)]
+
+
+def names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Objects of the kind of the word before."""
+    from queuectl.cli.client import config_kind
+    from queuectl.cli.errors import CommandFailed
+    from queuectl.cli.get import plural_of
+
+    word = str(ctx.params.get("kind") or "workloads")
+    if plural_of(word) == "nodes":
+        return nodes(ctx, incomplete)
+    try:
+        kind = config_kind(word)
+    except CommandFailed:
+        return []
+    if kind is None:
+        return workloads(ctx, incomplete)
+    return _matching(ctx, incomplete, lambda client: _names_of(client, ctx, kind))
+
+
+def workloads(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Workloads that have not finished: as `NAME` with a namespace, else as `NAMESPACE/NAME`."""
+
+    def read(client: Client) -> Iterable[str]:
+        from queuectl.cli.listings import UNFINISHED
+
+        namespace = ctx.params.get("namespace")
+        for each in _items(client, "workloads", namespace=namespace, state=UNFINISHED):
+            yield each["name"] if namespace else f"{each['namespace']}/{each['name']}"
+
+    return _matching(ctx, incomplete, read)
+
+
+def users(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Users of the workloads that are listed first."""
+    read = _field("workloads", lambda each: each["user"])
+    return _matching(ctx, incomplete, read)
+
+
+def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Nodes; after a comma also."""
+    before, comma, last = incomplete.rpartition(",")
+    read = _field("nodes", lambda each: each["name"])
+    return [f"{before}{comma}{name}" for name in _matching(ctx, last, read)]
+
+
+def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Namespaces with a LocalQueue."""
+    read = _field("localqueues", lambda each: each["metadata"]["namespace"])
+    return _matching(ctx, incomplete, read)
+
+
+def local_queues(ctx: typer.Context, incomplete: str) -> list[str]:
+    """LocalQueues of the namespace of the command, or of all."""
+    kind = next(each for each in CONFIG_KINDS if each.singular == "localqueue")
+    return _matching(ctx, incomplete, lambda client: _names_of(client, ctx, kind))
+
+
+def cluster_queues(ctx: typer.Context, incomplete: str) -> list[str]:
+    """All ClusterQueues."""
+    read = _field("clusterqueues", lambda each: each["metadata"]["name"])
+    return _matching(ctx, incomplete, read)
+
+
+def budgets(ctx: typer.Context, incomplete: str) -> list[str]:
+    """All Budgets."""
+    return _matching(ctx, incomplete, _field("budgets", lambda each: each["metadata"]["name"]))
+
+
+def _names_of(client: Client, ctx: typer.Context, kind: ConfigKind) -> Iterable[str]:
+    namespace = ctx.params.get("namespace") if kind.namespaced else None
+    body = client.get(kind.collection(), namespace=namespace)
+    return (each["metadata"]["name"] for each in body["items"])
+
+
+def _field(
+    plural: str, read: Callable[[dict[str, Any]], object]
+) -> Callable[[Client], Iterable[str]]:
+    return lambda client: (str(read(each)) for each in _items(client, plural) if read(each))
+
+
+def _items(client: Client, plural: str, **query: object) -> list[dict[str, Any]]:
+    paged = plural in ("workloads", "nodes")
+    limit = {"limit": _FIRST} if paged else {}
+    items: list[dict[str, Any]] = client.get(f"{PREFIX}/{plural}", **limit, **query)["items"]
+    return items
+
+
+def _matching(
+    ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[str]]
+) -> list[str]:
+    """The names with this beginning. Nothing is printed: a message would disturb the command line."""
+    from queuectl.cli.client import DEFAULT_SERVER
+    from queuectl.client.client import Client
+    from queuectl.client.options import ClientOptions
+
+    server = ctx.params.get("server") or os.environ.get("QUEUECTL_SERVER") or DEFAULT_SERVER
+    try:
+        options = replace(ClientOptions.from_environment(), server=str(server))
+        with Client(options=options, retries=0, timeout=SECONDS) as client:
+            found = set(read(client))
+    except Exception:  # noqa: BLE001 - without an answer, no name is offered
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))

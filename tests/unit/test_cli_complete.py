@@ -1,0 +1,101 @@
+"""The words that a shell offers: kinds and states without a server, names from a server, and none if it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from queuectl.cli import complete
+from queuectl.cli.main import run
+from tests.api.serving import serving
+from tests.api.support import FixedLookout, job, live_through
+from tests.doubles.store import MemoryStore
+from tests.unit.test_cli_watch import FLOOR
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples/queues.yaml"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    store = MemoryStore()
+    for document in yaml.safe_load_all(EXAMPLES.read_text()):
+        asyncio.run(store.put_config(document))
+    for change in live_through(job("train")):
+        store._write(change, 1)
+    with serving(store, cluster_reader=FixedLookout(FLOOR)) as address:
+        yield address
+
+
+def offered(
+    line: str, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    """The words that bash offers at the end of a line."""
+    for name, text in {
+        "QUEUECTL_SERVER": server,
+        "KUBECONFIG": os.devnull,
+        "_QUEUECTL_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"queuectl {line}",
+        "COMP_CWORD": str(len(f"queuectl {line}".split(" ")) - 1),
+    }.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr("sys.argv", ["queuectl"])
+    with pytest.raises(SystemExit):
+        run()
+    printed = capsys.readouterr()
+    assert not printed.err
+    return printed.out.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("get wor", ["workloads"]),
+        ("get clusterq", ["clusterqueues"]),
+        ("get clusterqueues tea", ["team-a", "team-b"]),
+        ("get cq team-a", ["team-a"]),
+        ("get workloads --state Run", ["Running"]),
+        ("get workloads --state Held,Pe", ["Held,Pending"]),
+        ("get workloads --cluster-queue tea", ["team-a", "team-b"]),
+        ("get workloads -n team-", ["team-a", "team-b"]),
+        ("get workloads --user ", []),
+        ("get nonsense ", []),
+        ("describe wor", ["workload", "workloadpriorityclass"]),
+        ("describe workload team-a/", ["team-a/train"]),
+        ("explain team-a/tr", ["team-a/train"]),
+        ("explain -n team-a tr", ["train"]),
+        ("hold team-a/zz", []),
+        ("stop cl", ["clusterqueue"]),
+        ("stop clusterqueue tea", ["team-a", "team-b"]),
+        ("drain n", ["n0", "n1"]),
+        ("whatif --drain n1,n", ["n1,n0", "n1,n1"]),
+        ("delete cohor", ["cohort"]),
+    ],
+)
+def test_names_come_from_the_server(
+    line: str,
+    expected: list[str],
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert offered(line, server, monkeypatch, capsys) == expected
+
+
+def test_a_server_that_does_not_answer_offers_no_name_and_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(complete, "SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.monotonic()
+        assert offered("explain tr", address, monkeypatch, capsys) == []
+        assert time.monotonic() - begun < 20
+    assert offered("explain tr", "http://127.0.0.1:9", monkeypatch, capsys) == []
+    assert offered("explain tr", "no address", monkeypatch, capsys) == []

@@ -1,0 +1,46 @@
+"""The changes that a replica keeps for its watches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from queuectl.domain.ledger import Entry, State
+from queuectl.visibility.changes import ChangeLog, JobChange, changes_between
+
+ONE = Entry("u1", "Job", "team-a", "one", State.PENDING)
+TWO = Entry("u2", "Job", "team-a", "two", State.PENDING)
+
+
+def test_changes_are_what_differs_between_two_reads() -> None:
+    started = replace(ONE, state=State.STARTING, version=1)
+    assert list(changes_between({"u1": ONE}, {"u1": ONE}, 7)) == []
+    assert list(changes_between({"u1": ONE}, {"u1": started, "u2": TWO}, 7)) == [
+        JobChange(7, ONE, started),
+        JobChange(7, None, TWO),
+    ]
+    [gone] = changes_between({"u1": ONE}, {}, 7)
+    assert (gone.after, gone.last) == (None, ONE)
+
+
+def test_a_watch_begins_a_little_before_its_version_and_never_before_what_is_known() -> None:
+    log = ChangeLog(10_000)
+    log.add([JobChange(version, None, ONE) for version in (11_000, 12_000, 12_000, 13_000)])
+    assert [log.begin(version) for version in (9_999, 10_000, 11_499, 12_600, 20_000)] == [
+        *(None, 0, 0, 3, 4)
+    ]
+    assert [log.after(version) for version in (10_999, 11_000, 12_000, 13_000)] == [0, 1, 3, 4]
+
+
+def test_the_oldest_changes_are_forgotten_and_a_slow_reader_learns_it() -> None:
+    log = ChangeLog(0, window=10)
+    for version in range(1, 26):
+        log.add([JobChange(version, None, ONE)])
+    assert log.end == 25
+    assert log.read(0, 5) is None
+    first = log.begin(25)
+    assert first is not None
+    kept = log.read(first, 100)
+    assert kept is not None
+    assert kept[-1].version == 25
+    assert log.begin(1) is None
+    assert log.read(25, 5) == []

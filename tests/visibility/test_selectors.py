@@ -1,0 +1,73 @@
+"""Label and field selectors."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.errors import BadInput
+from queuectl.visibility.selectors import field_selector, label_selector, matches
+
+LABELS = {"app": "a", "example.com/tier": "gold", "empty": ""}
+
+
+def test_label_selectors_mean_what_kubectl_means():
+    table = {
+        "": True,
+        " ": True,
+        "app=a": True,
+        "app==a": True,
+        " app = a , empty": True,
+        "app!=a": False,
+        "missing!=a": True,
+        "app in (a, b)": True,
+        "app notin (b)": True,
+        "app notin (a,b)": False,
+        "missing notin (a)": True,
+        "missing in (a)": False,
+        "empty=": True,
+        "empty in (,x)": True,
+        "example.com/tier in (gold),app": True,
+        "!missing": True,
+        "! app": False,
+        "example.com/tier": True,
+    }
+    assert {text: matches(label_selector(text), LABELS) for text in table} == table
+
+
+def test_field_selectors_know_few_fields():
+    fields = {"status.state": "Pending", "spec.queue": "main", "metadata.name": "job-a,b"}
+    table = {
+        "": True,
+        "status.state=Pending": True,
+        "status.state==Pending,spec.queue=main": True,
+        "status.state!=Pending": False,
+        "metadata.name=job-a\\,b": True,
+    }
+    assert {text: matches(field_selector(text), fields) for text in table} == table
+
+
+def test_malformed_and_long_selectors_are_refused():
+    labels = ["=a", "app=a b", "app in a", "app in (a", "app in (a))", "a,,b", "app > 1", "ä=1"]
+    labels += ["x" * 100_000, ",".join(["app"] * 300), "(" * 1000, "app in (" + "(" * 10]
+    fields = ["a", "status.color=red", "status.state=a=b", "=a", "status.state=a,", "\\" * 50]
+    fields += ["status.state=" + "x" * 300, "metadata.name=" + "x," * 50_000]
+    read = []
+    for text in labels:
+        with suppress(BadInput):
+            read.append((text[:50], label_selector(text)))
+    for text in fields:
+        with suppress(BadInput):
+            read.append((text[:50], field_selector(text)))
+    assert read == []
+
+
+@given(st.text(alphabet="ab=!(), in\\.", max_size=40))
+def test_a_selector_is_read_or_refused(text: str):
+    for read in (label_selector, field_selector):
+        try:
+            matches(read(text), LABELS)
+        except BadInput:
+            continue
