@@ -190,10 +190,10 @@ def _workload(labels: Mapping[str, str]) -> tuple[str, str]:
 
 def _unlabeled(labels: Mapping[str, str]) -> str:
     """The podset of a pod that is older than queuectl, by the labels of Kueue and of its controller."""
-    if keys.KUEUE_PODSET_LABEL in labels:
-        return labels[keys.KUEUE_PODSET_LABEL]
     if keys.REPLICA_TYPE_LABEL in labels:
         return labels[keys.REPLICA_TYPE_LABEL]
+    if keys.KUEUE_PODSET_LABEL in labels:
+        return labels[keys.KUEUE_PODSET_LABEL]
     return keys.JOB_PODSET if keys.JOB_NAME_LABEL in labels else ""
 
 
