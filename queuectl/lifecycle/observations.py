@@ -62,6 +62,7 @@ class Observer:
     Attributes:
         alarms: when to observe a workload again without a change.
         damaged: an error has possibly left sums half changed: they are to be computed from the records again.
+        uncounted: jobs that run without an entry are still to be observed: a plan would use their quota again.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Observer:
         self._refusals = refusals if refusals is not None else Refusals()
         self._containment = mirror.containment
         self.damaged = False
+        self.uncounted = False
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
@@ -117,6 +119,7 @@ class Observer:
 
         One namespace can change any number of objects. The workloads of the others do not wait for all of them.
         """
+        self.uncounted = False
         if most is None or len(touched) <= most:
             return touched
         by_namespace: dict[str, list[str]] = {}
@@ -128,8 +131,16 @@ class Observer:
             for uids in by_namespace.values():
                 if uids:
                     first.add(uids.pop())
-        self._mirror.touched |= touched - first
+        later = touched - first
+        self._mirror.touched |= later
+        self.uncounted = any(map(self._runs_uncounted, later))
         return first
+
+    def _runs_uncounted(self, uid: str) -> bool:
+        """A job of a takeover: it runs, and has no entry yet."""
+        job = self._mirror.jobs.get(uid)
+        runs = job is not None and not job.suspended and job.outcome is None
+        return runs and uid not in self._left_alone and self._ledger.get(uid) is None
 
     def _counted(self, moved: Collection[str]) -> bool:
         """Count these pods again. Returns whether the use of any node changed."""

@@ -149,6 +149,28 @@ async def test_a_queue_that_appears_within_a_cycle_is_not_used_before_its_runnin
         assert entry.attempt == 0
 
 
+async def test_no_plan_uses_the_quota_of_a_running_gang_that_a_later_observation_adopts(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flavor has no topology, so only the quota holds the waiting gang back."""
+    monkeypatch.setattr("queuectl.control.leader.loop.MOST_OBSERVED", 1)
+    cluster = FakeCluster(nodes(6), clock=time.time)
+    first = stored(cluster, "Job", "first", running=True)
+    waits = stored(cluster, "Job", "waits", running=False)["metadata"]["uid"]
+    last = stored(cluster, "Job", "last", running=True)
+    cluster.settle()
+    for job in (first, last):
+        cluster.workloads.append(workload(job, PODSETS["Job"], admitted="gpu"))
+    async with rig(database_url, 4, cluster=cluster) as world:
+        await world.store.put_config(m.flavor("gpu"))
+        for job in (first, last):
+            await adopted(world, job["metadata"]["uid"])
+        entry = await world.until_entry(
+            waits, lambda entry: entry.reason.code is Code.WAITING_FOR_QUOTA, "no quota is left"
+        )
+        assert entry.attempt == 0
+
+
 @pytest.mark.parametrize("kind", ALIKE)
 async def test_a_suspended_job_is_started_with_gates_and_labels(
     database_url: str, kind: str

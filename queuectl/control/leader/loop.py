@@ -374,7 +374,7 @@ class Loop:
             # Running jobs of a new LocalQueue are in no sum before they are observed with it: a plan would use their quota again.
             wakeup.plan()
             await self._writer.written()
-        elif wakeup.plan_due:
+        elif wakeup.plan_due and not observer.uncounted:
             wakeup.plan_due = False
             await self._plan()
         else:
