@@ -196,7 +196,7 @@ class ShadowStore(ShadowReports, Protocol):
         """The records of those of these gangs that have one, by uid."""
 
     async def book(self, since: float) -> TraceBook:
-        """What the next moment is compared with; gangs that left before ``since`` (unix seconds) are not in it."""
+        """The state with which the next moment is compared; gangs that left before ``since`` (unix seconds) are not in it."""
 
     async def trace(self, since: float) -> RecordedTrace | None:
         """The trace, without gangs that left before ``since`` (unix seconds); None before the first moment."""

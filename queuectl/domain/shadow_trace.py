@@ -103,7 +103,7 @@ class TraceSpan:
 
 @dataclass(frozen=True, slots=True)
 class TraceBook:
-    """What the next moment is compared with.
+    """The state with which the next moment is compared.
 
     Attributes:
         span: None before the first moment.

@@ -1,6 +1,6 @@
 """From the trace of shadow mode to the jobs of a simulation: with the shortest, the usual, or the longest run times that the records permit.
 
-What the records do not show has bounds too. A gang that still runs has run at least so long. A gang that was evicted needs at least its
+Times that the records do not show have bounds. A gang that still runs has run at least so long. A gang that was evicted needs at least its
 last attempt, and at most all of them. A gang that never ran can end at once, or never.
 """
 

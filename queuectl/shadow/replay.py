@@ -1,6 +1,6 @@
 """The observed side: a scheduler that starts and stops each gang when the cluster did, in the clock of the simulation.
 
-So the figures of both sides are made by the same code, from the same clock.
+The figures of both sides are made by the same code, from the same clock.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Final
@@ -52,7 +53,7 @@ def simulated(
         setting: configuration and namespaces of the last moment.
         begin: unix seconds of its begin, at the earliest.
         resolution: seconds between two moments.
-        seconds: for the first of the simulations. What it does not reach is left out of all of them.
+        seconds: for the first of the simulations. The time that it does not reach is left out of all of them.
         clock: seconds, of any begin.
         now: unix seconds.
     """
@@ -74,7 +75,7 @@ def simulated(
     planned: list[_Side] = []
     for times in order:
         limit = started + seconds if not planned else inf
-        side = _planned(settings[times], gangs[times], until, lambda limit=limit: clock() > limit)
+        side = _planned(settings[times], gangs[times], until, partial(_is_late, clock, limit))
         until = side.until
         planned.append(side)
     observed = [_replayed(settings[times], gangs[times], until) for times in order[1:]]
@@ -167,6 +168,10 @@ def _ran(
     )
     evictions = sum(run.evictions for run in runs)
     return _Side(counted, world.samples, world.now, float(started), evictions)
+
+
+def _is_late(clock: Callable[[], float], limit: float) -> bool:
+    return clock() > limit
 
 
 def _begins() -> None:

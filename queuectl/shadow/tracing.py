@@ -51,7 +51,7 @@ def trace(book: TraceBook, moment: Moment, longest: float) -> TraceStep:
 
 
 def after(book: TraceBook, step: TraceStep) -> TraceBook:
-    """The book after a step."""
+    """The state with which the next moment is compared."""
     if step.begins:
         book = TraceBook()
     gangs = {**book.gangs, **{one.gang.uid: one for one in step.gangs}}

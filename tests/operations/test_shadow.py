@@ -215,7 +215,7 @@ def test_the_report_is_a_page_too(beside: Beside) -> None:
     assert get_plain(f"{beside.controller.api}/ui/shadow").is_success
 
 
-def test_the_simulated_report_goes_on_from_the_first_moment(beside: Beside) -> None:
+def test_the_simulated_report_continues_from_the_first_moment(beside: Beside) -> None:
     """It has the gang that ran at the first moment, those that Kueue started late, and their waiting times on both sides."""
 
     def made() -> dict[str, Any]:

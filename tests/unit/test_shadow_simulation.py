@@ -239,7 +239,7 @@ def test_beside_a_controller_that_starts_late_the_waits_are_shorter():
     assert report.observed.idle.least > 0.0
 
 
-# ---- What is known, and what is not
+# ---- Bounds of the records
 
 
 def only(records: Records) -> TracedGang:
@@ -311,7 +311,7 @@ def test_a_gap_of_two_days_makes_wide_intervals_and_no_gain():
     assert records.gangs["a"].gone == Between(BEGIN + STEP, later)
     report = records.report()
     assert report.gaps == days
-    assert report.observed.total.p95 == Interval(pytest.approx(STEP, abs=STEP), days + STEP)
+    assert report.observed.total.p95.most == days + STEP
     assert "all p95" not in differences(report)
 
 
@@ -424,19 +424,26 @@ def test_whatever_the_records_show_each_figure_has_its_bounds_in_order(
     for number, step in enumerate(steps):
         at += step
         shown = []
-        for gang, column in enumerate(columns):
+        for number_of_gang, column in enumerate(columns):
             state = column[number]
             if state is not None:
                 on = state if state in ("n0", "n1") else None
                 gpus = 3 if state == "large" else 8
                 blocked = state == "blocked"
-                one = seen(f"g{gang}", gpus, on=on, created=created, since=created, blocked=blocked)
+                one = seen(
+                    f"g{number_of_gang}",
+                    gpus,
+                    on=on,
+                    created=created,
+                    since=created,
+                    blocked=blocked,
+                )
                 shown.append(one)
         records.see(at, *shown)
     for gang in records.gangs.values():
-        for one in gang.attempts:
-            assert one.started.least <= one.started.most
-            assert one.ended is None or one.ended.most >= one.started.least
+        for attempt in gang.attempts:
+            assert attempt.started.least <= attempt.started.most
+            assert attempt.ended is None or attempt.ended.most >= attempt.started.least
     report = records.report()
     for side in (report.observed, report.simulated):
         for figure in (side.idle, side.utilization, side.evictions, side.total.p50):
