@@ -75,7 +75,7 @@ def simulated(
     planned: list[_Side] = []
     for times in order:
         limit = started + seconds if not planned else inf
-        late = partial(_past, clock, limit)
+        late = partial(_is_late, clock, limit)
         side = _planned(settings[times], gangs[times], until, late)
         until = side.until
         planned.append(side)
@@ -125,10 +125,6 @@ class _Side:
     evictions: int
 
 
-def _past(clock: Callable[[], float], limit: float) -> bool:
-    return clock() > limit
-
-
 def _planned(
     setting: Setting, gangs: Sequence[ObservedJob], until: float, late: Callable[[], bool]
 ) -> _Side:
@@ -176,6 +172,10 @@ def _ran(
     )
     evictions = sum(run.evictions for run in runs)
     return _Side(counted, world.samples, world.now, float(started), evictions)
+
+
+def _is_late(clock: Callable[[], float], limit: float) -> bool:
+    return clock() > limit
 
 
 def _begins() -> None:

@@ -239,7 +239,7 @@ def test_beside_a_controller_that_starts_late_the_waits_are_shorter():
     assert report.observed.idle.least > 0.0
 
 
-# ---- Known and unknown facts
+# ---- Bounds of the records
 
 
 def only(records: Records) -> TracedGang:
@@ -426,13 +426,20 @@ def test_whatever_the_records_show_each_figure_has_its_bounds_in_order(
     for number, step in enumerate(steps):
         at += step
         shown = []
-        for gang, column in enumerate(columns):
+        for number_of_gang, column in enumerate(columns):
             state = column[number]
             if state is not None:
                 on = state if state in ("n0", "n1") else None
                 gpus = 3 if state == "large" else 8
                 blocked = state == "blocked"
-                one = seen(f"g{gang}", gpus, on=on, created=created, since=created, blocked=blocked)
+                one = seen(
+                    f"g{number_of_gang}",
+                    gpus,
+                    on=on,
+                    created=created,
+                    since=created,
+                    blocked=blocked,
+                )
                 shown.append(one)
         records.see(at, *shown)
     for recorded in records.gangs.values():
