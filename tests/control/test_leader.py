@@ -1,4 +1,4 @@
-"""A leader stops before a standby can take its LeaderLease, whatever happens to the renewals."""
+"""A leader stops before a standby can take its Lease, whatever happens to the renewals."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_lease_that_is_deleted_or_held_by_another_process_ends_the_leadership(
         await leader.acquire()
         assert server.leader is not None
         server.leader = None if deleted else replace(server.leader, holder="b", version="stolen")
-        with pytest.raises(LeadershipLost, match="another process holds the LeaderLease"):
+        with pytest.raises(LeadershipLost, match="another process holds the Lease"):
             await leader.keep()
         assert now() <= RENEW
 

@@ -33,7 +33,7 @@ INTERVAL = 0.02
 
 
 class Objects:
-    """The objects of a cluster, and its LeaderLease. ``failure``: of each list."""
+    """The objects of a cluster, and its Lease. ``failure``: of each list."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = [*queues(), node("a"), workload("w", 1, 8)]

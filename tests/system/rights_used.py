@@ -164,7 +164,8 @@ def granted_rights(documents: Iterable[Document]) -> Iterator[Right]:
         if one["kind"] not in ("ClusterRoleBinding", "RoleBinding"):
             continue
         where, role = one["metadata"].get("namespace", ""), one["roleRef"]
-        rules = roles[role["kind"], where if role["kind"] == "Role" else "", role["name"]]
+        # A role of Kubernetes itself is not in these documents.
+        rules = roles.get((role["kind"], where if role["kind"] == "Role" else "", role["name"]), ())
         for subject in one["subjects"]:
             if subject["kind"] == "ServiceAccount":
                 account = f"{subject['namespace']}:{subject['name']}"

@@ -163,6 +163,7 @@ def busy() -> MetricsRecorder:
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
     metrics.node_health.evaluated({})
+    metrics.spans.exported(1)
     metrics.mig.active([MigPhase.EMPTYING])
     metrics.mig.ended(MigResult.SUCCEEDED)
     metrics.node_health.compared([Straggler("u1", 1, "team-a", "p1", "n1", "GPU 0", 990.0, 1980.0)])
