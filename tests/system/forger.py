@@ -221,7 +221,7 @@ def uid_of(workspace: Workspace, kind: str, name: str) -> str:
 
 
 def typed(workspace: Workspace, action: str, name: str, *options: str) -> None:
-    """``queuectl hold`` and its like; raises CommandFailed."""
+    """``queuectl hold`` and its like; raises RequestRefused."""
     server = workspace.installation.controller.api
     command = [
         action,

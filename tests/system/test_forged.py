@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from queuectl.cli.errors import CommandFailed
+from queuectl.client.errors import RequestRefused
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import ApiServerError
@@ -150,7 +150,7 @@ def test_gangs_of_colliding_names_are_kept_apart(tenant: Tenant) -> None:
         kind, name = document["kind"], document["metadata"]["name"]
         until_state(workspace, kind, name, "Running")
         assert uid_of(workspace, kind, name) == document["metadata"]["uid"], what
-    with pytest.raises(CommandFailed, match="give kind=Job or kind=PyTorchJob"):
+    with pytest.raises(RequestRefused, match="give kind=Job or kind=PyTorchJob"):
         typed(workspace, "hold", "mine")
     typed(workspace, "hold", "mine", "--kind", "PyTorchJob")
     until_state(workspace, "PyTorchJob", "mine", "Held")
