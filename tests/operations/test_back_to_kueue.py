@@ -247,7 +247,7 @@ def stop_kueue(cluster: LocalCluster, kueue: Kueue) -> None:
     for kind in ("mutating", "validating"):
         listed = f"{REGISTRATION}/{kind}webhookconfigurations"
         for one in cluster.client.get(listed)["items"]:
-            if one["metadata"]["name"].startswith("kueue"):  # and not those of operators
+            if not one["metadata"]["name"].startswith(("queuectl", *OPERATORS)):
                 cluster.client.delete(f"{listed}/{one['metadata']['name']}")
     kueue.stop()
     [probe] = gang("pod-probe", "probe", 1)
