@@ -228,9 +228,14 @@ def state(rest: ApiConnection, name: str) -> str:
 
 
 def workloads(client: Client) -> dict[str, Document]:
-    """Kueue's Workloads by the names of their owners."""
+    """Kueue's Workloads by the names of their owners; that of a group, which each pod owns, by its own name."""
     listed = client.get(f"/apis/{API}/namespaces/{SPACE}/workloads")["items"]
-    return {one["metadata"]["ownerReferences"][0]["name"]: one for one in listed}
+    return {_named_by(one["metadata"]): one for one in listed}
+
+
+def _named_by(metadata: Document) -> str:
+    owner, *others = metadata["ownerReferences"]
+    return str(metadata["name"] if others else owner["name"])
 
 
 def holds(workload: Document, condition: str) -> bool:
