@@ -411,9 +411,8 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert after.keys() == way.pods.keys()
     assert before["job-there"]["metadata"]["uid"] != after["job-there"]["metadata"]["uid"]
     page.type("kubectl -n kueue-system scale")
-    page.end(
-        "kubectl get workloads.kueue", "helm uninstall", *(f"{IN_POD} {one}" for one in COMMANDS)
-    )
+    typed = (*COMMANDS, "config export")
+    page.end("kubectl get workloads.kueue", "helm uninstall", *(f"{IN_POD} {one}" for one in typed))
     assert "Kueue runs: scale Deployment" in refused(typing, 4)
     kueue = start_kueue(way.cluster)
     try:

@@ -41,7 +41,7 @@ KUEUE = (
 )
 
 CLOUDNATIVE_PG = (
-    "cat queuectl-db.yaml",
+    "cat > queuectl-db.yaml",
     "kubectl apply -f queuectl-db.yaml",
     "URL=",
     "kubectl -n queuectl-system create secret generic queuectl-database",
