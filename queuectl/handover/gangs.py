@@ -15,7 +15,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, OwnerKey, PodGroupMember, PodRecord, PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement
-from queuectl.handover.podsets import HANDED_OVER, JOBSET, TRAINJOB, running_podsets
+from queuectl.handover.podsets import HANDED_OVER, running_podsets
 from queuectl.handover.templates import group_marks, of_pod, queue_labels, without_queuectl
 from queuectl.handover.workloads import (
     AdmittedGang,
@@ -30,7 +30,6 @@ from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE, RequestError
 from queuectl.objects.kinds import KINDS, JobKind
 from queuectl.objects.kinds.pods import POD, POD_GROUP, WireMember, read_member
-from queuectl.objects.kinds.trainjob import composed
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
 from queuectl.state.kueue_pods import KueuePods
@@ -73,19 +72,7 @@ class HandoverObjects:
     prior: Mapping[str, PriorAdmission] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Owned:
-    """Objects that the controllers of jobs have created: pods by their job, and JobSets by their controller."""
-
-    pods: Mapping[OwnerKey, Sequence[PodDocument]]
-    jobsets: Mapping[OwnerKey, Document]
-
-    def pods_of(self, record: JobRecord) -> Sequence[PodDocument]:
-        return self.pods.get(OwnerKey(record.kind, record.namespace, record.uid), ())
-
-    def jobset_of(self, record: JobRecord) -> Document | None:
-        """Of a TrainJob: it has the name of the TrainJob."""
-        return self.jobsets.get(OwnerKey(record.kind, record.namespace, record.uid))
+_Pods = Mapping[OwnerKey, Sequence[PodDocument]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +127,16 @@ def fates(cluster: HandoverObjects) -> Iterator[Fate]:
         for name, kind in KINDS.items()
         for document in sorted(cluster.jobs.get(name, ()), key=_name)
     ]
-    owned = _owned(cluster, [job.record for job in jobs if job.record is not None])
+    pods = _pods(cluster, [job.record for job in jobs if job.record is not None])
     for job in jobs:
-        fate = _fate(job, owned, cluster)
+        fate = _fate(job, pods, cluster)
         if fate is not None:
             yield fate
     yield from _queued_pods(cluster)
 
 
-def _owned(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Owned:
-    """The pods of each job, also those that Kueue started and queuectl adopted."""
+def _pods(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Pods:
+    """The pods by their job, also those that Kueue started and queuectl adopted."""
     of_kueue = KueuePods(KINDS)
     for record in jobs:
         of_kueue.put_job(record)
@@ -159,13 +146,7 @@ def _owned(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Owned:
         if pod is not None:
             owned = of_kueue.put(pod)
             pods[owned.owned_by].append((owned, document))
-    jobsets = {
-        OwnerKey(TRAINJOB, _name(document)[0], str(one.get("uid", ""))): document
-        for document in cluster.jobs.get(JOBSET, ())
-        for one in _controllers(document)
-        if (one.get("kind"), one.get("name")) == (TRAINJOB, _name(document)[1])
-    }
-    return _Owned(pods, jobsets)
+    return pods
 
 
 def _name(document: Document) -> tuple[str, str]:
@@ -220,7 +201,7 @@ def _read_job(kind: JobKind, document: Document) -> _Job:
     return _Job(kind, document, owner, record)
 
 
-def _fate(job: _Job, owned: _Owned, cluster: HandoverObjects) -> Fate | None:
+def _fate(job: _Job, pods: _Pods, cluster: HandoverObjects) -> Fate | None:
     """Its fate; None if it is in no queue, or has ended."""
     record, owner, document = job.record, job.owner, job.document
     if record is None:
@@ -231,11 +212,9 @@ def _fate(job: _Job, owned: _Owned, cluster: HandoverObjects) -> Fate | None:
         if record.kind not in HANDED_OVER:
             text = f"the templates of a {record.kind} keep the gate of queuectl: create it again in Kueue"
             return Stopped(owner, text)
-        if record.kind == TRAINJOB:
-            return Stopped(owner, "Kueue adds its runtimePatches at the creation: create it again")
         return Queued(owner, _cleaned(job.kind, record, document), _has_started(document))
     try:
-        return _adopted(owner, document, record, owned, cluster)
+        return _adopted(owner, document, record, pods, cluster)
     except UNREADABLE as error:
         return Stopped(owner, f"{error}. {_STOPS}")
 
@@ -266,7 +245,7 @@ def _adopted(
     owner: WorkloadOwner,
     document: Document,
     record: JobRecord,
-    owned: _Owned,
+    pods: _Pods,
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would stop it."""
@@ -278,14 +257,10 @@ def _adopted(
         raise RequestError(
             "Kueue has no arrays, and the Workloads of elastic jobs have another form"
         )
-    jobset, pods = owned.jobset_of(record), owned.pods_of(record)
-    if jobset is not None:
-        kind = KINDS[JOBSET]
-        child = kind.read(msgspec.convert(jobset, kind.wire, strict=False))
-        record = composed(record, child)
-    placement = _placement(record, [pod for pod, _ in pods], cluster)
-    podsets = list(running_podsets(document, record, placement, jobset))
-    return _with_workload(owner, document, record, podsets, pods, cluster)
+    of_job = pods.get(OwnerKey(record.kind, record.namespace, record.uid), ())
+    placement = _placement(record, [pod for pod, _ in of_job], cluster)
+    podsets = list(running_podsets(document, record, placement))
+    return _with_workload(owner, document, record, podsets, of_job, cluster)
 
 
 def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverObjects) -> Placement:

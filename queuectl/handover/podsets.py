@@ -17,7 +17,6 @@ from queuectl.objects.kubernetes.pods import read_count
 
 Document = Mapping[str, Any]
 
-TRAINJOB: Final = "TrainJob"
 JOBSET: Final = "JobSet"
 _COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
@@ -32,7 +31,6 @@ _INDEX_LABELS: Final = {
     "MPIJob": _REPLICA_INDEX,
     JOBSET: _COMPLETION_INDEX,
     "RayCluster": None,
-    TRAINJOB: _COMPLETION_INDEX,
 }
 """The label with the rank of a pod that Kueue states for a podset, by kind."""
 HANDED_OVER: Final = frozenset(_INDEX_LABELS)
@@ -40,7 +38,7 @@ HANDED_OVER: Final = frozenset(_INDEX_LABELS)
 
 
 def running_podsets(
-    document: Document, record: JobRecord, placement: Placement, jobset: Document | None
+    document: Document, record: JobRecord, placement: Placement
 ) -> Iterator[RunningPodSet]:
     """The podsets of a job in Kueue's order.
 
@@ -48,7 +46,6 @@ def running_podsets(
         document: the job.
         record: of the job.
         placement: of its pods.
-        jobset: of a TrainJob, with its podsets.
 
     Raises:
         RequestError: Kueue would not find these podsets in the job.
@@ -56,15 +53,10 @@ def running_podsets(
     if record.kind == "Job":
         yield _of_job(document, record, placement)
         return
-    holder, kind = document, record.kind
-    if kind == TRAINJOB:
-        if jobset is None:
-            raise RequestError("its JobSet does not exist")
-        holder, kind = jobset, JOBSET
     requested = {one.name: one for one in record.podsets}
     placed = {one.podset: one for one in placement.podsets}
-    [description] = [one for one in DESCRIPTIONS if one.kind == kind]
-    for place in entries(description.podsets, holder):
+    [description] = [one for one in DESCRIPTIONS if one.kind == record.kind]
+    for place in entries(description.podsets, document):
         request = requested.get(place.podset)
         if request is None or place.podset not in placed:
             raise RequestError(f"no pod of {place.podset} runs")
@@ -75,7 +67,7 @@ def running_podsets(
             request.count,
             placed[place.podset],
             index_label=_INDEX_LABELS[record.kind],
-            sub_groups=_sub_groups(place) if kind == JOBSET else None,
+            sub_groups=_sub_groups(place) if record.kind == JOBSET else None,
         )
 
 

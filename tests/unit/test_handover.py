@@ -185,8 +185,7 @@ def test_a_gang_that_kueue_would_stop_is_named_with_the_reason(
             "the templates of a SparkApplication keep the gate",
         ),
         ("SparkApplication", {"suspend": False}, "no Workload is written for a SparkApplication"),
-        ("TrainJob", {"suspend": True}, "Kueue adds its runtimePatches at the creation"),
-        ("TrainJob", {"suspend": False}, "some of its pods do not run"),
+        ("TrainJob", {"suspend": False}, "no Workload is written for a TrainJob"),
     ],
 )
 def test_a_job_of_another_kind_is_named(kind: str, spec: Document, reason: str) -> None:

@@ -23,7 +23,6 @@ from queuectl.handover.podsets import HANDED_OVER
 from queuectl.objects import keys
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.kinds.trainjob import jobset_of
 from queuectl.objects.kueue_names import workload_name
 from tests.kinds.entries import ENTRIES
 from tests.support.kueue import QUEUE_LABEL
@@ -36,11 +35,9 @@ ENTRY_OF = {one.kind: one for one in ENTRIES if one.kind in HANDED_OVER - {"Job"
 
 def started_by_kueue(kind: str) -> HandoverObjects:
     """A running job of 4 pods. Its pods name only the Workload of Kueue, and another object controls them."""
-    *others, document = deepcopy(ENTRY_OF[kind].documents("train", SPACE, PodSetManifest(4), None))
+    *_, document = deepcopy(ENTRY_OF[kind].documents("train", SPACE, PodSetManifest(4), None))
     document["metadata"] |= {"uid": UID, "labels": {QUEUE_LABEL: "team"}}
     jobs = {kind: [document]}
-    if kind == "TrainJob":
-        jobs["JobSet"] = [jobset_of(document, others[0])]
     name = workload_name(kind, KINDS[kind].group, "train", UID)
     counts = {place: number for place, number in _counts(jobs).items() if number}
     pods = [
@@ -52,7 +49,7 @@ def started_by_kueue(kind: str) -> HandoverObjects:
 
 
 def _counts(jobs: dict[str, list[Document]]) -> dict[str, int]:
-    kind = KINDS["JobSet" if "JobSet" in jobs else next(iter(jobs))]
+    kind = KINDS[next(iter(jobs))]
     [document] = jobs[kind.kind]
     record = kind.read(msgspec.convert(document, kind.wire, strict=False))
     assert record.error is None, record.error
@@ -93,15 +90,6 @@ def test_a_job_that_a_rayservice_controls_is_not() -> None:
     [fate] = fates(given)
     assert isinstance(fate, Stopped)
     assert "Kueue queues its RayService" in fate.reason
-
-
-def test_a_jobset_of_another_trainjob_or_namespace_is_not_that_of_the_trainjob() -> None:
-    for changes in ({"namespace": "other"}, {"name": "forged"}):
-        given = started_by_kueue("TrainJob")
-        [jobset] = given.jobs["JobSet"]
-        cast(Document, jobset)["metadata"] |= changes
-        [fate] = fates(given)
-        assert isinstance(fate, Stopped), changes
 
 
 class FakeApi:
