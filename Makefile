@@ -28,7 +28,7 @@ $(UV):
 
 $(VENV)/.ready: pyproject.toml uv.lock | $(UV)
 	@echo "setup: syncing the environment"
-	@$(UV) sync --frozen --quiet --python $(PYTHON)
+	@$(UV) sync --frozen --quiet --compile-bytecode --python $(PYTHON)
 	@touch $@
 
 lint: setup ## ruff, mypy, import contracts, prose, names, known vulnerabilities if the database of them answers
@@ -70,7 +70,7 @@ test-system: controlplane ## on a real control plane, with a real Prometheus
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
 test-operations: controlplane ## installation with each value of the chart, the wheel with each extra, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
-	$(RUN)/python -m pytest $(or $(TESTS),tests/operations tests/packaging) -m operations $(PYTEST_ARGS)
+	$(RUN)/python -m pytest $(or $(TESTS),tests/operations tests/packaging tests/db/test_bundled_database.py) -m operations $(PYTEST_ARGS)
 
 test-browser: controlplane ## the dashboard in a real Chromium, also on a real control plane; three minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/web tests/oidc tests/system) -m browser \

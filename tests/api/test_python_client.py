@@ -309,8 +309,10 @@ def test_a_hostile_server_ends_in_an_error(kind: str, monkeypatch: pytest.Monkey
         async def script(call: Call, name: str = name) -> Any:
             return await call(name, *arguments.get(name, ()))
 
+        # A server that answers has time for it on a busy machine.
+        timeout = 0.2 if error is NoAnswer else 20.0
         with raw(server) as address, pytest.raises(error):
-            run(kind, script, ClientOptions(server=address), timeout=0.2, retries=1)
+            run(kind, script, ClientOptions(server=address), timeout=timeout, retries=1)
 
 
 def test_an_assistant_gets_texts_of_users_as_marked_data(served: tuple[MemoryStore, str]) -> None:

@@ -229,6 +229,7 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+@pytest.mark.operations  # a start of the server for each
 @pytest.mark.parametrize("content", HOSTILE)
 async def test_a_secret_with_other_content_gets_a_new_password(
     directory: Path, cluster: DatabaseObjects, content: str
