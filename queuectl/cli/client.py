@@ -72,8 +72,8 @@ def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None
     raise CommandFailed(f"unknown kind {word!r}; {meant}", Exit.BAD_INPUT)
 
 
-def workload_path(name: str, namespace: str | None) -> str:
-    """Path of a workload given as ``name`` or ``namespace/name``.
+def workload_ref(name: str, namespace: str | None) -> str:
+    """``namespace/name`` of a workload given as ``name`` or ``namespace/name``.
 
     Raises:
         CommandFailed: the name and ``namespace`` name different namespaces.
@@ -82,7 +82,12 @@ def workload_path(name: str, namespace: str | None) -> str:
     if given and namespace and given != namespace:
         message = f"{name!r} and --namespace {namespace} name different namespaces"
         raise CommandFailed(message, Exit.BAD_INPUT)
-    scope = given or namespace or connection.default_namespace()
+    return f"{given or namespace or connection.default_namespace()}/{bare}"
+
+
+def workload_path(name: str, namespace: str | None) -> str:
+    """Path of such a workload. Raises CommandFailed."""
+    scope, _, bare = workload_ref(name, namespace).rpartition("/")
     return f"{PREFIX}/namespaces/{quote(scope, safe='')}/workloads/{quote(bare, safe='')}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
+from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, PREFIX, ConfigKind
 
 if TYPE_CHECKING:
     from queuectl.client.client import Client
@@ -52,7 +52,7 @@ def states(incomplete: str) -> list[str]:
 
 
 def names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Objects of the kind of the word before."""
+    """Objects of the kind that the word before names."""
     from queuectl.cli.client import config_kind
     from queuectl.cli.errors import CommandFailed
     from queuectl.cli.get import plural_of
@@ -66,7 +66,7 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
     if kind is None:
         return workloads(ctx, incomplete)
-    return _matching(ctx, incomplete, lambda client: _names_of(client, ctx, kind))
+    return _configured(ctx, incomplete, kind)
 
 
 def workloads(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -103,37 +103,38 @@ def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def local_queues(ctx: typer.Context, incomplete: str) -> list[str]:
     """LocalQueues of the namespace of the command, or of all."""
-    kind = next(each for each in CONFIG_KINDS if each.singular == "localqueue")
-    return _matching(ctx, incomplete, lambda client: _names_of(client, ctx, kind))
+    return _configured(ctx, incomplete, BY_KIND["LocalQueue"])
 
 
 def cluster_queues(ctx: typer.Context, incomplete: str) -> list[str]:
     """All ClusterQueues."""
-    read = _field("clusterqueues", lambda each: each["metadata"]["name"])
-    return _matching(ctx, incomplete, read)
+    return _configured(ctx, incomplete, BY_KIND["ClusterQueue"])
 
 
 def budgets(ctx: typer.Context, incomplete: str) -> list[str]:
     """All Budgets."""
-    return _matching(ctx, incomplete, _field("budgets", lambda each: each["metadata"]["name"]))
+    return _configured(ctx, incomplete, BY_KIND["Budget"])
 
 
-def _names_of(client: Client, ctx: typer.Context, kind: ConfigKind) -> Iterable[str]:
+def _configured(ctx: typer.Context, incomplete: str, kind: ConfigKind) -> list[str]:
+    """Objects of a kind of configuration, in the namespace of the command if it has one."""
     namespace = ctx.params.get("namespace") if kind.namespaced else None
-    body = client.get(kind.collection(), namespace=namespace)
-    return (each["metadata"]["name"] for each in body["items"])
+    read = _field(kind.plural, lambda each: each["metadata"]["name"], namespace=namespace)
+    return _matching(ctx, incomplete, read)
 
 
 def _field(
-    plural: str, read: Callable[[dict[str, Any]], object]
+    plural: str, read: Callable[[dict[str, Any]], object], **query: object
 ) -> Callable[[Client], Iterable[str]]:
-    return lambda client: (str(read(each)) for each in _items(client, plural) if read(each))
+    return lambda client: (
+        str(read(each)) for each in _items(client, plural, **query) if read(each)
+    )
 
 
 def _items(client: Client, plural: str, **query: object) -> list[dict[str, Any]]:
-    paged = plural in ("workloads", "nodes")
-    limit = {"limit": _FIRST} if paged else {}
-    items: list[dict[str, Any]] = client.get(f"{PREFIX}/{plural}", **limit, **query)["items"]
+    if plural in ("workloads", "nodes"):  # the other lists have no pages
+        query["limit"] = _FIRST
+    items: list[dict[str, Any]] = client.get(f"{PREFIX}/{plural}", **query)["items"]
     return items
 
 

@@ -249,7 +249,7 @@ async def write_each(
         Each job, and why its objects are not written; "" = they are. One job does not stop the others.
 
     Raises:
-        CommandFailed: a controller has been started meanwhile.
+        CommandFailed: a controller has been started in the meantime.
         ClusterUnavailable: the API server does not answer.
     """
     checked = time.monotonic()
@@ -262,7 +262,7 @@ async def write_each(
         try:
             await _write(api, fate, planned.earlier.get(fate.owner.uid, ()))
         except ObjectGone:
-            yield fate, "it was deleted meanwhile"
+            yield fate, "it was deleted in the meantime"
         except (WriteConflict, WriteRefused) as error:
             yield fate, str(error)
         else:

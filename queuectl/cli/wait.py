@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from queuectl.cli.ask import Workload
-from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
+from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_ref
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
 
@@ -32,9 +32,8 @@ def wait_command(
 
     seconds = None if timeout is None else span(timeout, "--timeout")
     with connect(server) as client:
-        current = client.get(workload_path(workload, namespace), kind=kind)
         try:
-            reached = client.wait(current, state, seconds)
+            reached = client.wait(workload_ref(workload, namespace), state, seconds, kind)
         except WorkloadEnded as error:
             raise CommandFailed(str(error), Exit.CONFLICT) from error
     name = f"{reached['kind'].lower()}/{reached['namespace']}/{reached['name']}"

@@ -1,4 +1,4 @@
-"""Answers of a server and their decoders, with a limit for each thing that a hostile server can send without end. No I/O."""
+"""Answers of a server and their decoders, with a limit for each thing that a hostile server can send endlessly. No I/O."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def parsed(body: bytes, source: str) -> Json:
     if body.count(b",") > MOST_VALUES:
         raise BadAnswer(f"{source}: the answer has more than {MOST_VALUES} values")
     hooks: dict[str, Any] = {}
-    if _LONG_NUMBER.search(body):  # this can be in a string, too; the hooks see numbers only
+    if _LONG_NUMBER.search(body):  # this can also be in a string; the hooks see numbers only
         hooks = {"parse_int": _integer, "parse_float": _float}
     try:
         document = json.loads(body, parse_constant=_no_constant, **hooks)

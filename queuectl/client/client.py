@@ -256,7 +256,7 @@ class Client:
     def watch(
         self, after: int | None = None, **filters: Unpack[EventFilters]
     ) -> Iterator[StreamEvent]:
-        """Steps as they happen, without end. A broken connection continues after the last step, and none is lost or repeated.
+        """Steps as they happen, until you stop. A broken connection continues after the last step, and none is lost or repeated.
 
         Args:
             after: begin after this id; None = now.

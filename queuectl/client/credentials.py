@@ -34,7 +34,7 @@ class Login:
     """The token of a client. It is found when the server asks for one, and again when the server refuses it or its file changes."""
 
     def __init__(self, find: Finder, file: Path | None = None) -> None:
-        """``find`` raises a ClientError when there is no token. ``file``: the file from which it reads; None = another source."""
+        """``find`` raises a ClientError if it finds no token. ``file``: the file from which it reads; None = another source."""
         self._find = find
         self._file = file
         self._stamp: object = None
@@ -130,7 +130,7 @@ def _none(why: str) -> NoCredentials:
 
 
 def checked_token(text: str, source: str) -> str:
-    """The token in a text. Raises ClientError, which names only the source, where the text is no token."""
+    """The token in a text. Raises ClientError, which names only the source, where the text is not a token."""
     token = text.strip()
     if not _TOKEN.fullmatch(token):
         what = "holds characters that no token has" if token else "is empty"

@@ -2,7 +2,7 @@
 
 ClientError
 ├── InvalidOption          an option, a token file or the kubeconfig is wrong
-├── NoCredentials          the server requires a token, and there is none that it can get
+├── NoCredentials          the server requires a token, and the client can get none
 ├── TokenNotIssued         the plugin of the kubeconfig, or the cluster, issued no token
 ├── NoAnswer               no connection, or no complete answer in time
 │   └── CertificateRefused the certificate of the server is not trusted, or is for another name
@@ -37,7 +37,7 @@ class InvalidOption(ClientError):
 
 
 class NoCredentials(ClientError):
-    """The server requires a token, and there is none; the message names the ways to get one."""
+    """The server requires a token, and the client has none; the message names the ways to get one."""
 
 
 class TokenNotIssued(ClientError):

@@ -73,11 +73,11 @@ def reader_of(response: httpx2.Response, began: float) -> BodyReader:
 
 
 def check_stream(response: httpx2.Response) -> None:
-    """Raise BadAnswer if a response without an error is no event stream."""
+    """Raise BadAnswer if a response without an error is not an event stream."""
     headers: Mapping[str, str] = response.headers
     if not headers.get("content-type", "").startswith(_STREAM):
         raise BadAnswer(
-            f"{response.url}: the answer is no event stream, so it is not from queuectl: check the address of the REST API"
+            f"{response.url}: the answer is not an event stream, so it is not from queuectl: check the address of the REST API"
         )
 
 

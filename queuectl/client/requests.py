@@ -327,7 +327,7 @@ def queue_path(name: str, namespace: str | None) -> str:
 
 
 def events(after: int | None, filters: Mapping[str, object], *, follow: bool) -> Request[None]:
-    """The stream of events above an id; None = new ones. Its answer is no document: see :mod:`queuectl.client.stream`."""
+    """The stream of events above an id; None = new ones. Its answer is a stream and not a document: see :mod:`queuectl.client.stream`."""
     query = {"after": after, **({} if follow else {"follow": False}), **filters}
     return Request("GET", EVENTS, nothing, query, repeatable=True)
 

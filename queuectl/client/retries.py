@@ -9,7 +9,7 @@ from queuectl.client.errors import CertificateRefused, ClientError, NoAnswer, Re
 RETRIES: Final = 3
 FIRST_PAUSE: Final = 0.5  # seconds, doubled for each further one
 LONGEST_PAUSE: Final = 30.0
-"""Seconds. A server that asks to wait longer gets no further request: the caller knows better what to do meanwhile."""
+"""Seconds. A server that asks to wait longer gets no further request: the caller knows better what to do in the meantime."""
 _TRANSIENT: Final = (502, 504)  # of a proxy without its server
 
 
@@ -22,7 +22,7 @@ class Attempts:
         self._pause = FIRST_PAUSE
 
     def pause(self, error: ClientError) -> float | None:
-        """Seconds until the next attempt after this error; None = there is none."""
+        """Seconds until the next attempt after this error; None = no further attempt."""
         seconds = self._wanted(error)
         if seconds is None or self._left <= 0:
             return None

@@ -166,12 +166,12 @@ class StateWait:
         timeout: float | None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """``until``: a state; ``running`` and ``finished`` are states, too. ``timeout``: seconds; None = no limit."""
+        """``until``: a state; ``running`` and ``finished`` are also states. ``timeout``: seconds; None = no limit."""
         self._goal = until[:1].upper() + until[1:]
         self.deadline: Final = None if timeout is None else clock() + timeout
 
     def reached(self, state: object) -> bool:
-        """Whether this is the state. Raises WorkloadEnded where the workload cannot reach it any more."""
+        """Whether this is the state. Raises WorkloadEnded where the workload can no longer reach it."""
         if state == _FINISHED and self._goal != _FINISHED:
             raise WorkloadEnded(f"the workload has finished; it does not become {self._goal}")
         return state == self._goal

@@ -1058,7 +1058,7 @@ class ShadowIntervalJson(AnswerJson):
     """A figure, as well as it is known."""
 
     least: float | None
-    """null = there is no figure."""
+    """null = the figure is not known."""
     most: float | None
     """null = no bound is known."""
 
@@ -1110,7 +1110,7 @@ class ShadowReportJson(AnswerJson):
 
 
 class ShadowSimulatedJson(AnswerJson):
-    """One continued simulation of queuectl from the first moment, with run times as observed, beside the same figures as observed."""
+    """One continued simulation of queuectl from the first moment, with run times as observed, and the same figures as observed."""
 
     began: str
     until: str
@@ -1123,7 +1123,7 @@ class ShadowSimulatedJson(AnswerJson):
     unfinished: int
     """Gangs that ran or waited at the end."""
     leftOut: int
-    """Gangs whose queues do not exist any more."""
+    """Gangs whose queues no longer exist."""
     resized: int
     """Gangs whose size changed while they ran."""
     gapHours: float

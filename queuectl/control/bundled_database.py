@@ -36,7 +36,7 @@ from queuectl.domain.errors import ClusterError, ObjectGone, StoreError
 from queuectl.objects.kinds.described import MERGE_PATCH
 
 OWNER: Final = "queuectl_owner"
-"""The role of migrations. It owns the database and is no superuser."""
+"""The role of migrations. It owns the database and is not a superuser."""
 ROLES: Final = {"migration-url": OWNER, "url": "queuectl_leader", "api-url": "queuectl_api"}
 """The keys of the Secret, as those of a database of your own, and the roles of their URLs, of which two own nothing."""
 CHECK_SECONDS: Final = 60.0
@@ -194,7 +194,7 @@ async def publish(api: Api, settings: BundledSettings, server: EmbeddedServer) -
 
 
 def _password(stored: object, key: str) -> str | None:
-    """The password in a URL of the Secret; None if there is none of this form."""
+    """The password in a URL of the Secret; None if it has another form."""
     text = stored.get(key) if isinstance(stored, Mapping) else None
     try:
         found = urlsplit(base64.b64decode(text).decode()).password if text else None

@@ -250,7 +250,7 @@ class EmbeddedServer:
                 await connection.execute(f"CREATE DATABASE {DATABASE}")
 
     async def set_roles(self, owner: str, passwords: Mapping[str, str]) -> None:
-        """Let roles log in with a password. They are created if they do not exist, and are no superusers.
+        """Let roles log in with a password. They are created if they do not exist, and are not superusers.
 
         Args:
             owner: the role that owns the database.

@@ -40,6 +40,12 @@ class AuditLine:
     status: int | None = None
     detail: str = ""
 
+    @classmethod
+    def of_leader(cls, at: float, method: str, path: str, kind: str, detail: str) -> AuditLine:
+        """A configuration object that a leader writes or deletes by itself, as the request of a person would."""
+        operation = f"{method.lower()}{kind}"
+        return cls(0, at, "", LEADER, (), method, path, operation, 200, detail)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:

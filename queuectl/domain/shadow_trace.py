@@ -231,7 +231,7 @@ class TraceProgress:
     Attributes:
         span: None before the first moment.
         gangs: gangs in the trace.
-        simulated_at: unix seconds of the last simulated report; None = there is none yet.
+        simulated_at: unix seconds of the last simulated report; None = it does not exist yet.
     """
 
     span: TraceSpan | None

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from queuectl.db.ports import ConfigurationBatch, LeaderStore
-from queuectl.domain.audit import LEADER, AuditLine
+from queuectl.domain.audit import AuditLine
 from queuectl.domain.errors import ClusterError, StaleConfiguration, StoreUnavailable, bounded
 from queuectl.domain.followed import (
     MOST_NAMED,
@@ -137,7 +137,7 @@ class ObjectFollower:
                 self._hand_on(batch, objects)
             await self._tell()
         except StaleConfiguration:
-            return 0.0  # a person has stopped a queue meanwhile
+            return 0.0  # a person has stopped a queue in the meantime
         except (StoreUnavailable, ClusterError) as error:
             log.warning("objects_not_followed", error=str(error))
             return _RETRY_SECONDS
@@ -161,7 +161,7 @@ class ObjectFollower:
         )
 
     async def _decide(self) -> tuple[Batch, Mapping[DocumentKey, FollowedObject]]:
-        """The batch of now, and its objects. Deletions of a kind that is being removed as a whole are no part of it.
+        """The batch of now, and its objects. Deletions of a kind that is being removed as a whole are not part of it.
 
         Raises:
             StoreUnavailable, ClusterError: no answer.
@@ -221,18 +221,9 @@ class ObjectFollower:
 
     def _line(self, key: DocumentKey, edit: Edit) -> AuditLine:
         verb = "DELETE" if edit.document is None else "PUT"
-        return AuditLine(
-            id=0,
-            at=self._clock(),
-            request_id="",
-            caller=LEADER,
-            groups=(),
-            method=verb,
-            path=BY_KIND[key.kind].path(key.namespace, key.name),
-            operation=f"{verb.lower()}{key.kind}",
-            status=200,
-            detail=bounded(self._detail(key, edit)),
-        )
+        path = BY_KIND[key.kind].path(key.namespace, key.name)
+        detail = bounded(self._detail(key, edit))
+        return AuditLine.of_leader(self._clock(), verb, path, key.kind, detail)
 
     def _detail(self, key: DocumentKey, edit: Edit) -> str:
         of_object = f"object of {self._kinds[key.kind].group}"

@@ -219,7 +219,7 @@ def _event(version: NodeVersion, begin: float) -> NodeEvent:
 def simulated_setting(setting: Snapshot, fleet: Fleet, gangs: Iterable[TracedGang]) -> Snapshot:
     """The configuration of the last moment on the nodes of the trace.
 
-    Queues admit without stops and without admission checks: when these end is not recorded. A LocalQueue that was deleted meanwhile is there.
+    Queues admit without stops and without admission checks: when these end is not recorded. A LocalQueue that was deleted in the meantime is there.
     """
     config = setting.config
     queues = {

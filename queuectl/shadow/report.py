@@ -146,9 +146,7 @@ def about_simulated(report: SimulatedReport) -> list[str]:
     if report.gaps:
         sentences.append(f"No moments were recorded in {_hours(report.gaps)} hours of this time.")
     if report.left_out:
-        sentences.append(
-            f"{report.left_out:,} gangs are left out: their queues do not exist any more."
-        )
+        sentences.append(f"{report.left_out:,} gangs are left out: their queues no longer exist.")
     if report.resized:
         sentences.append(
             f"{report.resized:,} gangs changed their size while they ran. They count with the size at their start."
@@ -160,7 +158,7 @@ def about_simulated(report: SimulatedReport) -> list[str]:
 
 
 def html(history: ShadowHistory, period: Period, simulated: SimulatedReport | None) -> str:
-    """The page. The same records give the same bytes. ``simulated``: None = there is none yet."""
+    """The page. The same records give the same bytes. ``simulated``: None = it does not exist yet."""
     span = f"{_moment(period.since)} to {_moment(period.until)} UTC"
     parts = [
         f"<p>{escape(span)}</p>\n",

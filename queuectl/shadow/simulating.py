@@ -179,7 +179,7 @@ def _is_late(clock: Callable[[], float], limit: float) -> bool:
 
 
 def _begins() -> None:
-    """The state at the begin is a sample, too."""
+    """The state at the begin is also a sample."""
 
 
 def _free(setting: Setting) -> FreeGpus:

@@ -49,7 +49,7 @@ class Simulation(Protocol):
             now: unix seconds.
 
         Raises:
-            SimulationFailed: there is no report.
+            SimulationFailed: no report was made.
         """
 
 
@@ -138,7 +138,7 @@ async def _report(inputs: SimulationInput) -> SimulatedReport:
     finally:
         await store.close()
     if trace is None:
-        raise SimulationFailed("there is no moment yet")
+        raise SimulationFailed("no moment is recorded yet")
     return simulated(
         trace,
         inputs.setting,

@@ -72,7 +72,7 @@ class Run:
         self.running_since = None
 
     def evict(self, now: float) -> None:
-        """Stop it. It holds nothing any more."""
+        """Stop it. It no longer holds anything."""
         self.interrupt(now)
         self._give_back(now)
         self.evictions += 1
@@ -87,7 +87,7 @@ class Run:
         self.finished_at = now
 
     def delete(self, now: float) -> None:
-        """Its user deletes it. It holds nothing any more."""
+        """Its user deletes it. It no longer holds anything."""
         if self.running_since is not None:
             self.ran += now - self.running_since
             self.running_since = None
@@ -377,7 +377,7 @@ class World:
         self._leave(run, scheduler)
 
     def _leave(self, run: Run, scheduler: Scheduler) -> None:
-        """A job that holds nothing any more waits for nothing either."""
+        """A job that no longer holds anything waits for nothing either."""
         self.requested -= run.job.gpus
         self._agenda.remove((Phase.DELETION, run))
         self._want(run, -1)

@@ -182,8 +182,8 @@ class TraceExport:
             self._after = await self._store.exported_upto(epoch=self._epoch)
         page = await self._store.ended_stages(self._after, PAGE)
         oldest = self._clock() - LONGEST_AGE
-        fresh = [stage for stage in page.stages if stage.until > oldest]
-        spans = list(spans_of(fresh))
+        spans = list(spans_of(stage for stage in page.stages if stage.until > oldest))
+        late = spans_of(stage for stage in page.stages if stage.until <= oldest)
         if spans and not await self._sink.export(spans):
             self._metrics.failed()
             return None
@@ -192,7 +192,7 @@ class TraceExport:
         await self._store.keep_exported(page.upto, epoch=self._epoch)
         self._after = page.upto
         self._metrics.exported(len(spans))
-        self._metrics.dropped(len(list(spans_of(page.stages))) - len(spans))
+        self._metrics.dropped(sum(1 for _ in late))
         return True
 
 

@@ -158,5 +158,5 @@ def queued_job(
 
 
 def _part(view: WorkloadView, of: type[View]) -> dict[str, Any]:
-    """The fields of a view that a smaller view has, too."""
+    """The fields of a view that a smaller view also has."""
     return {name: getattr(view, name) for name in of.model_fields}

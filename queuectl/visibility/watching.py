@@ -93,7 +93,7 @@ class Watch:
         if self.options.version and not self.options.initial:
             first = self.log.begin(self.options.version)
             if first is None or self.options.version > workloads.version + AHEAD_MILLISECONDS:
-                yield _event("ERROR", status(410, "the version is not known any more: list again"))
+                yield _event("ERROR", status(410, "the version is no longer known: list again"))
                 return
             number = first
         else:

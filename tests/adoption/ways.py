@@ -55,7 +55,7 @@ def first_job_of_kueue(
 
 
 def shadow(walk: Walk, programs: Programs) -> None:
-    """Install queuectl in shadow mode beside Kueue, and read the first report."""
+    """Install queuectl in shadow mode next to Kueue, and read the first report."""
     page = Page("shadow.md", walk.shell)
     walk.begin("a Kueue cluster to shadow mode")
     walk.read(page, "helm install")

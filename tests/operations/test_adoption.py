@@ -45,7 +45,7 @@ INSTEAD: Final = {ways.IN_POD: "queuectl", ways.IN_POD_WITH_INPUT: "queuectl"}
 
 @dataclass
 class Outside:
-    """Both programs run as processes beside the control plane.
+    """Both programs run as processes outside the control plane.
 
     Attributes:
         home: the folder of the database of queuectl.

@@ -1,4 +1,4 @@
-"""Traces of gangs on a real control plane: the leader is killed meanwhile, and the collector is down at first."""
+"""Traces of gangs on a real control plane: the leader is killed in between, and the collector is down at first."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def test_headers_without_the_certificate_of_the_api_server_name_no_user(
     users = Authority.load(pki / "ca.crt", pki / "ca.key")
     path = JOBS.format("team-a")
     with direct(None, tmp_path) as nobody:
-        for _ in range(3):  # on a kept connection, too
+        for _ in range(3):  # also on a kept connection
             answer = nobody.get(path, headers=ADMIN)
             assert (answer.status_code, answer.json()["kind"]) == (401, "Status")
     with direct(proxy.client("queuectl-localcluster-admin"), tmp_path) as wrong_name:

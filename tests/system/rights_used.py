@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import Document, manifests, opt_ins, optional
 
+OF_KUBERNETES: Final = {("Role", "kube-system", "extension-apiserver-authentication-reader")}
+"""Roles that Kubernetes creates; they are not in the documents."""
 _PREFIX: Final = "system:serviceaccount:"
 _EVERY_ACCOUNT: Final = 'to Group "system:authenticated"'
 _DECISION: Final = "authorization.k8s.io/decision"
@@ -164,8 +166,8 @@ def granted_rights(documents: Iterable[Document]) -> Iterator[Right]:
         if one["kind"] not in ("ClusterRoleBinding", "RoleBinding"):
             continue
         where, role = one["metadata"].get("namespace", ""), one["roleRef"]
-        # A role of Kubernetes itself is not in these documents.
-        rules = roles.get((role["kind"], where if role["kind"] == "Role" else "", role["name"]), ())
+        bound = (role["kind"], where if role["kind"] == "Role" else "", role["name"])
+        rules = () if bound in OF_KUBERNETES else roles[bound]
         for subject in one["subjects"]:
             if subject["kind"] == "ServiceAccount":
                 account = f"{subject['namespace']}:{subject['name']}"

@@ -349,6 +349,29 @@ class TestGet:
         assert (result.code, result.out, result.err) == (0, "", "no objects found\n")
 
 
+class TestWait:
+    @pytest.mark.parametrize(
+        ("words", "code", "message"),
+        [
+            (("team-a/running",), 0, "job/team-a/running is Running: "),
+            (("running", "-n", "team-a", "--for", "running"), 0, "job/team-a/running is Running: "),
+            (("team-a/finished", "--for", "finished"), 0, "job/team-a/finished is Finished: "),
+            (("team-a/finished",), 4, "error: "),
+            (("team-a/pending", "--timeout", "50ms"), 1, "error: "),
+            (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
+            (("team-a/nowhere",), 3, "error: "),
+            (("team-a/pending", "--timeout", "soon"), 2, "--timeout: 'soon' is not a duration"),
+        ],
+    )
+    @pytest.mark.usefixtures("ledger")
+    def test_it_ends_in_the_state_or_states_why_not(
+        self, queuectl: Cli, words: tuple[str, ...], code: int, message: str
+    ) -> None:
+        ended = queuectl("wait", *words)
+        assert ended.code == code
+        assert message in (ended.err if code else ended.out)
+
+
 class TestExplain:
     @pytest.mark.usefixtures("ledger")
     def test_a_sentence_is_first_then_constraints_and_suggested_fixes(self, queuectl: Cli) -> None:

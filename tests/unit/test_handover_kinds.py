@@ -141,7 +141,7 @@ def test_one_job_that_cannot_be_written_does_not_stop_the_others() -> None:
     errors = asyncio.run(written(api, *map(gang_in, names)))
     assert errors == {
         "dying": "403: it is being terminated",
-        "deleted": "it was deleted meanwhile",
+        "deleted": "it was deleted in the meantime",
         "lost": "",
         "kept": "",
     }

@@ -121,7 +121,7 @@ class ShadowObservedView(View):
 class ShadowIntervalView(View):
     """A figure, as well as it is known."""
 
-    least: float | None = Field(description="null = there is no figure.")
+    least: float | None = Field(description="null = the figure is not known.")
     most: float | None = Field(description="null = no bound is known.")
 
 
@@ -149,7 +149,7 @@ class ShadowQueueView(ShadowWaitsView):
 
 
 class ShadowSimulatedView(View):
-    """One continued simulation of queuectl from the first moment, with run times as observed, beside the same figures as observed."""
+    """One continued simulation of queuectl from the first moment, with run times as observed, and the same figures as observed."""
 
     began: datetime
     until: datetime
@@ -160,7 +160,7 @@ class ShadowSimulatedView(View):
     gangs: int
     running_at_begin: int = Field(description="Gangs that are in no waiting time.")
     unfinished: int = Field(description="Gangs that ran or waited at the end.")
-    left_out: int = Field(description="Gangs whose queues do not exist any more.")
+    left_out: int = Field(description="Gangs whose queues no longer exist.")
     resized: int = Field(description="Gangs whose size changed while they ran.")
     gap_hours: float = Field(description="Hours without moments.")
     utilization: ShadowComparedView = Field(
@@ -225,7 +225,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
 def shadow_view(
     history: ShadowHistory, period: Period, simulated: SimulatedReport | None
 ) -> ShadowReportView:
-    """The reports as the API answers them. ``simulated``: None = there is none yet."""
+    """The reports as the API answers them. ``simulated``: None = it does not exist yet."""
     last = history.last
     return ShadowReportView(
         since=moment(period.since),

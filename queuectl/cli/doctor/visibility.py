@@ -15,7 +15,7 @@ _FIX: Final = f"start a replica, or kubectl delete apiservice {_NAME}: docs/how-
 
 
 async def examine(api: Api) -> list[Finding]:
-    """Findings on the APIService; none if there is none. Raises ClusterError."""
+    """Findings on the APIService; none if it does not exist. Raises ClusterError."""
     try:
         body = await api.request("GET", _PATH)
     except ObjectGone:

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from queuectl.db.ports import ConfigurationBatch, LeaderStore
-from queuectl.domain.audit import LEADER, AuditLine
+from queuectl.domain.audit import AuditLine
 from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.errors import StaleConfiguration, StoreUnavailable
 from queuectl.domain.fleet import Fleet
@@ -134,15 +134,6 @@ class FirstQueues:
         log.info("queues_proposed", documents=len(documents), left_out=left_out)
 
     def _line(self, key: DocumentKey) -> AuditLine:
-        return AuditLine(
-            id=0,
-            at=self._clock(),
-            request_id="",
-            caller=LEADER,
-            groups=(),
-            method="PUT",
-            path=BY_KIND[key.kind].path(key.namespace, key.name),
-            operation=f"put{key.kind}",
-            status=200,
-            detail="proposed for the nodes at the first start (QUEUECTL_PROPOSE_FOR)",
-        )
+        path = BY_KIND[key.kind].path(key.namespace, key.name)
+        detail = "proposed for the nodes at the first start (QUEUECTL_PROPOSE_FOR)"
+        return AuditLine.of_leader(self._clock(), "PUT", path, key.kind, detail)
