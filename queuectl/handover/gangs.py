@@ -15,8 +15,10 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, OwnerKey, PodGroupMember, PodRecord, PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement
-from queuectl.handover.podsets import HANDED_OVER, running_podsets
+from queuectl.handover.podsets import HANDED_OVER, JOBSET, running_podsets
+from queuectl.handover.scope import KueueScope
 from queuectl.handover.templates import group_marks, of_pod, queue_labels, without_queuectl
+from queuectl.handover.trainjobs import TRAINJOB, jobset_for_kueue, queued_patches
 from queuectl.handover.workloads import (
     AdmittedGang,
     RunningPodSet,
@@ -30,6 +32,7 @@ from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE, RequestError
 from queuectl.objects.kinds import KINDS, JobKind
 from queuectl.objects.kinds.pods import POD, POD_GROUP, WireMember, read_member
+from queuectl.objects.kinds.trainjob import composed, runtime_of
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
 from queuectl.state.kueue_pods import KueuePods
@@ -47,6 +50,7 @@ _POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
 _MOST_PODSETS: Final = 8
 _GATED: Final = "a gate cannot be added to a pod that exists: create it again"
 _STOPS: Final = "Kueue suspends a running job without an admitted Workload"
+_OUTSIDE: Final = "it neither stops this job nor starts it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,9 @@ class HandoverObjects:
         config: from the objects of Kueue.
         priority_classes: numbers of the PriorityClasses of Kubernetes, by name.
         prior: by the uid of the job: what Kueue decided before queuectl.
+        runtimes: of TrainJobs, by kind, namespace ("" = none) and name.
+        namespaces: their labels, by name.
+        scope: the jobs that Kueue manages.
         now: unix seconds.
     """
 
@@ -70,9 +77,23 @@ class HandoverObjects:
     now: float
     priority_classes: Mapping[str, int] = field(default_factory=dict)
     prior: Mapping[str, PriorAdmission] = field(default_factory=dict)
+    runtimes: Mapping[tuple[str, str, str], Document] = field(default_factory=dict)
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    scope: KueueScope = KueueScope()
+
+    def runtime_of(self, trainjob: Document) -> Document | None:
+        """None if it does not exist."""
+        kind, name = runtime_of(trainjob)
+        namespace = "" if kind.startswith("Cluster") else _name(trainjob)[0]
+        return self.runtimes.get((kind, namespace, name))
 
 
-_Pods = Mapping[OwnerKey, Sequence[PodDocument]]
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Objects that the controllers of jobs have created: pods by their job, and JobSets by their TrainJob."""
+
+    pods: Mapping[OwnerKey, Sequence[PodDocument]]
+    jobsets: Mapping[OwnerKey, Document]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +143,29 @@ Fate = Adopted | Queued | Stopped
 
 def fates(cluster: HandoverObjects) -> Iterator[Fate]:
     """The fate of each job in a queue that has not ended, by kind, namespace and name."""
+    for fate in _fates(cluster):
+        owner = fate.owner
+        labels = cluster.namespaces.get(owner.namespace, {})
+        outside = cluster.scope.reason_outside(owner.group, owner.kind, owner.namespace, labels)
+        yield fate if outside is None else Stopped(owner, f"{outside}: {_OUTSIDE}")
+
+
+def _fates(cluster: HandoverObjects) -> Iterator[Fate]:
     jobs = [
         _read_job(kind, document)
         for name, kind in KINDS.items()
         for document in sorted(cluster.jobs.get(name, ()), key=_name)
     ]
-    pods = _pods(cluster, [job.record for job in jobs if job.record is not None])
+    owned = _owned(cluster, [job.record for job in jobs if job.record is not None])
     for job in jobs:
-        fate = _fate(job, pods, cluster)
+        fate = _fate(job, owned, cluster)
         if fate is not None:
             yield fate
     yield from _queued_pods(cluster)
 
 
-def _pods(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Pods:
-    """The pods by their job, also those that Kueue started and queuectl adopted."""
+def _owned(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Owned:
+    """The pods of each job, also those that Kueue started and queuectl adopted."""
     of_kueue = KueuePods(KINDS)
     for record in jobs:
         of_kueue.put_job(record)
@@ -146,7 +175,13 @@ def _pods(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Pods:
         if pod is not None:
             owned = of_kueue.put(pod)
             pods[owned.owned_by].append((owned, document))
-    return pods
+    jobsets = {
+        OwnerKey(TRAINJOB, _name(document)[0], str(one.get("uid", ""))): document
+        for document in cluster.jobs.get(JOBSET, ())
+        for one in _controllers(document)
+        if (one.get("kind"), one.get("name")) == (TRAINJOB, _name(document)[1])
+    }
+    return _Owned(pods, jobsets)
 
 
 def _name(document: Document) -> tuple[str, str]:
@@ -201,7 +236,7 @@ def _read_job(kind: JobKind, document: Document) -> _Job:
     return _Job(kind, document, owner, record)
 
 
-def _fate(job: _Job, pods: _Pods, cluster: HandoverObjects) -> Fate | None:
+def _fate(job: _Job, owned: _Owned, cluster: HandoverObjects) -> Fate | None:
     """Its fate; None if it is in no queue, or has ended."""
     record, owner, document = job.record, job.owner, job.document
     if record is None:
@@ -214,7 +249,7 @@ def _fate(job: _Job, pods: _Pods, cluster: HandoverObjects) -> Fate | None:
             return Stopped(owner, text)
         return Queued(owner, _cleaned(job.kind, record, document), _has_started(document))
     try:
-        return _adopted(owner, document, record, pods, cluster)
+        return _adopted(owner, document, record, owned, cluster)
     except UNREADABLE as error:
         return Stopped(owner, f"{error}. {_STOPS}")
 
@@ -236,6 +271,8 @@ def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
     meta = cleaned["metadata"]
     labels = meta.get("labels") or {}
     meta["labels"] = labels | queue_labels(labels)
+    if kind.kind == TRAINJOB:
+        cleaned["spec"]["runtimePatches"] = queued_patches(document, record.queue or "")
     meta.pop("managedFields", None)
     cleaned.pop("status", None)
     return cleaned
@@ -245,7 +282,7 @@ def _adopted(
     owner: WorkloadOwner,
     document: Document,
     record: JobRecord,
-    pods: _Pods,
+    owned: _Owned,
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would stop it."""
@@ -257,10 +294,23 @@ def _adopted(
         raise RequestError(
             "Kueue has no arrays, and the Workloads of elastic jobs have another form"
         )
-    of_job = pods.get(OwnerKey(record.kind, record.namespace, record.uid), ())
+    key = OwnerKey(record.kind, record.namespace, record.uid)
+    of_job = owned.pods.get(key, ())
+    holder = document
+    if record.kind == TRAINJOB:
+        record = _with_jobset(record, owned.jobsets.get(key))
+        holder = jobset_for_kueue(document, cluster.runtime_of(document))
     placement = _placement(record, [pod for pod, _ in of_job], cluster)
-    podsets = list(running_podsets(document, record, placement))
+    podsets = list(running_podsets(holder, record, placement))
     return _with_workload(owner, document, record, podsets, of_job, cluster)
+
+
+def _with_jobset(record: JobRecord, jobset: Document | None) -> JobRecord:
+    """The record of a TrainJob with the request of its JobSet in the cluster, whose pods run."""
+    if jobset is None:
+        raise RequestError("its JobSet does not exist")
+    kind = KINDS[JOBSET]
+    return composed(record, kind.read(msgspec.convert(jobset, kind.wire, strict=False)))
 
 
 def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverObjects) -> Placement:

@@ -185,7 +185,7 @@ def test_a_gang_that_kueue_would_stop_is_named_with_the_reason(
             "the templates of a SparkApplication keep the gate",
         ),
         ("SparkApplication", {"suspend": False}, "no Workload is written for a SparkApplication"),
-        ("TrainJob", {"suspend": False}, "no Workload is written for a TrainJob"),
+        ("TrainJob", {"suspend": False}, "its JobSet does not exist"),
     ],
 )
 def test_a_job_of_another_kind_is_named(kind: str, spec: Document, reason: str) -> None:
