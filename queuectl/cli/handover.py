@@ -162,7 +162,7 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
     """
     workloads = await list_items(api, _WORKLOADS)
     config, warnings = await _configuration(api)
-    scope, more = await _scope(api)
+    scope, rules, more = await _manager(api)
     namespaces_listed = await list_items(api, "/api/v1/namespaces")
     nodes = [
         read_node(msgspec.convert(item, WireNode, strict=False)).node
@@ -174,7 +174,7 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
         jobs=jobs,
         pods=await list_items(api, "/api/v1/pods"),
         nodes={node.name: node for node in nodes},
-        config=together(config, 0),
+        config=together((*config, *rules), 0),
         now=time.time(),
         priority_classes={one["metadata"]["name"]: int(one["value"]) for one in classes},
         prior={one.uid: one for one in _admissions(workloads)},
@@ -255,8 +255,8 @@ async def _configuration(api: Api) -> tuple[list[ReadDocument], list[str]]:
     return objects, warnings
 
 
-async def _scope(api: Api) -> tuple[KueueScope, list[str]]:
-    """The jobs that Kueue manages by the ConfigMap of its manager, and a sentence if it cannot be read."""
+async def _manager(api: Api) -> tuple[KueueScope, list[ReadDocument], list[str]]:
+    """What the ConfigMap of Kueue's manager says: the jobs that it manages, and its rules. A sentence if it cannot be read."""
     named = [
         (deployment["metadata"]["namespace"], volume["configMap"].get("name") or "")
         for deployment in await _list(api, _DEPLOYMENTS)
@@ -269,12 +269,13 @@ async def _scope(api: Api) -> tuple[KueueScope, list[str]]:
         try:
             content = document_in(where, await api.request("GET", where)).get("data") or {}
             [configuration] = read_documents(content[_CONFIG_KEY], f"ConfigMap {namespace}/{name}")
-            return KueueScope.of(configuration, namespace), []
+            return KueueScope.of(configuration, namespace), [read(configuration)], []
         except (KeyError, ObjectGone):
             continue
         except (DocumentError, ValueError, WriteRefused) as error:
-            return KueueScope(), [f"the Configuration of Kueue cannot be read: {error}. {_ALL}"]
-    return KueueScope(), [f"the Configuration of Kueue does not exist. {_ALL}"]
+            text = f"the Configuration of Kueue cannot be read: {error}. {_ALL}"
+            return KueueScope(), [], [text]
+    return KueueScope(), [], [f"the Configuration of Kueue does not exist. {_ALL}"]
 
 
 async def _runtimes(api: Api) -> dict[tuple[str, str, str], Document]:

@@ -46,6 +46,7 @@ POD_FINALIZER: Final = "kueue.x-k8s.io/managed"
 _KEEP_CLASS: Final = frozenset({"Job", "JobSet"})
 """The kinds whose API servers refuse another PriorityClass in a template."""
 _RAY_SERVICE: Final = "RayService"
+_STATEFUL_SET: Final = "StatefulSet"
 _POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
 _MOST_PODSETS: Final = 8
 _GATED: Final = "a gate cannot be added to a pod that exists: create it again"
@@ -391,6 +392,10 @@ def _adopted_group(
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would not manage it."""
+    for _, document in pods:
+        if _STATEFUL_SET in (one.get("kind") for one in _controllers(document)):
+            # Kueue would keep a deleted pod until its replacement runs, and both have the same name.
+            raise RequestError(f"no Workload is written for a {_STATEFUL_SET}")
     members = [pod.member for pod, _ in pods if pod.member is not None]
     total = members[0].total or 1
     if len(pods) != total or record.pods != total:

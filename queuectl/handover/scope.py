@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.domain.queues import LabelSelector
+from queuectl.objects.configuration.queue_config import named
 from queuectl.objects.configuration.queues import read_selector
 from queuectl.objects.configuration.settings_wire import ConfigurationDocument
 from queuectl.objects.documents import Document
@@ -34,7 +35,7 @@ class KueueScope:
     @classmethod
     def of(cls, configuration: Document, own_namespace: str) -> KueueScope:
         """The scope of a Configuration of ``config.kueue.x-k8s.io``. Raises DocumentError or RequestError."""
-        decoded = configuration.convert(ConfigurationDocument)
+        decoded = named(configuration).convert(ConfigurationDocument)
         enabled = decoded.integrations.frameworks if decoded.integrations is not None else None
         return cls(
             read_selector(decoded.managed_jobs_namespace_selector, _SELECTOR),

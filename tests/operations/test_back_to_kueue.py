@@ -494,7 +494,7 @@ def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
 
 def changed_pods(way: Return) -> list[str]:
     """The requests that deleted, evicted or created a pod of a gang after that gang ran, by the audit log of the API server."""
-    begun: dict[str, str] = {}
+    bound: dict[str, set[str]] = {one: set() for one in way.pods}
     changes = []
     lines = [json.loads(line) for line in way.audit.read_text().splitlines()]
     for line in sorted(lines, key=lambda one: str(one["requestReceivedTimestamp"])):
@@ -507,10 +507,13 @@ def changed_pods(way: Return) -> list[str]:
         if line["verb"] == "deletecollection":
             changes.append(text)
         elif of and target.get("subresource") == "binding":
-            begun[of] = text
-        elif of in begun and line["verb"] in ("create", "delete"):
-            changes.append(f"{text} after {begun[of]}")
-    assert begun.keys() == way.pods.keys()
+            bound[of].add(name)
+        # A controller creates the last pods of a gang when the first ones are bound already.
+        elif of and len(bound[of]) >= len(way.pods[of]) and line["verb"] in ("create", "delete"):
+            changes.append(f"{text} after {sorted(bound[of])}")
+    assert {of: len(names) for of, names in bound.items()} == {
+        of: len(uids) for of, uids in way.pods.items()
+    }
     return changes
 
 
