@@ -256,7 +256,7 @@ async def _configuration(api: Api) -> tuple[list[ReadDocument], list[str]]:
 
 
 async def _manager(api: Api) -> tuple[KueueScope, list[ReadDocument], list[str]]:
-    """What the ConfigMap of Kueue's manager says: the jobs that it manages, and its rules. A sentence if it cannot be read."""
+    """The jobs that Kueue manages and its rules, by the ConfigMap of its manager. A sentence if it cannot be read."""
     named = [
         (deployment["metadata"]["namespace"], volume["configMap"].get("name") or "")
         for deployment in await _list(api, _DEPLOYMENTS)

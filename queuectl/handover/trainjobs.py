@@ -1,8 +1,8 @@
 """TrainJobs as Kueue reads them.
 
-A TrainJob has no pod templates. Kueue (0.17, ``getChildJobSet``) builds its JobSet anew, from the runtime and the TrainJob, with the
-library of the Kubeflow trainer (2.2). It omits what the plugins of an ``mlPolicy`` add to the containers: the environment and the port
-of PyTorch, for example. So the containers of the JobSet in the cluster are not those that Kueue compares with the Workload.
+A TrainJob has no pod templates. Kueue (0.17, ``getChildJobSet``) builds its JobSet from the runtime and the TrainJob, with the library of
+the Kubeflow trainer (2.2). It omits what the plugins of an ``mlPolicy`` add to the containers: the environment and the port of PyTorch, for
+example. The containers of the JobSet in the cluster are other ones, and Kueue finds no matching Workload with them.
 """
 
 from __future__ import annotations

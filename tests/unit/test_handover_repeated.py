@@ -243,7 +243,7 @@ def test_a_workload_of_another_job_with_the_same_name_is_never_changed() -> None
 
 
 def test_jobs_that_kueue_does_not_manage_are_named() -> None:
-    """Nobody would remove the finalizers of Kueue from their pods and Workloads."""
+    """No controller would remove the finalizers of Kueue from their pods and Workloads."""
     head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
     batch = "integrations: {frameworks: [batch/job]}\n"
     every = "integrations: {frameworks: [batch/job, pod]}\n"
@@ -324,7 +324,7 @@ def test_a_kueue_that_starts_in_between_ends_the_command(monkeypatch: pytest.Mon
     assert set(asyncio.run(hand_over(api)).values()) == {""}
 
 
-def test_a_conflict_of_one_pod_is_named_and_a_repetition_mends_it() -> None:
+def test_a_conflict_of_one_pod_is_named_and_a_repetition_fixes_it() -> None:
     api = cluster_api()
     place = f"/api/v1/namespaces/{SPACE}/pods/second-0"
     uid = api.objects[place]["metadata"]["uid"]
