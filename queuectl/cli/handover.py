@@ -100,8 +100,8 @@ async def missing_rights(api: Api) -> list[str]:
 async def missing_job_rights(api: Api, planned: Iterable[Fate]) -> list[str]:
     """The same for the writes to the jobs."""
     needed: dict[tuple[str, str, str, str], None] = {}
-    for fate in planned:
-        if not fate.owner.group or isinstance(fate, Stopped):
+    for fate in _written(planned):
+        if not fate.owner.group:
             continue
         kind = KINDS[fate.owner.kind]
         verb = "update" if isinstance(fate, Queued) else "patch"
@@ -109,6 +109,15 @@ async def missing_job_rights(api: Api, planned: Iterable[Fate]) -> list[str]:
         if isinstance(fate, Queued) and fate.clear_start:
             needed["patch", kind.group, kind.plural, "status"] = None
     return await _missing(api, needed)
+
+
+def _written(planned: Iterable[Fate]) -> Iterator[Adopted | Queued]:
+    """The jobs that are written, with the children of those that Kueue queues."""
+    for fate in planned:
+        if isinstance(fate, Queued):
+            yield from fate.children
+        if not isinstance(fate, Stopped):
+            yield fate
 
 
 async def _missing(api: Api, needed: Iterable[tuple[str, str, str, str]]) -> list[str]:
@@ -334,6 +343,8 @@ async def _write(api: Api, fate: Adopted | Queued, earlier: Iterable[Document]) 
     if owner.group:
         target = path(KINDS[owner.kind], owner.namespace, owner.name)
     if isinstance(fate, Queued):
+        for child in fate.children:
+            await _write(api, child, ())
         await _write_suspended(api, target, fate, earlier)
         return
     # It also fails if the job has been deleted, or created again with the same name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,7 @@ from queuectl.lifecycle.adoption import running_placement
 from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE, RequestError
 from queuectl.objects.kinds import KINDS, JobKind
+from queuectl.objects.kinds.places import field as field_of
 from queuectl.objects.kinds.pods import POD, POD_GROUP, WireMember, read_member
 from queuectl.objects.kinds.trainjob import composed, runtime_of
 from queuectl.objects.kubernetes.pods import read_pod
@@ -90,14 +91,6 @@ class HandoverObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class _Owned:
-    """Objects that the controllers of jobs have created: pods by their job, and JobSets by their TrainJob."""
-
-    pods: Mapping[OwnerKey, Sequence[PodDocument]]
-    jobsets: Mapping[OwnerKey, Document]
-
-
-@dataclass(frozen=True, slots=True)
 class Adopted:
     """Kueue keeps it running.
 
@@ -120,11 +113,13 @@ class Queued:
     Attributes:
         document: the whole object without queuectl's gate.
         clear_start: it ran before, so the API server may refuse another template while its start time is set.
+        children: the objects that its controller has created with the gate. They are written before it: its controller reads them.
     """
 
     owner: WorkloadOwner
     document: Document
     clear_start: bool
+    children: Sequence[Queued] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +152,7 @@ def _fates(cluster: HandoverObjects) -> Iterator[Fate]:
         for name, kind in KINDS.items()
         for document in sorted(cluster.jobs.get(name, ()), key=_name)
     ]
-    owned = _owned(cluster, [job.record for job in jobs if job.record is not None])
+    owned = _owned(cluster, jobs)
     for job in jobs:
         fate = _fate(job, owned, cluster)
         if fate is not None:
@@ -165,24 +160,24 @@ def _fates(cluster: HandoverObjects) -> Iterator[Fate]:
     yield from _queued_pods(cluster)
 
 
-def _owned(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Owned:
+def _owned(cluster: HandoverObjects, jobs: Sequence[_Job]) -> _Owned:
     """The pods of each job, also those that Kueue started and queuectl adopted."""
     of_kueue = KueuePods(KINDS)
-    for record in jobs:
-        of_kueue.put_job(record)
+    for job in jobs:
+        if job.record is not None:
+            of_kueue.put_job(job.record)
     pods = defaultdict[OwnerKey, list[PodDocument]](list)
     for document in cluster.pods:
         pod = _pod(document)
         if pod is not None:
             owned = of_kueue.put(pod)
             pods[owned.owned_by].append((owned, document))
-    jobsets = {
-        OwnerKey(TRAINJOB, _name(document)[0], str(one.get("uid", ""))): document
-        for document in cluster.jobs.get(JOBSET, ())
-        for one in _controllers(document)
-        if (one.get("kind"), one.get("name")) == (TRAINJOB, _name(document)[1])
-    }
-    return _Owned(pods, jobsets)
+    children = defaultdict[OwnerKey, list[_Job]](list)
+    for job in jobs:
+        for one in _controllers(job.document):
+            key = OwnerKey(str(one.get("kind")), job.owner.namespace, str(one.get("uid", "")))
+            children[key].append(job)
+    return _Owned(pods, children)
 
 
 def _name(document: Document) -> tuple[str, str]:
@@ -228,6 +223,21 @@ class _Job:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Objects that the controllers of jobs have created, by the job: pods, and other jobs."""
+
+    pods: Mapping[OwnerKey, Sequence[PodDocument]]
+    jobs: Mapping[OwnerKey, Sequence[_Job]]
+
+    def jobset_of(self, trainjob: OwnerKey, name: str) -> _Job | None:
+        """It has the name of the TrainJob."""
+        jobs = self.jobs.get(trainjob, ())
+        return next(
+            (one for one in jobs if (one.kind.kind, one.owner.name) == (JOBSET, name)), None
+        )
+
+
 def _read_job(kind: JobKind, document: Document) -> _Job:
     owner = _owner(kind.group, kind.version, kind.kind, document)
     try:
@@ -248,7 +258,8 @@ def _fate(job: _Job, owned: _Owned, cluster: HandoverObjects) -> Fate | None:
         if record.kind not in HANDED_OVER:
             text = f"the templates of a {record.kind} keep the gate of queuectl: create it again in Kueue"
             return Stopped(owner, text)
-        return Queued(owner, _cleaned(job.kind, record, document), _has_started(document))
+        children = tuple(_gated_children(owner, owned))
+        return Queued(owner, _queued(job.kind, record, document), _has_started(document), children)
     try:
         return _adopted(owner, document, record, owned, cluster)
     except UNREADABLE as error:
@@ -259,8 +270,34 @@ def _has_started(document: Document) -> bool:
     return bool((document.get("status") or {}).get("startTime"))
 
 
-def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
-    """A suspended job without the gate in its templates, and with Kueue's labels. The API server keeps the PriorityClass of a Job."""
+def _gated_children(parent: WorkloadOwner, owned: _Owned) -> Iterator[Queued]:
+    """The suspended jobs under a job whose templates have the gate. Their controllers do not remove it from jobs that exist."""
+    for child in owned.jobs.get(OwnerKey(parent.kind, parent.namespace, parent.uid), ()):
+        yield from _gated_children(child.owner, owned)
+        record, document = child.record, child.document
+        if record is not None and record.suspended and _is_gated(child.kind, document):
+            cleaned = _cleaned(child.kind, record, document)
+            yield Queued(child.owner, cleaned, _has_started(document))
+
+
+def _is_gated(kind: JobKind, document: Document) -> bool:
+    gates = (field_of(one, "spec.schedulingGates") or () for one in kind.templates(document))
+    return any(gate.get("name") == keys.GATE for listed in gates for gate in listed)
+
+
+def _queued(kind: JobKind, record: JobRecord, document: Document) -> Document:
+    """A suspended job as Kueue queues it."""
+    queued = _cleaned(kind, record, document)
+    meta = queued["metadata"]
+    labels = meta.get("labels") or {}
+    meta["labels"] = labels | queue_labels(labels)
+    if kind.kind == TRAINJOB:
+        queued["spec"]["runtimePatches"] = queued_patches(document, record.queue or "")
+    return queued
+
+
+def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> dict[str, Any]:
+    """A suspended job without the gate in its templates. The API server keeps the PriorityClass of a Job."""
     cleaned = deepcopy(dict(document))
     for template in kind.templates(cleaned):
         without = without_queuectl(
@@ -269,12 +306,7 @@ def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
         assert isinstance(template, dict)  # it is a part of the copy
         template.clear()
         template.update(without)
-    meta = cleaned["metadata"]
-    labels = meta.get("labels") or {}
-    meta["labels"] = labels | queue_labels(labels)
-    if kind.kind == TRAINJOB:
-        cleaned["spec"]["runtimePatches"] = queued_patches(document, record.queue or "")
-    meta.pop("managedFields", None)
+    cleaned["metadata"].pop("managedFields", None)
     cleaned.pop("status", None)
     return cleaned
 
@@ -299,19 +331,20 @@ def _adopted(
     of_job = owned.pods.get(key, ())
     holder = document
     if record.kind == TRAINJOB:
-        record = _with_jobset(record, owned.jobsets.get(key))
+        record = _with_jobset(record, owned.jobset_of(key, record.name))
         holder = jobset_for_kueue(document, cluster.runtime_of(document))
     placement = _placement(record, [pod for pod, _ in of_job], cluster)
     podsets = list(running_podsets(holder, record, placement))
     return _with_workload(owner, document, record, podsets, of_job, cluster)
 
 
-def _with_jobset(record: JobRecord, jobset: Document | None) -> JobRecord:
+def _with_jobset(record: JobRecord, jobset: _Job | None) -> JobRecord:
     """The record of a TrainJob with the request of its JobSet in the cluster, whose pods run."""
     if jobset is None:
         raise RequestError("its JobSet does not exist")
-    kind = KINDS[JOBSET]
-    return composed(record, kind.read(msgspec.convert(jobset, kind.wire, strict=False)))
+    if jobset.record is None:
+        raise RequestError(f"its JobSet cannot be read: {jobset.error}")
+    return composed(record, jobset.record)
 
 
 def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverObjects) -> Placement:

@@ -70,6 +70,8 @@ OPERATORS = tuple(
 OUTSIDE = ("pod-there", "group-there")
 """Pods that Kueue starts are outside the queues of queuectl."""
 FIRST, LAST = ("job", "torch", "pod", "group"), tuple(kind.lower() for kind in KINDS)
+WITH_CHILDREN = ("trainjob", "jobset", "mpijob")
+"""The kinds whose operators create other jobs while they are suspended."""
 IN_POD = "kubectl -n queuectl-system exec deployment/queuectl -- queuectl"
 COMMANDS = (
     "get clusterqueues",
@@ -115,7 +117,10 @@ class Gangs:
 
 PODS = {"job": 2, "torch": 2, "pod": 1, "group": 2}
 OWNERS = {
-    "database": Gangs.of((*FIRST, *LAST), {"waits": 10, "torch-waits": 1, "trainjob-waits": 4}),
+    "database": Gangs.of(
+        (*FIRST, *LAST),
+        {"waits": 9, "torch-waits": 1, **{f"{one}-waits": 4 for one in WITH_CHILDREN}},
+    ),
     "kueue": Gangs.of(FIRST, {"waits": 6, "torch-waits": 1}),
 }
 """The gangs by the owner of the configuration of queuectl."""

@@ -12,6 +12,7 @@ from queuectl.handover.gangs import Queued, Stopped, fates
 from queuectl.handover.trainjobs import TRAINJOB, jobset_for_kueue
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.trainjob import jobset_of
 from tests.support.kueue import QUEUE_LABEL
 from tests.support.trainjobs import replicated, training_runtime, trainjob
 from tests.unit.test_handover import SPACE, cluster
@@ -141,6 +142,39 @@ def test_a_runtime_that_has_changed_its_podsets_stops_the_trainjob() -> None:
     [fate] = fates(given)
     assert isinstance(fate, Stopped)
     assert "3 pods in its runtime, and 1 in its JobSet" in fate.reason
+
+
+def test_the_suspended_children_lose_the_gate_before_their_trainjob_is_written() -> None:
+    """The trainer leaves the gate in a JobSet, and the controller of JobSets leaves it in their Jobs."""
+    job = trainjob("train", SPACE, "torch", queue="team", suspend=True)
+    job["metadata"]["uid"] = "u"
+    jobset = jobset_of(job, runtime())
+    jobset["metadata"] |= {"uid": "s", "resourceVersion": "5"}
+    pods = [one["template"]["spec"]["template"]["spec"] for one in jobset["spec"]["replicatedJobs"]]
+    for one in pods:
+        one["schedulingGates"] = [{"name": keys.GATE}]
+    children = []
+    for name, controller, gates in (
+        ("train-node-0", "s", [{"name": keys.GATE}]),
+        ("train-data-0", "s", []),  # it has nothing to lose
+        ("other-node-0", "another", [{"name": keys.GATE}]),
+    ):
+        template = {"spec": {"containers": [], "schedulingGates": gates}}
+        owner = {"kind": "JobSet", "name": "train", "uid": controller, "controller": True}
+        meta = {"name": name, "namespace": SPACE, "uid": name, "ownerReferences": [owner]}
+        children.append({"metadata": meta, "spec": {"suspend": True, "template": template}})
+    jobs = {TRAINJOB: [job], "JobSet": [jobset], "Job": children}
+    [fate] = fates(cluster(jobs=jobs, pods=[]))
+    assert isinstance(fate, Queued)
+    assert [one.owner.ref for one in fate.children] == [
+        f"Job {SPACE}/train-node-0",
+        f"JobSet {SPACE}/train",
+    ]
+    assert "schedulingGates" not in fate.children[0].document["spec"]["template"]["spec"]
+    written = fate.children[1].document
+    assert written["metadata"]["resourceVersion"] == "5"
+    assert keys.GATE not in str(written)
+    assert written["spec"]["suspend"] is True
 
 
 def test_a_suspended_trainjob_gets_the_entry_of_kueue_and_loses_that_of_queuectl() -> None:
