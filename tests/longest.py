@@ -111,11 +111,11 @@ LONGEST: Final[Mapping[str, float]] = {
     "api/test_connections.py": 2,
     "api/test_audit.py": 2,
 }
-"""Files under ``tests`` that take some seconds of processor time, and these seconds."""
+"""Files under ``tests`` that take a few seconds of processor time, and these seconds."""
 OTHERS: Final = 0.3
 """Seconds of another file."""
 AHEAD: Final = 4
-"""Tests that a worker has besides the present one."""
+"""Tests that a worker has besides the current one."""
 ELSEWHERE: Final = {"image", "kinds", "operations", "real", "system", "upgrade", "versions"}
 """Folders of which other targets run all tests. They are not collected."""
 _TESTS: Final = Path(__file__).parent

@@ -384,7 +384,7 @@ class ExplainView(View):
     )
     conflict: list[ObstacleView] = Field(
         description="A minimal set of blocking constraints, found by the solver. Empty if it "
-        "is not pending, or if there is no diagnosis yet."
+        "is not pending, or has no diagnosis yet."
     )
     suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes, each enough by itself and verified by the solver."
@@ -440,7 +440,7 @@ class PastUseItem(View):
     )
     share: float | None = Field(
         description="Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope;"
-        " null = there is no use, or it is not one of these accounts."
+        " null = without any use, or it is not one of these accounts."
     )
 
 

@@ -79,7 +79,7 @@ class KueueDetector:
         return [admission for admission in admissions if admission.kind in self._kinds]
 
     async def _read_rule(self) -> None:
-        """The rule from its document, which is read only after a new write, because this check repeats without end."""
+        """The rule from its document, which is read only after a new write, because this check repeats indefinitely."""
         stored = await self._store.get_config(_RULES)
         version = stored.version if stored is not None else 0
         if version == self._version:

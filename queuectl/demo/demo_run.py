@@ -1,6 +1,6 @@
 """The demo: start a cluster with queuectl, run the gangs of the scenario, audit the result, and stop or keep the cluster.
 
-Progress is a live line on a terminal, else one line for each step.
+Progress is a live line on a terminal, otherwise one line for each step.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class DemoRun:
         """Run until the end.
 
         Returns:
-            A failed finding if the gangs did not finish in time; else nothing.
+            A failed finding if the gangs did not finish in time; otherwise nothing.
         """
         last: TableState | None = None
         self._submit(SubmissionPhase.FIRST)
@@ -344,7 +344,7 @@ _HEARTBEAT_SECONDS: Final = 30.0
 
 
 class Steps:
-    """A Progress (queuectl.localcluster.progress) that removes its live line after an error, too."""
+    """A Progress (queuectl.localcluster.progress) that also removes its live line after an error."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

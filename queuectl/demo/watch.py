@@ -95,11 +95,11 @@ class KubeconfigServer:
         await self._client.aclose()
 
     async def list(self, path: str) -> ListEnd:
-        """The present objects of a collection."""
+        """The current objects of a collection."""
         return (await self._read(path, first=True))[1]
 
     async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListEnd]:
-        """The present objects of a collection, then all its events, until the task is canceled."""
+        """The current objects of a collection, then all its events, until the task is canceled."""
         first = True
         while True:
             try:

@@ -96,7 +96,7 @@ class RaiseUserCap:
 
 @dataclass(frozen=True, slots=True)
 class TopUpBudget:
-    """More of a budget in its present month; ``units`` of the usage ledger."""
+    """More of a budget in its current month; ``units`` of the usage ledger."""
 
     budget: str
     units: int
@@ -362,7 +362,7 @@ class PolicyField(StrEnum):
 
     WITHIN = "withinClusterQueue"  # gangs of its own
     RECLAIM = "reclaimWithinCohort"  # gangs of ClusterQueues that use more than their own quota
-    BORROW = "borrowWithinCohort"  # the same, of lower priority, also while it borrows itself
+    BORROW = "borrowWithinCohort"  # the same, of lower priority, even while it borrows itself
     ROOM = "evictWithinNominal"  # gangs within their own quota, of lower priority, for room alone
 
 

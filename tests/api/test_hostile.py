@@ -206,7 +206,7 @@ BAD = {
     "half a surrogate": b'{"kind": "\\ud800"}',
     "NUL": b'{"kind": "a\x00"}',
     "NaN": b'{"kind": NaN}',
-    "a number without end": b'{"kind": 1' + b"0" * 100_000 + b"}",
+    "an endless number": b'{"kind": 1' + b"0" * 100_000 + b"}",
     "deep": b'{"a":' * 50_000,
     "two documents": b"{}{}",
     "a byte order mark": b"\xef\xbb\xbf{}",

@@ -1,4 +1,4 @@
-"""The API under load beside the controller that serves it: ``python -m tests.bench.bench_api``.
+"""The API under load alongside the controller that serves it: ``python -m tests.bench.bench_api``.
 
 The burst: 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres: first with
 no requests, then with 200 clients that read (lists, cluster map, nodes, decisions; each pauses 5 seconds between two requests)

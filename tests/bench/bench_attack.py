@@ -1,4 +1,4 @@
-"""The API under attack beside the controller that serves it: ``python -m tests.bench.bench_attack``.
+"""The API under attack alongside the controller that serves it: ``python -m tests.bench.bench_attack``.
 
 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres, with the REST API,
 the dashboard and authentication on a real port: first without requests, then while 30 clients send the most expensive legal
@@ -130,10 +130,10 @@ def print_results(alone: Run, attacked: Run, gangs: int, console: Console) -> No
             [
                 ("alone", alone.lags),
                 ("of that its own CPU", alone.worked),
-                ("an idle process beside it", alone.beside),
+                ("an idle process alongside it", alone.beside),
                 ("attacked", attacked.lags),
                 ("of that its own CPU", attacked.worked),
-                ("an idle process beside it", attacked.beside),
+                ("an idle process alongside it", attacked.beside),
             ],
             "lag of the event loop",
         )

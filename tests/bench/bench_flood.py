@@ -1,4 +1,4 @@
-"""Thousands of objects of one tenant on a whole real control plane, and a gang of another tenant that is submitted meanwhile.
+"""Thousands of objects of one tenant on a whole real control plane, and a gang of another tenant that is submitted in the meantime.
 
     python -m tests.bench.bench_flood
 

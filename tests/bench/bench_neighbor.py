@@ -217,7 +217,7 @@ CASES: Final[dict[str, Callable[[Plane], Callable[[], None]]]] = {
 
 @contextmanager
 def repeated(act: Callable[[], None]) -> Iterator[None]:
-    """Do something again and again in another thread. An API server that does not answer is no error of the case."""
+    """Do something again and again in another thread. An API server that does not answer is not an error of the case."""
     over = threading.Event()
 
     def run() -> None:

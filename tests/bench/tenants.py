@@ -59,7 +59,7 @@ class Line:
     level: str | None
     prototype: str
     several: bool = (
-        False  # beside the workers a launcher without GPUs and six 2-GPU pods, all in one domain
+        False  # alongside the workers a launcher without GPUs and six 2-GPU pods, all in one domain
     )
     large: float = 0.35
     target: str = "-"

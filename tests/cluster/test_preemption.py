@@ -77,7 +77,7 @@ async def test_kube_scheduler_preempts_no_gang_for_a_pod_of_a_class_of_users(
 async def test_no_pod_of_a_system_class_is_created_in_another_namespace(
     world: KubernetesWorld, name: str, spec: Document
 ) -> None:
-    """A kubelet preempts for a system class, too, so the node makes no difference. A cluster admin is no exception."""
+    """A kubelet preempts for a system class, too, so the node makes no difference. A cluster admin is not an exception."""
     for client in (world.user, world.admin):
         with pytest.raises(ApiServerError, match=REFUSED):
             await asyncio.to_thread(

@@ -118,7 +118,7 @@ class World(Protocol):
         """Create PodDisruptionBudgets that have no pod to spare, for all pods of the test's namespace."""
 
     async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
-        """The present condition PodScheduled of the pod."""
+        """The current condition PodScheduled of the pod."""
 
     async def interrupt(self) -> None:
         """Let the API server close all connections and forget old versions."""

@@ -203,7 +203,7 @@ def edits_before(world: Rig, kind: str, last: Purpose) -> dict[str, bool]:
 
 
 def attempt(world: Rig, uid: str) -> list[PodRecord]:
-    """The live pods of the present attempt."""
+    """The live pods of the current attempt."""
     job = world.cluster.job(uid)
     return [p for p in live(world.cluster.pods_of(uid)) if p.attempt == job.attempt]
 

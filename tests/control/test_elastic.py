@@ -1,4 +1,4 @@
-"""Elastic Jobs on a real Postgres and the double of the cluster: they start with their least number of pods, grow and shrink."""
+"""Elastic Jobs on a real Postgres and the double of the cluster: they start with their minimum number of pods, grow and shrink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elastic jobs of other kinds on a real Postgres and the double of the cluster: pods above the least number start and leave one by one."""
+"""Elastic jobs of other kinds on a real Postgres and the double of the cluster: pods above the minimum start and leave one by one."""
 
 from __future__ import annotations
 

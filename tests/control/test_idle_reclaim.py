@@ -1,4 +1,4 @@
-"""Idle gangs are warned, evicted by the mode of their queue, and requeued, also if the controller is killed."""
+"""Idle gangs are warned, evicted by the mode of their queue, and requeued, even if the controller is killed."""
 
 from __future__ import annotations
 

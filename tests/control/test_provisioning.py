@@ -494,7 +494,7 @@ async def two_flavors(world: Rig, **spec: Any) -> SimulatedAutoscaler:
 
 
 async def fails(world: Rig, autoscaler: SimulatedAutoscaler, times: int = 2) -> None:
-    """The present request fails, and those that follow it."""
+    """The current request fails, and those that follow it."""
     answered: set[str] = set()
     for _ in range(times):
         await world.until(

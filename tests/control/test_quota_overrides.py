@@ -73,7 +73,7 @@ async def test_an_override_begins_and_ends_by_the_clock_and_running_gangs_run_on
         waits = await world.until_state(third, State.PENDING)
         assert waits.attempt == 0
         assert "of nominal quota 16 in use" in waits.reason.message, (
-            "the reason has the present quota"
+            "the reason has the current quota"
         )
         world.cluster.finish(second)
         await world.until_state(third, State.RUNNING)

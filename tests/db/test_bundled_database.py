@@ -1,4 +1,4 @@
-"""The bundled server: its password, its Secret and its rules, and the refusal of an empty database beside its volume."""
+"""The bundled server: its password, its Secret and its rules, and the refusal of an empty database next to its volume."""
 
 from __future__ import annotations
 

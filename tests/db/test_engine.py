@@ -149,8 +149,8 @@ def test_the_environment_has_passwords_and_pgbouncer(
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"QUEUECTL_DATABASE_PGBOUNCER": "yes"}, "'yes' is no pool mode: set session or trans"),
-        ({"QUEUECTL_DATABASE_PGBOUNCER": "statement"}, "'statement' is no pool mode"),
+        ({"QUEUECTL_DATABASE_PGBOUNCER": "yes"}, "'yes' is not a pool mode: set session or trans"),
+        ({"QUEUECTL_DATABASE_PGBOUNCER": "statement"}, "'statement' is not a pool mode"),
         ({"QUEUECTL_DATABASE_DIRECT_URL": "d"}, "only with QUEUECTL_DATABASE_PGBOUNCER=trans"),
     ],
 )

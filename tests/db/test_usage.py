@@ -275,7 +275,7 @@ class Recorded:
     entries: list[tuple[float, int]] = field(default_factory=list)
 
     def of(self, entry: Entry, moment: float) -> GangUse | None:
-        """The evaluation for a moment: the next one that was known at its accounting, else the last one, if it is recent."""
+        """The evaluation for a moment: the next one that was known at its accounting, otherwise the last one, if it is recent."""
         until, leader = next(one for one in self.entries if one[0] > moment)
         known = [
             sample

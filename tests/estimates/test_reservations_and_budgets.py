@@ -1,4 +1,4 @@
-"""One draw beside Reservations in advance, and with gangs that Budgets hold."""
+"""One draw alongside Reservations in advance, and with gangs that Budgets hold."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def clusters(workspace: Workspace) -> dict[str, Document]:
 
 
 def another(workspace: Workspace, *others: str) -> str:
-    """The name of the RayCluster beside these, once KubeRay has created it and queuectl knows it."""
+    """The name of the RayCluster alongside these, once KubeRay has created it and queuectl knows it."""
     workspace.until(
         lambda: workspace.workloads().keys() & clusters(workspace).keys() - {*others},
         "a RayCluster is queued",

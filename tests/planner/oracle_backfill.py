@@ -30,7 +30,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """GPUs of one ClusterQueue or Cohort; ``borrows`` and ``lends``: at most, None = without limit. ``parent``: of a tree, "" = its root."""
+    """GPUs of one ClusterQueue or Cohort; ``borrows`` and ``lends``: at most, None = unlimited. ``parent``: of a tree, "" = its root."""
 
     nominal: int
     borrows: int | None = None

@@ -1,4 +1,4 @@
-"""Planned starts over many cycles: they are kept, they move only for a cause, and no gang waits without limit."""
+"""Planned starts over many cycles: they are kept, they move only for a cause, and no gang waits indefinitely."""
 
 from __future__ import annotations
 

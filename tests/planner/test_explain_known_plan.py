@@ -1,4 +1,4 @@
-"""An explanation beside an existing plan searches for no other gang again, where no gang evicts others; its answers are as good."""
+"""An explanation alongside an existing plan searches for no other gang again, where no gang evicts others; its answers are as good."""
 
 from __future__ import annotations
 

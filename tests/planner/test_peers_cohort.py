@@ -1,4 +1,4 @@
-"""Cohorts, flavors and shares as ordinary objects, beside the result of Kueue's own scheduler (August 2026).
+"""Cohorts, flavors and shares as ordinary objects, alongside the result of Kueue's own scheduler (August 2026).
 
 Each row lists the running and the new gangs, and ``peer``: how many gangs Kueue evicts and the highest priority among them.
 Ours must admit or evict where Kueue must, not evict where it must not, and never evict more gangs nor higher ones. A row
@@ -242,7 +242,7 @@ GREEDY = [
          runs("x", "b", 3, -1), runs("y", "b", 1), runs("z", "b", 2, 1)), comes("a", 2), ("a2 x",)),
 ]  # fmt: skip
 
-# Victims that would return and evict the preemptor, without end. Kueue evicts none either, unless the row states it.
+# Victims that would return and evict the preemptor, endlessly. Kueue evicts none either, unless the row states it.
 RETURNING = [
     Row("the large one would evict the small one in its queue, and this one reclaim from the borrower",
         (plain("a", 0, borrow=LOWER), plain("b", 3), plain("bank", 2), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
@@ -407,7 +407,7 @@ def test_a_gang_that_fits_one_resource_nowhere_evicts_no_gang_for_the_other() ->
 
 
 def test_a_resource_charged_by_a_transformation_needs_no_node() -> None:
-    """Kueue uses a flavor without topology for it beside the one with, as the pods request nothing of it themselves."""
+    """Kueue uses a flavor without topology for it alongside the one with, as the pods request nothing of it themselves."""
     rule = {"input": "cpu", "strategy": "Retain", "outputs": {"example.com/credits": 10}}
     (body, local) = queue("a", {"racks": {"cpu": 4}}, None)
     body["spec"]["resourceGroups"] += groups({"bank": {"example.com/credits": 20}})

@@ -200,7 +200,7 @@ def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
 
 
 def ask(snapshot: Snapshot) -> tuple[Cohorts, Victims | None, Any]:
-    """Victims for the only pending gang, of queue ``a``, and the brute force beside it."""
+    """Victims for the only pending gang, of queue ``a``, and the brute force alongside it."""
     (entry,) = snapshot.pending
     problem, main = survey(snapshot), snapshot.config.cluster_queues["a"]
     flavors = ({r: f for r, f in FLAVORS.items() if entry.workload.podsets[0].shape.requests[r]},)

@@ -141,7 +141,7 @@ CASES = [
         ours=frozenset({"gpus", "slot"}),
     ),
     Case(
-        "P6: a gang without GPUs holds the cpu beside idle GPUs",
+        "P6: a gang without GPUs holds the cpu alongside idle GPUs",
         "Kueue evicts the GPU gang of the other rack; the cpu-only one unlocks eight idle GPUs",
         {"a0": {"cpu": 8}, "b0": {"cpu": 8}},
         (

@@ -207,7 +207,7 @@ class Accident:
         return next(a for a in self.snapshot.admitted if a.lost)
 
     def fits(self, gone: frozenset[str], views: tuple[int, ...]) -> bool:
-        """Whether the lost pods fit beside the healthy ones once these have left."""
+        """Whether the lost pods fit alongside the healthy ones once these have left."""
         ways = list(self._ways())
         return Oracle(self.snapshot, gone).fits([ways], views=views)
 

@@ -33,7 +33,7 @@ class Shape:
         name: its name.
         number: its number among the nodes of the run, from 0.
         gpus: devices of its device plugin.
-        labels: its labels beside those that the kubelet sets.
+        labels: its labels in addition to those that the kubelet sets.
     """
 
     name: str

@@ -175,10 +175,10 @@ def test_gangs_start_on_a_node_whose_pool_changes_its_generation_in_the_middle(
         for number in range(2, 60):
             new = workspace.pool(NODE, d.gpus(8, "H100"), generation=number)
             workspace.driver.publish(new[:1])
-            time.sleep(0.2)  # the pool is incomplete meanwhile, and gangs start
+            time.sleep(0.2)  # the pool is incomplete in the meantime, and gangs start
             workspace.driver.replace(old, new[1:])
             old = new
-            time.sleep(0.3)  # the pool is complete meanwhile
+            time.sleep(0.3)  # the pool is complete in the meantime
             if all(base.state(name) == "Finished" for name in names):
                 break
         for name in names:

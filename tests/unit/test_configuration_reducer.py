@@ -174,7 +174,7 @@ def test_after_its_deletions_are_distrusted_a_kind_keeps_its_documents(world: Wo
     assert world.observed.faults == {
         "clusterqueues": "the CustomResourceDefinition is being deleted"
     }
-    assert not world.observed.answer("clusterqueues"), "an answer is no complete list"
+    assert not world.observed.answer("clusterqueues"), "an answer is not a complete list"
 
 
 def test_a_relist_drops_objects_whose_deletion_was_missed(world: World) -> None:

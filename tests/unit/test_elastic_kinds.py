@@ -168,7 +168,7 @@ def group(**changes: Any) -> Document:
     return {**own, **changes}
 
 
-NO_LEAST = "no podset that can grow has a least number of pods"
+NO_LEAST = "no podset that can grow has a minimum number of pods"
 
 
 @pytest.mark.parametrize(

@@ -424,7 +424,7 @@ class TestWaking:
         leader = Leader()
         leader.idle(ENDS)
         late = FIRST + ENDS + FRESH + EVERY
-        assert leader.gang(late).idle_since is None  # as in every plan meanwhile
+        assert leader.gang(late).idle_since is None  # as in every plan in the meantime
         assert leader.sample(late).plan_again
 
 

@@ -379,7 +379,7 @@ def test_a_queue_with_the_name_default_warns_about_jobs_without_a_label(
 @pytest.mark.parametrize(
     ("documents", "options", "code", "message"),
     [
-        ([], [], 2, "no Node, so there is no capacity to propose"),
+        ([], [], 2, "no Node, so no capacity to propose"),
         (superpod()[16:], [], 2, "no node can be proposed: 3 nodes (head-0, …) without GPUs: tainted"),
         (gke(), ["--queue", "a b"], 2, "'a b' is not a name"),
         (gke(), ["-n", "a b"], 2, "'a b' is not a name"),

@@ -1,4 +1,4 @@
-"""Gangs that Kueue started: which pods are theirs, and that the JobSet of a TrainJob is no gang beside it."""
+"""Gangs that Kueue started: which pods are theirs, and that the JobSet of a TrainJob is not a gang alongside it."""
 
 from __future__ import annotations
 

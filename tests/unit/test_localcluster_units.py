@@ -1,4 +1,4 @@
-"""Units beside the control plane's own: no part of a cluster, kept apart by how they are built."""
+"""Units alongside the control plane's own: no part of a cluster, kept apart by how they are built."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("and queues again", (*RUNS, PREEMPT, Drained()), State.PENDING),
     ("a gang on its way to another queue waits", (SUBMITTED, MOVE), State.PENDING),
     ("and its reservation is dropped", (SUBMITTED, Reserve(LEASE, WAITS), MOVE), State.PENDING),
-    ("nor is it started meanwhile", (SUBMITTED, MOVE, Admit(PLACEMENT)), State.PENDING),
+    ("nor is it started in the meantime", (SUBMITTED, MOVE, Admit(PLACEMENT)), State.PENDING),
     ("nor is a gang evicted for it", (SUBMITTED, MOVE, Reserve(LEASE, WAITS)), State.PENDING),
     ("but once it is there", (SUBMITTED, MOVE, QueueMoved(), Admit(PLACEMENT)), State.STARTING),
     ("a held gang can be moved", (SUBMITTED, HOLD, MOVE, QueueMoved()), State.HELD),

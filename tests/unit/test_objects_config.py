@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         document("ClusterQueue", {"policy": {"defragmentBudget": -1}}),
         "ClusterQueue/x: spec.policy.defragmentBudget: expected `int` >= 0",
     ),
-    "priority that is no number": (
+    "priority that is not a number": (
         document("WorkloadPriorityClass", value="high"),
         "WorkloadPriorityClass/x: value: expected `int`, got `str`",
     ),
@@ -397,7 +397,7 @@ def test_cohorts_in_a_circle_are_refused(documents: list[dict[str, Any]], senten
 
 
 def test_stored_cohorts_in_a_circle_have_no_parent() -> None:
-    """Two concurrent writes can leave them; the cohorts beside and below them still count."""
+    """Two concurrent writes can leave them; the cohorts alongside and below them still count."""
     circle = [cohort("a", "b"), cohort("b", "c"), cohort("c", "a"), cohort("leaf", "a")]
     beside = [cohort("below", "above"), cohort("above", "top")]
     parents = {name: one.parent for name, one in build([*circle, *beside], 1).cohorts.items()}

@@ -595,7 +595,7 @@ OPTION = "spec.spec.devices.requests[0].exactly"
             template(
                 {**request(), "constraints": [{"requests": ["x"], "distinctAttribute": "a/b"}]}
             ),
-            "spec.spec.devices.constraints[0].requests[0]: 'x' is no request of the claim",
+            "spec.spec.devices.constraints[0].requests[0]: 'x' is not a request of the claim",
         ),
         (job({"name": ""}), "spec.template.spec.resourceClaims[0].name: is required"),
         (job(ONE, ONE), "spec.template.spec.resourceClaims[1].name: 'gpu' occurs twice"),

@@ -70,7 +70,7 @@ def test_a_time_stays_the_text_it_is() -> None:
         ("{apiVersion: v1, kind: Pod, spec: {a: .inf}}", "f.yaml: document 1: spec.a: inf is not a number"),
         ("{apiVersion: v1, kind: Pod, spec: {1: a}}", "f.yaml: document 1: spec: key 1 is not text"),
         ("{apiVersion: v1, kind: Pod, spec: &a [*a]}", "f.yaml: document 1: spec[0]: contains itself"),
-        ("{apiVersion: v1, kind: Pod, spec: !!set {a}}", "f.yaml: document 1: spec: set is no JSON value"),
+        ("{apiVersion: v1, kind: Pod, spec: !!set {a}}", "f.yaml: document 1: spec: set is not a JSON value"),
         ("kind: Pod\nspec:\n  quota: 96\n  quota: 1", "f.yaml: line 4, column 3: key 'quota' appears twice, first on line 3"),
         ("a: &a {k: 1}\nb: {<<: *a, 'k': 2, k: 3}", "f.yaml: line 2, column 21: key 'k' appears twice, first on line 2"),
         ('{"kind": "Pod",\n "kind": "Job"}', "f.yaml: line 2, column 2: key 'kind' appears twice, first on line 1"),

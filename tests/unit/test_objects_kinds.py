@@ -156,7 +156,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         job_with(podset_required_topology="rack", podset_preferred_topology="block"),
         "spec.template.metadata.annotations: podset-required-topology='rack' and podset-preferred-topology='block' contradict each other: keep one of them",
     ),
-    "level is no label key": (
+    "level is not a label key": (
         job_with(podset_required_topology="no label!"),
         "spec.template.metadata.annotations: podset-required-topology: 'no label!' is not a node label key",
     ),
@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "group without a level": (
         job_with(podset_group_name="g"),
-        "spec.template.metadata.annotations: podset-group-name='g' needs podset-required-topology or podset-preferred-topology beside it",
+        "spec.template.metadata.annotations: podset-group-name='g' needs podset-required-topology or podset-preferred-topology alongside it",
     ),
     "no pods": (job(parallelism=0), "spec.parallelism: 0 is not a positive number of pods"),
     "negative completions": (job(completions=-1), "spec.completions: -1 is not a positive number of pods"),
@@ -234,7 +234,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "group of workers without a name of its own": (
         ray({"groupName": "Head"}),
-        "spec.workerGroupSpecs[0]: 'head' is not a name of its own",
+        "spec.workerGroupSpecs[0]: 'head' is not unique",
     ),
     "one group, two levels": (
         pytorch({"Master": topology("rack", group="g"), "Worker": topology("block", group="g")}),

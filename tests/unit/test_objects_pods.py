@@ -76,12 +76,12 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
          "initContainers": [{"resources": {"requests": {"cpu": "3"}}}, {"resources": {"requests": {"cpu": "2"}}}]},
         {"cpu": 3000},
     ),
-    "a sidecar runs beside the containers": (
+    "a sidecar runs alongside the containers": (
         {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
          "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}}]},
         {"cpu": 3000},
     ),
-    "an init container runs beside the sidecars started before it, not after": (
+    "an init container runs alongside the sidecars started before it, not after": (
         {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
          "initContainers": [
              {"resources": {"requests": {"cpu": "4"}}},

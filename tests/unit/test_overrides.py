@@ -49,7 +49,7 @@ def quota(config: QueueConfig, queue: str = "team-a", resource: str = GPU) -> in
         pytest.param((LESS,), 150.0, 40, id="less for a time"),
         pytest.param((replace(LESS, add=-99),), 150.0, 0, id="never below 0"),
         pytest.param((MORE, LESS), 150.0, 56, id="what is added adds up"),
-        pytest.param((INSTEAD,), 150.0, 128, id="in place of what is stated"),
+        pytest.param((INSTEAD,), 150.0, 128, id="instead of what is stated"),
         pytest.param((INSTEAD, MORE), 150.0, 144, id="and more on top of it"),
         pytest.param((INSTEAD, LATER), 149.9, 128, id="the first one alone"),
         pytest.param((INSTEAD, LATER), 150.0, 96, id="the override that began last applies"),

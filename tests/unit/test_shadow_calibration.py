@@ -1,4 +1,4 @@
-"""Shadow mode beside queuectl itself reports no free GPUs for gangs that fit; beside a controller that is late, it does.
+"""Shadow mode alongside queuectl itself reports no free GPUs for gangs that fit; alongside a controller that is late, it does.
 
 A simulation of random arrivals and ends: at each step the controller starts the gangs of a plan, and shadow mode observes before that,
 when the newest gangs have not been considered yet.
@@ -68,7 +68,7 @@ class Simulated:
 
 
 def observed(seed: int, every: int) -> ShadowSums:
-    """The sums of shadow mode beside a controller that acts at every so many steps."""
+    """The sums of shadow mode alongside a controller that acts at every so many steps."""
     cluster = Simulated(random.Random(seed), every)
     observer, recorder = ClusterObserver(SolverLimits()), Recorder()
     for step in range(STEPS):

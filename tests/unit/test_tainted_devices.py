@@ -185,7 +185,7 @@ def test_a_gang_that_loses_pods_for_which_its_node_has_no_other_devices_starts_a
         "other devices are free",
         "pods stay",
         "pods stay for a minute",
-        "pods stay without limit",
+        "pods stay indefinitely",
     ],
 )
 def test_a_gang_stays_if_its_pods_stay_or_can_be_replaced(

@@ -190,7 +190,7 @@ def busy() -> MetricsRecorder:
 
 
 def looked_at(metrics: MetricsRecorder, *lives: str) -> None:
-    """A plan considered gangs of one kind, in this order, and these lives led to their present states."""
+    """A plan considered gangs of one kind, in this order, and these lives led to their current states."""
     entries = {
         str(n): live_through(job(name), *LIVES[name])[-1].after for n, name in enumerate(lives)
     }
@@ -307,7 +307,7 @@ class TestFleet:
 
 
 class TestBirth:
-    """Metrics of alerts exist with the value 0 before the first event: from no value to 1 is no increase for Prometheus."""
+    """Metrics of alerts exist with the value 0 before the first event: from no value to 1 is not an increase for Prometheus."""
 
     @pytest.mark.parametrize("reason", list(DiscardReason))
     def test_of_discarded_plans(self, reason: DiscardReason) -> None:

@@ -71,7 +71,7 @@ class TestMirror:
         record = mirror.jobs["t1"]
         assert (record.awaits, [(p.name, p.count) for p in record.podsets]) == ("", [("node", 3)])
         assert (record.version, mirror.edited) == (5, {"t1"})
-        assert set(mirror.jobs) == {"t1"}, "the JobSet is no workload"
+        assert set(mirror.jobs) == {"t1"}, "the JobSet is not a workload"
 
     def test_the_order_of_the_events_does_not_matter(self) -> None:
         mirror = Mirror.of(KINDS)

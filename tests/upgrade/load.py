@@ -1,4 +1,4 @@
-"""Gangs that run during an upgrade, gangs that are submitted and finish meanwhile, and the figures of both."""
+"""Gangs that run during an upgrade, gangs that are submitted and finish in the meantime, and the figures of both."""
 
 from __future__ import annotations
 

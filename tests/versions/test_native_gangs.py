@@ -1,6 +1,6 @@
-"""queuectl beside the gang scheduling of each version of Kubernetes that has it, with its beta and its alpha gates.
+"""queuectl alongside the gang scheduling of each version of Kubernetes that has it, with its beta and its alpha gates.
 
-Whole gangs start, and no user gives their pods another priority. The tests of tests/system run beside it, too.
+Whole gangs start, and no user gives their pods another priority. The tests of tests/system run alongside it, too.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def groups_of(workspace: Workspace, native: NativeGangs, name: str) -> dict[str,
 def test_the_pod_group_of_a_job_has_no_priority_of_a_user(
     installation: Installation, native: NativeGangs
 ) -> None:
-    """Its victims and its quota are those of queuectl, also if the controller of Jobs makes it a gang of Kubernetes."""
+    """Its victims and its quota are those of queuectl, even if the controller of Jobs makes it a gang of Kubernetes."""
     with installation.workspace(32) as workspace:
         workspace.job("first", PodSetManifest(4, gpus=8), priority_class="low", retries=6)
         workspace.until_running("first", 4, lambda pod: pod.attempt == 1, "first runs")

@@ -50,7 +50,7 @@ class Chromium:
 
 
 def find() -> Chromium:
-    """A Chromium; fetched the first time, which takes some seconds. Raises NoBrowser."""
+    """A Chromium; fetched the first time, which takes a few seconds. Raises NoBrowser."""
     named = os.environ.get("QUEUECTL_CHROMIUM")
     if named:
         return Chromium(named)

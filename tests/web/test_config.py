@@ -40,7 +40,7 @@ CHECK = "/ui/config/check"
 
 
 def command_service(sample: Sample, *rights: Right) -> FastAPI:
-    """The pages behind the layers of the API, beside its paths for ClusterQueues: the whole application takes ten times longer to make.
+    """The pages behind the layers of the API, alongside its paths for ClusterQueues: the whole application takes ten times longer to make.
 
     ``rights``: of the caller; none = all rights.
     """

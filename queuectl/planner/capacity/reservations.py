@@ -206,7 +206,7 @@ def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending
 
 
 def _claimable(state: CycleState, request: GangRequest, node_counts: NodeCounts) -> bool:
-    """Whether a gang with a reservation can start now, beside the use and the parts kept for other reservations."""
+    """Whether a gang with a reservation can start now, alongside the use and the parts kept for other reservations."""
     uid = request.pending.workload.uid
     if not (
         fits(state.now.free, request.pods, node_counts)
@@ -239,9 +239,9 @@ def _others(
 def _enough(
     state: CycleState, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
 ) -> bool:
-    """Whether a gang can start once these have left, beside all that is used now and kept for others.
+    """Whether a gang can start once these have left, alongside all that is used now and kept for others.
 
-    For quota this is the rule of :meth:`QuotaUse.keep`: beside the kept quota, and beside the use alone.
+    For quota this is the rule of :meth:`QuotaUse.keep`: alongside the kept quota, and alongside the use alone.
     """
     nodes, need, held = _on_nodes(state.problem, request, node_counts, victims)
     if not _covers(state.open_now(nodes) + held, need):

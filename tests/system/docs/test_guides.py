@@ -21,7 +21,7 @@ from tests.system.transcript import ROOT, Page, Shell
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 NAMES = {
-    "queuectl plan -f": "the complete commands are beside it",
+    "queuectl plan -f": "the complete commands are next to it",
     "queuectl plan --defrag": "with its files in the block below",
     "queuectl plan --mig": "with its files in reconfigure-mig.md",
     "queuectl drain --move": "with its node in reconfigure-mig.md",
