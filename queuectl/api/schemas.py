@@ -439,7 +439,7 @@ class PastUseItem(View):
         description="Weighted sum of all resources, divided by the weight of the LocalQueue; null = its weight is 0."
     )
     share: float | None = Field(
-        description="Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope;"
+        description="Its share of the use by all LocalQueues of its ClusterQueue, or by all accounts of its scope;"
         " null = without any use, or it is not one of these accounts."
     )
 

@@ -756,7 +756,7 @@ class PastUseItemJson(AnswerJson):
     usage: float | None
     """Weighted sum of all resources, divided by the weight of the LocalQueue; null = its weight is 0."""
     share: float | None
-    """Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope; null = without any use, or it is not one of these accounts."""
+    """Its share of the use by all LocalQueues of its ClusterQueue, or by all accounts of its scope; null = without any use, or it is not one of these accounts."""
 
 
 class PastUseJson(AnswerJson):

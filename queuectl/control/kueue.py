@@ -87,6 +87,6 @@ class KueueDetector:
         try:
             documents = [stored.document] if stored is not None else []
             self._rule = build(documents, version).rules.kueue_keys
-        except BadInput as error:  # the loop logs it, too, and keeps its configuration
+        except BadInput as error:  # the loop also logs it, and keeps its configuration
             log.warning("configuration_unreadable", error=str(error))
         self._version = version

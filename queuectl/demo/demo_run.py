@@ -43,7 +43,7 @@ from queuectl.localcluster.versions import PROMETHEUS, UNITS, kubectl
 _NAME: Final = "demo"
 _MEANWHILE: Final = """\
 The demo runs a real Kubernetes control plane. The build of its programs takes about {minutes} minutes on two cores, once.
-Meanwhile, in a clone of the repository:
+Until then, in a clone of the repository:
 - See why gangs wait: queuectl plan -f docs/examples/waiting.yaml
 - See a preemption: queuectl plan -f docs/examples/lending.yaml. Change the file, and plan it again.
 - Read docs/tutorials/first-ten-minutes.md, which uses the demo, and docs/explanation/concepts.md.

@@ -134,7 +134,7 @@ class KubeconfigServer:
             answer = await self._client.get(path, params=query, extensions=_interruptible())
             if (
                 answer.status_code == 404
-            ):  # the kind is not installed, so there are no objects; the watch tries again
+            ):  # the kind is not installed, so no objects exist; the watch tries again
                 return (), ListEnd(0, {}, first)
             answer.raise_for_status()
             page = decoded(_list, answer.content, LEVELS + 2)

@@ -134,7 +134,7 @@ BY_ADMIN: Final = "byAdmin"
 
 
 def reserved_to_admins(entry: Entry, action: Action) -> str | None:
-    """Why only an admin may do this to a workload, or None when others may also do it."""
+    """Why only an admin may do this to a workload, or None when others are also allowed to."""
     if entry.parked is None or not entry.parked.details.get(BY_ADMIN):
         return None
     if action not in (Action.RELEASE, Action.ACTIVATE, Action.DEACTIVATE):

@@ -365,7 +365,7 @@ def possible_runs(
 
     ``submitted``: unix seconds.
 
-    A stated expectation counts as it is until it is over. Otherwise finished gangs like it count, and its limit if there are none.
+    A stated expectation counts as it is until it is over. Otherwise finished gangs like it count, and its limit without any.
     """
     limit = stated.limit if stated.limit is not None else inf
     group = (work.cluster_queue, work.user, int(submitted // TOGETHER_SECONDS))

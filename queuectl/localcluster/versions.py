@@ -215,7 +215,7 @@ HELM = Unit(
     module="helm.sh/helm/v3",
     version="v3.19.0",
     programs={"helm": "cmd/helm"},
-    # Its releases have these, too: the version of Kubernetes that it assumes without a cluster.
+    # Its releases also have these: the version of Kubernetes that it assumes without a cluster.
     variables={
         "helm.sh/helm/v3/internal/version.version": "v3.19.0",
         "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor": "1",

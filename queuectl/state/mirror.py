@@ -669,7 +669,7 @@ class Mirror:
             self._groups.put_set(job)
             return
         if old is not None and _indexes(old) != _indexes(job):
-            self._forget_job(job.uid)  # it became an array, or is none any more
+            self._forget_job(job.uid)  # it became an array, or is no longer one
             old = None
         if job.queues:
             self._keep_job(job, old)

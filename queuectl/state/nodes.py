@@ -170,7 +170,7 @@ class NodeHealthTracker:
             rules: those in use.
             now: unix seconds.
         """
-        # The last leader does not say when it observed the faults last: at most this long ago, they count from now on.
+        # The last leader does not record when it observed the faults last: at most this long ago, they count from now on.
         self._began = now if self._began is None else self._began
         if now - self._began > rules.hold:
             self._earlier = {}

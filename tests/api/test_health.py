@@ -125,7 +125,7 @@ async def test_a_process_whose_event_loop_hangs_is_not_live(health: FixedHealth)
     assert await seen.live() == ["event loop: has not run for 31 s"]
 
 
-async def test_the_faults_of_the_controller_are_shown_beside_its_event_loop() -> None:
+async def test_the_faults_of_the_controller_are_shown_alongside_its_event_loop() -> None:
     class Stalled(FixedHealth):
         async def live(self) -> list[str]:
             return ["the loop of the leader has made no progress for 91 s"]

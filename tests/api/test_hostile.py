@@ -200,7 +200,7 @@ async def test_a_connection_cut_in_the_middle_of_a_body_writes_nothing(
 # ---- bodies
 
 BAD = {
-    "UTF-8 that is none": b'{"kind": "\xff\xfe"}',
+    "invalid UTF-8": b'{"kind": "\xff\xfe"}',
     "UTF-16": '{"kind": "Cohort"}'.encode("utf-16"),
     "an overlong form": b'{"kind": "\xc0\xaf"}',
     "half a surrogate": b'{"kind": "\\ud800"}',

@@ -3,8 +3,8 @@
 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres, with the REST API,
 the dashboard and authentication on a real port: first without requests, then while 30 clients send the most expensive legal
 and illegal requests there are (tests/bench/attackers.py): unknown ones, one without rights, a tenant and a viewer. Server and
-controller share one process and event loop; the cluster double is a process of its own, and so are the attackers. Printed for
-both runs: the lag of the event loop, and of one that does nothing, in a process of its own; renewals of the LeaderLease and the longest time between two, memory; for the attack: the
+controller share one process and event loop; the cluster double is a separate process, and so are the attackers. Printed for
+both runs: the lag of the event loop, and of one that does nothing, in its own process; renewals of the LeaderLease and the longest time between two, memory; for the attack: the
 requests of each sort and their answers. Goal: lag p99 below 100 ms, the lease kept.
 """
 

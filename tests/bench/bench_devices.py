@@ -125,7 +125,7 @@ def of_kind(kind: str, snapshots: Sequence[Snapshot]) -> Sequence[Snapshot]:
 
 
 class Kind:
-    """Snapshots with caches of their own. Nodes and requests are known from a cycle before, as in the running loop."""
+    """Snapshots with their own caches. Nodes and requests are known from a cycle before, as in the running loop."""
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
         self.snapshots = snapshots

@@ -136,7 +136,7 @@ def written(play: Stage) -> Counter[str]:
 
 
 def said(play: Stage) -> Counter[str]:
-    """The Events and statuses that queuectl has written about Jobs of the tenant, once there are no more."""
+    """The Events and statuses that queuectl has written about Jobs of the tenant, once it writes no more."""
     path = f"/apis/events.k8s.io/v1/namespaces/{TENANT}/events"
     about, before = 0, -1
     while about < JOBS or about != before:

@@ -1,4 +1,4 @@
-"""An event loop that does nothing, as a process of its own: what its lag is, the machine's other work costs everything.
+"""An event loop that does nothing, as a separate process: what its lag is, the machine's other work costs everything.
 
 ``python -m tests.bench.bystander URL`` prints ``ready``, measures until its standard input ends, and prints the lags as JSON, in
 seconds. The address is ignored: it asks nothing.

@@ -223,7 +223,7 @@ class Rig:
     def _check_gang(self, uid: str, pods: Sequence[PodRecord]) -> None:
         free = [p for p in pods if not p.gated and not p.terminal]
         attempts = {p.attempt for p in free}
-        if len(attempts) > 1:  # the indexes of an array are gangs of their own
+        if len(attempts) > 1:  # the indexes of an array are separate gangs
             job = self.cluster.job(uid)
             attempts = {p.attempt for p in free if gang_uid(job, p) == uid}
         assert len(attempts) <= 1, f"two attempts of {uid} run at once: {attempts}"

@@ -41,7 +41,7 @@ class Watched:
     clock: Clock
     idle: set[str] = field(default_factory=set)
     unknown: bool = False
-    blind: bool = False  # there are no more evaluations
+    blind: bool = False  # no more evaluations exist
 
     def look(self) -> None:
         self.clock.now += 1.0

@@ -92,7 +92,7 @@ async def test_an_override_that_began_without_a_leader_counts_for_the_next_leade
         await quota_is(world, 16)
 
 
-async def test_a_standby_shows_the_present_quota(database_url: str) -> None:
+async def test_a_standby_shows_the_current_quota(database_url: str) -> None:
     async with rig(database_url, 2) as world, standby(world) as other:
         now = time.time()
         await world.store.put_config(override(now - 60, now + 3600, nominalQuota=8))

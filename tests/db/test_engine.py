@@ -108,7 +108,7 @@ async def test_a_database_without_a_trusted_certificate_receives_nothing(
 
 @pytest.mark.parametrize("name", ["sslrootcert", "sslcert", "sslkey"])
 async def test_a_missing_file_of_a_url_is_named(name: str):
-    with pytest.raises(BadInput, match=f"{name}: there is no file /nowhere"):
+    with pytest.raises(BadInput, match=f"{name}: the file /nowhere does not exist"):
         await PostgresStore.connect(DatabaseSettings(f"postgresql://h/d?{name}=/nowhere"))
 
 

@@ -128,7 +128,9 @@ async def test_the_refusal_names_each_replica_and_the_next_step(url: str, revisi
     assert "counts for 60 s after its last heartbeat" in text
 
 
-async def test_the_pre_half_runs_beside_replicas_of_the_earlier_release(url: str, revisions: Path):
+async def test_the_pre_half_runs_alongside_replicas_of_the_earlier_release(
+    url: str, revisions: Path
+):
     (revisions / "versions" / "9003_pre_made_up.py").unlink()
     async with replica(url):
         state = await upgrade(url, pre_only=True, directory=revisions)

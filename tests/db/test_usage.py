@@ -428,7 +428,7 @@ async def test_a_gang_that_ended_is_charged_by_its_last_evaluation(
     assert (found.used, found.unknown) == pytest.approx((65 * 40.0, 0.0))
 
 
-async def test_workloads_without_a_mark_are_accounted_beside_workloads_with_many(
+async def test_workloads_without_a_mark_are_accounted_alongside_workloads_with_many(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("queuectl.control.leader.accounting.BATCH", 3)

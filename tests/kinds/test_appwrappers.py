@@ -27,7 +27,7 @@ _RIGHTS = [{"apiGroups": ["workload.codeflare.dev"], "resources": ["*"], "verbs"
 
 
 def wrapped_jobset(name: str, workspace: Workspace, pods: PodSetManifest) -> Document:
-    """A component: a JobSet of a driver and workers, with a queue label of its own."""
+    """A component: a JobSet of a driver and workers, with its own queue label."""
     made = jobset(
         name,
         workspace.namespace,

@@ -1,6 +1,6 @@
 """Invariants of every history. Each one yields its violations; a correct history has none.
 
-The invariants are computed from the recorded events, with sums and small searches of their own; nothing here uses the planner.
+The invariants are computed from the recorded events, with their own sums and small searches; nothing here uses the planner.
 The verifier is used only to judge plans that the planner did *not* make.
 """
 

@@ -147,7 +147,7 @@ CASES: list[Case] = [
         ours=(1, 1, 1),
     ),
     Case(
-        "nothing asked: few nodes all the same",
+        "nothing asked: still few nodes",
         nodes({"b0-r0": (1, 1), "b1-r0": (1, 2)}),
         [podset(3)],
         (2, 2, 3),
@@ -269,7 +269,7 @@ CASES: list[Case] = [
         ],
         None,
     ),
-    # podsets of their own
+    # their own podsets
     Case(
         "the first podset takes the second one's only rack",
         [node("b0-r0-0", 8, gpu=4), node("b0-r1-0", 9)],

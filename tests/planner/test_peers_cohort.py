@@ -183,7 +183,7 @@ DEEP = [
         (*ROOT, MAY, BESIDE, runs("x", "b", 4, 1)), comes("a", 2, 5), ("",), (0, 0)),
     Row("outside the cohort the threshold does not apply",
         (*ROOT, MAY, OUT, runs("x", "far", 4, 1)), comes("a", 2, 5), ("x",), (1, 1)),
-    Row("one from outside and one of its own; not the one outside that is not lower",
+    Row("one from outside and one of the same queue; not the one outside that is not lower",
         (*ROOT, plain("a", 0, "left", reclaim=LOWER), OUT, runs("x", "far", 1, 7), runs("y", "far", 2), runs("own", "a", 1)),
         comes("a", 3, 5), ("own y",), (2, 0)),
     Row("one from outside and one of its sister's",
@@ -193,7 +193,7 @@ DEEP = [
         (*ROOT, IN, OUT, runs("x", "far", 2, 9), runs("own", "a", 2)), comes("a", 2, 5), ("own",), (1, 9)),
     Row("what its cohort has none of, outside neither gives nor takes",
         (*ROOT, IN, plain("far", 4, "root"), runs("x", "far", 8, -9)), comes("a", 5, 5), ("",), (0, 0)),
-    Row("the cohort above may lend free quota all the same",
+    Row("free quota of the cohort above can still be lent",
         (*ROOT, IN, plain("far", 4, "root"), runs("x", "far", 3, -9)), comes("a", 5, 5), None),
     Row("of what the queue keeps and what its cohort has, both come back",
         (*ROOT, plain("a", quota(3, None, 1), "left"), OUT, runs("x", "far", 5, 9)), comes("a", 6), ("x",), (1, 9)),
@@ -282,7 +282,7 @@ ROWS = [*RESOURCES, *DEEP, *FAIR, *GREEDY, *RETURNING]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
+def test_the_victims_are_not_worse_than_those_of_kueue(row: Row) -> None:
     made = outcome(*row.world, row.incoming)
     if row.victims is None:
         assert made.started == ["in"]
@@ -370,7 +370,7 @@ SPLIT = {
 
 
 def _offers(**policies: Any) -> list[Doc]:
-    """cpu of one flavor, GPUs of two, in groups of their own."""
+    """cpu of one flavor, GPUs of two, in their own groups."""
     (body, local) = queue("a", {"cpus": SPLIT["cpus"]}, None, **policies)
     gpus = groups({"racks": SPLIT["racks"], "spots": SPLIT["spots"]})
     body["spec"]["resourceGroups"] += gpus

@@ -89,7 +89,7 @@ def test_podsets_of_a_group_share_their_flavor_even_where_they_share_no_domain()
 
 
 @pytest.mark.parametrize("lends", [True, False], ids=["borrows from the bank", "bank keeps it"])
-def test_own_victims_free_capacity_beside_borrowed_quota(lends: bool) -> None:
+def test_own_victims_free_capacity_alongside_borrowed_quota(lends: bool) -> None:
     """Kueue evicts ``low`` where its queue may preempt to borrow and the bank then lends the rest, and no gang otherwise."""
     limit = {} if lends else {"lendingLimit": 0}
     lender = _queue("bank", {"default": 1}, cohortName="c")

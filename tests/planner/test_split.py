@@ -302,7 +302,7 @@ def test_a_split_passes_a_strict_head_by_its_second_flavor_too() -> None:
     ],
 )
 def test_borrowing_for_a_split(when: WhenCan, expected: dict[str, int]) -> None:
-    """4 + 4 of its own and 2 of flavor a to borrow: borrowed at once, or only where no other flavor suffices."""
+    """4 + 4 in its quota and 2 of flavor a to borrow: borrowed at once, or only where no other flavor suffices."""
     main = splitting(gpu=4)
     main = replace(main, cohort="all", fungibility=Fungibility(when_can_borrow=when))
     lender = replace(queue("other", flavors=("a",), gpu=2), cohort="all")

@@ -143,7 +143,7 @@ def test_the_split_is_the_best_that_brute_force_finds(
 
 @settings(MANY)
 @given(tiny, asked, asked)
-def test_a_split_beside_a_kept_gang_moves_it_if_needed(
+def test_a_split_alongside_a_kept_gang_moves_it_if_needed(
     cluster: Tiny, first: Asked, second: Asked
 ) -> None:
     """The first keeps its flavors, not its nodes."""

@@ -258,7 +258,7 @@ def test_a_blocked_head_stops_only_gangs_that_need_the_same_flavor() -> None:
     assert simulation.end().running() == {"q-runs", "q-other"}
 
 
-def test_a_head_that_can_reclaim_its_own_quota_lends_it_meanwhile() -> None:
+def test_a_head_that_can_reclaim_its_own_quota_lends_it_in_the_meantime() -> None:
     """#4809: the head of a StrictFIFO queue waits for more than the free quota, which others must not borrow."""
     history = ends_well(
         Scene((team("sure", 2, strategy=STRICT), cq("other", 0)), ALL),

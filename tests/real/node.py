@@ -1,4 +1,4 @@
-"""A node: containerd, a kubelet, kube-proxy and a device plugin in namespaces of their own, which can lose its power."""
+"""A node: containerd, a kubelet, kube-proxy and a device plugin in their own namespaces, which can lose its power."""
 
 from __future__ import annotations
 

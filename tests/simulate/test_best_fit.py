@@ -58,7 +58,7 @@ def test_a_job_gets_the_node_with_the_fewest_free_gpus() -> None:
     assert waits(reference(jobs, {"a": 2}, Order.STRICT_FIFO)) == [0, 0, 0]
 
 
-def test_a_job_of_several_pods_gets_wholly_free_nodes() -> None:
+def test_a_job_of_several_pods_gets_completely_free_nodes() -> None:
     jobs = trace("0,10,1,2,a", "1,5,2,6,a")
     assert waits(reference(jobs, {"a": 2}, Order.BEST_EFFORT_FIFO)) == [0, 9]
 

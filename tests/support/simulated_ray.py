@@ -70,7 +70,7 @@ class SimulatedRay:
         return None
 
     def head(self, namespace: str, service: str) -> str:
-        """The uid of the head behind the Service of a cluster; "" = there is none."""
+        """The uid of the head behind the Service of a cluster; "" = it has none."""
         cluster = service.removesuffix("-head-svc")
         wanted = {"ray.io/cluster": cluster, "ray.io/node-type": "head"}.items()
         with self.lock:

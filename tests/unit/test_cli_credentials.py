@@ -132,7 +132,7 @@ class TestTheTokenComesFrom:
 @pytest.mark.parametrize(
     ("user", "code", "says"),
     [
-        (None, 5, "there is no kubeconfig: create a token with `kubectl create token"),
+        (None, 5, "no kubeconfig exists: create a token with `kubectl create token"),
         ({"client-certificate-data": SECRET}, 5, "client certificate, which only the API server"),
         (
             {"client-certificate": "x"},

@@ -244,7 +244,7 @@ class TestTakeable:
         leader.config = configured(replace(RULE, mode=ReclaimMode.OFF))
         assert leader.gang(FIRST + ENDS).idle_since is None
 
-    def test_a_new_leader_begins_with_a_warning_of_its_own(self) -> None:
+    def test_a_new_leader_begins_with_its_own_warning(self) -> None:
         leader = Leader()
         leader.idle(ENDS)
         leader.take_over()

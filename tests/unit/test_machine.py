@@ -588,7 +588,7 @@ def test_the_same_refusal_again_is_not_a_change() -> None:
     assert handle(entry, Refuse(QUOTA), 300.0) is None
 
 
-def test_new_numbers_of_the_same_reason_are_no_new_line_in_the_history() -> None:
+def test_new_numbers_of_the_same_reason_are_not_a_new_line_in_the_history() -> None:
     entry = run(SUBMITTED, Refuse(QUOTA))
     change = handle(entry, Refuse(Reason(Code.WAITING_FOR_QUOTA, "needs 8, has 6")), 300.0)
     assert change is not None

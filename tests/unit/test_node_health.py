@@ -279,7 +279,7 @@ def test_an_unhealthy_node_is_unschedulable_until_the_judgment_ends() -> None:
     assert mirror.fleet.by_name["n2"].unschedulable
 
 
-def test_a_node_whose_end_is_announced_stays_out_of_placement_beside_unhealthy_ones() -> None:
+def test_a_node_whose_end_is_announced_stays_out_of_placement_alongside_unhealthy_ones() -> None:
     mirror = Mirror({})
     mirror.apply([Upserted(record("n1")), Upserted(record("n2"))])
     assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})

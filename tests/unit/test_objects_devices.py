@@ -297,7 +297,7 @@ def test_a_claim_has_requests_options_and_constraints():
     assert pending.blocked is None
 
 
-def test_a_pod_can_have_claims_of_its_own_and_share_others():
+def test_a_pod_can_have_its_own_claims_and_share_others():
     own = {"name": "own", "resourceClaimTemplateName": "one"}
     found = snapshot(CLASS, template(), claim("shared"), job(NAMED, own, uses=("gpu", "own")))
     (pending,) = found.pending

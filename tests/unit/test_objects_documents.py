@@ -94,7 +94,7 @@ def test_the_items_of_a_list_in_a_list_count() -> None:
     assert [one.kind for one in found] == ["Pod"]
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
+def test_bytes_that_are_not_text_are_refused() -> None:
     with pytest.raises(DocumentError, match=r"f\.yaml: is not UTF-8 text"):
         read_documents(b"\xff\xfe", "f.yaml")
 

@@ -94,7 +94,7 @@ def test_an_even_spread_is_asked_by_our_annotation_alone() -> None:
     assert topology(job(4, kueue_balanced="true")) is None
 
 
-def test_each_replica_type_has_slices_of_its_own() -> None:
+def test_each_replica_type_has_its_own_slices() -> None:
     group = {f"{OURS}-required-topology": BLOCK, f"{OURS}-group-name": "all"}
     sliced = {
         **group,

@@ -68,7 +68,7 @@ def test_what_a_queue_owns(overrides: tuple[QuotaOverride, ...], now: float, gpu
     assert in_force(config, now) is config, "it is worked in once"
 
 
-def test_a_queue_lends_no_more_than_it_owns_meanwhile() -> None:
+def test_a_queue_lends_no_more_than_it_owns_in_the_meantime() -> None:
     def lends(override: QuotaOverride) -> int:
         (group,) = in_force(under(override), 150.0).cluster_queues["team-a"].groups
         return group.flavors[0].lending[GPU]

@@ -80,7 +80,7 @@ def observed(seed: int, every: int) -> ShadowSums:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_beside_queuectl_no_gang_waits_that_fits(seed: int):
+def test_alongside_queuectl_no_gang_waits_that_fits(seed: int):
     total = observed(seed, 1)
     assert total.observed == STEP * (STEPS - 1)
     assert total.waiting > 0.0, "the cluster was full for a time"
@@ -88,5 +88,5 @@ def test_beside_queuectl_no_gang_waits_that_fits(seed: int):
     assert total.unbound == 0.0
 
 
-def test_beside_a_controller_that_is_late_gangs_wait_that_fit():
+def test_alongside_a_controller_that_is_late_gangs_wait_that_fit():
     assert all(observed(seed, 6).startable > 0.0 for seed in range(2))

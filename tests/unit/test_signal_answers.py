@@ -181,7 +181,7 @@ async def test_a_host_stands_for_all_its_addresses_of_the_moment(
     await source.close()
 
 
-async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_no_answer(
+async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_not_an_answer(
     answering: Answering,
 ) -> None:
     answering.body = f"{LINE}0.5\n"

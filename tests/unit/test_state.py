@@ -154,7 +154,7 @@ class TestCheckpoints:
         world.see(on("old", "n3", attempt=0, checkpoint_at=5.0))
         assert saved(world) is None
 
-    def test_a_pod_that_removes_its_checkpoint_or_is_deleted_has_no_checkpoint_any_more(
+    def test_a_pod_that_removes_its_checkpoint_or_is_deleted_no_longer_has_a_checkpoint(
         self, world: World
     ) -> None:
         world.see(on("p1", "n1", version=6, checkpoint_at=15.0))

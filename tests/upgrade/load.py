@@ -93,7 +93,7 @@ class Load:
         return [name for name in self.submitted if name not in done]
 
     def lost(self) -> list[str]:
-        """The gangs that do not run with their first pods any more, and the short gangs that have not finished."""
+        """The gangs that no longer run with their first pods, and the short gangs that have not finished."""
         now: dict[str, set[str]] = defaultdict(set)
         for pod in self._running():
             now[pod.owner].add(pod.uid)

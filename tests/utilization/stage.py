@@ -222,7 +222,7 @@ class World:
 
 
 def later(node: str) -> str:
-    """The node of the next attempt of a gang of this node."""
+    """The node of the next attempt, for a gang of this node."""
     return f"{node}-later"
 
 

@@ -321,7 +321,7 @@ def common(texts: Iterable[str]) -> str:
 
 # ---- A group of a LeaderWorkerSet
 #
-# Its record follows from the set, too. The operator creates the pods of a group again when one of them fails. The group keeps its
+# Its record also follows from the set. The operator creates the pods of a group again when one of them fails. The group keeps its
 # admission in the meantime, even while none of its pods exists or is released: only its entry shows that it runs.
 
 

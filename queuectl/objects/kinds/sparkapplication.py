@@ -280,7 +280,7 @@ SPARKAPPLICATION: Final = SparkApplication(
         plural="sparkapplications",
         suspend="spec.suspend",
         podsets=(_place("driver", ()), _place(_EXECUTOR, (("instances",),))),
-        # A change of the others starts the application again, too, under the same admission.
+        # A change of the others also starts the application again, under the same admission.
         fixed=(_CONF, _TYPE, _MODE, _SELECTOR, _FACTOR, "spec.dynamicAllocation"),
         # After SUBMISSION_FAILED, the operator submits it again, or writes FAILED.
         phase=StatusPhase(

@@ -3,7 +3,7 @@
 A pool is a GPU model in one division of its GPUs, or nodes without GPUs. It has labels that select its nodes and no other node that is
 counted. Nodes that no label distinguishes are in one pool.
 
-A level is a label that all nodes have, and domains of levels are inside one another. The checks read the nodes alone: a label is no
+A level is a label that all nodes have, and domains of levels are inside one another. The checks read the nodes alone: a label is not a
 level if a node lacks it, if all nodes have one value, if each node has a different value, or if one of its domains has nodes in two
 domains of a coarser level. Of two labels with the same domains, one is kept.
 """

@@ -159,7 +159,7 @@ class Leases:
         return tuple(p.workload.uid for p in migrating if self.holds(p.workload.uid))
 
     def claim(self, uid: str) -> TentativeAdmission | None:
-        """The gang on its leased placement if all of it is free now, in capacity and quota; else None."""
+        """The gang on its leased placement if all of it is free now, in capacity and quota; otherwise None."""
         held = self._valid[uid]
         if not _claimable(self.state, held.request, held.node_counts):
             return None
@@ -199,7 +199,7 @@ def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending
             and state.quota.allows(held.request, state.later.quota)
         ):
             uid = pending.workload.uid
-            # A gang that migrates leaves its own place, too, before it can start.
+            # A gang that migrates also leaves its own place before it can start.
             reserve(state, held.request, held.node_counts, (*lease.victims, uid))
             leases._valid[uid] = held
     return leases
