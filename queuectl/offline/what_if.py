@@ -100,7 +100,7 @@ def changed(
     """The snapshot after the changes of a question.
 
     Args:
-        snapshot: the present one.
+        snapshot: the current one.
         documents: its configuration.
         question: the changes.
         around: further state of the cluster.
@@ -143,7 +143,7 @@ def _fleet(snapshot: Snapshot, question: WhatIf) -> tuple[Fleet, DeviceInventory
     for field_, names in (("drain", question.drain), ("add", [like for like, _ in question.add])):
         for name in names:
             if name not in by_name:
-                raise BadInput(f"{field_}: there is no node {name}")
+                raise BadInput(f"{field_}: node {name} does not exist")
     if not (question.drain or question.add):
         return fleet, devices
     out = frozenset(question.drain)
