@@ -1,4 +1,4 @@
-"""Reservations in advance: capacity, or named nodes, that is kept for the gangs of one ClusterQueue from a time to a time.
+"""Reservations in advance: capacity, or named nodes, that is kept for the gangs of one ClusterQueue between two times.
 
 A Reservation has one occurrence, or repeats by a rule of RFC 5545. Only its current or next occurrence counts.
 """
