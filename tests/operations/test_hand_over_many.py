@@ -101,7 +101,7 @@ def test_a_thousand_gangs_are_handed_over_in_minutes_also_after_a_kill(
 
 
 def test_an_object_in_an_older_version_is_named_and_can_be_replaced(cluster: LocalCluster) -> None:
-    """Without Kueue, its conversion webhook does not answer. docs/how-to/back-to-kueue.md says what to do."""
+    """Without Kueue, its conversion webhook does not answer. docs/how-to/back-to-kueue.md has the commands."""
     client = cluster.client
     older = API.replace("v1beta2", "v1beta1")
     [definition] = [

@@ -104,7 +104,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def cluster_api(**changes: Any) -> MemoryApi:
-    """Two running Jobs, one that waits, and a pod with a queue of its own. Kueue started one of the Jobs."""
+    """Two running Jobs, one that waits, and a pod with its own queue. Kueue started one of the Jobs."""
     api = MemoryApi(**changes)
     for document in config():
         kind, meta = document["kind"], document["metadata"]
