@@ -119,11 +119,11 @@ PODS = {"job": 2, "torch": 2, "pod": 1, "group": 2}
 OWNERS = {
     "database": Gangs.of(
         (*FIRST, *LAST),
-        {"waits": 9, "torch-waits": 1, **{f"{one}-waits": 4 for one in WITH_CHILDREN}},
+        {"waits": 10, "torch-waits": 1, **{f"{one}-waits": 4 for one in WITH_CHILDREN}},
     ),
     "kueue": Gangs.of(FIRST, {"waits": 6, "torch-waits": 1}),
 }
-"""The gangs by the owner of the configuration of queuectl."""
+"""The gangs by the owner of the configuration of queuectl. ``waits`` needs more GPUs than the gangs that queuectl starts after it."""
 
 
 def gpus_of(name: str) -> int:
