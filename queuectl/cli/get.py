@@ -15,6 +15,7 @@ import typer
 from queuectl.cli import complete, events, program
 from queuectl.cli.client import (
     DEFAULT_SERVER,
+    WORKLOAD_WORDS,
     Json,
     Namespace,
     Server,
@@ -74,7 +75,7 @@ Everywhere = Annotated[
     typer.Option(
         "--all-namespaces",
         "-A",
-        help="List all namespaces. This is the default, too.",
+        help="List all namespaces. This is the default.",
     ),
 ]
 
@@ -235,7 +236,7 @@ def get_command(
 
 def plurals() -> dict[str, list[str]]:
     """The kinds of lists, with their other names."""
-    kinds: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
+    kinds = {WORKLOAD_WORDS[0]: [*WORKLOAD_WORDS[1:]]}
     for short, plural in _PLURALS.items():
         kinds.setdefault(plural, []).append(short)
     for config in CONFIG_KINDS:

@@ -60,7 +60,7 @@ def report_command(
     ] = ReportFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Report sums over full hours, the efficiency of the cluster now, the Budgets in the present month, or what shadow mode observed.
+    """Report sums over full hours, the efficiency of the cluster now, the Budgets in the current month, or what shadow mode observed.
 
     CSV and JSON have all fields of a row; the table has the main fields. Only shadow has -o html.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -18,6 +19,7 @@ from queuectl.client.tls import trusted
 UNAUTHORIZED: Final = 401
 NOT_A_STREAM: Final = 300  # the least status of a response that has no events
 _STREAM: Final = "text/event-stream"
+_ERROR_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")
 _READ_CA: Final = (
     r"kubectl -n queuectl-system get configmap queuectl-ca -o 'jsonpath={.data.ca\.crt}' > ca.crt"
 )
@@ -94,7 +96,12 @@ def transport_errors(options: ClientOptions) -> Iterator[None]:
 
 def _no_answer(options: ClientOptions, error: httpx2.RequestError) -> NoAnswer:
     """The error, with what the user can do about it."""
-    why, kind = str(error), NoAnswer
+    why, kind = _ERROR_NUMBER.sub("", str(error)), NoAnswer
+    if isinstance(error, httpx2.ReadTimeout):
+        seconds = error.request.extensions["timeout"]["read"]
+        return NoAnswer(
+            f"no answer from {options.server} within {seconds:g} s: it accepts the connection and does not answer. Try again later"
+        )
     if "mismatch" in why or "not valid for" in why:
         kind = CertificateRefused
         name = options.spelled("tls_server_name")

@@ -172,6 +172,17 @@ def test_texts_with_long_numbers_are_no_numbers() -> None:
     assert answers.page(answer(json.dumps(document).encode())) == document
 
 
+def test_an_error_of_another_server_shows_its_status() -> None:
+    page = b"<html>"
+    for status, says in (
+        (502, "HTTP 502: a proxy answers"),
+        (404, "HTTP 404: the answer is not JSON"),
+    ):
+        error = raised(answer(page, status))
+        assert isinstance(error, BadAnswer)
+        assert says in str(error)
+
+
 def test_a_redirect_is_not_followed() -> None:
     error = raised(answer(b"", 307, location="https://elsewhere.example/" + "x" * 1000))
     assert isinstance(error, BadAnswer)

@@ -48,7 +48,7 @@ def test_the_program_accepts_the_commands_of_everyday_tasks_and_the_page_counts_
     tasks = [*rows("Users"), *rows("Administrators")]
     assert (len(tasks), {len(cells) for cells in tasks}) == (20, {4})
     counts: dict[str, list[int | None]] = {}
-    refusals = {}
+    refusals: dict[str, str] = {}
     for task, *cells in tasks:
         counts[task] = []
         for cell in cells:
