@@ -26,7 +26,6 @@ from queuectl.cli.client import (
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import (
     LISTINGS,
-    UNFINISHED,
     Form,
     ListingOptions,
     NoHeaders,
@@ -36,8 +35,7 @@ from queuectl.cli.listings import (
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
-from queuectl.domain.commands import CommandState
-from queuectl.domain.ledger import State
+from queuectl.client.requests import UNFINISHED
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 # ---- The command
@@ -257,8 +255,13 @@ def _kinds() -> str:
     )
 
 
-def _states(plural: str, typed: Iterable[str]) -> list[str]:
+def _states(plural: str, typed: Sequence[str]) -> list[str]:
     """The states of an option that is repeated or has commas, in any case of letters."""
+    if not typed:
+        return []
+    from queuectl.domain.commands import CommandState
+    from queuectl.domain.ledger import State
+
     known = CommandState if plural == "commands" else State
     names = {state.value.lower(): state.value for state in known}
     states = []

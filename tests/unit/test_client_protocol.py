@@ -35,6 +35,7 @@ from queuectl.client.answers import BodyReader, HttpAnswer
 from queuectl.client.requests import Request
 from queuectl.client.retries import RETRIES, Attempts
 from queuectl.client.stream import EventDecoder, Following, StateWait, StreamEvent
+from queuectl.domain.ledger import State
 
 URL = "http://127.0.0.1:8000/api/v1/workloads"
 PATH = "/api/v1/namespaces/ml/workloads/train"
@@ -118,6 +119,10 @@ def test_a_query_arrives_as_it_was_given(query: dict[str, Any]) -> None:
     ]
     target = requests.Request("GET", "/x", answers.json_object, query).target
     assert parse_qsl(urlsplit(target).query, keep_blank_values=True) == pairs
+
+
+def test_the_unfinished_states_are_those_of_the_ledger() -> None:
+    assert list(requests.UNFINISHED) == [each for each in State if each is not State.FINISHED]
 
 
 def test_each_type_of_problem_has_its_error() -> None:
