@@ -78,9 +78,11 @@ def workload_ref(name: str, namespace: str | None) -> str:
     """``namespace/name`` of a workload given as ``name`` or ``namespace/name``.
 
     Raises:
-        CommandFailed: the name and ``namespace`` name different namespaces.
+        CommandFailed: it has another form, or it and ``namespace`` name different namespaces.
     """
     given, _, bare = name.rpartition("/")
+    if "/" in given:
+        raise CommandFailed(f"{name!r} is neither NAME nor NAMESPACE/NAME", Exit.BAD_INPUT)
     if given and namespace and given != namespace:
         message = f"{name!r} and --namespace {namespace} name different namespaces"
         raise CommandFailed(message, Exit.BAD_INPUT)
