@@ -73,7 +73,7 @@ Everywhere = Annotated[
     typer.Option(
         "--all-namespaces",
         "-A",
-        help="List all namespaces. This is the default.",
+        help="List all namespaces. This is also the default.",
     ),
 ]
 
@@ -124,7 +124,9 @@ def get_command(
     ] = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Also finished workloads. The same as --state with all states."),
+        typer.Option(
+            "--all", help="Also list finished workloads. The same as --state with all states."
+        ),
     ] = False,
     user: Annotated[
         str | None,
@@ -183,7 +185,7 @@ def get_command(
             metavar="COUNT",
             min=1,
             max=10_000,
-            help="Only from the newest COUNT events, decisions or commands.",
+            help="Only the newest COUNT events, decisions or commands.",
         ),
     ] = 100,
     no_headers: NoHeaders = False,

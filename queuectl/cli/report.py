@@ -1,6 +1,6 @@
 """``queuectl report``: usage, cost, waste and waiting times from the usage ledger, and the efficiency of the cluster now.
 
-The output is a table, CSV or JSON. That of shadow mode is an HTML page, too.
+The output is a table, CSV or JSON. For shadow mode, it can also be an HTML page.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def report_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Begin: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
+            help="Start: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
         ),
     ] = None,
     until: Annotated[
@@ -111,11 +111,11 @@ def _refuse_options(
     """Refuse options that a report does not have. Raises CommandFailed."""
     message = ""
     if kind in (ReportKind.EFFICIENCY, ReportKind.BUDGETS) and span:
-        message = f"{kind} are those of now: they have no --since and no --until"
+        message = f"{kind} show the current state: --since and --until do not apply"
     elif kind is ReportKind.BUDGETS and by:
-        message = "budgets have one row each: they have no --by"
+        message = "budgets: one row for each; --by does not apply"
     elif kind is ReportKind.SHADOW and by:
-        message = "shadow has a row for each gang: it has no --by"
+        message = "shadow: one row for each gang; --by does not apply"
     elif kind is not ReportKind.SHADOW and output is ReportFormat.HTML:
         message = f"-o html: {kind} is a table, CSV or JSON"
     if message:
@@ -176,7 +176,7 @@ _FIGURES: Final = {
 _UNITS: Final = {
     ReportKind.COST: "cost in {currency}, the rest in GPU-hours",
     ReportKind.WASTE: "in GPU-hours; lost work by cause: preemption or migration, failed starts, other",
-    ReportKind.WAITS: "hours each: average of a workload",
+    ReportKind.WAITS: "waiting times in hours, the average of a workload",
 }
 
 _FLEET: Final = (
@@ -324,7 +324,7 @@ def _emit_shadow(body: Json) -> None:
 def _emit_simulated(body: Json) -> None:
     since, until = (_minute(body[name]) for name in ("began", "until"))
     typer.echo(f"\nsimulated: the same arrivals under queuectl, {since} to {until} UTC")
-    extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the begin, {body['unfinished']:,} had not left at the end"
+    extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the start, {body['unfinished']:,} had not finished at the end"
     typer.echo(f"{extent}; {body['gapHours']:,.1f} hours without moments")
     if not body["whole"]:
         typer.echo("it ends before the last moment, because the rest takes too long")
@@ -399,7 +399,7 @@ def _emit(
 
 
 def _emit_csv(rows: Iterable[Json]) -> None:
-    """Print a line for each row: names, labels as ``label_KEY``, figures. There is no total."""
+    """Print a line for each row: names, labels as ``label_KEY``, figures, without a total."""
     lines = [_flat(row) for row in rows]
     titles = list(dict.fromkeys(title for line in lines for title in line))
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")

@@ -71,7 +71,7 @@ def check(answer: HttpAnswer) -> None:
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "")[:200]
         raise BadAnswer(
-            f"{answer.url}: the answer redirects to {where!r}: give this address if it is that of the REST API"
+            f"{answer.url}: the answer redirects to {where!r}: give this address if the REST API is there"
         )
     if answer.status >= 400:
         source = f"{answer.url}: HTTP {answer.status}"
@@ -99,7 +99,7 @@ def json_object(answer: HttpAnswer) -> Json:
     """The JSON object of an answer.
 
     Raises:
-        BadAnswer: it is none, or is beyond a limit.
+        BadAnswer: it is not one, or exceeds a limit.
     """
     return parsed(answer.body, answer.url)
 

@@ -19,7 +19,6 @@ from queuectl.client.tls import trusted
 UNAUTHORIZED: Final = 401
 NOT_A_STREAM: Final = 300  # the least status of a response that has no events
 _STREAM: Final = "text/event-stream"
-_ERROR_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")
 _READ_CA: Final = (
     r"kubectl -n queuectl-system get configmap queuectl-ca -o 'jsonpath={.data.ca\.crt}' > ca.crt"
 )
@@ -39,7 +38,7 @@ def _arguments(options: ClientOptions, timeout: float) -> dict[str, Any]:
 def sync_client(
     options: ClientOptions, timeout: float, transport: httpx2.BaseTransport | None
 ) -> httpx2.Client:
-    """``transport``: in place of a connection. Raises InvalidOption."""
+    """``transport``: instead of a connection. Raises InvalidOption."""
     return httpx2.Client(transport=transport, **_arguments(options, timeout))
 
 
@@ -94,9 +93,12 @@ def transport_errors(options: ClientOptions) -> Iterator[None]:
         raise _no_answer(options, error) from error
 
 
+_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
+
+
 def _no_answer(options: ClientOptions, error: httpx2.RequestError) -> NoAnswer:
     """The error, with what the user can do about it."""
-    why, kind = _ERROR_NUMBER.sub("", str(error)), NoAnswer
+    why, kind = _NUMBER.sub("", str(error)), NoAnswer
     if isinstance(error, httpx2.ReadTimeout):
         seconds = error.request.extensions["timeout"]["read"]
         return NoAnswer(
@@ -113,6 +115,8 @@ def _no_answer(options: ClientOptions, error: httpx2.RequestError) -> NoAnswer:
     elif isinstance(error, httpx2.RemoteProtocolError) and not options.secure:
         name = options.spelled("server")
         hint = f"if it uses TLS, give an https:// address with {name} or QUEUECTL_SERVER"
+    elif isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
+        hint = "it accepts connections but is slow or hangs: try again, and check its log"
     else:
         name = options.spelled("server")
         hint = f"give the address of the REST API with {name} or QUEUECTL_SERVER"

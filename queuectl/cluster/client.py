@@ -322,5 +322,5 @@ def _words(error: BaseException) -> str:
         reason = error.os_error.strerror or str(error.os_error)
         if reason.startswith("Connect call failed") and error.errno is not None:  # of asyncio
             reason = os.strerror(error.errno)
-        return f"no connection to {error.host}:{error.port}: {reason}"
+        return f"cannot connect to {error.host}:{error.port} ({reason})"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
