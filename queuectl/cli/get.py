@@ -15,6 +15,7 @@ import typer
 from queuectl.cli import complete, events, program
 from queuectl.cli.client import (
     DEFAULT_SERVER,
+    WORKLOAD_WORDS,
     Json,
     Namespace,
     Server,
@@ -25,7 +26,6 @@ from queuectl.cli.client import (
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import (
     LISTINGS,
-    UNFINISHED,
     Form,
     ListingOptions,
     NoHeaders,
@@ -35,8 +35,7 @@ from queuectl.cli.listings import (
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
-from queuectl.domain.commands import CommandState
-from queuectl.domain.ledger import State
+from queuectl.client.requests import UNFINISHED
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 # ---- The command
@@ -237,7 +236,7 @@ def get_command(
 
 def plurals() -> dict[str, list[str]]:
     """The kinds of lists, with their other names."""
-    kinds: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
+    kinds = {WORKLOAD_WORDS[0]: [*WORKLOAD_WORDS[1:]]}
     for short, plural in _PLURALS.items():
         kinds.setdefault(plural, []).append(short)
     for config in CONFIG_KINDS:
@@ -258,8 +257,13 @@ def _kinds() -> str:
     )
 
 
-def _states(plural: str, typed: Iterable[str]) -> list[str]:
+def _states(plural: str, typed: Sequence[str]) -> list[str]:
     """The states of an option that is repeated or has commas, in any case of letters."""
+    if not typed:
+        return []
+    from queuectl.domain.commands import CommandState
+    from queuectl.domain.ledger import State
+
     known = CommandState if plural == "commands" else State
     names = {state.value.lower(): state.value for state in known}
     states = []
