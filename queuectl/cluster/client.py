@@ -318,9 +318,12 @@ def _retry_after(status: _Status, header: str) -> float | None:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        reason = error.os_error.strerror or str(error.os_error)
-        if reason.startswith("Connect call failed") and error.errno is not None:  # of asyncio
-            reason = os.strerror(error.errno)
-        return f"cannot connect to {error.host}:{error.port} ({reason})"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"cannot resolve {error.host} ({error.strerror})"
+    # A failure of TLS also has this class; it has no number of the system, and its own text is the cause.
+    if (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and (number := error.os_error.errno or 0) > 1
+    ):
+        return f"cannot connect to {error.host}:{error.port} ({os.strerror(number)})"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

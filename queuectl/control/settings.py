@@ -43,7 +43,7 @@ class OidcSettings(BaseModel):
 
     issuer: str = Field(
         "",
-        description="URL of the OpenID Connect issuer, as in the claim iss; unset = tokens of the cluster alone",
+        description="URL of the OpenID Connect issuer, as in the claim iss; unset = only tokens of the cluster",
     )
     client_id: str = Field(
         "", validate_default=True, description="client ID of queuectl at the issuer"

@@ -168,7 +168,7 @@ class UsageStore(Protocol):
         """The run times of the workloads that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
+        """Delete a batch of hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
@@ -222,7 +222,7 @@ class ShadowStore(ShadowReports, Protocol):
         """
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
+        """Delete a batch of hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
 
         Returns their number.
 

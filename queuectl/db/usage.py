@@ -142,7 +142,7 @@ class UsageLedger:
             )
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before``; see the Protocol."""
+        """Delete a batch of hours that began before ``before``; see the Protocol."""
         async with self._transaction("deleting old usage") as connection:
             await require_epoch(connection, epoch)
             return await prune_usage(connection, before)
