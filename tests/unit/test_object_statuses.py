@@ -22,7 +22,13 @@ from queuectl.objects.configuration.stops import with_operation
 from queuectl.ownership.observed import NO_GENERATION, FollowedObject
 from queuectl.ownership.status_form import Decision, QueuesNow, QueueUse, StatusForm
 from queuectl.ownership.status_forms import FORMS
-from queuectl.ownership.statuses import COUNTS_SECONDS, REPEAT_SECONDS, DueStatus, StatusReducer
+from queuectl.ownership.statuses import (
+    COUNTS_SECONDS,
+    REPEAT_SECONDS,
+    SPACING_SECONDS,
+    DueStatus,
+    StatusReducer,
+)
 from queuectl.state.holdings import Row
 from tests.support import followed as f
 from tests.unit.test_argocd_health import health
@@ -60,26 +66,38 @@ class World:
             self.documents[key] = body
         return key
 
+    def examine(self, kinds: frozenset[str] = KINDS) -> None:
+        """Examine all objects under the decision of now."""
+        queues = QueuesNow(build(list(self.documents.values()), 1), lambda _: {})
+        use = QueueUse(self.entries, self.held, self.kept)
+        waiting, faults = frozenset(self.waiting), dict(self.faults)
+        self.reducer.decided(
+            Decision(
+                dict(self.objects), kinds, faults, waiting, 1, lambda o: self.statuses.get(o.uid)
+            )
+        )
+        self.reducer.examine_all()
+        counts = self.form.counts(use, queues)
+        self.reducer.examine(queues, counts, self.now, 2 * len(self.objects))
+        assert not self.reducer.unexamined
+
     def due(self, kinds: frozenset[str] = KINDS) -> list[DueStatus]:
-        config = build(list(self.documents.values()), 1)
-        queues = QueuesNow(config, lambda _: {})
-        decision = Decision(
-            self.objects, kinds, self.faults, self.waiting, 1, lambda o: self.statuses.get(o.uid)
-        )
-        return self.reducer.due(
-            decision, queues, QueueUse(self.entries, self.held, self.kept), self.now
-        )
+        self.examine(kinds)
+        return list(iter(lambda: self.reducer.next(self.now), None))
+
+    def write(self, due: DueStatus) -> None:
+        self.reducer.written(due, self.now)
+        body = self.form.body(due.followed.key.kind, "v1beta2", due.status)
+        seen = self.form.read(msgspec.json.encode(body))
+        assert seen is not None
+        self.statuses[due.followed.uid] = seen
 
     def act(self, after: float = 0.0) -> list[DocumentKey]:
         """Write everything that is due after so many seconds."""
         self.now += after
         written = self.due()
         for due in written:
-            self.reducer.written(due, self.now)
-            body = self.form.body(due.followed.key.kind, "v1beta2", due.status)
-            seen = self.form.read(msgspec.json.encode(body))
-            assert seen is not None
-            self.statuses[due.followed.uid] = seen
+            self.write(due)
         return [due.followed.key for due in written]
 
     def conditions(self, key: DocumentKey) -> dict[str, tuple[str, str, str]]:
@@ -221,8 +239,8 @@ def test_a_condition_that_stays_keeps_its_time() -> None:
 def test_the_newest_edit_is_first_and_unknown_objects_are_left_out() -> None:
     world = World(f.flavor("gpu"), *(f.queue(name) for name in "abc"))
     world.apply(f.queue("b", 1))
-    first = world.due()[0].followed.key
-    assert first.name == "b"
+    assert [due.followed.key.name for due in world.due()] == ["b", "c", "a", "gpu"]
+    world.now += SPACING_SECONDS
     assert {due.followed.key.kind for due in world.due(frozenset({"ClusterQueue"}))} == {
         "ClusterQueue"
     }
@@ -279,18 +297,19 @@ def test_a_status_that_others_overwrite_is_written_again_after_a_time() -> None:
 def test_a_refused_status_is_due_again_later_or_after_an_edit() -> None:
     world = World(f.flavor("gpu"))
     pauses = []
+    [due] = world.due()
     for _ in range(10):
-        [due] = world.due()
-        world.reducer.failed(due, world.now)
+        world.reducer.failed(due)
         before = world.now
-        while not world.due():
+        while not (again := world.due()):
             world.now += 1.0
+        [due] = again
         pauses.append(world.now - before)
     assert pauses[:3] == [5.0, 10.0, 20.0]
     assert max(pauses) == 600.0
-    [due] = world.due()
-    world.reducer.failed(due, world.now)
+    world.reducer.failed(due)
     world.apply(f.flavor("gpu"))
+    world.now += SPACING_SECONDS
     assert world.due()
 
 
@@ -299,7 +318,7 @@ def test_a_deleted_object_is_forgotten() -> None:
     world.act()
     world.objects.clear()
     assert world.due() == []
-    assert not world.reducer._written
+    assert not world.reducer._writes
 
 
 HOSTILE = [
@@ -361,7 +380,7 @@ def take(world: World, step: str, number: int) -> None:
             world.statuses.pop(str(LOCAL), None)
         case "refuse":
             for due in world.due():
-                world.reducer.failed(due, world.now)
+                world.reducer.failed(due)
 
 
 @given(STEPS)
