@@ -168,7 +168,7 @@ class StatusReducer:
             return None
         if isinstance(status, QueueStatus):
             recent = _within(COUNTS_SECONDS, writes.counted_at or self._began, now)
-            if recent and had is not None and had.pending_workloads is not None:
+            if recent and had is not None and any(one is not None for one in had.counts):
                 status.keep_counts(had)
             else:
                 counts.fill(status, key)

@@ -48,6 +48,8 @@ class World:
         self.held: dict[Row, int] = {}
         self.kept: dict[Row, int] = {}
         self.documents: dict[DocumentKey, f.Object] = {}
+        self.built: dict[DocumentKey, f.Object] = {}
+        self.config = build((), 1)
         self.objects: dict[DocumentKey, FollowedObject] = {}
         self.statuses: dict[str, QueueStatus] = {}
         self.faults: dict[DocumentKey, str] = {}
@@ -68,7 +70,9 @@ class World:
 
     def examine(self, kinds: frozenset[str] = KINDS) -> None:
         """Examine all objects under the decision of now."""
-        queues = QueuesNow(build(list(self.documents.values()), 1), lambda _: {})
+        if self.documents != self.built:
+            self.built, self.config = dict(self.documents), build(self.documents.values(), 1)
+        queues = QueuesNow(self.config, lambda _: {})
         use = QueueUse(self.entries, self.held, self.kept)
         waiting, faults = frozenset(self.waiting), dict(self.faults)
         self.reducer.decided(
@@ -319,6 +323,134 @@ def test_a_deleted_object_is_forgotten() -> None:
     world.objects.clear()
     assert world.due() == []
     assert not world.reducer._writes
+
+
+# ---- Order: each object, and each kind, hurts only itself
+
+TURN = 0.2
+
+
+class Writes:
+    """A writer that has a turn for each some seconds. It writes what is due, unless the kind of the object is refused."""
+
+    def __init__(self, world: World, *refused: str, turn: float = TURN) -> None:
+        self.world = world
+        self.refused = refused
+        self.turn = turn
+        self.tries: list[tuple[float, DocumentKey]] = []
+
+    def turns(self, count: int) -> None:
+        """So many turns, after a look at each object."""
+        self.world.examine()
+        for _ in range(count):
+            due = self.world.reducer.next(self.world.now)
+            self.world.now += self.turn
+            if due is None:
+                continue
+            self.tries.append((self.world.now, due.followed.key))
+            if due.followed.key.kind in self.refused:
+                self.world.reducer.failed(due)
+            else:
+                self.world.write(due)
+
+    def tried(self, key: DocumentKey) -> list[float]:
+        return [at for at, tried in self.tries if tried == key]
+
+    def shown(self, key: DocumentKey) -> bool:
+        status = self.world.statuses.get(str(key))
+        generation = self.world.objects[key].generation
+        return status is not None and status.observed_generation == generation
+
+
+def test_a_storm_of_edits_takes_one_write_in_a_second_and_no_other_edit_waits_for_it() -> None:
+    world = World(f.flavor("gpu"), *(f.queue(name) for name in "abcd"))
+    world.act()
+    writes, began = Writes(world), world.now
+    for number in range(200):
+        for quota in range(100):  # 20,000 edits in 40 s
+            world.apply(f.queue("a", quota))
+        if number % 20 == 5:
+            edited, at = world.apply(f.queue("b", number)), world.now
+        writes.turns(1)
+        if number % 20 == 15:
+            assert writes.shown(edited)
+            assert writes.tried(edited)[-1] - at <= 2.0
+    assert len(writes.tried(QUEUE)) <= world.now - began + 1
+    writes.turns(10)
+    assert writes.shown(QUEUE), "and the last edit itself, within 2 s"
+
+
+def test_storms_on_more_objects_than_can_be_written_leave_turns_to_all_others() -> None:
+    names, idle = [f"s{number}" for number in range(12)], [f"i{number}" for number in range(6)]
+    world = World(f.flavor("gpu"), *map(f.queue, names))
+    world.act()
+    for name in idle:
+        world.apply(f.queue(name))
+    writes = Writes(world)
+    for number in range(60):
+        for name in names:
+            world.apply(f.queue(name, number))
+        if number == 40:
+            late = world.apply(f.queue("i0", 1))
+        writes.turns(1)
+        assert number != 43 or writes.shown(late), "the object that was written longest ago"
+    tried = {key.name for _, key in writes.tries}
+    assert tried >= {*idle, *names}, "first statuses have a turn of five"
+
+
+def test_a_kind_that_is_refused_delays_neither_counts_nor_edits_of_others() -> None:
+    locals_ = [f.local_queue("team", f"l{number}", "a") for number in range(300)]
+    world = World(f.flavor("gpu"), f.queue("a"), f.queue("b"), *locals_)
+    writes = Writes(world, "LocalQueue", turn=2.0)
+    for number in range(100):
+        world.entries = [gang(State.PENDING, uid) for uid in range(number % 7)]
+        writes.turns(5)
+    counted = writes.tried(QUEUE)
+    waits = [after - before for before, after in itertools.pairwise(counted)]
+    assert max(waits[1:]) <= COUNTS_SECONDS + 20.0, "after the first try of each LocalQueue"
+    assert len(waits) > 5
+    edited = world.apply(f.queue("b", 1))
+    writes.turns(2)
+    assert writes.shown(edited)
+    writes.refused = ()
+    for _ in range(130):
+        writes.turns(5)
+    assert all(writes.shown(DocumentKey.of(body)) for body in locals_)
+
+
+def test_an_edit_that_was_not_answered_once_is_still_an_edit() -> None:
+    world = World(f.flavor("gpu"), *(f.queue(f"q{number}") for number in range(100)))
+    world.examine()
+    edited = world.apply(f.queue("q7", 1))
+    [due, *_] = world.due()
+    assert due.followed.key == edited
+    world.reducer.failed(due)
+    world.now += 5.0
+    assert world.due()[0].followed.key == edited
+
+
+def test_objects_that_are_deleted_or_created_again_take_no_turn_of_old_ones() -> None:
+    world = World(f.flavor("gpu"), *(f.queue(name) for name in "abc"))
+    world.examine()
+    del world.objects[QUEUE]
+    again = DocumentKey("ClusterQueue", "", "b")
+    world.objects[again] = replace(world.objects[again], uid="another", order=99)
+    due = world.due()
+    assert [one.followed.uid for one in due] == ["another", "ClusterQueue c", "ResourceFlavor gpu"]
+    world.objects.clear()
+    world.examine()
+    for one in due:  # the writes end after the deletion
+        world.reducer.written(one, world.now)
+        world.reducer.failed(one)
+    assert not world.reducer._writes
+
+
+def test_a_clock_that_is_set_back_delays_no_status() -> None:
+    world = a_world()
+    world.act()
+    world.now -= 3600.0
+    world.apply(f.queue("a", 1))
+    assert world.act() == [QUEUE]
 
 
 HOSTILE = [
