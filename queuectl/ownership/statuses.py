@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 from typing import Final
 
 from queuectl.domain.pacing import doubling
@@ -47,6 +48,18 @@ class DueStatus:
     followed: FollowedObject
     status: ObjectStatus
     urgency: Urgency
+    tried_at: float  # time of the last write to the object; 0 = none
+
+    @property
+    def priority(self) -> tuple[int, float, int]:
+        """The smallest one is written first."""
+        newest = self.urgency is Urgency.CONDITIONS
+        return self.urgency, 0.0 if newest else self.tried_at, -self.followed.order
+
+    @property
+    def turn(self) -> tuple[float, int]:
+        """The smallest one has waited longest."""
+        return self.tried_at, self.followed.order
 
 
 @dataclass(slots=True)
@@ -158,10 +171,11 @@ class StatusReducer:
         key, generation = followed.key, followed.generation
         if key.kind not in decision.known_kinds or generation == NO_GENERATION:
             return None  # the object cannot be written
-        refused = bool(writes.failures) and writes.generation == generation
-        pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, writes.failures)
-        if refused and _within(pause, writes.tried_at, now):
-            return None
+        refused = writes.failures > 0 and writes.generation == generation
+        if refused:
+            pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, writes.failures)
+            if _within(pause, writes.tried_at, now):
+                return None
         had = decision.status(followed)
         status = self._form.status(followed, had, decision, queues, now)
         if status is None:
@@ -185,7 +199,7 @@ class StatusReducer:
             urgency = Urgency.REFUSED
         else:
             urgency = Urgency.COUNTS if same else Urgency.CONDITIONS
-        return DueStatus(followed, status, urgency)
+        return DueStatus(followed, status, urgency, writes.tried_at)
 
     # ---- Writes
 
@@ -196,7 +210,7 @@ class StatusReducer:
     def next(self, now: float, paused: Collection[str] = ()) -> DueStatus | None:
         """The status to write now; None = none. It is not due any more."""
         self._turns += 1
-        order = self._waits if self._turns % FAIR_TURNS == 0 else self._priority
+        order = attrgetter("turn" if self._turns % FAIR_TURNS == 0 else "priority")
         due = min(self._writable(now, paused), key=order, default=None)
         if due is not None:
             del self._due[due.followed.key]
@@ -205,20 +219,9 @@ class StatusReducer:
 
     def _writable(self, now: float, paused: Collection[str]) -> Iterator[DueStatus]:
         for due in self._due.values():
-            if due.followed.key.kind not in paused and not _within(
-                SPACING_SECONDS, self._tried_at(due), now
-            ):
+            recent = _within(SPACING_SECONDS, due.tried_at, now)
+            if not recent and due.followed.key.kind not in paused:
                 yield due
-
-    def _priority(self, due: DueStatus) -> tuple[int, float, int]:
-        newest = due.urgency is Urgency.CONDITIONS
-        return due.urgency, 0.0 if newest else self._tried_at(due), -due.followed.order
-
-    def _waits(self, due: DueStatus) -> tuple[float, int]:
-        return self._tried_at(due), due.followed.order
-
-    def _tried_at(self, due: DueStatus) -> float:
-        return self._writes.get(due.followed.uid, _NEVER).tried_at
 
     def written(self, due: DueStatus, now: float) -> None:
         """The API server has the status."""
