@@ -34,7 +34,7 @@ _TICK_SECONDS: Final = 0.2
 _SLICE: Final = 256
 """The objects that are examined at once. It keeps the leader from other work for about 3 ms."""
 _SLICE_SECONDS: Final = 0.02
-"""The shortest time between two slices, so that edits without end take a sixth of a core at most."""
+"""The shortest time between two slices, so that constant edits take a sixth of a core at most."""
 _EXAMINE_SECONDS: Final = 10.0
 """Counts, namespaces and statuses that others write change without a decision."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
@@ -102,7 +102,7 @@ class StatusWriter:
         """Take in a decision that the catalog has."""
         if (
             len(self._decisions) > 1
-        ):  # the oldest stays: with edits without end, the configuration never has the newest
+        ):  # the oldest stays: with constant edits, the configuration never has the newest
             self._decisions.pop()
         self._decisions.append(decision)
 
@@ -116,7 +116,7 @@ class StatusWriter:
                     await asyncio.sleep(pause)
                 elif await self._others_rest():
                     await self._rate.turn()
-                    await self._examine()  # an edit of the meantime comes first
+                    await self._examine()  # there can be an edit
                     due = self._reducer.next(self._clock(), self._paused())
                     if due is not None:
                         self._writing.add(due.followed.key.kind)
@@ -152,7 +152,7 @@ class StatusWriter:
         return self._writing | {kind for kind, one in self._outages.items() if now < one.until}
 
     async def _examine(self) -> None:
-        """Find out what is due of the objects that were edited, and of some others if they can have changed."""
+        """Find the due statuses of the objects that were edited, and of some others if they can have changed."""
         queues, now = self._queues(), time.monotonic()
         if queues is None:
             return

@@ -2,7 +2,7 @@
 
 Conditions of an edited object come first, those of the object first whose status was written the longest time ago. Then come other conditions,
 those of the newest object first, then counts, then statuses that were refused before. One turn of :data:`FAIR_TURNS` is for the object that
-has waited longest, whatever is due, so that edits without end stop nothing. A status that the object has is not due.
+has waited longest, whatever is due, so that constant edits stop nothing. A status that the object has is not due.
 
 A :class:`queuectl.ownership.status_form.StatusForm` gives the content of a status.
 """
@@ -33,7 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
 
 
 class Urgency(IntEnum):
-    """What is due of an object. The smallest one is written first."""
+    """The reason why the status of an object is due. The smallest one is written first."""
 
     EDIT = 0
     CONDITIONS = 1
@@ -98,7 +98,7 @@ class StatusReducer:
         self._writes: dict[str, _Writes] = {}  # by uid
         self._turns = 0
 
-    # ---- What is due
+    # ---- Due statuses
 
     def decided(self, decision: Decision) -> None:
         """Take in a decision that the configuration has."""
@@ -127,7 +127,7 @@ class StatusReducer:
         return bool(self._changed or self._left)
 
     def examine(self, queues: QueuesNow, counts: StatusCounts, now: float, most: int) -> None:
-        """Find out what is due of some objects, first of those that changed. It takes about 0.01 ms for each.
+        """Find the due statuses of some objects, first of those that changed. It takes about 0.01 ms for each.
 
         Args:
             queues: with a configuration that has the decision.
@@ -166,7 +166,7 @@ class StatusReducer:
         counts: StatusCounts,
         now: float,
     ) -> DueStatus | None:
-        """What is due of one object."""
+        """The status that is due of one object; None = none is."""
         writes = self._writes.get(followed.uid, _NEVER)
         key, generation = followed.key, followed.generation
         if key.kind not in decision.known_kinds or generation == NO_GENERATION:
@@ -264,8 +264,8 @@ def _conditions(status: ObjectStatus) -> tuple[object, ...]:
     return status.observed_generation, status.conditions
 
 
-def _same(status: ObjectStatus, other: ObjectStatus | None) -> bool:
-    return other is not None and _untimed(status) == _untimed(other)
+def _same(status: ObjectStatus, last: ObjectStatus | None) -> bool:
+    return last is not None and _untimed(status) == _untimed(last)
 
 
 def _untimed(status: ObjectStatus) -> tuple[object, ...]:

@@ -340,7 +340,7 @@ class Writes:
         self.tries: list[tuple[float, DocumentKey]] = []
 
     def turns(self, count: int) -> None:
-        """So many turns, after a look at each object."""
+        """Take this number of turns. Each object is examined before them."""
         self.world.examine()
         for _ in range(count):
             due = self.world.reducer.next(self.world.now)
