@@ -111,9 +111,9 @@ async def test_an_edit_is_written_without_a_read_of_the_catalog_unless_another_h
     objects, store = MemoryObjects(), MemoryStore()
     read, reads = store.config_changes, []
 
-    async def counted(since: int, keys: Collection[DocumentKey]) -> ConfigChanges:
+    async def counted(since: int, known: Collection[DocumentKey]) -> ConfigChanges:
         reads.append(since)
-        return await read(since, keys)
+        return await read(since, known)
 
     store.config_changes = counted  # type: ignore[method-assign]
     objects.apply(f.flavor("gpu"), f.queue("a"))
