@@ -49,6 +49,7 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
+from queuectl.domain.selectors import Match, SelectorCondition
 
 # ---- Workloads and history
 
@@ -189,7 +190,7 @@ def listing(
     key = _sort_key(order)
     ordered = [column.desc() for column in key] if order.descending else key
     statement = select(*ENTRY_COLUMNS).order_by(*ordered).limit(limit)
-    for name in ("namespace", "queue", "cluster_queue", "kind", "user"):
+    for name in ("namespace", "name", "queue", "cluster_queue", "kind", "user"):
         required = getattr(filters, name)
         if required is not None:
             statement = statement.where(workloads.c[name] == required)
@@ -199,10 +200,29 @@ def listing(
         statement = statement.where(workloads.c.reason_code == filters.code.value)
     if filters.states:
         statement = statement.where(workloads.c.state.in_(sorted(s.value for s in filters.states)))
+    for condition in filters.labels:
+        statement = statement.where(_has_labels(condition))
     if after is not None:
         ended, here = tuple_(*after.key), tuple_(*key)
         statement = statement.where(here < ended if order.descending else here > ended)
     return statement
+
+
+def _has_labels(condition: SelectorCondition) -> ColumnElement[bool]:
+    """One condition of a label selector. An index serves those that a label fulfills."""
+    labels, key = workloads.c.labels, condition.key
+    values = sorted(condition.accepted)
+    match condition.match:
+        case Match.IN if len(values) == 1:
+            return labels.contains({key: values[0]})
+        case Match.IN:
+            return labels.has_key(key) & labels[key].astext.in_(values)
+        case Match.NOT_IN:
+            return ~(labels.has_key(key) & labels[key].astext.in_(values))
+        case Match.EXISTS:
+            return labels.has_key(key)
+        case Match.ABSENT:
+            return ~labels.has_key(key)
 
 
 def _sort_key(order: WorkloadOrder) -> tuple[ColumnElement[Any], ...]:

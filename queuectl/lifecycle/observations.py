@@ -15,6 +15,7 @@ from queuectl.domain.events import (
     AttemptFound,
     CommandReceived,
     Evict,
+    LabelsChanged,
     ObjectChanged,
     PriorityOver,
     Submitted,
@@ -224,6 +225,9 @@ class Observer:
             described = handle(after, self._described(job, config, after), now)
             self._plan_again |= described is not None
             last = joined(last, described)
+            after = last.after if last is not None else before
+        if job is not None and after.labels != job.listed_labels:
+            last = joined(last, handle(after, LabelsChanged(job.listed_labels), now))
             after = last.after if last is not None else before
         if job is not None and _own_priority_over(after, now):
             last = self._priority_over(last, after, job, config, now)
