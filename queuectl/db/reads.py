@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
 
@@ -57,6 +58,7 @@ _CLOCKS_APART: Final = 3600.0  # largest difference of the server's clock in sec
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXT_KEYS: Final = (SortKey.STATE, SortKey.CLUSTER_QUEUE)  # columns of the database's collation
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
+_DOCUMENTS: Final[ARRAY[Any]] = ARRAY(JSONB(), dimensions=1)
 TURN: Final = (
     workloads.c.priority.desc(),
     func.coalesce(workloads.c.requeued_at, workloads.c.queued_at),
@@ -201,24 +203,23 @@ def listing(
     if filters.states:
         statement = statement.where(workloads.c.state.in_(sorted(s.value for s in filters.states)))
     for condition in filters.labels:
-        statement = statement.where(_has_labels(condition))
+        statement = statement.where(_has_label(condition))
     if after is not None:
         ended, here = tuple_(*after.key), tuple_(*key)
         statement = statement.where(here < ended if order.descending else here > ended)
     return statement
 
 
-def _has_labels(condition: SelectorCondition) -> ColumnElement[bool]:
+def _has_label(condition: SelectorCondition) -> ColumnElement[bool]:
     """One condition of a label selector. An index serves those that a label fulfills."""
     labels, key = workloads.c.labels, condition.key
-    values = sorted(condition.accepted)
+    pairs = [json.dumps({key: accepted}) for accepted in sorted(condition.accepted)]
+    among = labels.op("@>", is_comparison=True)(func.any(cast(cast(pairs, _TEXTS), _DOCUMENTS)))
     match condition.match:
-        case Match.IN if len(values) == 1:
-            return labels.contains({key: values[0]})
         case Match.IN:
-            return labels.has_key(key) & labels[key].astext.in_(values)
+            return among
         case Match.NOT_IN:
-            return ~(labels.has_key(key) & labels[key].astext.in_(values))
+            return ~among
         case Match.EXISTS:
             return labels.has_key(key)
         case Match.ABSENT:
