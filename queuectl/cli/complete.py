@@ -73,11 +73,27 @@ def workloads(ctx: typer.Context, incomplete: str) -> list[str]:
     """Workloads that have not finished: as `NAME` with a namespace, else as `NAMESPACE/NAME`."""
 
     def read(client: Client) -> Iterable[str]:
-        from queuectl.cli.listings import UNFINISHED
+        from queuectl.cli.filters import UNFINISHED
 
         namespace = ctx.params.get("namespace")
         for each in _items(client, "workloads", namespace=namespace, state=UNFINISHED):
             yield each["name"] if namespace else f"{each['namespace']}/{each['name']}"
+
+    return _matching(ctx, incomplete, read)
+
+
+def ranks(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ranks of the workload of the command: as `RANK`, and as `PODSET/RANK` if there are several podsets."""
+
+    def read(client: Client) -> Iterable[str]:
+        from queuectl.cli.client import workload_path
+
+        path = workload_path(str(ctx.params.get("workload")), ctx.params.get("namespace"))
+        pods = client.get(f"{path}/pods", limit=_FIRST)["items"]
+        several = len({pod["podSet"] for pod in pods}) > 1
+        for pod in pods:
+            if pod["rank"] is not None:
+                yield f"{pod['podSet']}/{pod['rank']}" if several else str(pod["rank"])
 
     return _matching(ctx, incomplete, read)
 

@@ -23,6 +23,7 @@ from queuectl.cli.columns import (
     WORKLOAD_COLUMNS,
     config_columns,
 )
+from queuectl.cli.filters import UNFINISHED
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.requests import by_cursor, newest_first, oldest_first
@@ -120,10 +121,6 @@ def _workloads(client: Client, options: ListingOptions) -> None:
         if "sort" not in filters:
             items = by_urgency(items)
         options.show({"items": items, "nextCursor": None}, items, columns, named)
-
-
-UNFINISHED: Final = [state.value for state in State if state is not State.FINISHED]
-"""The states of the workloads that a list has by default."""
 
 
 def by_urgency(workloads: Iterable[Json]) -> list[Json]:

@@ -81,7 +81,7 @@ def add_routes(
             return await _named(store, namespace, name, kind)
         except ApiProblem as problem:
             if problem.kind in (P.NOT_FOUND, P.FORBIDDEN):
-                problem.members["namespaces"] = await _elsewhere(request, guard, store, name, kind)
+                problem.members["elsewhere"] = await _elsewhere(request, guard, store, name, kind)
             raise
 
     for path, finder, tag in (
@@ -229,14 +229,14 @@ def _explain(
 async def _elsewhere(
     request: Request, guard: Guard, store: ApiStore, name: str, kind: str | None
 ) -> list[str]:
-    """The first namespaces with a workload of this name that the caller may list; none if they cannot be read now."""
+    """Workloads of this name in namespaces that the caller may list, as ``namespace/name``; none if they cannot be read now."""
     try:
         visible = await guard.visible(request, "list", "workloads", store.namespaces)
         wanted = WorkloadFilter(name=name, kind=kind, namespaces=visible)
         page = await store.list_workloads(wanted, None, _MOST_ELSEWHERE)
     except (ApiProblem, ClusterError, StoreUnavailable):
         return []
-    return list(dict.fromkeys(entry.namespace for entry in page.entries))
+    return list(dict.fromkeys(entry.ref for entry in page.entries))
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:
