@@ -48,7 +48,7 @@ _COLUMNS: Final = (
 
 
 class Cascade(StrEnum):
-    """What is deleted first: the object, or its pods."""
+    """Whether the object or its pods are deleted first."""
 
     BACKGROUND = "background"
     FOREGROUND = "foreground"
@@ -111,11 +111,16 @@ def cancel_command(
     """Delete the jobs of workloads, by name or with filters.
 
     Shows the jobs and asks for a confirmation. Without a terminal, several jobs and filters need --yes. The deletions have the rights of
-    your kubeconfig. A job that is gone already is no error. If some deletions fail, the others are done, and the exit code is that of
+    your kubeconfig. A job that is deleted already is not an error. If some deletions fail, the others are done, and the exit code is that of
     the worst failure.
     """
     states = states_of("workloads", state or ())
-    filters = {"label_selector": selector, "queue": queue, "user": user, "state": states or None}
+    filters: dict[str, Any] = {
+        "label_selector": selector,
+        "queue": queue,
+        "user": user,
+        "state": states or None,
+    }
     chosen = {name: each for name, each in filters.items() if each is not None}
     filtered = bool(chosen) or mine
     _check(names or (), filtered=filtered, everywhere=everywhere, namespace=namespace)
@@ -252,7 +257,7 @@ def _confirm(targets: Sequence[DeletionTarget], *, several: bool) -> None:
 def _still_matching(
     targets: Sequence[DeletionTarget], jobs: Sequence[Json]
 ) -> list[DeletionTarget]:
-    """The objects that match after the confirmation, too. Prints the others: a pending job can have started."""
+    """The objects that still match after the confirmation. Prints the others: a pending job can have started."""
     uids = {job["uid"] for job in jobs}
     for target in targets:
         if target.job["uid"] not in uids:
@@ -286,8 +291,8 @@ def _delete_each(
             )
             if response.status_code < httpx2.codes.BAD_REQUEST:
                 typer.echo(f"{target} {'would be deleted' if dry_run else 'deleted'}")
-            elif _is_gone(response):
-                typer.echo(f"{target} is gone already")
+            elif _is_deleted(response):
+                typer.echo(f"{target} is deleted already")
             else:
                 error = failure(response)
                 typer.echo(f"error: {target}: {error}", err=True)
@@ -295,7 +300,7 @@ def _delete_each(
     return code
 
 
-def _is_gone(response: httpx2.Response) -> bool:
+def _is_deleted(response: httpx2.Response) -> bool:
     """Whether the object is deleted, or another one has its name now."""
     from queuectl.client.kubernetes import document
 

@@ -7,8 +7,7 @@ from typing import Final
 
 EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "get": (
-        ("List the pending workloads", "get workloads --state Pending"),
-        ("List the workloads with a label", "get workloads -l experiment=lr-sweep"),
+        ("List the pending workloads with a label", "get workloads --state Pending -l run=sweep"),
         ("List the nodes with at least 8 free GPUs", "get nodes --free 8"),
         ("Show a queue as YAML", "get clusterqueue team-a -o yaml"),
     ),
@@ -50,7 +49,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
             "Show which of your pending jobs would be deleted",
             "cancel --mine --state pending --dry-run",
         ),
-        ("Delete the jobs with a label, without a question", "cancel -l experiment=lr-sweep --yes"),
+        ("Delete the jobs with a label, without a question", "cancel -l run=sweep --yes"),
     ),
     "top": (
         ("Show queues and gangs until you press q", "top"),

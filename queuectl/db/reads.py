@@ -214,7 +214,9 @@ def _has_label(condition: SelectorCondition) -> ColumnElement[bool]:
     """One condition of a label selector. An index serves those that a label fulfills."""
     labels, key = workloads.c.labels, condition.key
     pairs = [json.dumps({key: accepted}) for accepted in sorted(condition.accepted)]
-    among = labels.op("@>", is_comparison=True)(func.any(cast(cast(pairs, _TEXTS), _DOCUMENTS)))
+    among: ColumnElement[bool] = labels.op("@>", is_comparison=True)(
+        func.any(cast(cast(pairs, _TEXTS), _DOCUMENTS))
+    )
     match condition.match:
         case Match.IN:
             return among

@@ -35,7 +35,7 @@ class ChosenPods(FixedLookout):
 
 
 class Answer(io.StringIO):
-    """What a user types on a terminal."""
+    """The text that a user types on a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -316,7 +316,7 @@ class TestCancel:
         assert "Delete 2 jobs with 8 pods and 64 GPUs? [y/N] " in agreed.out
         assert agreed.code == 0
 
-    def test_an_object_that_is_gone_or_replaced_is_not_deleted(
+    def test_an_deleted_or_replaced_object_is_not_deleted(
         self, queuectl: Cli, kubernetes: KubernetesHttp
     ) -> None:
         jobs = JOBS.format("team-a")
@@ -325,8 +325,8 @@ class TestCancel:
         result = queuectl("cancel", "running", "pending", "-y")
         assert result.code == 0
         assert result.out.splitlines()[-2:] == [
-            "job/team-a/running is gone already",
-            "job/team-a/pending is gone already",
+            "job/team-a/running is deleted already",
+            "job/team-a/pending is deleted already",
         ]
         assert kubernetes.uids[f"{jobs}/pending"] == "another"
 
@@ -379,7 +379,7 @@ class TestCancel:
             ["--state", "pending", "-A", "-n", "team-a"],
             ["--state", "finished"],
             ["--mine", "--user", "alice"],
-            ["--mine"],  # this server authenticates nobody
+            ["--mine"],  # this server authenticates no caller
             ["-l", "queuectl.dev/queue-name=default"],
             ["-l", "a in b"],
         ):

@@ -132,24 +132,24 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         except BadInput as error:
             raise wrong_parameter("sort", str(error)) from error
         selector = _selector(labels)
-        seen = None
+        visible = None
         if namespace is not None:
             await guard.require(request, Right("list", "workloads", namespace))
         else:
-            seen = await guard.visible(request, "list", "workloads", store.namespaces)
-        wanted = WorkloadFilter(
+            visible = await guard.visible(request, "list", "workloads", store.namespaces)
+        filters = WorkloadFilter(
             namespace=namespace,
             queue=queue,
             cluster_queue=cluster_queue,
             kind=kind,
             states=frozenset(state or ()),
-            namespaces=seen,
+            namespaces=visible,
             user=user,
             code=reason,
             labels=selector,
         )
         try:
-            page = await store.list_workloads(wanted, cursor, limit, order)
+            page = await store.list_workloads(filters, cursor, limit, order)
         except BadInput as error:
             raise wrong_parameter("cursor", str(error)) from error
         items = await presenter.workloads(request, page.entries)
@@ -232,8 +232,8 @@ async def _elsewhere(
     """Workloads of this name in namespaces that the caller may list, as ``namespace/name``; none if they cannot be read now."""
     try:
         visible = await guard.visible(request, "list", "workloads", store.namespaces)
-        wanted = WorkloadFilter(name=name, kind=kind, namespaces=visible)
-        page = await store.list_workloads(wanted, None, _MOST_ELSEWHERE)
+        filters = WorkloadFilter(name=name, kind=kind, namespaces=visible)
+        page = await store.list_workloads(filters, None, _MOST_ELSEWHERE)
     except (ApiProblem, ClusterError, StoreUnavailable):
         return []
     return list(dict.fromkeys(entry.ref for entry in page.entries))
