@@ -217,15 +217,16 @@ def _has_label(condition: SelectorCondition) -> ColumnElement[bool]:
     among: ColumnElement[bool] = labels.op("@>", is_comparison=True)(
         func.any(cast(cast(pairs, _TEXTS), _DOCUMENTS))
     )
+    has_key: ColumnElement[bool] = labels.has_key(key)
     match condition.match:
         case Match.IN:
             return among
         case Match.NOT_IN:
             return ~among
         case Match.EXISTS:
-            return labels.has_key(key)
+            return has_key
         case Match.ABSENT:
-            return ~labels.has_key(key)
+            return ~has_key
 
 
 def _sort_key(order: WorkloadOrder) -> tuple[ColumnElement[Any], ...]:

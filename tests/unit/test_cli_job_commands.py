@@ -264,7 +264,7 @@ class TestLogs:
         for part in (b"a", b"b\nc", b"x" * 200_000, b""):
             prefixed.add(part)
         prefixed.end()
-        assert file.buffer.getvalue() == sent + b"[1] ab\n[1] c" + b"x" * 200_000 + b"\n"  # type: ignore[attr-defined]
+        assert file.buffer.getvalue() == sent + b"[1] ab\n[1] c" + b"x" * 200_000 + b"\n"
 
 
 class TestCancel:
@@ -354,20 +354,21 @@ class TestCancel:
         assert kubernetes.requests == []
 
     def test_a_job_that_no_longer_matches_is_not_deleted(
-        self, queuectl: Cli, store: MemoryStore, kubernetes: KubernetesHttp
+        self,
+        queuectl: Cli,
+        store: MemoryStore,
+        kubernetes: KubernetesHttp,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        class Starts(Answer):
-            def readline(self, *_: object) -> str:
-                entry = store.database.entries["uid-job-pending"]
-                running = store.database.entries["uid-job-running"]
-                store.database.entries["uid-job-pending"] = replace(entry, state=running.state)
-                return "y\n"
+        def starts(_: object) -> str:
+            """While the user thinks, the job starts."""
+            entries = store.database.entries
+            state = entries["uid-job-running"].state
+            entries["uid-job-pending"] = replace(entries["uid-job-pending"], state=state)
+            return "y\n"
 
-        Answer.readline, before = Starts.readline, Answer.readline  # type: ignore[method-assign]
-        try:
-            result = queuectl("cancel", "--state", "pending", typed="")
-        finally:
-            Answer.readline = before  # type: ignore[method-assign]
+        monkeypatch.setattr(Answer, "readline", starts)
+        result = queuectl("cancel", "--state", "pending", typed="")
         assert "job/team-a/pending does not match any more: not deleted" in result.out
         assert f"{JOBS.format('team-a')}/pending" in kubernetes.uids
 
