@@ -151,7 +151,7 @@ def cancel_command(
             if filtered:
                 targets = _still_matching(targets, _matching(client, chosen))
         options = client.options
-    raise typer.Exit(max(code, _delete_each(options, targets, cascade, dry_run=dry_run)))
+    raise typer.Exit(max(code, delete_each(options, targets, cascade, dry_run=dry_run)))
 
 
 def _check(
@@ -268,7 +268,7 @@ def _still_matching(
 # ---- The deletions
 
 
-def _delete_each(
+def delete_each(
     options: ClientOptions, targets: Sequence[DeletionTarget], cascade: Cascade, *, dry_run: bool
 ) -> Exit:
     """Delete the objects. A refused deletion becomes a line on standard error, and the others go on."""
