@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -184,7 +185,7 @@ def entry_from(
         gates=tuple(gates),
         planned=decode_json(DecidedRequest, planned) if planned is not None else None,
         user=user,
-        labels=tuple(sorted(labels.items())),
+        labels=tuple(sorted((intern(name), label) for name, label in labels.items())),
         planned_start=decode_json(PlannedStart, start) if start is not None else None,
         gpus=of_parts(gpu_parts),
         checks=decode_json(Checks, checks) if checks is not None else NO_CHECKS,

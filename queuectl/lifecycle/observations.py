@@ -400,8 +400,8 @@ class Observer:
 def _relabeled(
     last: EntryChange | None, after: Entry, job: JobRecord | None, now: float
 ) -> EntryChange | None:
-    """The change with the labels that the object has now."""
-    if job is None or after.labels == job.listed_labels:
+    """The change with the labels that the object has now. A group without pods keeps those of its last pods."""
+    if job is None or job.absent or after.labels == job.listed_labels:
         return last
     return joined(last, handle(after, LabelsChanged(job.listed_labels), now))
 
