@@ -216,8 +216,18 @@ async def print_logs(
             await reader.copy(pods[0], Copied())
             return Exit.OK
         if query.get("follow"):
-            return max(await asyncio.gather(*(_one(reader, pod) for pod in pods)))
+            return max(await _together(reader, pods))
         return max([await _one(reader, pod) for pod in pods])
+
+
+async def _together(reader: LogReader, pods: Sequence[RankedPod]) -> list[Exit]:
+    """Print logs at once. An error that ends one, such as a closed pipe, ends all before their connections are closed."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_one(reader, pod)) for pod in pods]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def _one(reader: LogReader, pod: RankedPod) -> Exit:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from queuectl.cli import log_streams
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.log_pods import pod_of_rank, ranked_pods
 from queuectl.cli.log_streams import Copied, Prefixed
@@ -200,6 +203,26 @@ class TestLogs:
             3,
             "error: team-a/finished has finished, and its pods are deleted with their logs",
         )
+
+    @pytest.mark.parametrize("follow", [(), ("-f",)], ids=["printed", "followed"])
+    def test_a_closed_pipe_ends_quietly(
+        self,
+        queuectl: Cli,
+        gang: KubernetesHttp,
+        monkeypatch: pytest.MonkeyPatch,
+        follow: tuple[str, ...],
+    ) -> None:
+        class Closed(io.BytesIO):
+            def write(self, _: object) -> int:
+                raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+        monkeypatch.setattr(log_streams, "raw_output", Closed)
+        monkeypatch.setattr("sys.stdout", sys.stdout)  # which typer replaces after this error
+        monkeypatch.setattr("sys.stderr", sys.stderr)
+        result = queuectl("logs", "running", "--all-ranks", *follow)
+        assert (result.code, result.out) == (1, "")
+        waits = "error: 3: pod running-worker-3 has no log yet: ImagePullBackOff"
+        assert set(result.err.splitlines()) <= {waits}
 
     def test_the_default_container_of_a_pod_is_used(
         self, queuectl: Cli, gang: KubernetesHttp
