@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from queuectl.cli import complete
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.commands import CommandState
 from queuectl.domain.ledger import State
@@ -24,6 +25,7 @@ Selector = Annotated[
         "-l",
         metavar="SELECTOR",
         help="Only workloads whose job has these labels, as with kubectl: team=nlp, or 'stage in (train,eval),!trial'.",
+        autocompletion=complete.selectors,
     ),
 ]
 

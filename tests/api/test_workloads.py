@@ -60,6 +60,8 @@ class TestList:
         labels = (("stage", "train"), ("team", "nlp"))
         await commit(store, live_through(replace(job("labeled"), labels=labels)))
         assert await names(api, label_selector="team in (nlp, vision),stage") == ["labeled"]
+        (item,) = (await api.get(LIST, params={"label_selector": "team"})).json()["items"]
+        assert item["labels"] == dict(labels)
         assert await names(api, label_selector="!team") == sorted(LIVES)
         assert await names(api, label_selector="team=nlp", state="Running") == []
         for wrong in (
