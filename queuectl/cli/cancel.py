@@ -6,6 +6,7 @@ Each deletion names the uid that queuectl shows. A job that was created later wi
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,14 +30,17 @@ from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.explain import Kind
 from queuectl.cli.filters import UNFINISHED, Selector, caller_of, states_of
 from queuectl.cli.render import Column, emit_table
+from queuectl.client.errors import NotPermitted, ObjectNotFound
 from queuectl.domain.words import counted, counted_gpus, gpu_count
 
 if TYPE_CHECKING:
     import httpx2
 
     from queuectl.client.client import Client
-    from queuectl.client.options import ClientOptions
 
+_NOTICE_SECONDS: Final = 5.0
+"""Time in which queuectl notices the deletion of a job."""
+_POLL_SECONDS: Final = 0.3
 _COLUMNS: Final = (
     Column("KIND", lambda job: job["kind"]),
     Column("NAMESPACE", lambda job: job["namespace"]),
@@ -124,6 +128,8 @@ def cancel_command(
     chosen = {name: each for name, each in filters.items() if each is not None}
     filtered = bool(chosen) or mine
     _check(names or (), filtered=filtered, everywhere=everywhere, namespace=namespace)
+    if selector is not None and not selector.strip():
+        raise CommandFailed("--selector: is empty, and would match each job", Exit.BAD_INPUT)
     if mine and user is not None:
         raise CommandFailed("--mine excludes --user", Exit.BAD_INPUT)
     if "Finished" in states:
@@ -150,8 +156,8 @@ def cancel_command(
             _confirm(targets, several=filtered or len(jobs) > 1)
             if filtered:
                 targets = _still_matching(targets, _matching(client, chosen))
-        options = client.options
-    raise typer.Exit(max(code, delete_each(options, targets, cascade, dry_run=dry_run)))
+        code = max(code, delete_each(client, targets, cascade, dry_run=dry_run))
+    raise typer.Exit(code)
 
 
 def _check(
@@ -269,14 +275,18 @@ def _still_matching(
 
 
 def delete_each(
-    options: ClientOptions, targets: Sequence[DeletionTarget], cascade: Cascade, *, dry_run: bool
+    client: Client, targets: Sequence[DeletionTarget], cascade: Cascade, *, dry_run: bool
 ) -> Exit:
-    """Delete the objects. A refused deletion becomes a line on standard error, and the others go on."""
+    """Delete the objects. A refused deletion becomes a line on standard error, and the others go on.
+
+    ``client``: of the server that listed the workloads, with the kubeconfig.
+    """
     import httpx2
 
     from queuectl.client.kubernetes import context_of, failure, server_of
 
-    server, code = server_of(context_of(options)), Exit.OK
+    server, code = server_of(context_of(client.options)), Exit.OK
+    missing: list[DeletionTarget] = []
     with server.errors(), httpx2.Client(**server.arguments) as http:
         for target in targets:
             body = {
@@ -292,12 +302,35 @@ def delete_each(
             if response.status_code < httpx2.codes.BAD_REQUEST:
                 typer.echo(f"{target} {'would be deleted' if dry_run else 'deleted'}")
             elif _is_deleted(response):
-                typer.echo(f"{target} is deleted already")
+                missing.append(target)
             else:
                 error = failure(response)
                 typer.echo(f"error: {target}: {error}", err=True)
                 code = max(code, exit_code(error))
-    return code
+    until = time.monotonic() + _NOTICE_SECONDS
+    return max([code, *(_ended(client, target, server.context, until) for target in missing)])
+
+
+def _ended(client: Client, target: DeletionTarget, context: str, until: float) -> Exit:
+    """Whether queuectl has noticed the end of a job that the cluster does not have. Otherwise, the cluster is possibly another one."""
+    while not _has_ended(client, target):
+        if time.monotonic() >= until:
+            typer.echo(
+                f"error: {target}: the cluster of the kubeconfig's context {context!r} does not have it, but the server lists "
+                "it: is the context of another cluster?",
+                err=True,
+            )
+            return Exit.CONFLICT
+        time.sleep(_POLL_SECONDS)
+    typer.echo(f"{target} is deleted already")
+    return Exit.OK
+
+
+def _has_ended(client: Client, target: DeletionTarget) -> bool:
+    try:
+        return bool(client.workload(target.job)["state"] == "Finished")
+    except (ObjectNotFound, NotPermitted):
+        return True
 
 
 def _is_deleted(response: httpx2.Response) -> bool:

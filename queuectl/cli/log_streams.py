@@ -119,7 +119,10 @@ class LogReader:
             container = await self._container(pod)
             refusal = await self._copied(pod, {**self._query, "container": container}, sink)
         if isinstance(refusal, ObjectNotFound):
-            text = f"pod {pod.name} is deleted, and its log with it"
+            text = (
+                f"pod {pod.name} is deleted, and its log with it; or the kubeconfig's context {self._server.context!r} "
+                "is of another cluster than the server"
+            )
             raise CommandFailed(text, Exit.NOT_FOUND)
         if refusal is not None:
             raise refusal

@@ -36,11 +36,13 @@ class KubernetesServer:
 
     Attributes:
         address: its URL.
+        context: name of the kubeconfig's context.
         arguments: of the HTTP client, synchronous or not.
         extensions: of each request.
     """
 
     address: str
+    context: str
     arguments: Mapping[str, Any] = field(repr=False)  # they hold a token
     extensions: Mapping[str, Any]
 
@@ -97,6 +99,7 @@ def server_of(context: KubeconfigContext) -> KubernetesServer:
     name = context.cluster.get("tls-server-name")
     return KubernetesServer(
         address,
+        context.name,
         {
             "base_url": address,
             "verify": _tls(context, identity),

@@ -9,6 +9,7 @@ import pytest
 
 from queuectl.cli.cancel import Cascade, DeletionTarget, delete_each
 from queuectl.cli.errors import Exit
+from queuectl.client import Client
 from queuectl.client.options import ClientOptions
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import NodeSpec
@@ -60,8 +61,9 @@ def test_jobs_are_canceled_by_label_with_the_rights_of_the_user(
         # Another job has the name when the deletion arrives.
         job = {"kind": "Job", "namespace": team.namespace, "name": "other", "uid": uid}
         target = DeletionTarget(job, f"{path}/other")
-        options = ClientOptions(kubeconfig=str(home.cluster.kubeconfig))
-        assert delete_each(options, [target], Cascade.BACKGROUND, dry_run=False) is Exit.OK
+        options = ClientOptions(server=home.controller.api, kubeconfig=str(home.cluster.kubeconfig))
+        with Client(options=options) as client:
+            assert delete_each(client, [target], Cascade.BACKGROUND, dry_run=False) is Exit.OK
         assert "is deleted already" in capfd.readouterr().out
         assert team.client.exists(f"{path}/other")
         foreground = queuectl(home, "cancel", f"{team.namespace}/other", "--cascade", "foreground")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import io
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from queuectl.cli import log_streams
+from queuectl.cli import cancel, log_streams
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.log_pods import pod_of_rank, ranked_pods
 from queuectl.cli.log_streams import Copied, Prefixed
 from queuectl.cli.terminal import PrintableStream
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.jobs import PodPhase, PodRecord
+from queuectl.domain.ledger import State
 from tests.api.serving import serving
 from tests.api.support import LIVES, FixedLookout, job, live_through
 from tests.doubles.kubernetes_http import TOKEN, KubernetesHttp, kubernetes_http
@@ -186,7 +188,10 @@ class TestLogs:
         del gang.logs[f"{PODS}/running-worker-2"]
         assert said("running", "--rank", "2") == (
             3,
-            "error: pod running-worker-2 is deleted, and its log with it",
+            (
+                "error: pod running-worker-2 is deleted, and its log with it; or the kubeconfig's context 'here' "
+                "is of another cluster than the server"
+            ),
         )
         gang.logs[f"{PODS}/running-worker-0"]["sidecar"] = b"proxy\n"
         assert said("running", "--rank", "0") == (
@@ -340,18 +345,38 @@ class TestCancel:
         assert agreed.code == 0
 
     def test_an_deleted_or_replaced_object_is_not_deleted(
-        self, queuectl: Cli, kubernetes: KubernetesHttp
+        self,
+        queuectl: Cli,
+        store: MemoryStore,
+        kubernetes: KubernetesHttp,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        jobs = JOBS.format("team-a")
+        jobs, entries = JOBS.format("team-a"), store.database.entries
         del kubernetes.uids[f"{jobs}/running"]
         kubernetes.uids[f"{jobs}/pending"] = "another"
-        result = queuectl("cancel", "running", "pending", "-y")
+
+        def noticed(_: float) -> None:
+            for name in ("running", "pending"):
+                uid = f"uid-job-{name}"
+                entries[uid] = replace(entries[uid], state=State.FINISHED)
+
+        monkeypatch.setattr(cancel, "_POLL_SECONDS", 0.01)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "sleep", noticed)
+            result = queuectl("cancel", "running", "pending", "-y")
         assert result.code == 0
         assert result.out.splitlines()[-2:] == [
             "job/team-a/running is deleted already",
             "job/team-a/pending is deleted already",
         ]
         assert kubernetes.uids[f"{jobs}/pending"] == "another"
+        monkeypatch.setattr(cancel, "_NOTICE_SECONDS", 0.0)
+        kubernetes.uids.clear()
+        mistaken = queuectl("cancel", "held", "-y")
+        assert mistaken.code == 4
+        assert mistaken.err.startswith(
+            "error: job/team-a/held: the cluster of the kubeconfig's context 'here' does not have it"
+        )
 
     def test_a_refused_deletion_is_a_line_and_the_others_go_on(
         self, queuectl: Cli, kubernetes: KubernetesHttp
@@ -406,6 +431,7 @@ class TestCancel:
             ["--mine"],  # this server authenticates no caller
             ["-l", "queuectl.dev/queue-name=default"],
             ["-l", "a in b"],
+            ["-l", " "],
         ):
             result = queuectl("cancel", *arguments, "-y")
             assert (result.code, result.out) == (2, ""), (arguments, result)
