@@ -47,11 +47,11 @@ def test_jobs_are_canceled_by_label_with_the_rights_of_the_user(
         assert queuectl(home, "cancel", *chosen).code == Exit.BAD_INPUT
         tried = queuectl(home, "cancel", *chosen, "--dry-run")
         assert (tried.code, tried.out.count("would be deleted")) == (0, 2), tried.err
-        stranger = acting_as(home, "stranger", tmp_path)
+        eve = acting_as(home, "eve", tmp_path)
         for options in (("--yes",), ("--dry-run",)):
-            refused = queuectl(home, "cancel", *chosen, *options, kubeconfig=stranger)
+            refused = queuectl(home, "cancel", *chosen, *options, kubeconfig=eve)
             assert refused.code == Exit.NOT_ALLOWED
-            assert refused.err.count('User "stranger" cannot delete resource') == 2, refused.err
+            assert refused.err.count('User "eve" cannot delete resource') == 2, refused.err
         uid = team.workload("run")["uid"]
         done = queuectl(home, "cancel", *chosen, "--yes")
         assert (done.code, done.out.count(" deleted\n")) == (0, 2), done.err

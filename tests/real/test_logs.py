@@ -33,8 +33,8 @@ def test_the_logs_of_a_gang_are_read_by_rank_and_followed(
         assert (every.code, set(every.out.splitlines())) == (0, ranks), every.err
         last = queuectl(installation, "logs", name, "--tail", "1", "--timestamps")
         assert last.out.endswith(" end")
-        stranger = acting_as(installation, "stranger", tmp_path)
-        refused = queuectl(installation, "logs", name, "--rank", "0", kubeconfig=stranger)
+        eve = acting_as(installation, "eve", tmp_path)
+        refused = queuectl(installation, "logs", name, "--rank", "0", kubeconfig=eve)
         assert refused.code == Exit.NOT_ALLOWED
         assert 'cannot get resource "pods/log"' in refused.err
         assert queuectl(installation, "logs", name, "--rank", "2").code == Exit.BAD_INPUT

@@ -100,6 +100,7 @@ def queuectl(
     """Runs the program in this process. ``typed``: the answer on a terminal; None = no terminal."""
     monkeypatch.setenv("QUEUECTL_SERVER", servers[1])
     monkeypatch.setenv("KUBECONFIG", str(servers[3]))
+    monkeypatch.setattr(cancel, "_NOTICE_SECONDS", 0.0)  # the store here notices no deletion
 
     def call(*arguments: str, typed: str | None = None) -> Result:
         monkeypatch.setattr("sys.stdin", io.StringIO() if typed is None else Answer(typed))
@@ -360,8 +361,8 @@ class TestCancel:
                 uid = f"uid-job-{name}"
                 entries[uid] = replace(entries[uid], state=State.FINISHED)
 
-        monkeypatch.setattr(cancel, "_POLL_SECONDS", 0.01)
         with monkeypatch.context() as patch:
+            patch.setattr(cancel, "_NOTICE_SECONDS", 60.0)
             patch.setattr(time, "sleep", noticed)
             result = queuectl("cancel", "running", "pending", "-y")
         assert result.code == 0
@@ -370,7 +371,6 @@ class TestCancel:
             "job/team-a/pending is deleted already",
         ]
         assert kubernetes.uids[f"{jobs}/pending"] == "another"
-        monkeypatch.setattr(cancel, "_NOTICE_SECONDS", 0.0)
         kubernetes.uids.clear()
         mistaken = queuectl("cancel", "held", "-y")
         assert mistaken.code == 4
