@@ -48,8 +48,8 @@ def test_jobs_are_canceled_by_label_with_the_rights_of_the_user(
         tried = queuectl(home, "cancel", *chosen, "--dry-run")
         assert (tried.code, tried.out.count("would be deleted")) == (0, 2), tried.err
         eve = acting_as(home, "eve", tmp_path)
-        for options in (("--yes",), ("--dry-run",)):
-            refused = queuectl(home, "cancel", *chosen, *options, kubeconfig=eve)
+        for switch in ("--yes", "--dry-run"):
+            refused = queuectl(home, "cancel", *chosen, switch, kubeconfig=eve)
             assert refused.code == Exit.NOT_ALLOWED
             assert refused.err.count('User "eve" cannot delete resource') == 2, refused.err
         uid = team.workload("run")["uid"]
