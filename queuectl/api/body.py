@@ -79,7 +79,7 @@ class Bodies:
         return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, build)
 
     async def model(self, request: Request, model: type[_Model]) -> _Model:
-        """A JSON body with many documents, as this model. Raises invalid-parameter, too."""
+        """A JSON body with many documents, as this model. It also raises invalid-parameter."""
         _media(request, JSON_TYPES)
         body = await read_bytes(request, MAX_LIST_BYTES)
         if not body:

@@ -106,7 +106,7 @@ def not_known_yet() -> ApiProblem:
 
 
 def wrong_parameter(field: str, reason: str, detail: str | None = None) -> ApiProblem:
-    """For an invalid parameter, or an invalid member of a small body. ``detail`` is the sentence, if the reason is none."""
+    """For an invalid parameter, or an invalid member of a small body. ``detail`` is the sentence, if the reason is not one."""
     errors = [{"field": field, "reason": reason}]
     return ApiProblem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
 

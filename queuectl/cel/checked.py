@@ -143,7 +143,7 @@ def inlined(expr: Any) -> Any:
     """The same expression without ``cel.bind``: each use of a variable is its expression.
 
     The library evaluates the expression of a variable when it is used first, and can confuse it with the variable of a macro that
-    ended early. Each macro gets variables of its own, so no variable of an inlined expression changes its meaning.
+    ended early. Each macro gets its own variables, so no variable of an inlined expression changes its meaning.
     """
     return _Inlined(max(node.id for node in nodes(expr))).copy(expr, {})
 

@@ -58,7 +58,7 @@ def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None
         other_words: other kinds of the command, for the message.
 
     Raises:
-        CommandFailed: there is no such kind.
+        CommandFailed: no such kind exists.
     """
     lowered = word.lower()
     if lowered in ("workload", "workloads", "wl", "job", "jobs"):

@@ -70,7 +70,7 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def workloads(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Workloads that have not finished: as `NAME` with a namespace, else as `NAMESPACE/NAME`."""
+    """Workloads that have not finished: as `NAME` with a namespace, otherwise as `NAMESPACE/NAME`."""
 
     def read(client: Client) -> Iterable[str]:
         from queuectl.cli.filters import UNFINISHED

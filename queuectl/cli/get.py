@@ -73,7 +73,7 @@ Everywhere = Annotated[
     typer.Option(
         "--all-namespaces",
         "-A",
-        help="List all namespaces. This is the default, too.",
+        help="List all namespaces. This is also the default.",
     ),
 ]
 

@@ -1,6 +1,6 @@
 """``queuectl report``: usage, cost, waste and waiting times from the usage ledger, and the efficiency of the cluster now.
 
-The output is a table, CSV or JSON. That of shadow mode is an HTML page, too.
+The output is a table, CSV or JSON. For shadow mode, it can also be an HTML page.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def report_command(
     ] = ReportFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Report sums over full hours, the efficiency of the cluster now, the Budgets in the present month, or what shadow mode observed.
+    """Report sums over full hours, the efficiency of the cluster now, the Budgets in the current month, or what shadow mode observed.
 
     CSV and JSON have all fields of a row; the table has the main fields. Only shadow has -o html.
     """
@@ -391,7 +391,7 @@ def _emit(
 
 
 def _emit_csv(rows: Iterable[Json]) -> None:
-    """Print a line for each row: names, labels as ``label_KEY``, figures. There is no total."""
+    """Print a line for each row: names, labels as ``label_KEY``, figures, without a total."""
     lines = [_flat(row) for row in rows]
     titles = list(dict.fromkeys(title for line in lines for title in line))
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")

@@ -89,7 +89,7 @@ def json_object(answer: HttpAnswer) -> Json:
     """The JSON object of an answer.
 
     Raises:
-        BadAnswer: it is none, or is beyond a limit.
+        BadAnswer: it is not one, or exceeds a limit.
     """
     return parsed(answer.body, answer.url)
 

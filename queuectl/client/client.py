@@ -69,7 +69,7 @@ class Client:
             options: all options at once; the environment is not read.
             retries: further attempts of a request that can be repeated.
             timeout: seconds in which the server must begin to answer.
-            transport: of the HTTP library, in place of a connection.
+            transport: of the HTTP library, instead of a connection.
             named: see :class:`ClientOptions`.
 
         Raises:

@@ -104,7 +104,7 @@ def of_context(context: KubeconfigContext | None) -> str:
         ClientError: the user has no token; the message names the ways to get one.
     """
     if context is None:
-        raise _none("the server requires a token, and there is no kubeconfig")
+        raise _none("the server requires a token, and no kubeconfig exists")
     login = context.login
     whose = f"user {context.user!r} of the kubeconfig's context {context.name!r}"
     if login.get("tokenFile"):  # it has precedence over token, as in kubectl

@@ -37,7 +37,7 @@ def _arguments(options: ClientOptions, timeout: float) -> dict[str, Any]:
 def sync_client(
     options: ClientOptions, timeout: float, transport: httpx2.BaseTransport | None
 ) -> httpx2.Client:
-    """``transport``: in place of a connection. Raises InvalidOption."""
+    """``transport``: instead of a connection. Raises InvalidOption."""
     return httpx2.Client(transport=transport, **_arguments(options, timeout))
 
 

@@ -59,7 +59,7 @@ class KubernetesServer:
 
 
 def context_of(options: ClientOptions) -> KubeconfigContext:
-    """The cluster that kubectl would use: that of the kubeconfig, else that of the pod in which the program runs.
+    """The cluster that kubectl would use: that of the kubeconfig, otherwise that of the pod in which the program runs.
 
     Raises:
         InvalidOption: there is none.
@@ -211,7 +211,7 @@ def _add_certificate(tls: ssl.SSLContext, identity: _Identity) -> None:
 
 
 def _pem(entry: Mapping[str, Any], name: str, folder: Path) -> bytes:
-    """The data in a field, else the file that it names, in the precedence of kubectl; empty = neither."""
+    """The data in a field, otherwise the file that it names, in the precedence of kubectl; empty = neither."""
     held, named = entry.get(f"{name}-data"), entry.get(name)
     if held:
         try:

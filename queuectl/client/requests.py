@@ -67,7 +67,7 @@ class Request(Generic[T]):
 
     @property
     def target(self) -> str:
-        """Path and query. Parameters that are None are left out; a list repeats its parameter."""
+        """Path and query. Parameters with the value None are left out; a list repeats its parameter."""
         pairs = [(k, _spelled(v)) for k, parameter in self.query.items() for v in _each(parameter)]
         return f"{self.path}?{urlencode(pairs)}" if pairs else self.path
 

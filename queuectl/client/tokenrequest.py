@@ -46,7 +46,7 @@ def made_for(account: str, context: KubeconfigContext | None, option: str) -> st
     token = status.get("token") if isinstance(status, dict) else None
     if not isinstance(token, str) or not token:
         raise TokenNotIssued(
-            f"{context.cluster['server']}: the answer has no token: this is no Kubernetes API server"
+            f"{context.cluster['server']}: the answer has no token: this isn't a Kubernetes API server"
         )
     return token
 

@@ -37,7 +37,7 @@ RESERVED: Final = "system:"
 
 
 class OidcSettings(BaseModel):
-    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer there is none."""
+    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer, users do not sign in."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -403,7 +403,7 @@ class Settings(BaseSettings):
     metrics_listen: str = Field("127.0.0.1:8080", description="address of /metrics")
     health_listen: str = Field(
         "127.0.0.1:8081",
-        description="address of /healthz and /readyz, which a thread of its own answers",
+        description="address of /healthz and /readyz, which a separate thread answers",
     )
     visibility_listen: str = Field(
         "",
@@ -539,7 +539,7 @@ def read_settings() -> Settings:
             f"{PREFIX}{'__'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
             for problem in error.errors()
         ) from error
-    except ValueError as error:  # a nested setting that is no JSON
+    except ValueError as error:  # a nested setting that is not JSON
         raise InvalidSettings([str(error)]) from error
 
 
@@ -578,7 +578,7 @@ PLAIN_VARIABLES: Final = MappingProxyType(
         "QUEUECTL_TLS_SERVER_NAME": "queuectl.cli.connection",
     }
 )
-"""Variables that are no Settings, and the module that reads each."""
+"""Variables that are not Settings, and the module that reads each."""
 
 # The variables that kubelet sets for each Service of the namespace: prefix, name of the Service, and for example PORT_8080_TCP_ADDR.
 _SERVICE: Final = "_SERVICE_HOST"

@@ -214,7 +214,7 @@ class _Adapted:
         empty.struct.SetInParent()
 
     def _refuse_escape(self, expr: Any) -> None:
-        """A map of domains that loses its type would lose its empty domains, too."""
+        """A map of domains that loses its type would also lose its empty domains."""
         kind = expr.WhichOneof("kind")
         if kind == "list" or kind == "struct":
             escapes = any(map(self._of_domains, (expr, *checked.children(expr))))

@@ -105,7 +105,7 @@ class Conflict(StoreError):
 
 
 class NotFound(StoreError):
-    """There is no such configuration document."""
+    """The configuration document does not exist."""
 
 
 class ClusterError(QueuectlError):

@@ -55,7 +55,7 @@ class Cost:
 
 
 class PreemptionReason(StrEnum):
-    """By which rule a victim was taken: Kueue's names, and those for policies of our own."""
+    """By which rule a victim was taken: Kueue's names, and those for queuectl's policies."""
 
     IN_CLUSTER_QUEUE = "InClusterQueue"
     IN_COHORT_RECLAMATION = "InCohortReclamation"
@@ -99,7 +99,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Evict a gang for a reason of its own, e.g. nodes lost and no repair possible."""
+    """Evict a gang for its own reason, e.g. nodes lost and no repair possible."""
 
     uid: str
     code: Code

@@ -72,7 +72,7 @@ class BackfillOrder(StrEnum):
 
 
 ONE_POD_DELAY: Final = 0.1
-"""The default part of the run time of a gang of one pod by which later gangs can delay its planned start."""
+"""The part of its run time by which later gangs can delay the planned start of a gang with one pod, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class ClusterQueue:
         stated_groups: if nominal quota follows the nodes, the resource groups of the configuration; empty = ``groups``.
         borrow_backoff: the longest back-off, in seconds, of an evicted gang before borrowing; 0 = none.
         reclaim_patience: the longest wait, in seconds, before a gang evicts gangs that borrow; 0 = none.
-        admission_checks: what its gangs need beside quota and nodes. While one of them has no controller, no gang starts.
+        admission_checks: what its gangs need in addition to quota and nodes. While one of them has no controller, no gang starts.
         max_per_user: the most that the gangs of one user can be charged at the same time, by resource; empty = no limit.
         max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
         preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
@@ -418,7 +418,7 @@ def needed_checks(
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """ClusterQueues and Cohorts that borrow from each other. A Cohort without a document has no quota of its own.
+    """ClusterQueues and Cohorts that borrow from each other. A Cohort without a document has no own quota.
 
     ``backfill``: set if all its ClusterQueues are one line with the strategy Backfill, whatever their own strategies.
     """
@@ -601,7 +601,7 @@ def in_force(config: QueueConfig, now: float) -> QueueConfig:
 
 
 def next_boundary(config: QueueConfig, now: float) -> float | None:
-    """The next start or end of an override after ``now``; None if there is none."""
+    """The next start or end of an override after ``now``, or None."""
     return next(iter(_boundaries(config, now)), None)
 
 
@@ -645,7 +645,7 @@ def _flavor(
 
 
 def _amount(stated: int, acting: Iterable[QuotaOverride]) -> int:
-    """The replacement that began last, else the nominal quota, plus the sum of all additions."""
+    """The replacement that began last, otherwise the nominal quota, plus the sum of all additions."""
     listed = list(acting)
     instead = [o for o in listed if o.nominal is not None]
     last = max(instead, key=lambda o: (o.begins, o.name), default=None)

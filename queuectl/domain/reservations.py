@@ -177,7 +177,7 @@ def _skipped(first: datetime, parts: Mapping[str, str], after: datetime) -> floa
 
 
 def _implied(first: datetime, parts: Mapping[str, str]) -> dict[str, str]:
-    """The parts of a rule that follow from the day of its first occurrence, which the rule does not begin with any more."""
+    """The parts of a rule that follow from the day of its first occurrence, with which the rule no longer begins."""
     if parts["FREQ"] not in _MONTHS or parts.keys() & _DAYS:
         return {}
     month = {"BYMONTH": str(first.month)} if parts["FREQ"] == "YEARLY" else {}
@@ -210,7 +210,7 @@ class ReservationState:
     Attributes:
         begins, ends: of the occurrence, unix seconds.
         nodes: node and pods on each; empty = no placement.
-        reason: why there is none; empty = there is one.
+        reason: why it has no placement; empty = it has one.
         earliest: unix seconds of the earliest start for which a placement is known; None = none is known.
     """
 

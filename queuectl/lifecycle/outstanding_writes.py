@@ -76,7 +76,7 @@ class Write:
 
 
 POD = "Pod"
-_ARRAY_STATUS: Final = "Array: each index has a state of its own"
+_ARRAY_STATUS: Final = "Array: each index has its own state"
 """Status annotation of an array."""
 
 
@@ -111,7 +111,7 @@ def outstanding_writes(
 
 
 def _resize(entry: Entry, job: JobRecord) -> list[Write]:
-    """Pods that its user gives an elastic Job later are no part of the gang that has its slots."""
+    """Pods that its user gives an elastic Job later are not part of the gang that has its slots."""
     placed = entry.placement.podsets if entry.placement is not None else ()
     if job.array is None or not job.resizable or not placed:
         return []

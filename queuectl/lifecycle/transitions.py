@@ -266,7 +266,7 @@ class Dependents:
         return {uid for name in affected if (uid := self._uids.get(name)) is not None}
 
     def statuses(self, job: JobRecord, gates: tuple[str, ...]) -> Mapping[str, Standing]:
-        """Of those of these gates of a job that are dependencies, by gate."""
+        """The dependencies among these gates of a job, by gate."""
         name = JobName.of(job.kind, job.namespace, object_of(job).name)
         return self._graph.statuses(name, gates)
 

@@ -51,7 +51,7 @@ class Operator:
         account: Name of its ServiceAccount.
         arguments: Its command line without the program, for the ports and folders of a cluster.
         settings: Content of its configuration file, `settings_file`, for a cluster; None if it has none.
-        environment: Its variables of the environment for a cluster, beside those of each component.
+        environment: Its variables of the environment for a cluster, in addition to those of each component.
         health: Path of its health check.
         pod_label: Its webhooks see only pods with this label, as its own manifests say; without it, every pod.
         needs: Names of the operators whose kinds it makes.

@@ -202,7 +202,7 @@ def exporters_job(
 
     Args:
         targets_url: URL of the service discovery.
-        honor_labels: keep their labels `pod` and `namespace`; else these become `exported_pod` and
+        honor_labels: keep their labels `pod` and `namespace`; otherwise these become `exported_pod` and
             `exported_namespace`, because the target has the same labels.
         seconds: seconds between scrapes; None = the default of the server.
     """

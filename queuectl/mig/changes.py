@@ -193,7 +193,7 @@ class MigStep:
 
 
 def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> MigStep | None:
-    """The next write; None = there is none now.
+    """The next write; None = nothing to write now.
 
     Args:
         record: the Node.

@@ -42,7 +42,7 @@ _NAMED_CHANGES: Final = 20
 
 
 class ObjectFollower:
-    """Follows objects until canceled. Each leadership has one of its own."""
+    """Follows objects until canceled. Each leadership has its own."""
 
     def __init__(
         self,

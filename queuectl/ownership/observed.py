@@ -23,7 +23,7 @@ from queuectl.objects.configuration.owners import FollowedKind
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.configuration.status_wire import QueueStatus, seen_status
 
-_UNREADABLE: Final = "the object is no object of Kubernetes that can be decoded"
+_UNREADABLE: Final = "the object is not an object of Kubernetes that can be decoded"
 NO_GENERATION: Final = -1
 """The generation of an object that cannot be decoded."""
 _CONTENT: Final = ("spec", "value", "description")
@@ -98,7 +98,7 @@ class ObservedObjects:
                 case ListCompleted():
                     edited |= self._complete(delta)
                 case _:
-                    raise TypeError(f"{type(delta).__name__} is no change of configuration")
+                    raise TypeError(f"{type(delta).__name__} is not a change of configuration")
         if edited:
             self.last_edit = now
         return edited
@@ -158,7 +158,7 @@ class ObservedObjects:
         return self._faults.pop(plural, None) is not None
 
     def distrust(self, plural: str, why: str) -> None:
-        """The deletions of a kind are no decision of a person: it is unknown until its next complete list."""
+        """The deletions of a kind are not a decision of a person: it is unknown until its next complete list."""
         self._listed.discard(plural)
         self._faults[plural] = why
 

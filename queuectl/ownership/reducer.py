@@ -22,7 +22,7 @@ from queuectl.ownership.effects import permits_more
 from queuectl.ownership.observed import FollowedObject
 
 LONGEST_WAIT: Final = 60.0
-"""Seconds after which an edit acts, also if other edits keep coming."""
+"""Seconds after which an edit acts, even if other edits keep coming."""
 GUARDED: Final = ("ClusterQueue", "ResourceFlavor")
 """Kinds of which at most a third can be deleted at once without a confirmation."""
 _REMOVED: Final = 1 << 62  # a deletion is the newest edit of its object

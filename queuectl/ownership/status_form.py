@@ -1,4 +1,4 @@
-"""The content of the status of an object, apart from the time of its write. Each API group has a form of its own."""
+"""The content of the status of an object, apart from the time of its write. Each API group has its own form."""
 
 from __future__ import annotations
 

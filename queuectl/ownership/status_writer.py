@@ -52,7 +52,7 @@ class WriteRate:
 
 
 class StatusWriter:
-    """Writes statuses until canceled. Each leadership has one of its own."""
+    """Writes statuses until canceled. Each leadership has its own."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ _BURST_SECONDS: Final = 1.0
 
 
 class UnownedObjects:
-    """Watches until canceled. Each leadership has one of its own. A kind that does not exist, or cannot be read, has no objects."""
+    """Watches until canceled. Each leadership has its own. A kind that does not exist, or cannot be read, has no objects."""
 
     def __init__(
         self,

@@ -250,7 +250,7 @@ class QuotaUse:
     ) -> None:
         """Keep quota for one gang: in every pool, the part of ``rows`` beyond the quota that ``back`` returns first.
 
-        Computed twice, beside the quota kept for others and beside the use ``now`` alone; the more of the two counts,
+        Computed twice, alongside the quota kept for others and alongside the use ``now`` alone; the more of the two counts,
         because it is not known which of the others takes its share first.
         """
         change = [*((row, -amount) for row, amount in back), *rows]

@@ -265,7 +265,7 @@ def spreads(
     """The domains of all started podsets, by the label of the level.
 
     Repaired gangs are left out, because most of their pods do not move. Podsets that are split over flavors, and podsets of flavors
-    without a topology, are left out, too.
+    without a topology, are also left out.
     """
     index = index_of(snapshot.fleet, cache or PlannerCache())
     started = {admission.uid: admission for admission in admissions if not admission.repaired}

@@ -240,7 +240,7 @@ def _waits(sides: Sequence[Sequence[tuple[Run, float]]], resolution: float) -> Q
 def _percentile(
     sides: Sequence[Sequence[tuple[Run, float]]], percent: int, resolution: float
 ) -> FigureInterval:
-    """A gang that still waits has waited at least so long."""
+    """A gang that still waits has waited at least this long."""
     least, most = list[float](), list[float]()
     for runs in sides:
         waits = [(run.waited_by(until), _waits_at_end(run)) for run, until in runs]

@@ -27,7 +27,7 @@ def checkpoint_of(
 
 
 def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:
-    """The priority of its WorkloadPriorityClass label, else of the class ``default``, else of the pods' PriorityClass, else 0.
+    """The priority of its WorkloadPriorityClass label, otherwise of the class ``default``, otherwise of the pods' PriorityClass, otherwise 0.
 
     It is at most the ``maxPriority`` of its ClusterQueue.
     """

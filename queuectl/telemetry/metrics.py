@@ -1,4 +1,4 @@
-"""The metrics that queuectl exports to Prometheus, in a registry of their own.
+"""The metrics that queuectl exports to Prometheus, in their own registry.
 
 Names follow Kueue's (with the prefix ``queuectl_``) where the meaning is the same, so that you can adapt a dashboard by
 replacing the prefix. Labels are those of docs/reference/metrics.md. No label is a workload, a pod or a node, so the
@@ -64,10 +64,10 @@ from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pen
 # ---- Budgets
 
 _HELP: Final = {
-    "granted_gpu_seconds": "GPU-seconds of a Budget in the present month, with top-ups.",
-    "spent_gpu_seconds": "GPU-seconds of a Budget that are used in the present month.",
+    "granted_gpu_seconds": "GPU-seconds of a Budget in the current month, with top-ups.",
+    "spent_gpu_seconds": "GPU-seconds of a Budget that are used in the current month.",
     "committed_gpu_seconds": "GPU-seconds of a Budget that running gangs use until their ends.",
-    "spent_timestamp_seconds": "Time at which running gangs will have spent a Budget; absent if not in the present month.",
+    "spent_timestamp_seconds": "Time at which running gangs will have spent a Budget; absent if not in the current month.",
 }
 
 
@@ -638,7 +638,7 @@ class MetricsRecorder:
         )
         self._attempts = self._counter(
             "admission_attempts_total",
-            "Planning cycles by result: success if a gang was admitted, else inadmissible.",
+            "Planning cycles by result: success if a gang was admitted, otherwise inadmissible.",
             "result",
         )
         self._attempt_time = self._histogram(
@@ -741,7 +741,7 @@ class MetricsRecorder:
         self._stages.labels(stage).observe(seconds)
 
     def planned(self, plan: Plan, seconds: float) -> None:
-        """Count a plan and its duration with verification, also if the plan is discarded."""
+        """Count a plan and its duration with verification, even if the plan is discarded."""
         self._plans.labels(plan.proof).inc()
         result = "success" if plan.admitted else "inadmissible"
         self._attempts.labels(result).inc()

@@ -97,7 +97,7 @@ def ready(objects: MemoryObjects, kind: str, name: str, namespace: str = "") -> 
     return next((one["status"] for one in conditions if one["type"] == "Ready"), "")
 
 
-async def test_each_object_has_its_status_and_the_writes_are_no_revision() -> None:
+async def test_each_object_has_its_status_and_the_writes_are_not_revisions() -> None:
     objects = MemoryObjects()
     objects.apply(f.flavor("gpu"), f.queue("a"), f.local_queue("team", "l", "a"))
     async with leading(objects) as leader:

@@ -43,7 +43,7 @@ class MemoryObjects:
         self.refusals: dict[str, ClusterError] = {}
         """Names of objects of which each write fails."""
         self.writes: list[tuple[str, str]] = []
-        """Kind and name of the objects of successful writes of a status."""
+        """Kind and name of each object whose status was written."""
         self.other = ""
         """The other controller that writes the statuses."""
 

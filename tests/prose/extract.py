@@ -122,7 +122,7 @@ READERS: Final[Mapping[str, Callable[[str], Iterator[Iterator[Fragment]]]]] = {
     ".html": template,
     ".yaml": yaml,
 }
-"""The reader of each kind of file. It yields each kind of text apart: a comment and the string beside it are not one sentence."""
+"""The reader of each kind of file. It yields each kind of text apart: a comment and the string alongside it are not one sentence."""
 
 _MARKUP: Final = str.maketrans(
     {"*": " ", "_": " ", "#": " ", "<": " ", ">": " ", "[": " ", "]": " ", "|": " "}

@@ -625,7 +625,7 @@ class TestAsk:
         ("arguments", "code", "says"),
         [
             (["release", "team-a/running"], 4, "not held"),
-            (["hold", "team-a/nobody"], 3, "there is no workload"),
+            (["hold", "team-a/nobody"], 3, "does not exist"),
             (["priority", "team-a/running"], 2, "give a priority or --reset"),
             (["priority", "team-a/running", "1", "--reset"], 2, "give a priority or --reset"),
             (["priority", "team-a/running", "--reset", "--until", "1h"], 2, "--until and --reset"),
@@ -825,7 +825,7 @@ class TestStop:
     def queues(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "-", stdin=EVERY)
 
-    def test_a_queue_is_stopped_and_resumed_and_a_repetition_is_no_error(
+    def test_a_queue_is_stopped_and_resumed_and_a_repetition_is_not_an_error(
         self, queuectl: Cli
     ) -> None:
         said = []

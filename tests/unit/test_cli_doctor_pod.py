@@ -423,7 +423,7 @@ def test_wrong_settings_leave_the_other_checks(
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_server_that_is_named_is_examined_in_place_of_the_pod(
+def test_a_server_that_is_named_is_examined_instead_of_the_pod(
     replica: Replica, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "--server", f"http://{CLOSED}"])

@@ -183,7 +183,7 @@ def printed(
     return of
 
 
-def test_the_options_of_the_connection_have_a_page_of_their_own(
+def test_the_options_of_the_connection_have_their_own_page(
     printed: Callable[..., str],
 ) -> None:
     options = set(re.findall(r"^  (--[a-z-]+)", printed("options"), re.MULTILINE))

@@ -167,7 +167,7 @@ def test_an_answer_that_no_server_of_queuectl_sends_is_an_error(body: bytes, say
         answers.page(answer(body))
 
 
-def test_texts_with_long_numbers_are_no_numbers() -> None:
+def test_texts_with_long_numbers_are_not_numbers() -> None:
     document = {"items": [], "a": "9" * 400, "b": "1e999", "c": 1.5e300, "d": 2**64}
     assert answers.page(answer(json.dumps(document).encode())) == document
 
@@ -281,7 +281,7 @@ def test_events_are_decoded_wherever_the_connection_divides_them(
     assert len(found) == 1 + 2 * len(steps)
 
 
-def test_a_stream_that_is_none_or_that_stalls_is_an_error() -> None:
+def test_an_invalid_stream_and_one_that_stalls_are_errors() -> None:
     clock = Clock()
     for body in (b"data: {}\n\n", b"id: x\n\n", b"id: " + b"9" * 400 + b"\n\n"):
         with pytest.raises(BadAnswer, match="without an id"):

@@ -957,7 +957,7 @@ def test_a_queue_has_so_many_flavors_and_resources_and_no_more(
 
 RECLAIM, BORROW = "spec.preemption.reclaimWithinCohort", "spec.preemption.borrowWithinCohort.policy"
 LIMIT = "spec.resourceGroups[0].flavors[0].resources[0]"
-KUEUE_TAKES = "Kueue takes it only beside a reclaimWithinCohort other than Never"
+KUEUE_TAKES = "Kueue accepts it only with a reclaimWithinCohort other than Never"
 
 
 def pair(**fields: Any) -> Fields:

@@ -149,7 +149,7 @@ def test_a_queue_without_a_valid_version_is_not_active() -> None:
     world.act()
     assert world.conditions(key)["Active"][:2] == ("False", "Misconfigured")
     assert len(world.conditions(key)["Ready"][2]) <= 1000
-    assert world.act(1e6) == [], "a long message is compared, too"
+    assert world.act(1e6) == [], "a long message is compared as well"
 
 
 def test_an_edit_that_waits_is_not_ready_yet() -> None:

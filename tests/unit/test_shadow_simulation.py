@@ -218,7 +218,7 @@ def test_a_node_that_failed_fails_in_the_simulation_at_the_same_time():
     assert differences(history(random.Random(4), 15, failures=True).report()) == []
 
 
-def test_beside_a_controller_that_starts_late_the_waits_are_shorter():
+def test_alongside_a_controller_that_starts_late_the_waits_are_shorter():
     """Two gangs fit at once, and start after an hour each."""
     records = Records()
     for minute in range(200):

@@ -1,6 +1,6 @@
 """Writes the usage ledger: each minute, it folds the marks and samples since the last time into hours.
 
-It runs beside the loop, and no commit waits for it. If it ends at any time, only the samples since the last time are lost: the marks
+It runs alongside the loop, and no commit waits for it. If it ends at any time, only the samples since the last time are lost: the marks
 and the progress are in the database, and the next leader continues from there.
 """
 

@@ -27,7 +27,7 @@ class FlavorUse(Strict):
 
 
 class KueueQueueStatus(QueueStatus):
-    """The status of a ClusterQueue or a LocalQueue of Kueue. It has no generation of its own: its condition has one."""
+    """The status of a ClusterQueue or a LocalQueue of Kueue. It does not have a generation: its condition has one."""
 
     flavors_reservation: list[FlavorUse] | None = None
     flavors_usage: list[FlavorUse] | None = None

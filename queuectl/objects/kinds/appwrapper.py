@@ -85,7 +85,7 @@ class AppWrapper(DescribedKind):
     more: ClassVar[Mapping[str, object]] = {_COMPONENTS: list[_Entry] | None}
 
     def __init__(self, description: Description, with_pods: frozenset[str]) -> None:
-        """``with_pods``: kinds whose pods would run outside the gang, beside those of which a component has containers."""
+        """``with_pods``: kinds whose pods would run outside the gang, in addition to those of which a component has containers."""
         super().__init__(description)
         self._list = _COMPONENTS
         self._with_pods = with_pods

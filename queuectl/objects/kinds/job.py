@@ -73,7 +73,7 @@ class BatchJob:
         return record if record.queue is not None else self._of_jobset(document, record)
 
     def _of_jobset(self, document: WireJob, record: JobRecord) -> JobRecord:
-        """A Job of a JobSet with the pods that it expects also while it is suspended, if some have ended; else the same record."""
+        """A Job of a JobSet with the pods that it expects even while it is suspended, if some have ended; otherwise the same record."""
         status = document.status or JobStatus()
         jobset = controller_of(document.metadata, [JOB_SET.kind])
         some = status.succeeded or status.failed_indexes

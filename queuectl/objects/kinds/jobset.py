@@ -106,7 +106,7 @@ class JobSet(DescribedKind):
                 unsupported=True,
             )
         at = f"{entry.path}.template."
-        check_disruption(spec, KEY, "each eviction of a pod above the least number", at)
+        check_disruption(spec, KEY, "each eviction of a pod above the minimum", at)
         targets = field(document, _TARGETS)
         decides = not targets or entry.content.name in targets
         if decides and base < parallelism and not ends_with(spec, base):

@@ -1,4 +1,4 @@
-"""Pods with a queue label of their own: a single pod is a gang of one, and the pods of a group are one gang.
+"""Pods with their own queue label: a single pod is a gang of one, and the pods of a group are one gang.
 
 No object of the API describes a group. :mod:`queuectl.state.pod_groups` assembles it from its pods.
 """
@@ -206,7 +206,7 @@ def notice_patch(pod: PodRecord, deadline: str) -> dict[str, Any]:
 
 
 def queue_patch(pod: PodRecord, queue: str) -> dict[str, Any]:
-    """Write another LocalQueue under each key with the present one."""
+    """Write another LocalQueue under each key with the current one."""
     assert pod.member is not None
     return {"metadata": {**_frame(pod), "labels": dict.fromkeys(pod.member.job.queue_keys, queue)}}
 

@@ -165,11 +165,11 @@ def _usual(resource: str) -> int:
 # ---- Lost work
 
 
-# GPU-seconds every eviction loses beside its work: images, containers and rendezvous, about a minute of one GPU. It
+# GPU-seconds every eviction loses in addition to its work: images, containers and rendezvous, about a minute of one GPU. It
 # keeps an idle victim from being free, so that no needless one is ever taken.
 RESTART_COST: Final = 60
 
-# The same for a pod above the least number of an elastic gang, which runs on without it: of two equal losses, it is the smaller one.
+# The same for a pod above the minimum of an elastic gang, which runs on without it: of two equal losses, it is the smaller one.
 RELEASE_COST: Final = 30
 
 MOST_WORK: Final = 1 << 40
@@ -284,7 +284,7 @@ def goals(
 ) -> Iterator[Goal]:
     """The goals of some layers, first to last, over candidates with this lost work and these ranks. Shape (C,) each.
 
-    ``older`` decides between equal victims. It never makes a goal of its own, which would take as long as all others.
+    ``older`` decides between equal victims. It never becomes a separate goal, which would take as long as all others.
     """
     zero = np.zeros(len(lost), dtype=np.int64)
     last = zero if older is None else older

@@ -143,7 +143,7 @@ def read_objectives(texts: Sequence[str]) -> dict[Objective, float]:
     """Objectives with weights from texts such as ``mean-wait`` or ``lost-hours=0.5``. The weights add up to 1.
 
     Raises:
-        BadInput: a text is none.
+        BadInput: a text is not one.
     """
     weights: dict[Objective, float] = {}
     for text in texts or [Objective.MEAN_WAIT.value]:

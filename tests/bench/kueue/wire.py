@@ -165,7 +165,7 @@ class Watch(asyncio.Protocol):
 
     @classmethod
     async def follow(cls, address: Address, path: str, line: Callable[[bytes], None]) -> None:
-        """Call ``line`` with each line until the server ends the watch, which is no error.
+        """Call ``line`` with each line until the server ends the watch, which is not an error.
 
         Raises:
             ConnectionError: the server refused it, or the connection broke.
