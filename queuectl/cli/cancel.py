@@ -193,7 +193,7 @@ class DeletionTarget:
 
 
 def _targets(jobs: Sequence[Json]) -> tuple[Exit, list[DeletionTarget]]:
-    """The objects to delete, once each. Prints a line for each workload that has finished, or has no object of its own."""
+    """The objects to delete, once each. Prints a line for each workload that has finished, or has no separate object."""
     code, targets, printed = Exit.OK, {}, set()
     for job in jobs:
         named = DeletionTarget(job, "")
@@ -267,7 +267,7 @@ def _still_matching(
     uids = {job["uid"] for job in jobs}
     for target in targets:
         if target.job["uid"] not in uids:
-            typer.echo(f"{target} does not match any more: not deleted")
+            typer.echo(f"{target} no longer matches: not deleted")
     return [target for target in targets if target.job["uid"] in uids]
 
 

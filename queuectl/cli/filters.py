@@ -38,7 +38,7 @@ def states_of(plural: str, typed: Iterable[str]) -> list[str]:
         typed: the values of the option.
 
     Raises:
-        CommandFailed: there is no such state.
+        CommandFailed: a state does not exist.
     """
     known: Any = CommandState if plural == "commands" else State
     names = {state.value.lower(): state.value for state in known}

@@ -92,7 +92,7 @@ def pod_of_rank(workload: Json, pods: Sequence[RankedPod], text: str) -> RankedP
     """The pod of a rank given as ``N`` or ``PODSET/N``.
 
     Raises:
-        CommandFailed: there is no such rank, or several; the message names the ranks.
+        CommandFailed: no pod has the rank, or several have it; the message names the ranks.
     """
     podset, _, number = text.rpartition("/")
     name = f"{workload['namespace']}/{workload['name']}"

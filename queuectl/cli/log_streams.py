@@ -82,7 +82,7 @@ class Prefixed:
 
 
 def _for_terminal(text: str) -> str:
-    """Without colors, and with the lines that a progress bar writes over each other as lines of their own."""
+    """Without colors, and with the lines that a progress bar writes over each other as separate lines."""
     return _COLORS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -197,7 +197,7 @@ async def print_logs(
     *,
     prefixed: bool,
 ) -> Exit:
-    """Print the logs of pods: together if they are followed, else one after another.
+    """Print the logs of pods: together if they are followed, otherwise one after another.
 
     Args:
         server: the API server.

@@ -62,7 +62,7 @@ def context_of(options: ClientOptions) -> KubeconfigContext:
     """The cluster that kubectl would use: that of the kubeconfig, otherwise that of the pod in which the program runs.
 
     Raises:
-        InvalidOption: there is none.
+        InvalidOption: neither exists.
     """
     context = options.kubeconfig_context()
     if context is None and os.environ.get(_HOST):

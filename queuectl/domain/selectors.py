@@ -71,7 +71,7 @@ def field_selector(text: str, fields: Collection[str]) -> Selector:
     """The selector in the form of ``kubectl --field-selector``. ``fields``: the names of the fields.
 
     Raises:
-        BadInput: it is malformed or too long, or there is no such field.
+        BadInput: it is malformed or too long, or a field does not exist.
     """
     return tuple(_field_term(part, fields) for part in _parts(text, "field"))
 

@@ -417,7 +417,7 @@ class TestCancel:
 
         monkeypatch.setattr(Answer, "readline", starts)
         result = queuectl("cancel", "--state", "pending", typed="")
-        assert "job/team-a/pending does not match any more: not deleted" in result.out
+        assert "job/team-a/pending no longer matches: not deleted" in result.out
         assert f"{JOBS.format('team-a')}/pending" in kubernetes.uids
 
     def test_wrong_usage(self, queuectl: Cli) -> None:
@@ -460,5 +460,7 @@ def test_a_workload_in_another_namespace_is_named(queuectl: Cli) -> None:
     }.items():
         result = queuectl(*arguments)
         assert result.code == 3
-        assert result.err.endswith(f"/only-here; team-b has one: queuectl {command}\n"), result.err
-    assert queuectl("explain", "nowhere").err == "error: there is no workload team-a/nowhere\n"
+        assert result.err.endswith(
+            f"/only-here does not exist; team-b has one: queuectl {command}\n"
+        ), result.err
+    assert queuectl("explain", "nowhere").err == "error: workload team-a/nowhere does not exist\n"
