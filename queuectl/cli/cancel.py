@@ -23,6 +23,7 @@ from queuectl.cli.client import (
     Server,
     connect,
     workload_path,
+    workload_ref,
     workloads,
 )
 from queuectl.cli.connection import default_namespace
@@ -136,7 +137,7 @@ def cancel_command(
         raise CommandFailed("--state: a job that has finished is not canceled", Exit.BAD_INPUT)
     with connect(server) as client:
         if not filtered:
-            jobs = [client.get(workload_path(name, namespace), kind=kind) for name in names or ()]
+            jobs = [_named(client, name, namespace, kind) for name in names or ()]
         else:
             scope = None if everywhere else namespace or default_namespace()
             chosen |= {
@@ -173,9 +174,20 @@ def _check(
         raise CommandFailed("--all-namespaces excludes names and --namespace", Exit.BAD_INPUT)
 
 
+def _named(client: Client, name: str, namespace: str | None, kind: str | None) -> Json:
+    """The workload of this name. A server cannot substitute another one."""
+    job = client.get(workload_path(name, namespace), kind=kind)
+    answered, requested = f"{job['namespace']}/{job['name']}", workload_ref(name, namespace)
+    if answered != requested:
+        raise CommandFailed(f"the server answers with {answered} instead of {requested}")
+    return job
+
+
 def _matching(client: Client, filters: dict[str, Any]) -> list[Json]:
-    """The workloads that match and have not finished."""
-    return list(workloads(client, **{"state": UNFINISHED, **filters}))
+    """The workloads that match and have not finished. Those of another namespace are left out: a server cannot add them."""
+    scope = filters["namespace"]
+    jobs = workloads(client, **{"state": UNFINISHED, **filters})
+    return [job for job in jobs if scope in (None, job["namespace"])]
 
 
 # ---- The objects
@@ -283,7 +295,7 @@ def delete_each(
     """
     import httpx2
 
-    from queuectl.client.kubernetes import context_of, failure, server_of
+    from queuectl.client.kubernetes import context_of, document, failure, server_of
 
     server, code = server_of(context_of(client.options)), Exit.OK
     missing: list[DeletionTarget] = []
@@ -299,7 +311,7 @@ def delete_each(
             response = http.request(
                 "DELETE", target.path, json=body, extensions=dict(server.extensions)
             )
-            if response.status_code < httpx2.codes.BAD_REQUEST:
+            if response.is_success and document(response).get("kind"):
                 typer.echo(f"{target} {'would be deleted' if dry_run else 'deleted'}")
             elif _is_deleted(response):
                 missing.append(target)

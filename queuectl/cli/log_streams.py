@@ -132,7 +132,7 @@ class LogReader:
     ) -> RequestRefused | None:
         """Copy a log. Returns why the API server refuses it; None if it does not."""
         async with self._answer(pod, "/log", query) as response:
-            if response.status_code >= httpx2.codes.BAD_REQUEST:
+            if not response.is_success or _is_web_page(response):
                 await response.aread()
                 return failure(response)
             async for part in response.aiter_bytes():
@@ -144,7 +144,7 @@ class LogReader:
         """The container that the pod names as its default one. Raises CommandFailed with the names of all."""
         async with self._answer(pod, "", {}) as response:
             await response.aread()
-        if response.status_code >= httpx2.codes.BAD_REQUEST:
+        if not response.is_success:
             raise failure(response)
         body = document(response)
         metadata, spec = _mapping(body.get("metadata")), _mapping(body.get("spec"))
@@ -180,6 +180,11 @@ class LogReader:
                 extensions=dict(self._server.extensions),
             ) as response:
                 yield response
+
+
+def _is_web_page(response: httpx2.Response) -> bool:
+    """Whether a proxy answers, for example with a page to sign in."""
+    return response.headers.get("content-type", "").startswith("text/html")
 
 
 def _mapping(content: Any) -> Mapping[str, Any]:

@@ -124,7 +124,8 @@ def document(response: httpx2.Response) -> dict[str, Any]:
 def failure(response: httpx2.Response, what: str = "") -> RequestRefused:
     """The error of an unsuccessful answer that is read. ``what``: the beginning of the message."""
     status = document(response)
-    message = str(status.get("message") or status.get("reason") or f"HTTP {response.status_code}")
+    unknown = f"HTTP {response.status_code}: the answer is not from a Kubernetes API server"
+    message = str(status.get("message") or status.get("reason") or unknown)
     return refused({"detail": f"{what}{message}"}, response.status_code)
 
 

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 TOKEN = "kube-token"
+PAGE = b"<html>sign in</html>"
 _POD = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)(/log)?")
 
 
@@ -30,6 +31,7 @@ class KubernetesHttp:
         uids: of the objects that exist, by path.
         logs: text of each container of each pod, by path of the pod; several containers need a choice.
         annotations: of pods, by path.
+        pages: status of a web page that a proxy returns, by path.
         forbidden: paths to which the user has no right.
         requests: the requests so far, with the body of a deletion.
         headers: of the last request.
@@ -38,6 +40,7 @@ class KubernetesHttp:
     uids: dict[str, str] = field(default_factory=dict)
     logs: dict[str, dict[str, bytes]] = field(default_factory=dict)
     annotations: dict[str, dict[str, str]] = field(default_factory=dict)
+    pages: dict[str, int] = field(default_factory=dict)
     forbidden: set[str] = field(default_factory=set)
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -47,6 +50,8 @@ class KubernetesHttp:
         url = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         self.requests.append((method, target, body))
+        if url.path in self.pages:
+            return self.pages[url.path], PAGE
         if url.path in self.forbidden:
             return _refusal(403, "Forbidden", f'User "alice" cannot {method.lower()} {url.path}')
         if method == "DELETE":
@@ -108,6 +113,9 @@ def kubernetes_http(folder: Path) -> Iterator[tuple[KubernetesHttp, Path]]:
             kubernetes.headers = dict(self.headers)
             status, content = kubernetes.answer(self.command, self.path, body)
             self.send_response(status)
+            if content == PAGE:
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Location", "https://sign-in.example.com")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

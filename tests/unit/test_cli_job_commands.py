@@ -17,6 +17,7 @@ from queuectl.cli.errors import CommandFailed
 from queuectl.cli.log_pods import pod_of_rank, ranked_pods
 from queuectl.cli.log_streams import Copied, Prefixed
 from queuectl.cli.terminal import PrintableStream
+from queuectl.client import Client
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import State
@@ -437,6 +438,38 @@ class TestCancel:
             assert (result.code, result.out) == (2, ""), (arguments, result)
         nothing = queuectl("cancel", "-l", "run=none", "-y")
         assert (nothing.code, nothing.err) == (0, "no job matches\n")
+
+
+def test_a_page_of_a_proxy_is_neither_a_log_nor_a_deletion(
+    queuectl: Cli, gang: KubernetesHttp
+) -> None:
+    for status in (200, 302, 502):
+        gang.pages = {
+            f"{PODS}/running-worker-0/log": status,
+            f"{JOBS.format('team-a')}/running": status,
+        }
+        text = f"HTTP {status}: the answer is not from a Kubernetes API server\n"
+        read = queuectl("logs", "running", "--rank", "0")
+        assert (read.code, read.out, read.err) == (1, "", f"error: {text}")
+        deleted = queuectl("cancel", "running")
+        assert (deleted.code, deleted.err) == (1, f"error: job/team-a/running: {text}")
+        assert "deleted" not in deleted.out
+
+
+def test_a_server_cannot_substitute_another_job(
+    queuectl: Cli, kubernetes: KubernetesHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, objects = Client.get, Client.objects
+
+    def elsewhere(job: dict[str, object]) -> dict[str, object]:
+        return {**job, "namespace": "prod"} if "uid" in job else job
+
+    monkeypatch.setattr(Client, "get", lambda *args, **query: elsewhere(get(*args, **query)))
+    monkeypatch.setattr(Client, "objects", lambda *args: map(elsewhere, objects(*args)))
+    named = queuectl("cancel", "running", "-y")
+    assert named.err == "error: the server answers with prod/running instead of team-a/running\n"
+    assert queuectl("cancel", "--state", "running", "-y").err == "no job matches\n"
+    assert kubernetes.requests == []
 
 
 def test_a_list_is_selected_by_labels(queuectl: Cli) -> None:
