@@ -25,6 +25,8 @@ _LONGEST_LINE: Final = 1 << 16
 """Bytes of a line that are kept until its end arrives."""
 _UNNAMED: Final = "a container name must be specified"
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+_BEGUN: Final = re.compile(r"(?:\r|\x1b(?:\[[0-9;]{0,16})?)\Z")
+"""The end of a part that can be the beginning of a color, or of the end of a line."""
 _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -47,18 +49,21 @@ class Copied:
     def __init__(self) -> None:
         self._raw = raw_output()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = ""
 
     def add(self, part: bytes) -> None:
         if self._raw is not None:
             self._raw.write(part)
             self._raw.flush()
             return
-        text = self._decoder.decode(part)
-        sys.stdout.write(_for_terminal(text))
+        text = self._begun + self._decoder.decode(part)
+        begun = _BEGUN.search(text)
+        self._begun = begun[0] if begun else ""
+        sys.stdout.write(_for_terminal(text.removesuffix(self._begun)))
         sys.stdout.flush()
 
     def end(self) -> None:
-        return
+        sys.stdout.write(_for_terminal(self._begun))
 
 
 class Prefixed:

@@ -285,8 +285,8 @@ class TestLogs:
         copied = Copied()
         for byte in sent:
             copied.add(bytes([byte]))
-        assert "\x1b" not in terminal.getvalue()
-        assert "ü\n 50%\n100%\n" in terminal.getvalue()
+        copied.end()
+        assert terminal.getvalue() == "red \\u001b]0;title\\u0007 ü\n 50%\n100%\n"
         file = io.TextIOWrapper(io.BytesIO())
         monkeypatch.setattr("sys.stdout", PrintableStream(file))
         Copied().add(sent)
