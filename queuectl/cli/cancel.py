@@ -116,8 +116,8 @@ def cancel_command(
     """Delete the jobs of workloads, by name or with filters.
 
     Shows the jobs and asks for a confirmation. Without a terminal, several jobs and filters need --yes. The deletions have the rights of
-    your kubeconfig. A job that is deleted already is not an error. If some deletions fail, the others are done, and the exit code is that of
-    the worst failure.
+    your kubeconfig. A job that is deleted already is not an error. If some deletions fail, the others are done, and the exit code is the
+    highest of all failures.
     """
     states = states_of("workloads", state or ())
     filters: dict[str, Any] = {

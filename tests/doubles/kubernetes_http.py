@@ -125,7 +125,11 @@ def kubernetes_http(folder: Path) -> Iterator[tuple[KubernetesHttp, Path]]:
         def log_message(self, *_: Any) -> None:
             return
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class QuietServer(ThreadingHTTPServer):
+        def handle_error(self, *_: Any) -> None:
+            """A client that has read enough closes its connection."""
+
+    with QuietServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         config = folder / "kubeconfig"
