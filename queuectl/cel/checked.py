@@ -1,6 +1,6 @@
 """The syntax tree of a checked expression, as far as it is read and changed here.
 
-The messages are those of ``cel/expr/checked.proto`` and ``syntax.proto``. Fields that are not declared survive a change.
+The messages follow ``cel/expr/checked.proto`` and ``syntax.proto``. Fields that are not declared survive a change.
 """
 
 from __future__ import annotations

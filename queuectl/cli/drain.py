@@ -155,7 +155,7 @@ def _drain(
     by: str | None,
     why: str | None,
 ) -> None:
-    """Follow the nodes until no gang holds them. Times are those of the monotonic clock."""
+    """Follow the nodes until no gang holds them. Times are read from the monotonic clock."""
     left, requeued = set(names), set[str]()
     shown: Mapping[str, DrainedGang] = {}
     while (holders := _holders(client, left)) is None or holders:

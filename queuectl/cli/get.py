@@ -124,7 +124,9 @@ def get_command(
     ] = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Also finished workloads. The same as --state with all states."),
+        typer.Option(
+            "--all", help="Also list finished workloads. The same as --state with all states."
+        ),
     ] = False,
     user: Annotated[
         str | None,
@@ -184,7 +186,7 @@ def get_command(
             metavar="COUNT",
             min=1,
             max=10_000,
-            help="Only from the newest COUNT events, decisions or commands.",
+            help="Only the newest COUNT events, decisions or commands.",
         ),
     ] = 100,
     no_headers: NoHeaders = False,

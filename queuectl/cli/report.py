@@ -49,7 +49,7 @@ def report_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Begin: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
+            help="Start: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
         ),
     ] = None,
     until: Annotated[
@@ -103,11 +103,11 @@ def _refuse_options(
     """Refuse options that a report does not have. Raises CommandFailed."""
     message = ""
     if kind in (ReportKind.EFFICIENCY, ReportKind.BUDGETS) and span:
-        message = f"{kind} are those of now: they have no --since and no --until"
+        message = f"{kind} show the current state: --since and --until do not apply"
     elif kind is ReportKind.BUDGETS and by:
-        message = "budgets have one row each: they have no --by"
+        message = "budgets: one row for each; --by does not apply"
     elif kind is ReportKind.SHADOW and by:
-        message = "shadow has a row for each gang: it has no --by"
+        message = "shadow: one row for each gang; --by does not apply"
     elif kind is not ReportKind.SHADOW and output is ReportFormat.HTML:
         message = f"-o html: {kind} is a table, CSV or JSON"
     if message:
@@ -168,7 +168,7 @@ _FIGURES: Final = {
 _UNITS: Final = {
     ReportKind.COST: "cost in {currency}, the rest in GPU-hours",
     ReportKind.WASTE: "in GPU-hours; lost work by cause: preemption or migration, failed starts, other",
-    ReportKind.WAITS: "hours each: average of a workload",
+    ReportKind.WAITS: "waiting times in hours, the average of a workload",
 }
 
 _FLEET: Final = (
@@ -316,7 +316,7 @@ def _emit_shadow(body: Json) -> None:
 def _emit_simulated(body: Json) -> None:
     since, until = (_minute(body[name]) for name in ("began", "until"))
     typer.echo(f"\nsimulated: the same arrivals under queuectl, {since} to {until} UTC")
-    extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the begin, {body['unfinished']:,} had not left at the end"
+    extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the start, {body['unfinished']:,} had not finished at the end"
     typer.echo(f"{extent}; {body['gapHours']:,.1f} hours without moments")
     if not body["whole"]:
         typer.echo("it ends before the last moment, because the rest takes too long")

@@ -69,7 +69,7 @@ def check(answer: HttpAnswer) -> None:
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "")[:200]
         raise BadAnswer(
-            f"{answer.url}: the answer redirects to {where!r}: give this address if it is that of the REST API"
+            f"{answer.url}: the answer redirects to {where!r}: give this address if the REST API is there"
         )
     if answer.status >= 400:
         raise refused(json_object(answer), answer.status, _retry_after(answer.headers))

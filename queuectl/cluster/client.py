@@ -317,4 +317,6 @@ def _retry_after(status: _Status, header: str) -> float | None:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.strerror:
+        return f"cannot connect to {error.host}:{error.port} ({error.os_error.strerror or error})"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

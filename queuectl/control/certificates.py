@@ -63,7 +63,7 @@ class Pair:
 
     @property
     def usable(self) -> bool:
-        """Whether a server can use it: both can be read, and the key is that of the certificate."""
+        """Whether a server can use it: both can be read, and the key belongs to the certificate."""
         try:
             key = serialization.load_pem_private_key(self.key, password=None)
             return bool(_names(self)) and key.public_key() == self.read.public_key()

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, requirement
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
 from queuectl.objects.configuration.owners import Owner
@@ -536,7 +536,7 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         raise InvalidSettings(
-            f"{PREFIX}{'__'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+            f"{PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {requirement(problem['msg'])}"
             for problem in error.errors()
         ) from error
     except ValueError as error:  # a nested setting that is not JSON

@@ -5,7 +5,7 @@
         recorder.settle()
     findings = audit.checks(recorder.recording())
 
-Revisions are those of etcd, which order the changes of all resources, so a replay has the exact order of the cluster.
+Revisions come from etcd, which order the changes of all resources, so a replay has the exact order of the cluster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Atoms on one node, as numbers: which devices each can take, what it consumes of them, and what the devices in use leave.
 
-Devices are bits of an integer, in the order of ``NodeDevices.devices``. The rules are those of kube-scheduler's allocator.
+Devices are bits of an integer, in the order of ``NodeDevices.devices``. The rules follow kube-scheduler's allocator.
 """
 
 from __future__ import annotations

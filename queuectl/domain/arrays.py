@@ -1,6 +1,6 @@
 """Jobs whose indexes are separate gangs, with one pod each: arrays, and elastic jobs.
 
-An array is in no queue itself. Each index that its controller can run now has a record like that of a job. Its uid is that of the Job
+An array is in no queue itself. Each index that its controller can run now has a record like that of a job. Its uid consists of that of the Job
 with the number of the index, and its name is ``<job>_<index>``, which no object of Kubernetes can have.
 
 An elastic job is a gang of the first indexes of one podset, and of its other podsets. Each index above them is a gang of one pod, which
@@ -177,7 +177,7 @@ def has_begun(array: JobRecord) -> bool:
 def object_of(job: JobRecord) -> JobRecord:
     """The record under the name and uid of its object: that of the Job for an index, otherwise its own.
 
-    The object of a pod that was added to an elastic Job is that of its gang: Events and references name it, and no write changes it.
+    The object of a pod that was added to an elastic Job is the object of its gang: Events and references name it, and no write changes it.
     """
     if job.index is None:
         return job

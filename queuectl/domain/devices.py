@@ -1,6 +1,6 @@
 """Devices and NUMA nodes of nodes: what drivers publish, and what pods request of it.
 
-The terms are those of the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
+The terms follow the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
 by *claims*; kube-scheduler chooses the devices of a claim when it binds the pod. Names of attributes are
 qualified here: where an object omits the domain, it is the name of the driver. Names of capacities are as they were written, because
 kube-scheduler compares the name in a request with the name in a ResourceSlice character by character.

@@ -34,7 +34,7 @@ ENDLESS: Final = frozenset(
 
 
 class Ends(StrEnum):
-    """How a job must end for those that depend on it. The values are those of the annotation."""
+    """How a job must end for those that depend on it. The values are as in the annotation."""
 
     OK = "ok"
     ANY = "any"

@@ -56,7 +56,7 @@ class ArrayStatus:
         completions: number of its indexes.
         at_once: indexes that its controller runs at once.
         succeeded, failed: indexes that have ended for good.
-        base: of an elastic job: the pods that start as one gang, which are those of the first indexes. 0: of an array.
+        base: of an elastic job: the pods that start as one gang, which have the first indexes. 0: of an array.
         podset: of an elastic job of another kind: the podset with these indexes. "" = the only one, whose size its user can change.
         noted: the object states ``base``.
     """
@@ -174,7 +174,7 @@ class JobRecord:
             ``podsets`` has the pods that start as one gang then.
         ended: ranks of its only podset that have ended, and do not run again.
         parent: uid of the job whose pod templates it has; "" for all others. It is not a workload then.
-        groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
+        groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` describe one gang.
         index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
         list_indexes: (podset, index of its entry) for podsets of a list.
@@ -271,7 +271,7 @@ class JobRecord:
 
     @property
     def elastic(self) -> bool:
-        """Of a gang: whether it is that of an elastic job, or a pod that is added to one."""
+        """Of a gang: whether it belongs to an elastic job, or is a pod that is added to one."""
         return self.array is not None or (self.index is not None and self.index.grown)
 
     @property

@@ -300,7 +300,7 @@ class ClusterQueue:
         split_flavors: whether a podset can use several flavors of one resource group.
         evicts_within_nominal: whether a gang that has quota and finds no placement can evict gangs of lower priority from other
             ClusterQueues of the cohort that are within their own quota.
-        headroom: the fraction of capacity that stays free if nominal quota follows the nodes; None = nominal quota is that of
+        headroom: the fraction of capacity that stays free if nominal quota follows the nodes; None = nominal quota is as in
             the resource groups.
         stated_groups: if nominal quota follows the nodes, the resource groups of the configuration; empty = ``groups``.
         borrow_backoff: the longest back-off, in seconds, of an evicted gang before borrowing; 0 = none.
@@ -405,7 +405,7 @@ def needed_checks(
     """Names of the admission checks that a gang of this ClusterQueue needs on this placement.
 
     A gang on nodes that exist needs no check that makes nodes, unless this check is one of those that are ``ready`` for it: then the
-    nodes are those of its request.
+    nodes belong to its request.
     """
     flavors = {flavor for podset in placement.podsets for flavor in podset.charged}
     return tuple(

@@ -1,4 +1,4 @@
-"""Reservations in advance: capacity, or named nodes, that is kept for the gangs of one ClusterQueue from a time to a time.
+"""Reservations in advance: capacity, or named nodes, that is kept for the gangs of one ClusterQueue between two times.
 
 A Reservation has one occurrence, or repeats by a rule of RFC 5545. Only its current or next occurrence counts.
 """
@@ -112,7 +112,7 @@ class AdvanceReservation:
 
 @lru_cache(maxsize=1024)
 def recurrence_rule(text: str, begins: float, time_zone: str = "UTC") -> rrule:
-    """The rule of a recurrence. Its times are those of clocks in the time zone. Raises ValueError if it is not a rule.
+    """The rule of a recurrence. Its times are read from clocks in the time zone. Raises ValueError if it is not a rule.
 
     By RFC 5545, a time that clocks skip counts with the offset before the change, and of a time that they show twice the first one counts.
     """

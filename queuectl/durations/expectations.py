@@ -172,7 +172,7 @@ class RunTimeEstimator:
     def longer(self, work: GangProfile, elapsed: float = 0.0) -> tuple[float, ...]:
         """The run times of finished gangs like this one that ran longer than ``elapsed``, shortest first; empty = none is known.
 
-        They are those of the most specific group with enough of them, otherwise those of the most specific group that has any. If no
+        They belong to the most specific group with enough of them, otherwise to the most specific group that has any. If no
         group has one, it is the longest run of the most specific group, doubled until it is longer.
         """
         fewer: tuple[float, ...] = ()

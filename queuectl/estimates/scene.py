@@ -1,6 +1,6 @@
 """The state from which all draws begin: the gangs that wait, in queue order, and the gangs that hold capacity.
 
-Requests, places, quota and the queue order are those of the planner. A gang that is evicted and queues again at its old place waits.
+Requests, places, quota and the queue order come from the planner. A gang that is evicted and queues again at its old place waits.
 A gang that a Budget holds is left out: no end of another gang starts it.
 """
 

@@ -358,7 +358,7 @@ def slot_numbers(
 ) -> Callable[[int], int]:
     """The number of the slot of each rank.
 
-    The slots of a gang that has started again are those of the ranks that had not ended, in their order, and of the others in
+    The slots of a gang that has started again belong to the ranks that had not ended, in their order, and of the others in
     their slices. Slots without a pod are freed later.
     """
     size = len(_slots_of(placed))

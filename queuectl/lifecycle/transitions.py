@@ -42,7 +42,7 @@ def next_of(entry: Entry, **changes: Any) -> Entry:
 
 
 def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> EntryChange:
-    """Enter a state, with a line in the history. A planned start is one of a pending gang, and checks are those of a placement."""
+    """Enter a state, with a line in the history. A planned start is one of a pending gang, and checks belong to a placement."""
     if state is not State.PENDING:
         changes["planned_start"] = None
     if state.waiting and state is not State.RESERVED:

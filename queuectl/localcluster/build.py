@@ -313,7 +313,7 @@ def _wrapper_module(modules: Sequence[tuple[str, str]], downloads: Path) -> str:
     Kubernetes replaces its libraries by folders of its source, and publishes them with its own minor and patch number.
 
     Args:
-        modules: Path and version of each module; the language version is that of the first.
+        modules: Path and version of each module; the first one gives the language version.
         downloads: The folder of downloaded modules.
     """
     (first, version), *_ = modules

@@ -221,7 +221,7 @@ def check_rules(*paths: Path) -> str:
     """Check rule files with promtool.
 
     Raises:
-        LocalClusterError: a rule is invalid; the message is that of promtool.
+        LocalClusterError: a rule is invalid; with promtool's message.
     """
     answer = subprocess.run(
         [build.program(PROMTOOL), "check", "rules", "--lint-fatal", *paths],

@@ -5,7 +5,7 @@ its members lend. The part that a lending limit withholds is its *local* quota, 
 is passed up and counts against the parent, so a cohort's use is what its members take from the common pool. A borrowing
 limit bounds what a member takes from there beyond what it put in.
 
-Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource without a quota has none.
+Amounts are as in :mod:`queuectl.domain.quantity`; a flavor and resource without a quota has none.
 
 The *dominant resource share* of a pool is the largest part of what its cohort can lend that the pool takes. A pool *borrows* of a flavor
 and resource what it uses beyond its subtree quota. Per resource, what it borrows over all flavors is set against what its parent could

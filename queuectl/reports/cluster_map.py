@@ -199,7 +199,7 @@ def all_parts(
     uses: Mapping[str, GangUse],
     cache: PlannerCache | None = None,
 ) -> GpuParts:
-    """The parts of all GPUs together; the arguments are those of the cluster map."""
+    """The parts of all GPUs together; the arguments are as for the cluster map."""
     found = efficiency_of(*occupied(snapshot, original, uses, cache or PlannerCache()))
     return sum(found.values(), NO_GPUS)
 

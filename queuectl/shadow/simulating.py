@@ -111,7 +111,7 @@ class _Side:
     """A simulation that has ended.
 
     Attributes:
-        runs: of all gangs but those that ran at the begin.
+        runs: of all gangs but those that ran at the start.
         samples: the state over time.
         until: seconds after the begin.
         started: GPUs of the gangs that started, summed over their starts.

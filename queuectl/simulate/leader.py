@@ -1,6 +1,6 @@
 """The leader of a simulation: the ledger, the snapshots and the decisions of the controller, without a cluster and a database.
 
-The state machine, the snapshots, the planner and the decisions are those of the controller. A simulated cluster obeys at once: the
+The state machine, the snapshots, the planner and the decisions come from the controller. A simulated cluster obeys at once: the
 pods of a gang are ready when it is admitted, and have ended when it is stopped. Idle reclaim has the evaluations, warnings and evictions
 of the controller, in simulated time; an evaluation reads the utilization of the trace instead of samples.
 

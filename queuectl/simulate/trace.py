@@ -228,7 +228,7 @@ def read_utilization(content: bytes, name: str) -> Utilization:
         if at <= last.get(job, -1.0):
             raise row.invalid(_AFTER, f"is not later than in the row of {job!r} before")
         last[job] = at
-        # Utilization before the first row is that of the first row.
+        # The first row also gives the utilization before it.
         steps.append((at if steps else 0.0, _percent(row, _USE) / 100))
     return ByJob({job: Curve(tuple(steps)) for job, steps in by_job.items()})
 

@@ -51,7 +51,7 @@ def diagnoser() -> FixedDiagnoser:
 
 @pytest.fixture(scope="module")
 def running(diagnoser: FixedDiagnoser) -> Iterator[tuple[MemoryStore, str]]:
-    """One server for all tests; each puts a database of its own behind it."""
+    """One server for all tests; each puts a separate database behind it."""
     store = MemoryStore()
     diagnoser.uses = {"uid-job-running": IDLE, "uid-job-unready": BLIND}
     with serving(store, diagnoser) as address:

@@ -125,7 +125,7 @@ class TestWhatIf:
         result = queuectl("whatif", "-f", "-", files=(job("urgent", 2, "high"),))
         assert result.code == 0, result.err
         head, *_ = result.out.splitlines()
-        assert head == ("default/urgent (16 GPUs) would start after the eviction of its victims.")
+        assert head == ("default/urgent (16 GPUs) would start after its victims are evicted.")
         leaving = "a" if "\ndefault/a " in result.out else "b"
         lost = result.out.split()[-1]
         assert int(lost) > 0

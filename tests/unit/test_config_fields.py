@@ -839,7 +839,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Reservation", "spec", {}, "give either capacity or nodes"),
     ("Reservation", "spec", {"nodes": ["a"], "capacity": GANG}, "give either capacity or nodes"),
     ("Reservation", "spec", {"capacity": GANG}, "spec.clusterQueue: a Reservation of capacity is for one ClusterQueue"),
-    ("Reservation", "spec", {"nodes": ["a"], "users": ["eve"]}, "spec.clusterQueue: users and namespaces are those of"),
+    ("Reservation", "spec", {"nodes": ["a"], "users": ["eve"]}, "spec.clusterQueue: is required with users or namespaces"),
     ("Reservation", "spec", {"nodes": ["a", "a"]}, "'a' occurs 2 times"),
     ("Reservation", "spec", {"nodes": ["a b"]}, "'a b' is not a name"),
     ("Reservation", "spec", {"nodes": ["a"], "clusterQueue": "a b"}, "'a b' is not a name"),

@@ -43,7 +43,7 @@ def carried(
     [
         pytest.param(WAITS, command(1, Action.HOLD), [State.HELD], DONE, id="done"),
         pytest.param(HELD, command(1, Action.HOLD), [], NOTHING_NEW, id="held already"),
-        pytest.param(WAITS, command(1, Action.HOLD, "u2"), [], GONE, id="gone meanwhile"),
+        pytest.param(WAITS, command(1, Action.HOLD, "u2"), [], GONE, id="deleted in the meantime"),
         pytest.param(
             WAITS, command(1, Action.RELEASE), [], "a/train is Pending, not held", id="no longer makes sense"
         ),

@@ -68,7 +68,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "/ui/timeline": (
         "Pending gangs",
         "Running gangs",
-        "90 %: ",
+        "90 % chance within ",
         "The bars show the next",
         'class="tick"',
     ),

@@ -147,7 +147,7 @@ JobKinds = Mapping[str, JobKind]
 """Job kinds by their names."""
 
 KINDS: Final[JobKinds] = MappingProxyType({kind.kind: kind for kind in (BatchJob(), *_DESCRIBED)})
-"""The built-in kinds; the order is that of this file."""
+"""The built-in kinds; in the order of this file."""
 
 
 def with_declared(declared: Iterable[Description]) -> JobKinds:

@@ -268,7 +268,7 @@ def _check_class(name: str | None, at: str) -> None:
 
 
 def _check_declared(declared: Sequence[_PodSet], component: _Component, at: str) -> None:
-    """The podsets that the user states are those of the kind. Raises RequestError."""
+    """The user states exactly the podsets of the kind. Raises RequestError."""
     stated = [(one.path, 1 if one.replicas is None else one.replicas) for one in declared]
     wanted = [
         (path, podset.count)

@@ -172,7 +172,7 @@ def without_ended(jobset: JobRecord, ended: Mapping[str, int]) -> JobRecord:
 def _left(
     podsets: tuple[PodSet, ...], left: Mapping[str, int], suspended: bool
 ) -> tuple[tuple[PodSet, ...], tuple[tuple[str, int], ...]]:
-    """The podsets, and the pods of each that are expected, if only some are left. ``suspended``: they are those of the next start."""
+    """The podsets, and the pods of each that are expected, if only some are left. ``suspended``: for the next start."""
     counts = {one.name: one.count for one in podsets}
     if left == counts or not any(left.values()):  # a JobSet without pods is about to complete
         return podsets, ()

@@ -97,7 +97,7 @@ def read_member(
     if parent:
         group = group_name(parent, labels.get(GROUP_LABEL, ""))
     total = read_count(lenient(annotations, keys.POD_GROUP_TOTAL, kueue) or "") or None
-    # The annotations of the pods of a set are those of its templates, whose number of pods its record has.
+    # The pods of a set have the annotations of its templates, whose number of pods its record has.
     own = annotations if not parent else None
     template = Template(TemplateMeta(labels, own), _unpinned(spec, gated))
 

@@ -1,6 +1,6 @@
 """Which gang is considered next: the queue order in each ClusterQueue, the order among their heads, and the shared window.
 
-Inside a ClusterQueue the order is that of :class:`~queuectl.planner.order.queue_order.QueueOrder`. Among the heads of all
+Inside a ClusterQueue the order follows :class:`~queuectl.planner.order.queue_order.QueueOrder`. Among the heads of all
 ClusterQueues a :class:`Ranking` decides, by what the cycle has admitted so far. So the next head is chosen after the one before has been
 decided.
 

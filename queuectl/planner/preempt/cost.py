@@ -1,7 +1,7 @@
 """The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimize.
 
 An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Pods without GPUs count as a part of GPUs, and their
-utilization as 1, because it is that of GPUs. Unknown is not idle (invariant I5): utilization that was not measured counts as 1. Silence
+utilization as 1, because it describes GPUs. Unknown is not idle (invariant I5): utilization that was not measured counts as 1. Silence
 about checkpoints does not make a gang dearer without bound: one that declared none is taken to save as often as the others do, by the
 median of their times.
 
@@ -14,7 +14,7 @@ The size of a gang in GPUs also compares waits:
 - Each other accelerator counts as one GPU, but all accelerators of a node as at most ``ACCELERATORS_OF_NODE``.
 - Any pod counts as at least its share of a node, times ``NODE``: a CPU is worth less than a GPU.
 
-The *share of a node* is that of the resource of which the pod requests the largest part of a node. A node has the largest amount that any
+The *share of a node* counts the resource of which the pod requests the largest part of a node. A node has the largest amount that any
 node of the fleet has. A request therefore counts the same on each node, and after its node is deleted. Without a node that has the
 resource, ``_USUAL`` counts.
 """

@@ -520,7 +520,7 @@ def ahead_of(problem: Problem, request: GangRequest) -> Iterator[Occurrence]:
 def beside_these(
     problem: Problem, request: GangRequest, among: Iterable[Occurrence]
 ) -> GangRequest:
-    """The request alongside these Reservations alone; the same one if they are those of its podsets."""
+    """The request alongside these Reservations alone; the same one if its podsets have exactly these."""
     occurrences = tuple(among)
     if {each.name for each in occurrences} == {each.name for each in ahead_of(problem, request)}:
         return request

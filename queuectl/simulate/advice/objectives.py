@@ -1,6 +1,6 @@
 """The objectives of advice: figures of an outcome that can be computed again for a part of the trace.
 
-The trace is divided into blocks of equal length. The figures of a resample are those of a trace in which each block occurs as often as it
+The trace is divided into blocks of equal length. A resample has the figures of a trace in which each block occurs as often as it
 was drawn. A job is in the block of its submission.
 """
 

@@ -1,6 +1,6 @@
 """Usage: GPU-hours allocated, used and wasted, and their cost, in a period, grouped by namespace, queue, user or others.
 
-The sums are those of the REST API's reports. docs/reference/usage-figures.md defines the figures.
+The sums match the REST API's reports. docs/reference/usage-figures.md defines the figures.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Pool:
             self.free(line)
 
     def close(self) -> None:
-        """Close all connections; nothing is under way any more."""
+        """Close all connections; nothing is still under way."""
         for opening in self._opening:
             opening.cancel()
         for line in self._lines:
