@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from queuectl.cli.ask import Workload
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
+
+if TYPE_CHECKING:
+    from queuectl.cli.log_pods import RankedPod
 
 
 def logs_command(
@@ -79,11 +82,7 @@ def logs_command(
     else:
         chosen = [next((pod for pod in pods if not pod.reason), pods[0])]
     if rank is None and len(pods) > len(chosen):
-        first = chosen[0].label
-        typer.echo(
-            f"{len(pods)} pods; this is {first}: give --rank RANK or --all-ranks for others",
-            err=True,
-        )
+        typer.echo(_choice(chosen[0], len(pods)), err=True)
     import asyncio
 
     from queuectl.cli.log_streams import MOST_STREAMS, print_logs
@@ -97,6 +96,13 @@ def logs_command(
     api_server = server_of(context_of(options))
     code = asyncio.run(print_logs(api_server, job["namespace"], chosen, query, prefixed=all_ranks))
     raise typer.Exit(code)
+
+
+def _choice(pod: RankedPod, pods: int) -> str:
+    """Which of several pods it is, and how to choose others."""
+    if pod.rank is None:
+        return f"{pods} pods; this is {pod.name}: give --all-ranks for the others"
+    return f"{pods} pods; this is rank {pod.label}: give --rank RANK or --all-ranks for the others"
 
 
 def _query(

@@ -135,7 +135,9 @@ class TestLogs:
     def test_the_log_of_a_rank_is_copied(self, queuectl: Cli, gang: KubernetesHttp) -> None:
         first = queuectl("logs", "running")
         assert (first.code, first.out) == (0, "rank 0\nstep 1")
-        assert first.err == "4 pods; this is 0: give --rank RANK or --all-ranks for others\n"
+        assert (
+            first.err == "4 pods; this is rank 0: give --rank RANK or --all-ranks for the others\n"
+        )
         assert gang.headers["Authorization"] == f"Bearer {TOKEN}"
         assert gang.headers["Impersonate-User"] == "bob"
         second = queuectl("logs", "team-a/running", "--rank", "worker/2", "--tail", "1")
