@@ -25,7 +25,7 @@ from queuectl.cli.explain import Kind
 from queuectl.client.client import Client
 from queuectl.client.errors import WaitTimeout
 from queuectl.domain.checks import CheckState
-from queuectl.domain.commands import LARGEST_PRIORITY, Action
+from queuectl.domain.commands import HIGHEST_PRIORITY, LOWEST_PRIORITY, Action
 from queuectl.domain.words import counted, counted_gpus, format_time
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ def priority_command(
     priority: Annotated[
         int | None,
         typer.Argument(
-            min=-LARGEST_PRIORITY,
-            max=LARGEST_PRIORITY,
+            min=LOWEST_PRIORITY,
+            max=HIGHEST_PRIORITY,
             metavar="PRIORITY",
             help="A larger value is considered first.",
         ),

@@ -29,9 +29,10 @@ from queuectl.cli.client import (
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.explain import Kind
-from queuectl.cli.filters import UNFINISHED, Selector, caller_of, states_of
+from queuectl.cli.filters import Selector, caller_of, states_of
 from queuectl.cli.render import Column, emit_table
 from queuectl.client.errors import NotPermitted, ObjectNotFound
+from queuectl.client.requests import UNFINISHED
 from queuectl.domain.words import counted, counted_gpus, gpu_count
 
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ def workloads(ctx: typer.Context, incomplete: str) -> list[str]:
     """Workloads that have not finished: as `NAME` with a namespace, otherwise as `NAMESPACE/NAME`."""
 
     def read(client: Client) -> Iterable[str]:
-        from queuectl.cli.filters import UNFINISHED
+        from queuectl.client.requests import UNFINISHED
 
         namespace = ctx.params.get("namespace")
         for each in _items(client, "workloads", namespace=namespace, state=UNFINISHED):
@@ -105,7 +105,7 @@ def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
     """Labels of workloads that have not finished, as `KEY=VALUE`; after a comma also."""
 
     def read(client: Client) -> Iterable[str]:
-        from queuectl.cli.filters import UNFINISHED
+        from queuectl.client.requests import UNFINISHED
 
         namespace = ctx.params.get("namespace")
         for each in _items(client, "workloads", namespace=namespace, state=UNFINISHED):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queuectl.cli import complete
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.domain.commands import CommandState
-from queuectl.domain.ledger import State
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 if TYPE_CHECKING:
     from queuectl.client.client import Client
 
-UNFINISHED: Final = [state.value for state in State if state is not State.FINISHED]
-"""The states of the workloads that a list has by default."""
 Selector = Annotated[
     str | None,
     typer.Option(
@@ -30,7 +26,7 @@ Selector = Annotated[
 ]
 
 
-def states_of(plural: str, typed: Iterable[str]) -> list[str]:
+def states_of(plural: str, typed: Sequence[str]) -> list[str]:
     """The states of an option that is repeated or has commas, in any case of letters.
 
     Args:
@@ -40,6 +36,11 @@ def states_of(plural: str, typed: Iterable[str]) -> list[str]:
     Raises:
         CommandFailed: a state does not exist.
     """
+    if not typed:
+        return []
+    from queuectl.domain.commands import CommandState  # slow, and rarely needed
+    from queuectl.domain.ledger import State
+
     known: Any = CommandState if plural == "commands" else State
     names = {state.value.lower(): state.value for state in known}
     states = []

@@ -15,6 +15,7 @@ import typer
 from queuectl.cli import complete, events, program
 from queuectl.cli.client import (
     DEFAULT_SERVER,
+    WORKLOAD_WORDS,
     Json,
     Namespace,
     Server,
@@ -23,7 +24,7 @@ from queuectl.cli.client import (
     workloads,
 )
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.filters import UNFINISHED, Selector, caller_of, states_of
+from queuectl.cli.filters import Selector, caller_of, states_of
 from queuectl.cli.listings import (
     LISTINGS,
     Form,
@@ -35,6 +36,7 @@ from queuectl.cli.listings import (
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
+from queuectl.client.requests import UNFINISHED
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 # ---- The command
@@ -238,7 +240,7 @@ def get_command(
 
 def plurals() -> dict[str, list[str]]:
     """The kinds of lists, with their other names."""
-    kinds: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
+    kinds = {WORKLOAD_WORDS[0]: [*WORKLOAD_WORDS[1:]]}
     for short, plural in _PLURALS.items():
         kinds.setdefault(plural, []).append(short)
     for config in CONFIG_KINDS:

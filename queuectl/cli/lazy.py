@@ -62,9 +62,13 @@ class QuickCommand(TyperCommand):
     """A command that converts only the values that need it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does."""
+        """As typer does. Each error has the context, so that its message can name the command."""
         convert_only_if_needed(self.get_params(ctx))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            vars(error)["ctx"] = vars(error).get("ctx") or ctx
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """As typer does. A workload that is not in this namespace is named where it is."""

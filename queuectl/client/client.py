@@ -291,6 +291,7 @@ class Client:
         Raises:
             WaitTimeout: it is not in the state in time.
             WorkloadEnded: it has finished, so it will not be in the state.
+            InvalidOption: the state does not exist.
         """
         from queuectl.client.stream import Following, StateWait
 

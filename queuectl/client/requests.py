@@ -43,6 +43,10 @@ POLL_SECONDS: Final = 0.3  # between checks of the result of a command
 EVENTS: Final = f"{PREFIX}/events"
 KEY_HEADER: Final = "Idempotency-Key"
 LARGEST_PAGE: Final = 500
+UNFINISHED: Final = (
+    "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
+)  # fmt: skip
+"""The states of workloads that have not finished, without the import of the ledger."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ raises an error of :mod:`queuectl.domain.errors`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
@@ -317,6 +318,9 @@ def _retry_after(status: _Status, header: str) -> float | None:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError) and error.strerror:
-        return f"cannot connect to {error.host}:{error.port} ({error.os_error.strerror or error})"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = error.os_error.strerror or str(error.os_error)
+        if reason.startswith("Connect call failed") and error.errno is not None:  # of asyncio
+            reason = os.strerror(error.errno)
+        return f"cannot connect to {error.host}:{error.port} ({reason})"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -144,7 +144,8 @@ def reserved_to_admins(entry: Entry, action: Action) -> str | None:
     return f"an administrator has {word} {entry.ref}; to {action} it you need permission to {need}"
 
 
-LARGEST_PRIORITY = 1 << 31  # as of PriorityClasses, in either direction
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -(1 << 31), (1 << 31) - 1
+"""Limits of the priority of a pod in Kubernetes, which is an int32."""
 
 
 def objection(entry: Entry, action: Action) -> str | None:

@@ -360,6 +360,12 @@ class TestWait:
             (("team-a/pending", "--timeout", "50ms"), 1, "error: "),
             (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
             (("team-a/nowhere",), 3, "error: "),
+            (("job/team-a/running",), 2, "'job/team-a/running' is neither NAME nor NAMESPACE/NAME"),
+            (
+                ("team-a/running", "--for", "runing"),
+                2,
+                "there is no state 'runing'; the states are",
+            ),
             (("team-a/pending", "--timeout", "soon"), 2, "--timeout: 'soon' is not a duration"),
         ],
     )
