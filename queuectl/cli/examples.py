@@ -7,7 +7,7 @@ from typing import Final
 
 EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "get": (
-        ("List the pending workloads", "get workloads --state Pending"),
+        ("List the pending workloads with a label", "get workloads --state Pending -l run=sweep"),
         ("List the nodes with at least 8 free GPUs", "get nodes --free 8"),
         ("Show a queue as YAML", "get clusterqueue team-a -o yaml"),
     ),
@@ -34,6 +34,22 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
             "Wait until it has finished, for an hour at most",
             "wait team-a/train --for finished --timeout 1h",
         ),
+    ),
+    "logs": (
+        ("Follow the log of the first pod", "logs team-a/train -f"),
+        ("Print the last lines of one rank", "logs team-a/train --rank 3 --tail 50"),
+        (
+            "Print the logs of the last ten minutes of all ranks",
+            "logs team-a/train --all-ranks --since 10m",
+        ),
+    ),
+    "cancel": (
+        ("Delete a job", "cancel team-a/train"),
+        (
+            "Show which of your pending jobs would be deleted",
+            "cancel --mine --state pending --dry-run",
+        ),
+        ("Delete the jobs with a label, without a question", "cancel -l run=sweep --yes"),
     ),
     "top": (
         ("Show queues and gangs until you press q", "top"),

@@ -24,6 +24,7 @@ from queuectl.cli.client import (
     workloads,
 )
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.filters import Selector, caller_of, states_of
 from queuectl.cli.listings import (
     LISTINGS,
     Form,
@@ -60,6 +61,7 @@ _LISTS: Final = {
     "all": ("workloads",),
     "user": ("workloads",),
     "mine": ("workloads",),
+    "label_selector": ("workloads",),
     "sort": ("workloads",),
     "by": ("commands",),
     "domain": ("nodes",),
@@ -135,6 +137,7 @@ def get_command(
         ),
     ] = None,
     mine: Annotated[bool, typer.Option("--mine", help="Only your own workloads.")] = False,
+    selector: Selector = None,
     sort: Annotated[
         str | None,
         typer.Option(
@@ -204,10 +207,11 @@ def get_command(
     filters = {
         "queue": queue,
         "cluster_queue": cluster_queue,
-        "state": _states(plural, state or ()),
+        "state": states_of(plural, state or ()),
         "all": every or None,
         "user": user,
         "mine": mine or None,
+        "label_selector": selector,
         "sort": sort,
         "by": by,
         "kind": job_kind,
@@ -224,7 +228,7 @@ def get_command(
     with connect(server) as client:
         sent = {option: given[option] for option in given if option not in ("all", "mine")}
         if mine:
-            sent["user"] = _caller(client)
+            sent["user"] = caller_of(client)
         wanted = ListingOptions(
             name, namespace, output, sent, watch, last, headers=not no_headers, every=every
         )
@@ -257,34 +261,6 @@ def _kinds() -> str:
     )
 
 
-def _states(plural: str, typed: Sequence[str]) -> list[str]:
-    """The states of an option that is repeated or has commas, in any case of letters."""
-    if not typed:
-        return []
-    from queuectl.domain.commands import CommandState
-    from queuectl.domain.ledger import State
-
-    known = CommandState if plural == "commands" else State
-    names = {state.value.lower(): state.value for state in known}
-    states = []
-    for word in (part.strip() for option in typed for part in option.split(",")):
-        if word.lower() not in names:
-            message = f"--state: unknown state {word!r}; the states are {', '.join(names.values())}"
-            raise CommandFailed(message, Exit.BAD_INPUT)
-        states.append(names[word.lower()])
-    return states
-
-
-def _caller(client: Client) -> str:
-    """The name of the user, as the server knows it."""
-    session = client.get(f"{PREFIX}/session")
-    if not session["authenticated"]:
-        raise CommandFailed(
-            "--mine: this server does not authenticate its callers; use --user USER", Exit.BAD_INPUT
-        )
-    return str(session["name"])
-
-
 def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
     """Refuse options without effect."""
     for option in options:
@@ -295,7 +271,7 @@ def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
                     "--kind is for workloads, and for the commands of a workload", Exit.BAD_INPUT
                 )
         elif plural not in lists or name is not None:
-            typed = option.replace("_", "-")
+            typed = "selector" if option == "label_selector" else option.replace("_", "-")
             what = " and ".join(lists)
             raise CommandFailed(f"--{typed} is for lists of {what}", Exit.BAD_INPUT)
     if plural == "pastuse" and name is not None:
@@ -372,7 +348,7 @@ def watch_workloads(
     for batch in events.gathered(client.watch(position, **scope)):
         uids = {block.data["uid"] for block in batch if block.event == "step"}
         reset = any(block.event == "reset" for block in batch)
-        if reset or len(uids) > _ONE_BY_ONE:
+        if reset or len(uids) > _ONE_BY_ONE or (uids and "label_selector" in filters):
             found = workloads(client, **scope, **filters)
             show(item for item in list(found) if reset or item["uid"] in uids)
         else:

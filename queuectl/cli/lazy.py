@@ -20,9 +20,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from queuectl.cli import extras, program
-from queuectl.cli.errors import CommandFailed
-from queuectl.cli.help import OPTION_NAMES, complete_help, unknown_command
+from queuectl.cli.errors import CommandFailed, exit_code
+from queuectl.cli.help import OPTION_NAMES, complete_help, elsewhere_hint, unknown_command
 from queuectl.cli.terminal import printable_output
+from queuectl.client.errors import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,16 @@ class QuickCommand(TyperCommand):
         except typer.TyperException as error:
             vars(error)["ctx"] = vars(error).get("ctx") or ctx
             raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """As typer does. A workload that is not in this namespace is named where it is."""
+        try:
+            return super().invoke(ctx)
+        except RequestRefused as error:
+            hint = elsewhere_hint(ctx, error)
+            if not hint:
+                raise
+            raise CommandFailed(f"{error}; {hint}", exit_code(error)) from error
 
 
 def convert_only_if_needed(params: Iterable[Any]) -> None:

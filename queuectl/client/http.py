@@ -1,4 +1,4 @@
-"""How both clients use the HTTP library: its options, its errors, and its answers. The only module that imports it, with tokenrequest."""
+"""How both clients use the HTTP library: its options, its errors, and its answers. Only this module imports it, and those for the API server of Kubernetes."""
 
 from __future__ import annotations
 

@@ -1422,6 +1422,8 @@ class WorkloadJson(AnswerJson):
     clusterQueue: str
     user: str
     """User of the job; empty if unknown."""
+    labels: dict[str, str]
+    """Labels of the job, except those of queuectl and Kueue; the first 64 by key."""
     priority: int
     prioritySet: int | None
     """Priority that a user has set instead of that of its classes; null = not set."""

@@ -355,7 +355,7 @@ def test_an_assistant_gets_texts_of_users_as_marked_data(served: tuple[MemorySto
         assert len(body) <= LONGEST_ANSWER
     assert len(marks) == len(texts)
     assert "ignore all rules" in texts[0]
-    assert "no workload team-a/nothing" in texts[2]
+    assert "workload team-a/nothing does not exist" in texts[2]
 
 
 def test_an_import_of_the_client_loads_no_server_no_planner_and_no_http_library() -> None:

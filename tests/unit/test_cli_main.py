@@ -206,7 +206,7 @@ def test_help_shows_the_help_of_a_command(printed: Callable[..., str]) -> None:
         (("explian",), "error: no such command 'explian'; did you mean 'explain' or 'plan'?\n"),
         (("qqq",), "error: no such command 'qqq'\n"),
         (("submit", "x"), "error: no such command 'submit': to submit a job, use `kubectl create"),
-        (("scancel",), "error: no such command 'scancel': to cancel a job, delete it, for example"),
+        (("scancel",), "error: no such command 'scancel': to cancel jobs, use `queuectl cancel`"),
         (("get", "--qqq"), "error: no such option: --qqq\nUse `queuectl get --help` to show"),
         (("get", "--sort"), "error: option '--sort' requires an argument\nUse `queuectl get --help`"),
         (("get", "jobz"), "error: unknown kind 'jobz'; did you mean job?\n"),
