@@ -97,7 +97,7 @@ def report_command(
 
 
 def _in_hours(when: str | None) -> str | None:
-    """The same with hours in place of days, for the REST API."""
+    """The same with hours instead of days, for the REST API."""
     if when is None:
         return None
     from queuectl.cli.times import hours  # its decoder is slow to import

@@ -171,7 +171,7 @@ class StateWait:
         self._goal = until.capitalize()
         if self._goal not in (*UNFINISHED, _FINISHED):
             states = ", ".join((*UNFINISHED, _FINISHED))
-            raise InvalidOption(f"there is no state {until!r}; the states are {states}")
+            raise InvalidOption(f"{until!r} is not a state; the states are {states}")
         self.deadline: Final = None if timeout is None else clock() + timeout
 
     def reached(self, state: object) -> bool:

@@ -208,7 +208,7 @@ class StatusReducer:
         return any(True for _ in self._writable(now, paused))
 
     def next(self, now: float, paused: Collection[str] = ()) -> DueStatus | None:
-        """The status to write now; None = none. It is not due any more."""
+        """The status to write now; None = none. It is no longer due."""
         self._turns += 1
         order = attrgetter("turn" if self._turns % FAIR_TURNS == 0 else "priority")
         due = min(self._writable(now, paused), key=order, default=None)

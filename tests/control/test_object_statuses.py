@@ -286,7 +286,7 @@ async def test_an_edit_among_thousands_of_due_statuses_is_the_next_write() -> No
             assert decisions.form.examined - examined < 2_000, "not all objects"
 
 
-async def test_edits_without_end_are_written_though_the_configuration_is_always_behind() -> None:
+async def test_endless_edits_are_written_though_the_configuration_is_always_behind() -> None:
     decisions = Decisions(3)
     async with writing_of(decisions), asyncio.timeout(10.0):
         await until(lambda: len(decisions.written) == 3)

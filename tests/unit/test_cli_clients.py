@@ -362,9 +362,9 @@ class TestWait:
             (("team-a/nowhere",), 3, "error: "),
             (("job/team-a/running",), 2, "'job/team-a/running' is neither NAME nor NAMESPACE/NAME"),
             (
-                ("team-a/running", "--for", "runing"),
+                ("team-a/running", "--for", "ready"),
                 2,
-                "there is no state 'runing'; the states are",
+                "'ready' is not a state; the states are",
             ),
             (("team-a/pending", "--timeout", "soon"), 2, "--timeout: 'soon' is not a duration"),
         ],

@@ -331,7 +331,7 @@ TURN = 0.2
 
 
 class Writes:
-    """A writer that has a turn for each some seconds. It writes what is due, unless the kind of the object is refused."""
+    """A writer that has a turn for every few seconds. It writes what is due, unless the kind of the object is refused."""
 
     def __init__(self, world: World, *refused: str, turn: float = TURN) -> None:
         self.world = world
