@@ -22,6 +22,7 @@ from queuectl.api.auth import layers
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
 from queuectl.api.feed import EventFeed
+from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
 from queuectl.api.ports import ClusterReader, Diagnoser, HealthChecks
@@ -53,6 +54,7 @@ from queuectl.api.routes import health as health_routes
 from queuectl.api.routes.events import StreamLimit
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
+from queuectl.domain.job_usage import NO_SOURCES, UsageSources
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 from queuectl.objects.configuration.owners import Owner
 
@@ -75,6 +77,7 @@ def create_app(
     authenticated: AuthenticationLayer | None = None,
     streams: StreamLimit | None = None,
     owner: Owner = Owner.DATABASE,
+    sources: UsageSources = NO_SOURCES,
 ) -> FastAPI:
     """The REST API with metrics and health. ``app.state`` has the parts that added routes share.
 
@@ -87,6 +90,7 @@ def create_app(
         authenticated: how callers authenticate; None = they do not, for loopback only.
         streams: limit of event streams; None = the default.
         owner: of the configuration; what objects of the cluster own is not written here.
+        sources: of measurements of workloads that the controller has.
     """
     app = _bare("queuectl")
     app.state.owner = owner
@@ -121,7 +125,8 @@ def create_app(
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)
     set_aside.add_routes(app.router, guard, store)
-    workloads.add_routes(app.router, guard, store, diagnoser, cluster_reader)
+    efficiencies = JobEfficiencies(store, stated, diagnoser, sources)
+    workloads.add_routes(app.router, guard, store, efficiencies, diagnoser, cluster_reader)
     session.add_routes(app.router, session_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)

@@ -28,6 +28,10 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("Show what happened to a workload", "history team-a/train"),
         ("Show its evictions only", "history team-a/train --evictions"),
     ),
+    "eff": (
+        ("Show what a running or finished workload used", "eff team-a/train"),
+        ("The same for a program", "eff team-a/train -o json"),
+    ),
     "wait": (
         ("Wait until a workload runs", "wait team-a/train"),
         (

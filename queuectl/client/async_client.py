@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         EventJson,
         ExplainJson,
         HistoryJson,
+        JobEfficiencyJson,
         NodeJson,
         PlanJson,
         PodJson,
@@ -143,6 +144,10 @@ class AsyncClient:
     async def explain(self, workload: WorkloadRef, kind: str | None = None) -> ExplainJson:
         """As :meth:`Client.explain`."""
         return await self.send(requests.explain(self._path(workload), kind))
+
+    async def eff(self, workload: WorkloadRef, kind: str | None = None) -> JobEfficiencyJson:
+        """As :meth:`Client.eff`."""
+        return await self.send(requests.efficiency(self._path(workload), kind))
 
     def history(self, workload: WorkloadRef, kind: str | None = None) -> AsyncIterator[HistoryJson]:
         """As :meth:`Client.history`."""

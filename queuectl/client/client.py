@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         EventJson,
         ExplainJson,
         HistoryJson,
+        JobEfficiencyJson,
         NodeJson,
         PlanJson,
         PodJson,
@@ -153,6 +154,10 @@ class Client:
     def explain(self, workload: WorkloadRef, kind: str | None = None) -> ExplainJson:
         """Why a workload is pending, with suggested fixes, or where it runs."""
         return self.send(requests.explain(self._path(workload), kind))
+
+    def eff(self, workload: WorkloadRef, kind: str | None = None) -> JobEfficiencyJson:
+        """The use of a workload, running or finished: GPUs, CPU, memory, GPU-hours, cost and nodes."""
+        return self.send(requests.efficiency(self._path(workload), kind))
 
     def history(self, workload: WorkloadRef, kind: str | None = None) -> Iterator[HistoryJson]:
         """The steps of a workload, the oldest first."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         EventJson,
         ExplainJson,
         HistoryJson,
+        JobEfficiencyJson,
         NodeJson,
         PlanJson,
         PodJson,
@@ -231,6 +232,11 @@ def workload(path: str, kind: str | None) -> Request[WorkloadJson]:
 def explain(path: str, kind: str | None) -> Request[ExplainJson]:
     """Its state, reason, blocking constraints and suggested fixes."""
     return _typed(get(f"{path}/explain", kind=kind))
+
+
+def efficiency(path: str, kind: str | None) -> Request[JobEfficiencyJson]:
+    """Its use of GPUs, CPU and memory, GPU-hours, cost and nodes."""
+    return _typed(get(f"{path}/efficiency", kind=kind))
 
 
 def history(path: str, kind: str | None) -> Listing[HistoryJson]:

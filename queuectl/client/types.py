@@ -281,6 +281,19 @@ class CountsJson(AnswerJson):
     lostGpuSeconds: int
 
 
+class CpuEfficiencyJson(AnswerJson):
+    efficiency: float | None
+    """CPU time that was used / CPU time that the same pods requested; above 1 for pods that use more. null = unknown."""
+    measured: float
+    """The part of the run time of all pods that was measured."""
+    unknown: str | None
+    """Why the efficiency is unknown; null = it is known."""
+    usedCoresPerPod: float | None
+    """On average over the measured time."""
+    requestedCoresPerPod: float | None
+    """The same average of the requests."""
+
+
 class DecisionDetailJson(AnswerJson):
     id: int
     at: str
@@ -600,6 +613,30 @@ class GangOutcomeJson(AnswerJson):
     """Suggested fixes; of the first submitted gangs only."""
 
 
+class GpuEfficiencyJson(AnswerJson):
+    efficiency: float | None
+    """GPU time that was used / GPU time that was measured, 0 to 1; null = unknown."""
+    measured: float
+    """The part of the allocated GPU time that was measured."""
+    unknown: str | None
+    """Why the efficiency is unknown; null = it is known."""
+
+
+class GpuHoursJson(AnswerJson):
+    allocated: float
+    """GPUs held × time. The other parts are parts of it."""
+    productive: float
+    """allocated - lost"""
+    lost: float
+    """Work that evictions lost, restarts included."""
+    used: float
+    """Allocated time × measured utilization."""
+    unused: float
+    """Measured, and not used."""
+    unknown: float
+    """Allocated without a measurement."""
+
+
 class GroupJson(AnswerJson):
     """The group of a row. Fields that are not part of the grouping are null."""
 
@@ -673,6 +710,51 @@ class IgnoredJson(AnswerJson):
     """Why it has no effect."""
 
 
+class JobCostJson(AnswerJson):
+    amount: float
+    """Of the allocated GPU-hours, at the prices of that time."""
+    currency: str
+    unpricedGpuHours: float
+    """GPU-hours for which there was no price."""
+
+
+class JobEfficiencyJson(AnswerJson):
+    """The resources that one workload used. All attempts count, except for ``nodes``."""
+
+    workload: str
+    """namespace/name"""
+    uid: str
+    kind: str
+    state: str
+    user: str
+    """Its user; empty = not known."""
+    clusterQueue: str
+    """Empty = none."""
+    pods: int
+    gpus: float
+    """GPUs that it requests."""
+    flavors: list[str]
+    """The ResourceFlavors of the GPUs that it held."""
+    nodes: list[str]
+    """Nodes of the last attempt, by name."""
+    attempts: int
+    """How often it was started."""
+    evictions: int
+    queuedAt: str
+    finishedAt: str | None
+    elapsedSeconds: float
+    """Time in which it held its nodes."""
+    asOf: str | None
+    """GPU-hours and cost up to this time are included; null = none yet."""
+    gpu: GpuEfficiencyJson
+    cpu: CpuEfficiencyJson
+    memory: MemoryEfficiencyJson
+    gpuHours: GpuHoursJson | None
+    """null = nothing is accounted for, or the hours are deleted already."""
+    cost: JobCostJson | None
+    """null = no price applied."""
+
+
 class LargestJson(AnswerJson):
     node: str
     freeGpus: float
@@ -685,6 +767,21 @@ class LevelColumnsJson(AnswerJson):
     """The path of each domain."""
     of: list[int]
     """For each node, the index of its domain in `domains`; -1 = none."""
+
+
+class MemoryEfficiencyJson(AnswerJson):
+    efficiency: float | None
+    """Mean working set / memory that the same pods requested; null = unknown."""
+    measured: float
+    """The part of the run time of all pods that was measured."""
+    unknown: str | None
+    """Why the efficiency is unknown; null = it is known."""
+    usedBytesPerPod: float | None
+    """Working set, on average over the measured time."""
+    requestedBytesPerPod: float | None
+    """The same average of the requests."""
+    peakBytes: float | None
+    """The largest sample of one pod. Shorter peaks between two samples are not seen."""
 
 
 class MigReconfigurationJson(AnswerJson):

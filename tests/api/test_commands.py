@@ -12,10 +12,13 @@ from fastapi import FastAPI, Request
 from queuectl.api import problems
 from queuectl.api.access import Guard, set_caller
 from queuectl.api.app import create_app
+from queuectl.api.job_efficiency import JobEfficiencies
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import workloads
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.job_usage import NO_SOURCES
 from queuectl.domain.plan import Cost
 from queuectl.domain.what_if import Preview
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -389,7 +392,8 @@ def guarded(store: AnyStore, rights: Known, name: str = "bob") -> FastAPI:
     """The routes of workloads, for a caller with these rights."""
     app = FastAPI()
     problems.install(app)
-    workloads.add_routes(app.router, Guard(rights), store)
+    efficiencies = JobEfficiencies(store, CurrentConfiguration(store), None, NO_SOURCES)
+    workloads.add_routes(app.router, Guard(rights), store, efficiencies)
 
     @app.middleware("http")
     async def is_bob(request: Request, go_on: Any) -> Any:

@@ -221,7 +221,7 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     client.delete(client.path_of(AUTHORITY))
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
-    for begins in ("top", "explain", "history"):
+    for begins in ("top", "explain", "history", "eff"):
         page.type(f"queuectl {begins}")
     waits = page.take("queuectl wait").replace("--timeout 1h", "--timeout 100ms")
     assert page.shell.type(waits)[0] == 1, "it still runs"
