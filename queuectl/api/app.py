@@ -41,6 +41,7 @@ from queuectl.api.routes import (
     pastuse,
     plans,
     queue_stops,
+    queue_use,
     recorded_jobs,
     refused,
     session,
@@ -110,6 +111,7 @@ def create_app(
     configuration_owner.add_routes(app.router, guard, store, owner)
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
     stated = app.state.stated = CurrentConfiguration(store)
+    queue_use.add_routes(app.router, guard, store, stated, cluster_reader)
     pastuse.add_routes(app.router, guard, store, stated)
     history = app.state.history = UsageHistory(store)
     usage.add_routes(app.router, guard, store, stated, history)
@@ -120,7 +122,7 @@ def create_app(
     recorded_jobs.add_routes(app.router, guard, store)
     feed = app.state.feed = EventFeed(store)
     events.add_routes(app.router, guard, store, feed, streams or StreamLimit())
-    nodes.add_routes(app.router, guard, cluster_reader)
+    nodes.add_routes(app.router, guard, stated, cluster_reader)
     plans.add_routes(app.router, guard, bodies, cluster_reader)
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)

@@ -154,6 +154,30 @@ class ClusterMapJson(AnswerJson):
     workloads: WorkloadColumnsJson
 
 
+class ClusterQueueUseJson(AnswerJson):
+    """One ClusterQueue. The counts are of workloads that you are allowed to list."""
+
+    name: str
+    cohort: str | None
+    stopPolicy: str
+    """`None` = its gangs can start."""
+    gpus: GpuQuotaJson | None
+    """null = it has no quota of GPUs."""
+    pending: int
+    """Pending and Reserved."""
+    running: int
+    """Starting, Running and Evicting."""
+    inactive: int
+    """Held, in back-off or deactivated."""
+    resources: list[ResourceUseJson] | None
+    """Each flavor and resource; null = in a list of all queues."""
+
+
+class ClusterQueueUsesJson(AnswerJson):
+    items: list[ClusterQueueUseJson]
+    """By name."""
+
+
 class CommandListJson(AnswerJson):
     items: list[CommandJson]
     """The newest first."""
@@ -637,6 +661,15 @@ class GpuHoursJson(AnswerJson):
     """Allocated without a measurement."""
 
 
+class GpuQuotaJson(AnswerJson):
+    quota: float
+    """Nominal quota of all flavors, overrides included."""
+    used: float | None
+    """Held by its gangs; null = not known yet."""
+    borrowed: float | None
+    """The part of `used` beyond the nominal quota of its flavor; null = not known yet."""
+
+
 class GroupJson(AnswerJson):
     """The group of a row. Fields that are not part of the grouping are null."""
 
@@ -802,6 +835,29 @@ class NodePageJson(AnswerJson):
     items: list[NodeJson]
     nextCursor: str | None
     """Value of `cursor` for the next page; null = this is the last page."""
+
+
+class NodeSumJson(AnswerJson):
+    flavors: list[str]
+    """The ResourceFlavors whose labels the nodes have; empty = none."""
+    model: str
+    """Model of the GPUs by the labels of the nodes; empty = none."""
+    nodes: int
+    gpus: float
+    """GPUs of all these nodes."""
+    usedGpus: float
+    """GPUs that pods hold."""
+    freeGpus: float
+    """Free GPUs on schedulable nodes."""
+    closedNodes: int
+    """Nodes that are ready, and cordoned or unhealthy."""
+    downNodes: int
+    """Nodes that are not ready."""
+
+
+class NodeSumsJson(AnswerJson):
+    items: list[NodeSumJson]
+    """Each node is in one item."""
 
 
 class NodeJson(AnswerJson):
@@ -1059,6 +1115,17 @@ class ReservationJson(AnswerJson):
     createdAt: str
     expiresAt: str | None
     """null = until its admission checks have answered."""
+
+
+class ResourceUseJson(AnswerJson):
+    flavor: str
+    resource: str
+    quota: str
+    """Nominal quota, as a quantity of Kubernetes."""
+    used: str | None
+    """Held by its gangs; null = not known yet."""
+    borrowed: str | None
+    """The part of `used` beyond the quota."""
 
 
 class RunTimeJson(AnswerJson):

@@ -208,6 +208,7 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
         "workloads --state",
         "workloads --user",
         "nodes",
+        "nodes --summary",
         "nodes",
         "unmanaged",
         "domains",
