@@ -296,10 +296,12 @@ def command(
     )
 
 
-def preview(path: str, action: Action | ActionName, kind: str | None) -> Request[PreviewJson]:
-    """The cost and the effect of an action now. Nothing is changed."""
+def preview(
+    path: str, action: Action | ActionName, kind: str | None, details: Mapping[str, object]
+) -> Request[PreviewJson]:
+    """The change, the cost and the effect of an action now. Nothing is changed."""
     query = {"kind": kind, "dry_run": True}
-    return Request("POST", f"{path}/{action}", _as_is, query, {}, repeatable=True)
+    return Request("POST", f"{path}/{action}", _as_is, query, dict(details), repeatable=True)
 
 
 def command_result(number: int) -> Request[CommandJson]:
@@ -316,9 +318,10 @@ def stop_queue(
     return Request("POST", f"{path}/stop", _as_is, query, body, repeatable=dry_run)
 
 
-def resume_queue(path: str, reason: str | None) -> Request[QueueStopJson]:
+def resume_queue(path: str, reason: str | None, *, dry_run: bool) -> Request[QueueStopJson]:
     """Resume a stopped queue."""
-    return Request("POST", f"{path}/resume", _as_is, document={"reason": reason})
+    query = {"dry_run": True} if dry_run else {}
+    return Request("POST", f"{path}/resume", _as_is, query, {"reason": reason}, repeatable=dry_run)
 
 
 def queue_path(name: str, namespace: str | None) -> str:

@@ -1010,6 +1010,8 @@ class PreviewJson(AnswerJson):
     workload: str
     """namespace/name"""
     action: str
+    change: str
+    """The change of the workload in words."""
     evicts: bool
     """Whether it runs and would be evicted."""
     pods: int

@@ -21,14 +21,14 @@ from queuectl.cluster.connection import Connection
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.leader.election import Leadership
-from queuectl.control.leader.recovery import Recovered, recover
+from queuectl.control.leader.recovery import Recovered, recover, refuse_workloads
 from queuectl.control.ports import ContainerSource, HealthSource, UseSource
 from queuectl.control.progress import SteadyClock, longest_step
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings, job_kinds
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.migrate import upgrade
+from queuectl.db.migrate import current, upgrade
 from queuectl.db.replicas import Registration
 from queuectl.db.store import PostgresApiStore, PostgresLeaderStore
 from queuectl.distribution import version
@@ -48,6 +48,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
+from queuectl.domain.words import counted
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
@@ -461,6 +462,26 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
 
         leadership = Leadership.of(cluster, store, clock, settings, "queuectl recover")
         return await recover(store, cluster, settings, clock, leadership, kinds, configure)
+
+
+async def recovery_check(settings: Settings, documents: Sequence[GivenDocument]) -> str:
+    """The checks of :func:`recovered` that write nothing, with the same errors. The cluster is not read.
+
+    Returns:
+        What a recovery would store, in words.
+    """
+    job_kinds(settings)
+    configuration = [validate(document)[0] for document in with_names(map(named, documents))]
+    async with provided(settings.database_url) as url:
+        schema = await current(url)
+        if schema.current is not None and schema.up_to_date:
+            store = await PostgresLeaderStore.connect(DatabaseSettings.from_environment(url))
+            try:
+                await refuse_workloads(store)
+            finally:
+                await store.close()
+    stored = counted(len(configuration), "object")
+    return f"{stored} of the configuration would be stored, and the ledger rebuilt from the cluster"
 
 
 # ---- Sources of utilization and of faults

@@ -811,7 +811,10 @@ class TestAsk:
     @pytest.mark.usefixtures("ledger")
     def test_a_dry_run_for_a_pending_workload_evicts_no_pod(self, queuectl: Cli) -> None:
         out = queuectl("hold", "team-a/pending", "--dry-run").out
-        assert out == "job/team-a/pending does not run: hold would evict no pod\n"
+        assert out == (
+            "job/team-a/pending would change, and no pod is evicted: "
+            "it is held until it is released\n"
+        )
 
     @pytest.mark.usefixtures("ledger")
     def test_describe_shows_positions_gates_and_conditions(self, queuectl: Cli) -> None:
