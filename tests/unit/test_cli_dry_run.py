@@ -12,8 +12,16 @@ import yaml
 
 from queuectl.cli.commands import COMMANDS
 from tests.api.serving import serving
-from tests.api.support import DOCUMENTS, LIVES, FixedDiagnoser, job, live_through
+from tests.api.support import (
+    DOCUMENTS,
+    LIVES,
+    FixedClusterReader,
+    FixedDiagnoser,
+    job,
+    live_through,
+)
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.planner.build import node, world
 from tests.support.cli import queuectl_with
 
 READS: Final = {
@@ -32,7 +40,6 @@ WITHOUT: Final = {
     "localcluster down": "it stops a cluster of its own on this machine",
     "localcluster status": "it reads",
     "localcluster build": "it builds programs for this machine",
-    "localcluster nodes": "it changes a cluster of its own on this machine",
     "localcluster exporters": "it changes a cluster of its own on this machine",
 }
 """Commands that neither read only nor have a dry run, with the reasons."""
@@ -69,7 +76,8 @@ def rows(database: MemoryDatabase) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[MemoryStore, str]]:
     store = MemoryStore()
-    with serving(store, FixedDiagnoser()) as address:
+    reader = FixedClusterReader(world([node("n1", gpu=8)]), store)
+    with serving(store, FixedDiagnoser(), cluster_reader=reader) as address:
         yield store, address
 
 

@@ -224,6 +224,7 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
         page.type(f"queuectl get {what}")
     for begins in ("top", "explain", "history", "eff"):
         page.type(f"queuectl {begins}")
+    page.type("queuectl priority")
     waits = page.take("queuectl wait").replace("--timeout 1h", "--timeout 100ms")
     assert page.shell.type(waits)[0] == 1, "it still runs"
     status, printed = page.shell.type("timeout 5 " + page.take("queuectl get workloads --watch"))
