@@ -1,7 +1,7 @@
 """The audit log: each request that changes something has a line.
 
 The line is written, and committed, before the request does anything, and completed before it is answered. So nothing
-takes effect without a line: if the line cannot be written, the request is refused. A line without a status is a request with an
+takes effect without a line: if the line cannot be written, the request is refused. A dry run has no line. A line without a status is a request with an
 unknown outcome, because the process or the database stopped in between.
 """
 
