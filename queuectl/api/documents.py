@@ -215,7 +215,9 @@ class Documents:
         over = excess_views(await seen_excesses(self._guard, request, checked.excesses))
         return {**applied(one), "overQuota": over}
 
-    async def remove(self, key: DocumentKey, if_match: str | None, *, dry_run: bool) -> Response:
+    async def remove(
+        self, key: DocumentKey, if_match: str | None, *, dry_run: bool = False
+    ) -> Response:
         """Delete it. ``dry_run``: only check the request."""
         self._refuse_write(key, "delete")
         if dry_run:

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.domain.gpus import GPU
 from queuectl.domain.identity import Right
+from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.configuration.queue_config import build
 from queuectl.telemetry.metrics import MetricsRecorder
