@@ -402,5 +402,5 @@ WORKLOAD_COLUMNS: Final = (
 
 
 def config_columns(kind: ConfigKind) -> tuple[Column, ...]:
-    """The columns of a configuration kind."""
-    return _CONFIG[kind.kind]
+    """The columns of a configuration kind; none of ClusterQueues, whose table shows their use."""
+    return _CONFIG.get(kind.kind, ())
