@@ -31,6 +31,11 @@ COMMANDS: Final = {
         "Show the starts, evictions and holds of a workload.",
         Reader.SUBMITTER,
     ),
+    "eff": LazyCommand(
+        "queuectl.cli.eff:eff_command",
+        "Show how well a workload uses its GPUs, CPU and memory.",
+        Reader.SUBMITTER,
+    ),
     "wait": LazyCommand(
         "queuectl.cli.wait:wait_command",
         "Wait until a workload runs or has finished.",

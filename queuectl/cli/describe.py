@@ -27,7 +27,7 @@ from queuectl.cli.render import age
 from queuectl.client.client import Client
 from queuectl.client.requests import UNFINISHED
 from queuectl.domain.words import counted, counted_gpus, format_time
-from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, ConfigKind
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 from queuectl.objects.times import parse_time
 
 _HISTORY = 500
@@ -80,12 +80,22 @@ def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) 
         **{key: value for key, value in body.items() if key not in _HEAD},
     }
     if kind.kind == "ClusterQueue":
+        (use,) = client.get(f"{PREFIX}/queueuse", cluster_queue=name)["items"]
+        shown["use"] = [_use(row) for row in use["resources"]] or None
         shown["overrides"] = _overrides(client, name) or None
         shown["workloads"] = _counts(client, cluster_queue=name)
     elif kind.kind == "LocalQueue":
         shown["workloads"] = _counts(client, queue=name, namespace=meta["namespace"])
     known = {key: value for key, value in shown.items() if value is not None}
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
+
+
+def _use(row: Json) -> str:
+    """``72 of 64 nvidia.com/gpu of h100 (8 borrowed)``."""
+    if row["used"] is None:
+        return f"unknown of {row['quota']} {row['resource']} of {row['flavor']}"
+    borrowed = f" ({row['borrowed']} borrowed)" if row["borrowed"] != "0" else ""
+    return f"{row['used']} of {row['quota']} {row['resource']} of {row['flavor']}{borrowed}"
 
 
 def _overrides(client: Client, queue: str) -> list[str]:

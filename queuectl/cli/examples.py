@@ -8,8 +8,8 @@ from typing import Final
 EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "get": (
         ("List the pending workloads with a label", "get workloads --state Pending -l run=sweep"),
-        ("List the nodes with at least 8 free GPUs", "get nodes --free 8"),
-        ("Show a queue as YAML", "get clusterqueue team-a -o yaml"),
+        ("List the queues with their use, quota and gangs", "get clusterqueues"),
+        ("Sum up the nodes of each flavor", "get nodes --summary"),
     ),
     "describe": (
         ("Show a workload with its explanation and history", "describe workload team-a/train"),
@@ -27,6 +27,10 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "history": (
         ("Show what happened to a workload", "history team-a/train"),
         ("Show its evictions only", "history team-a/train --evictions"),
+    ),
+    "eff": (
+        ("Show what a running or finished workload used", "eff team-a/train"),
+        ("The same for a program", "eff team-a/train -o json"),
     ),
     "wait": (
         ("Wait until a workload runs", "wait team-a/train"),

@@ -67,6 +67,7 @@ _LISTS: Final = {
     "domain": ("nodes",),
     "free": ("nodes",),
     "search": ("nodes",),
+    "summary": ("nodes",),
     "watch": ("workloads", "events"),
 }
 """Options that filter lists, and the lists that they filter."""
@@ -176,6 +177,10 @@ def get_command(
             metavar="TEXT", help="Only nodes with this in their name or in the name of a gang."
         ),
     ] = None,
+    summary: Annotated[
+        bool,
+        typer.Option("--summary", help="Sum up the nodes of each ResourceFlavor and GPU model."),
+    ] = False,
     watch: Annotated[
         bool,
         typer.Option(
@@ -218,19 +223,27 @@ def get_command(
         "domain": domain,
         "free": free,
         "search": search,
+        "summary": summary or None,
     }
     given = {option: value for option, value in filters.items() if value not in (None, [])}
     _check(plural, name, {**given, "watch": True} if watch else given)
     if every and state:
         raise CommandFailed("--all excludes --state", Exit.BAD_INPUT)
+    if summary and len(given) > 1:
+        raise CommandFailed("--summary excludes the filters of nodes", Exit.BAD_INPUT)
     if mine and user is not None:
         raise CommandFailed("--mine excludes --user", Exit.BAD_INPUT)
     with connect(server) as client:
-        sent = {option: given[option] for option in given if option not in ("all", "mine")}
+        sent = {
+            option: given[option] for option in given if option not in ("all", "mine", "summary")
+        }
         if mine:
             sent["user"] = caller_of(client)
         wanted = ListingOptions(
-            name, namespace, output, sent, watch, last, headers=not no_headers, every=every
+            *(name, namespace, output, sent, watch, last),
+            headers=not no_headers,
+            every=every,
+            summary=summary,
         )
         if config is not None:
             configuration(client, config, wanted)

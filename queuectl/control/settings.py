@@ -257,6 +257,10 @@ class UtilizationSettings(BaseModel):
         False,
         description="the exporter measures each pod of a time-sliced GPU (--kubernetes-virtual-gpus)",
     )
+    container_jobs: str = Field(
+        "",
+        description="names of the scrape jobs that have the CPU and the memory of containers (cAdvisor), separated by commas; * matches any characters; unset = kubelet, cadvisor, kubernetes-cadvisor, kubernetes-nodes-cadvisor",
+    )
     retention_seconds: float = Field(
         7200.0,
         gt=0,

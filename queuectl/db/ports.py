@@ -18,6 +18,7 @@ from queuectl.domain.containment import SetAsideObject, Suspect
 from queuectl.domain.folding import Fold
 from queuectl.domain.followed import FollowedReport
 from queuectl.domain.identity import Session
+from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.ledger import (
     CycleDecision,
     Document,
@@ -159,6 +160,20 @@ class UsageStore(Protocol):
             StaleSnapshot: the progress is no longer ``over``, or these marks are folded already; nothing was written.
             StoreUnavailable: the outcome is unknown: read the progress again. The write can still happen after that, so only
                 the marks show it.
+        """
+
+    async def measured(
+        self, sums: Mapping[str, ContainerSums], window: float, *, epoch: int
+    ) -> None:
+        """Add what containers used, by uid of the workload.
+
+        Args:
+            sums: over the ``window`` seconds before their ``until``. The part that was added before is not added again.
+            window: seconds.
+            epoch: of the caller.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
         """
 
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
@@ -396,6 +411,9 @@ class UsageReports(Protocol):
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period."""
+
+    async def job(self, uid: str) -> JobUsage:
+        """The sums of one workload, finished or not."""
 
 
 class AuditStore(Protocol):

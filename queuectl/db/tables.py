@@ -589,6 +589,21 @@ usage_cluster: Final = Table(
     *map(integer, ("physical", "unallocated", "unmanaged", "unhealthy")),
     comment="all GPUs of the cluster by hour, in units of the usage ledger; gangs hold the rest",
 )
+usage_containers: Final = Table(
+    "usage_containers",
+    metadata,
+    key("uid", primary=True),
+    seconds("until"),
+    *map(
+        amount,
+        (
+            *("pod_seconds", "cpu_seconds", "cpu_requested"),
+            *("memory_seconds", "memory_requested", "memory_peak"),
+        ),
+    ),
+    comment="CPU and memory of the pods of each workload, over the time that was measured: core-seconds and byte-seconds; memory_peak in bytes, of one pod",
+    postgresql_with={"fillfactor": 70},  # each row is updated once a minute: HOT updates
+)
 usage_progress: Final = _single_row(
     "usage_progress",
     seconds("until", nullable=True),

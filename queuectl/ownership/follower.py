@@ -225,8 +225,12 @@ class ObjectFollower:
         self._documents |= {DocumentKey.of(document): document for document in written}
         for key in removed:
             self._documents.pop(key, None)
-        counts = {"written": len(written), "removed": len(removed)}
-        log.info("objects_followed", **counts, revision=self._revision)
+        log.info(
+            "objects_followed",
+            written=len(written),
+            removed=len(removed),
+            revision=self._revision,
+        )
 
     def _line(self, key: DocumentKey, edit: Edit) -> AuditLine:
         verb = "DELETE" if edit.document is None else "PUT"

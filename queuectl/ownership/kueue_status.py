@@ -18,7 +18,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import ClusterQueue, QueueConfig, StopPolicy
 from queuectl.objects.configuration.kueue_status import (
     ENDLESS_SHARE,
-    FairShare,
+    KueueShare,
     FlavorUse,
     KueueQueueStatus,
     ResourceUse,
@@ -78,7 +78,7 @@ class KueueStatusForm:
             return None
         share = had.fair_sharing if isinstance(had, KueueQueueStatus) else None
         if share is not None and key.kind != LOCAL_QUEUE:
-            share = FairShare(0)  # without fair sharing: that of Kueue cannot be removed
+            share = KueueShare(0)  # without fair sharing: that of Kueue cannot be removed
         if key.kind == _COHORT:
             on = share is not None or queues.config.rules.fair_sharing
             return KueueQueueStatus(conditions=[], fair_sharing=share) if on else None
@@ -196,7 +196,7 @@ class _Counts:
         if not isinstance(status, KueueQueueStatus):
             return
         if self.config.rules.fair_sharing and key.kind != LOCAL_QUEUE:
-            status.fair_sharing = FairShare(self.shares.get(key, 0))
+            status.fair_sharing = KueueShare(self.shares.get(key, 0))
         if key.kind != _COHORT:
             self.gangs.fill(status, key)
             held = self.held.get(key, Counter())

@@ -44,6 +44,7 @@ from queuectl.domain.followed import (
     FollowedSource,
     PendingDeletion,
 )
+from queuectl.domain.job_usage import ContainerSums
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import (
     KEPT_BYTES,
@@ -300,6 +301,29 @@ class StoreConformance:
         assert first is not None
         assert runs[1].work == work_of(first)
         assert len(await store.usage.past_runs(100)) == 3
+
+    async def test_what_containers_used_is_added_once_for_each_time(self, open_store: OpenStore):
+        """A new leader evaluates a part of a window that the one before has added."""
+        store = await open_store()
+        epoch = await leader(store)
+        assert (await store.usage.job("a")).containers is None
+
+        def over(until: float, peak: float) -> dict[str, ContainerSums]:
+            return {"a": ContainerSums(until, 240.0, 120.0, 480.0, 24.0, 48.0, peak)}
+
+        await store.usage.measured(over(1000.0, 7.0), 120.0, epoch=epoch)
+        first = over(1000.0, 7.0)["a"]
+        assert (await store.usage.job("a")).containers == first
+        for until, peak in ((1030.0, 5.0), (1030.0, 9.0), (900.0, 1.0)):
+            await store.usage.measured(over(until, peak), 120.0, epoch=epoch)
+        quarter = ContainerSums(1030.0, 300.0, 150.0, 600.0, 30.0, 60.0, 9.0)
+        assert (await store.usage.job("a")).containers == quarter
+        await store.usage.measured(over(9000.0, 1.0), 120.0, epoch=epoch)
+        known = (await store.usage.job("a")).containers
+        assert known is not None
+        assert (known.until, known.pod_seconds) == (9000.0, 540.0)
+        with pytest.raises(Fenced):
+            await store.usage.measured(over(9999.0, 1.0), 120.0, epoch=epoch - 1)
 
     @pytest.mark.parametrize(("floor", "epoch"), [(0, 2), (1, 2), (7, 8)])
     async def test_a_take_over_sets_an_epoch_above_those_of_the_database_and_the_lease(

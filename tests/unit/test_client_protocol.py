@@ -68,11 +68,11 @@ def test_each_request_has_its_method_target_body_and_whether_it_can_be_repeated(
         (requests.what_if({"drain": ["n"]}), "POST", "/api/v1/plans", {"drain": ["n"]}, True),
         (requests.command(PATH, "hold", None, None, {"why": "x"}), "POST", f"{PATH}/hold", {"why": "x"}, True),
         (requests.command(PATH, "priority", None, None, {"priority": None}), "POST", f"{PATH}/priority", {"priority": None}, True),
-        (requests.preview(PATH, "hold", None), "POST", f"{PATH}/hold?dry_run=true", {}, True),
+        (requests.preview(PATH, "hold", None, {}), "POST", f"{PATH}/hold?dry_run=true", {}, True),
         (requests.command_result(7), "GET", "/api/v1/commands/7", None, True),
         (requests.stop_queue("/q", None, drain=True, dry_run=False), "POST", "/q/stop", {"drain": True, "reason": None}, False),
         (requests.stop_queue("/q", "r", drain=False, dry_run=True), "POST", "/q/stop?dry_run=true", {"drain": False, "reason": "r"}, True),
-        (requests.resume_queue("/q", None), "POST", "/q/resume", {"reason": None}, False),
+        (requests.resume_queue("/q", None, dry_run=False), "POST", "/q/resume", {"reason": None}, False),
         (requests.report("usage", "user", "24h", None), "GET", "/api/v1/reports/usage?by=user&since=24h", None, True),
         (requests.events(5, {"uid": "u"}, follow=False), "GET", "/api/v1/events?after=5&follow=false&uid=u", None, True),
     ]  # fmt: skip

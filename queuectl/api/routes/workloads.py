@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.command_service import Finder
+from queuectl.api.job_efficiency import JobEfficiencies, JobEfficiencyView
 from queuectl.api.openapi import responses
 from queuectl.api.params import (
     After,
@@ -51,6 +52,7 @@ def add_routes(
     routes: APIRouter,
     guard: Guard,
     store: ApiStore,
+    efficiencies: JobEfficiencies,
     diagnoser: Diagnoser | None = None,
     cluster_reader: ClusterReader | None = None,
 ) -> None:
@@ -60,6 +62,7 @@ def add_routes(
         routes: where.
         guard: checks rights.
         store: what is read.
+        efficiencies: of workloads.
         diagnoser: None where no controller runs.
         cluster_reader: None in a process that does not watch the cluster.
     """
@@ -90,6 +93,7 @@ def add_routes(
     ):
         _one(routes, store, presenter, path, finder, tag)
         _explain(routes, presenter, path, finder, tag)
+        _efficiency(routes, efficiencies, path, finder, tag)
         pods.add_route(routes, cluster_reader, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
     commands.add_command_routes(routes, guard, store)
@@ -237,6 +241,22 @@ async def _elsewhere(
     except (ApiProblem, ClusterError, StoreUnavailable):
         return []
     return list(dict.fromkeys(entry.ref for entry in page.entries))
+
+
+def _efficiency(
+    routes: APIRouter, efficiencies: JobEfficiencies, path: str, finder: Finder, tag: str
+) -> None:
+    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+
+    @routes.get(
+        f"{path}/efficiency",
+        tags=_TAGS,
+        operation_id=f"efficiency{tag}Workload",
+        summary="Its use of GPUs, CPU and memory, GPU-hours, cost and nodes, also after it has finished",
+        responses=_ONE,
+    )
+    async def efficiency(entry: Found) -> JobEfficiencyView:
+        return await efficiencies.of(entry)
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:

@@ -26,7 +26,7 @@ class FlavorUse(Strict):
     resources: list[ResourceUse]
 
 
-class FairShare(Strict):
+class KueueShare(Strict):
     """The dominant resource share, divided by the weight, in thousandths."""
 
     weighted_share: int
@@ -41,7 +41,7 @@ class KueueQueueStatus(QueueStatus):
 
     flavors_reservation: list[FlavorUse] | None = None
     flavors_usage: list[FlavorUse] | None = None
-    fair_sharing: FairShare | None = None
+    fair_sharing: KueueShare | None = None
 
     @property
     def counts(self) -> tuple[object, ...]:
@@ -99,7 +99,7 @@ def seen_kueue_status(content: bytes) -> KueueQueueStatus | None:
         parts.admitted_workloads,
         _uses(use.flavors_reservation),
         _uses(usage),
-        FairShare(use.fair_sharing.weighted_share) if use.fair_sharing is not None else None,
+        KueueShare(use.fair_sharing.weighted_share) if use.fair_sharing is not None else None,
     )
 
 

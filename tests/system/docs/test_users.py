@@ -211,6 +211,7 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
         "workloads --user",
         "workloads -l",
         "nodes",
+        "nodes --summary",
         "nodes",
         "unmanaged",
         "domains",
@@ -224,8 +225,9 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     client.delete(client.path_of(AUTHORITY))
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
-    for begins in ("top", "explain", "history", "cancel"):
+    for begins in ("top", "explain", "history", "eff", "cancel"):
         page.type(f"queuectl {begins}")
+    page.type("queuectl priority")
     waits = page.take("queuectl wait").replace("--timeout 1h", "--timeout 100ms")
     assert page.shell.type(waits)[0] == 1, "it still runs"
     status, printed = page.shell.type("timeout 5 " + page.take("queuectl get workloads --watch"))
