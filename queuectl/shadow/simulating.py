@@ -259,26 +259,32 @@ def _waits_at_end(run: Run) -> bool:
 
 
 def _idle(side: _Side) -> float:
-    """GPU-seconds that were free while a gang waited that requests GPUs."""
+    """GPU-seconds of GPUs on which no gang ran while one waited that requests GPUs."""
     return sum(
-        max(sample.free, 0) * (after.time - sample.time)
+        sample.idle * (after.time - sample.time)
         for sample, after in pairwise(side.samples)
-        if sample.requested > 0
+        if sample.requested > 0 or sample.stalled > 0
     )
 
 
 def _gpu_seconds(side: _Side) -> float:
-    """Held and free GPUs over time."""
+    """GPUs over time: those of gangs that ran, and the idle ones."""
     return sum(
-        (sample.held + max(sample.free, 0)) * (after.time - sample.time)
+        (_running(sample) + sample.idle) * (after.time - sample.time)
         for sample, after in pairwise(side.samples)
     )
 
 
 def _utilization(side: _Side) -> float | None:
-    held = sum(sample.held * (after.time - sample.time) for sample, after in pairwise(side.samples))
+    ran = sum(
+        _running(before) * (after.time - before.time) for before, after in pairwise(side.samples)
+    )
     total = _gpu_seconds(side)
-    return held / total if total else None
+    return ran / total if total else None
+
+
+def _running(sample: Sample) -> int:
+    return sample.held - sample.stalled
 
 
 def _counts(gangs: Iterable[ObservedJob]) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.shadow import Moment
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.errors import DocumentError
-from queuectl.shadow.configuration import with_configuration
+from queuectl.shadow.configuration import on_hosts
 from queuectl.shadow.observing import ClusterObserver
 
 Body = dict[str, Any]
@@ -104,7 +104,7 @@ def pod(of: str, number: int, gpus: int, on: str | None) -> Body:
 
 
 def observed(*bodies: Body, observer: ClusterObserver | None = None) -> Moment:
-    return (observer or ClusterObserver(SolverLimits())).moment(with_configuration(bodies, []), NOW)
+    return (observer or ClusterObserver(SolverLimits())).moment(on_hosts(bodies), NOW)
 
 
 def fitting(moment: Moment) -> dict[str, float]:
@@ -241,22 +241,20 @@ def test_a_plan_that_was_stopped_decides_nothing():
     assert moment.decided is False
 
 
-# ---- Whose configuration counts
+def test_a_document_of_the_catalog_that_was_left_out_is_read_again_after_an_edit():
+    """It has no resourceVersion."""
+    observer = ClusterObserver(SolverLimits())
+    queue = m.cluster_queue("pool", "gpu", {GPU: 8, "cpu": 1000})
+    broken = {**queue, "spec": {**queue["spec"], "queueingStrategy": 5}}
+    flavor, _, local = queues()
+    others = [flavor, local, node("a"), workload("w", 1, 8)]
+    moment = observed(dict(broken), *others, observer=observer)
+    assert (fitting(moment), len(moment.left_out)) == ({}, 1)
+    moment = observed(dict(queue), *others, observer=observer)
+    assert (fitting(moment), moment.left_out) == ({"w": 8.0}, ())
 
 
-def test_the_configuration_of_the_database_counts_if_it_has_queues():
-    cluster = [*queues(), node("a"), workload("w", 1, 8)]
-    stored = [m.flavor("gpu"), m.cluster_queue("pool", "gpu", {GPU: 4, "cpu": 1000})]
-    stored.append(m.local_queue(SPACE, "train", "pool"))
-
-    def starting(*own: Body) -> dict[str, float]:
-        return fitting(
-            ClusterObserver(SolverLimits()).moment(with_configuration(cluster, own), NOW)
-        )
-
-    assert starting() == {"w": 8.0}
-    assert starting(*(dict(one) for one in stored)) == {}
-    assert starting(dict(m.priority_class("urgent", 5))) == {"w": 8.0}
+# ---- Room
 
 
 def test_a_topology_of_the_flavor_stays():
@@ -265,7 +263,7 @@ def test_a_topology_of_the_flavor_stays():
         m.flavor("racks", topology="racks"),
         {"kind": "ResourceFlavor", "spec": 3},
     ]
-    hosts, *others = with_configuration([dict(one) for one in flavors], [])
+    hosts, *others = on_hosts(flavors)
     assert [one["spec"]["topologyName"] for one in others[:2]] == [
         hosts["metadata"]["name"],
         "racks",
