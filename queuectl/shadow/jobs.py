@@ -6,11 +6,11 @@ last attempt, and at most all of them. A gang that never ran can end at once, or
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
-from statistics import median
 from typing import Final
 
 from queuectl.domain.fleet import Fleet, Node
@@ -162,8 +162,9 @@ class TraceJobs:
             case RunTimeCase.LONGEST:
                 return inf
             case RunTimeCase.USUAL:
-                longer = [s for s in self._lengths.get(traced.gang.cluster_queue, ()) if s > worked]
-                return median(longer) if longer else inf
+                lengths = self._lengths.get(traced.gang.cluster_queue, ())
+                longer = bisect_right(lengths, worked)
+                return lengths[(longer + len(lengths)) // 2] if longer < len(lengths) else inf
 
     def _at(self, at: float) -> float:
         return min(max(at - self.begin, 0.0), self.seconds)
@@ -186,7 +187,7 @@ def _runs_last(traced: TracedGang) -> bool:
 
 
 def _lengths(gangs: Iterable[TracedGang]) -> Mapping[str, Sequence[float]]:
-    """By ClusterQueue, the seconds for which gangs ran that have ended."""
+    """By ClusterQueue, the seconds for which gangs ran that have ended, shortest first."""
     lengths: dict[str, list[float]] = {}
     for one in gangs:
         if one.state is TracedState.GONE and _runs_last(one):
@@ -194,7 +195,7 @@ def _lengths(gangs: Iterable[TracedGang]) -> Mapping[str, Sequence[float]]:
             assert last.ended is not None
             seconds = RunTimeCase.USUAL.end(last.ended) - RunTimeCase.USUAL.start(last.started)
             lengths.setdefault(one.gang.cluster_queue, []).append(seconds)
-    return lengths
+    return {queue: sorted(of_queue) for queue, of_queue in lengths.items()}
 
 
 # ---- Nodes and configuration

@@ -53,7 +53,7 @@ def simulated(
         setting: configuration and namespaces of the last moment.
         begin: unix seconds of its begin, at the earliest.
         resolution: seconds between two moments.
-        seconds: for the first of the simulations. The time that it does not reach is left out of all of them.
+        seconds: for each of the three simulations. The time that one of them does not reach is left out of all.
         clock: seconds, of any begin.
         now: unix seconds.
     """
@@ -62,8 +62,8 @@ def simulated(
     jobs = TraceJobs(trace, setting.config, begin)
     fleet, events = nodes_of(trace, begin)
     snapshot = simulated_setting(setting, fleet, jobs.gangs)
-    # The usual run times are first: they decide how far the others run.
-    order = (RunTimeCase.USUAL, RunTimeCase.SHORTEST, RunTimeCase.LONGEST)
+    # The longest run times are first: most gangs wait then, so that they mostly decide how far the others run.
+    order = (RunTimeCase.LONGEST, RunTimeCase.USUAL, RunTimeCase.SHORTEST)
     gangs = {times: jobs.under(times) for times in order}
     settings = {
         times: make_setting(
@@ -72,14 +72,18 @@ def simulated(
         for times in order
     }
     until = jobs.seconds
-    planned: list[_Side] = []
+    planned: dict[RunTimeCase, _Side] = {}
     for times in order:
-        limit = started + seconds if not planned else inf
-        late = partial(_is_late, clock, limit)
-        side = _planned(settings[times], gangs[times], until, late)
-        until = side.until
-        planned.append(side)
-    observed = [_replayed(settings[times], gangs[times], until) for times in order[1:]]
+        late = partial(_is_late, clock, clock() + seconds)
+        planned[times] = _planned(settings[times], gangs[times], until, late)
+        until = planned[times].until
+    for (
+        times
+    ) in order:  # those that went further end earlier, too: they have done so much in their time
+        if planned[times].until > until:
+            planned[times] = _planned(settings[times], gangs[times], until, _in_time)
+    bounds = (RunTimeCase.SHORTEST, RunTimeCase.LONGEST)
+    observed = [_replayed(settings[times], gangs[times], until) for times in bounds]
     usual, taking_part = (
         gangs[RunTimeCase.USUAL],
         {one.rank for one in settings[RunTimeCase.USUAL].jobs},
@@ -99,7 +103,7 @@ def simulated(
         gaps=_overlap(trace.span.gaps, begin, begin + until),
         whole=until >= jobs.seconds,
         observed=_figures(observed, 0.0),
-        simulated=_figures(planned, resolution),
+        simulated=_figures(list(planned.values()), resolution),
     )
 
 
@@ -178,6 +182,10 @@ def _is_late(clock: Callable[[], float], limit: float) -> bool:
     return clock() > limit
 
 
+def _in_time() -> bool:
+    return False
+
+
 def _begins() -> None:
     """The state at the begin is also a sample."""
 
@@ -196,12 +204,10 @@ def _free(setting: Setting) -> FreeGpus:
 
 def _figures(sides: Sequence[_Side], resolution: float) -> SideFigures:
     """The intervals of several simulations of one side. ``resolution``: seconds by which starts can be later."""
-    names = sorted({run.job.queue for side in sides for run in side.runs})
+    of_queues = [_of_queues(side) for side in sides]
     by_queue = {
-        f"{namespace}/{name}": _waits(
-            [_of_queue(side, (namespace, name)) for side in sides], resolution
-        )
-        for namespace, name in names
+        "/".join(name): _waits([queues.get(name, []) for queues in of_queues], resolution)
+        for name in sorted({name for queues in of_queues for name in queues})
     }
     idle = [_idle(side) for side in sides]
     use = [_utilization(side) for side in sides]
@@ -223,8 +229,12 @@ def _figures(sides: Sequence[_Side], resolution: float) -> SideFigures:
     )
 
 
-def _of_queue(side: _Side, queue: tuple[str, str]) -> list[tuple[Run, float]]:
-    return [(run, side.until) for run in side.runs if run.job.queue == queue]
+def _of_queues(side: _Side) -> dict[tuple[str, str], list[tuple[Run, float]]]:
+    """The gangs of each LocalQueue, with the end of their simulation."""
+    queues: dict[tuple[str, str], list[tuple[Run, float]]] = {}
+    for run in side.runs:
+        queues.setdefault(run.job.queue, []).append((run, side.until))
+    return queues
 
 
 def _waits(sides: Sequence[Sequence[tuple[Run, float]]], resolution: float) -> QueueWaits:

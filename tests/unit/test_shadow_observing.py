@@ -211,6 +211,57 @@ def test_an_object_that_cannot_be_read_is_left_out_alone(spec: Body):
     assert set(refused.items()) <= {("broken", "Misconfigured")}
 
 
+def nested(levels: int) -> Body:
+    value: Body = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def edited(body: Body, path: str, value: Any) -> Body:
+    """The object with another value at a path, whose numbers are places in lists."""
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(" ")]
+    at: Any = body
+    for part in parents:
+        at = at[part]
+    at[last] = value
+    return body
+
+
+def test_hostile_objects_are_left_out_alone():
+    of_pod, admission = "spec podSets 0 template", "status admission"
+    requests = f"{of_pod} spec containers 0 resources requests {GPU}"
+    hostile = [
+        *(edited(workload("broken", 1, 1), field, [1]) for field in ("spec", "status")),
+        edited(workload("broken", 1, 1), requests, "9" * 400),
+        edited(workload("broken", 1, 1), "spec priority", int("9" * 400)),
+        edited(workload("broken", 1, 1), f"{of_pod} metadata", {"annotations": nested(2000)}),
+        edited(workload("broken", 1, 1, admitted=True), admission, []),
+        edited(workload("broken", 1, 1, admitted=True), f"{admission} podSetAssignments", {}),
+        edited(pod("broken", 0, 8, "a"), "spec", []),
+        edited(node("broken"), "metadata labels", []),
+        edited(node("broken"), f"status allocatable {GPU}", "9" * 400),
+    ]
+    observer = ClusterObserver(SolverLimits())
+    for number, broken in enumerate(hostile):
+        broken["metadata"]["resourceVersion"] = f"{number}"
+        moment = observed(*queues(), node("a"), broken, workload("w", 1, 8), observer=observer)
+        assert (fitting(moment), len(moment.left_out)) == ({"w": 8.0}, 1), broken
+
+
+def test_a_gang_whose_label_no_node_has_fits_nowhere_and_holds_nothing_up():
+    nowhere = edited(
+        workload("nowhere", 1, 8),
+        "spec podSets 0 template spec nodeSelector",
+        {"rack": "none"},
+    )
+    moment = observed(*queues(), node("a"), nowhere, workload("w", 1, 8, at=1))
+    assert fitting(moment) == {"w": 8.0}
+    assert {one.gang.name: one.code for one in moment.waiting if one.fits is None} == {
+        "nowhere": "ShapeNeverFits"
+    }
+
+
 def test_an_object_that_was_left_out_is_read_again_after_an_edit():
     observer = ClusterObserver(SolverLimits())
     broken = workload("w", 1, 8)
