@@ -25,6 +25,7 @@ from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, get_plain, wait_until
 from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.localcluster.progress import LineProgress
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from tests.bench.kueue.peer import API, Kueue
 from tests.support.chart import documents
 from tests.support.controllers import CheckedController
@@ -249,7 +250,9 @@ def test_a_new_process_continues_from_the_last_moment(beside: Beside) -> None:
 def test_queuectl_has_written_nothing_but_its_lease(beside: Beside) -> None:
     lines = [json.loads(line) for line in beside.audit.read_text().splitlines()]
     own = [one for one in lines if one["user"]["username"] == ACCOUNT]
-    assert {one["verb"] for one in own} >= {"list", "patch"}
+    assert {one["verb"] for one in own} >= {"list", "watch", "patch"}
+    followed = {one["objectRef"]["resource"] for one in own if one["verb"] == "watch"}
+    assert followed == {kind.plural for kind in FOLLOWED[Owner.KUEUE]}
     assert [one for one in own if one.get("responseStatus", {}).get("code") == 403] == []
     written = {
         (
