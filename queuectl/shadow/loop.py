@@ -206,11 +206,12 @@ class ShadowLoop:
         Raises:
             Fenced: another leader has taken over.
         """
-        await self._configured.wait()
+        self._leads = True
+        with self._progress.idle():
+            await self._configured.wait()
         took = 0.0
         while True:
             self._progress.step()
-            self._leads = True
             began = time.monotonic()
             try:
                 await self._moment(epoch, self._longest(took))

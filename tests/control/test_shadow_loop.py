@@ -20,6 +20,7 @@ from queuectl.domain.shadow_trace import SimulatedReport, TracedState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.kinds import KINDS
+from queuectl.ownership.source import ObjectWatcher
 from queuectl.shadow.loop import ShadowLoop
 from queuectl.shadow.simulation import SimulationFailed
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -94,6 +95,9 @@ class Rig:
     def fitted(self) -> float:
         """Seconds for which gangs fitted."""
         return sum(one.fitting for one in self.database.shadow.hours.values())
+
+    def fitted_longer_than(self, seconds: float) -> bool:
+        return self.fitted > seconds
 
     @asynccontextmanager
     async def running(self, holder: str = "first") -> AsyncIterator[ShadowLoop]:
@@ -247,6 +251,21 @@ async def test_objects_that_are_not_known_or_not_valid_leave_the_last_configurat
         assert fits(rig)
 
 
+class UnlistedObjects(MemoryObjects):
+    """An API server that does not answer."""
+
+    async def watch(self, observer: ObjectWatcher) -> None:
+        del observer
+        await asyncio.Event().wait()
+
+
+async def test_a_leader_is_not_ready_before_it_knows_the_configuration(rig: Rig):
+    rig.objects = UnlistedObjects()
+    async with rig.running() as loop:
+        await until(lambda: loop.blockers() == ["no moment yet"])
+        assert rig.cluster.lists == 0
+
+
 async def test_without_any_configuration_moments_are_recorded(rig: Rig):
     """Nobody manages the cluster: Kueue's kinds do not exist."""
     rig.objects = MemoryObjects()
@@ -286,7 +305,7 @@ async def test_a_clock_that_jumps_adds_no_time(rig: Rig, monkeypatch: pytest.Mon
         for jump in (0.0, 86400.0, -7200.0, 60.0):
             monkeypatch.setattr(Clock, "jump", jump)
             before = rig.fitted
-            await until(lambda before=before: rig.fitted > before)
+            await until(partial(rig.fitted_longer_than, before))
     assert rig.fitted <= asyncio.get_running_loop().time() - began
 
 
@@ -317,7 +336,7 @@ async def test_a_restart_in_the_middle_of_an_hour_counts_no_time_twice(rig: Rig)
     for number in range(4):
         before = rig.fitted
         async with rig.running(f"process-{number}"):
-            await until(lambda before=before: rig.fitted > before)
+            await until(partial(rig.fitted_longer_than, before))
     assert rig.fitted <= clock() - began
     [record] = rig.database.shadow.gangs.values()
     assert record.fitted == pytest.approx(rig.fitted)
