@@ -70,7 +70,7 @@ def simulated(
         listed = [one.job for one in gangs]
         return _Case(make_setting(snapshot, "the records", listed, events, begins=begin), gangs)
 
-    # The longest run times are first: most gangs wait then, so that they mostly decide how far the others run.
+    # The longest run times are first: most gangs wait then, so that the others seldom end earlier.
     order = (RunTimeCase.LONGEST, RunTimeCase.USUAL, RunTimeCase.SHORTEST)
     until = jobs.seconds
     planned: dict[RunTimeCase, _Side] = {}

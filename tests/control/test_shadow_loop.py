@@ -267,7 +267,7 @@ async def test_a_leader_is_not_ready_before_it_knows_the_configuration(rig: Rig)
 
 
 async def test_without_any_configuration_moments_are_recorded(rig: Rig):
-    """Nobody manages the cluster: Kueue's kinds do not exist."""
+    """A cluster without Kueue: its kinds do not exist."""
     rig.objects = MemoryObjects()
     rig.objects.unknown = {kind.plural: "does not exist" for kind in FOLLOWED[Owner.KUEUE]}
     async with rig.running() as loop:
