@@ -105,9 +105,7 @@ class ShadowLoop:
         self._simulation = simulation
         self._objects = objects
         self._followed = FollowedReport()
-        self._configured = (
-            asyncio.Event()
-        )  # this leader knows the objects that own the configuration
+        self._configured = asyncio.Event()  # the catalog has the configuration of the objects
         self._metrics = metrics
         self._book: TraceBook | None = None
         self._took = 0.0  # seconds of the last simulation
@@ -180,15 +178,12 @@ class ShadowLoop:
         Raises:
             Fenced: another leader has taken over.
         """
-        owner, settle = (
-            self._settings.configuration_owner,
-            self._settings.configuration_settle_seconds,
-        )
+        owner = self._settings.configuration_owner
         await ObjectFollower(
             objects,
             self._store,
             owner,
-            settle,
+            self._settings.configuration_settle_seconds,
             self._clock,
             self._show,
             epoch,
