@@ -1,6 +1,6 @@
 """Domain values as responses of the API: the views of a workload, its summary sentence, and its conditions.
 
-The conditions are those of Kueue's Workload, derived from the state, for tools that wait for ``Admitted=True``.
+The conditions match Kueue's Workload, derived from the state, for tools that wait for ``Admitted=True``.
 """
 
 from __future__ import annotations

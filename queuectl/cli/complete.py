@@ -70,10 +70,10 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def workloads(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Workloads that have not finished: as `NAME` with a namespace, else as `NAMESPACE/NAME`."""
+    """Workloads that have not finished: as `NAME` with a namespace, otherwise as `NAMESPACE/NAME`."""
 
     def read(client: Client) -> Iterable[str]:
-        from queuectl.cli.listings import UNFINISHED
+        from queuectl.client.requests import UNFINISHED
 
         namespace = ctx.params.get("namespace")
         for each in _items(client, "workloads", namespace=namespace, state=UNFINISHED):

@@ -90,7 +90,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ),
         (
             "Add them to another month",
-            "topup team-a --gpu-hours 500 --reason 'next quarter' --month 2027-01",
+            "topup team-a --gpu-hours 500 --reason 'quarter 1' --month 2027-01",
         ),
     ),
     "report": (
@@ -140,8 +140,8 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
             "simulate -f nodes.yaml -f queues.yaml --trace trace.csv",
         ),
         (
-            "Compare two strategies for the jobs of the last month",
-            "simulate --live --history 30d --strategy StrictFIFO --strategy Backfill",
+            "Simulate the jobs of the last month with another strategy",
+            "simulate --live --history 30d --strategy Backfill",
         ),
     ),
     "trace": (
@@ -183,10 +183,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "db move": (
         ("Copy the embedded database", "db move --to postgresql://queuectl@db/queuectl"),
-        (
-            "Copy another database",
-            "db move --database-url postgresql://queuectl@old/queuectl --to postgresql://queuectl@new/queuectl",
-        ),
+        ("Copy another database", 'db move --database-url "$OLD_URL" --to "$NEW_URL"'),
     ),
     "db serve": (
         ("Serve the bundled database", "db serve --host queuectl-database.queuectl-system.svc"),

@@ -15,6 +15,7 @@ import typer
 from queuectl.cli import complete, events, program
 from queuectl.cli.client import (
     DEFAULT_SERVER,
+    WORKLOAD_WORDS,
     Json,
     Namespace,
     Server,
@@ -25,7 +26,6 @@ from queuectl.cli.client import (
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import (
     LISTINGS,
-    UNFINISHED,
     Form,
     ListingOptions,
     NoHeaders,
@@ -35,8 +35,7 @@ from queuectl.cli.listings import (
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
-from queuectl.domain.commands import CommandState
-from queuectl.domain.ledger import State
+from queuectl.client.requests import UNFINISHED
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 # ---- The command
@@ -74,7 +73,7 @@ Everywhere = Annotated[
     typer.Option(
         "--all-namespaces",
         "-A",
-        help="List all namespaces. This is the default, too.",
+        help="List all namespaces. This is also the default.",
     ),
 ]
 
@@ -125,7 +124,9 @@ def get_command(
     ] = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Also finished workloads. The same as --state with all states."),
+        typer.Option(
+            "--all", help="Also list finished workloads. The same as --state with all states."
+        ),
     ] = False,
     user: Annotated[
         str | None,
@@ -184,7 +185,7 @@ def get_command(
             metavar="COUNT",
             min=1,
             max=10_000,
-            help="Only from the newest COUNT events, decisions or commands.",
+            help="Only the newest COUNT events, decisions or commands.",
         ),
     ] = 100,
     no_headers: NoHeaders = False,
@@ -235,7 +236,7 @@ def get_command(
 
 def plurals() -> dict[str, list[str]]:
     """The kinds of lists, with their other names."""
-    kinds: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
+    kinds = {WORKLOAD_WORDS[0]: [*WORKLOAD_WORDS[1:]]}
     for short, plural in _PLURALS.items():
         kinds.setdefault(plural, []).append(short)
     for config in CONFIG_KINDS:
@@ -256,8 +257,13 @@ def _kinds() -> str:
     )
 
 
-def _states(plural: str, typed: Iterable[str]) -> list[str]:
+def _states(plural: str, typed: Sequence[str]) -> list[str]:
     """The states of an option that is repeated or has commas, in any case of letters."""
+    if not typed:
+        return []
+    from queuectl.domain.commands import CommandState
+    from queuectl.domain.ledger import State
+
     known = CommandState if plural == "commands" else State
     names = {state.value.lower(): state.value for state in known}
     states = []

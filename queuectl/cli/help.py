@@ -1,4 +1,4 @@
-"""The help of commands: their examples, the options of the connection on a page of their own, and the commands `help` and `options`.
+"""The help of commands: their examples, the options of the connection on a separate page, and the commands `help` and `options`.
 
 It also names what replaces a command of kubectl or Slurm.
 """

@@ -61,9 +61,13 @@ class QuickCommand(TyperCommand):
     """A command that converts only the values that need it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does."""
+        """As typer does. Each error has the context, so that its message can name the command."""
         convert_only_if_needed(self.get_params(ctx))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            vars(error)["ctx"] = vars(error).get("ctx") or ctx
+            raise
 
 
 def convert_only_if_needed(params: Iterable[Any]) -> None:

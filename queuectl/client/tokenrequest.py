@@ -56,7 +56,7 @@ def made_for(account: str, context: KubeconfigContext | None, option: str) -> st
     token = made.get("token") if isinstance(made, dict) else None
     if not isinstance(token, str) or not token:
         raise TokenNotIssued(
-            f"{context.cluster['server']}: the answer has no token: this is no Kubernetes API server"
+            f"{context.cluster['server']}: the answer has no token: this isn't a Kubernetes API server"
         )
     return token
 
@@ -159,7 +159,7 @@ def _add_certificate(tls: ssl.SSLContext, identity: _Identity) -> None:
 
 
 def _pem(entry: Mapping[str, Any], name: str, folder: Path) -> bytes:
-    """The data in a field, else the file that it names, in the precedence of kubectl; empty = neither."""
+    """The data in a field, otherwise the file that it names, in the precedence of kubectl; empty = neither."""
     held, named = entry.get(f"{name}-data"), entry.get(name)
     if held:
         try:

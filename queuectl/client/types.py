@@ -48,7 +48,7 @@ class AwaitedJson(AnswerJson):
 
 
 class BudgetStatusJson(AnswerJson):
-    """A Budget in the present month. Amounts in GPU-hours."""
+    """A Budget in the current month. Amounts in GPU-hours."""
 
     name: str
     scope: str
@@ -247,7 +247,7 @@ class CostItemJson(AnswerJson):
     wastedCost: float
     """Cost of the GPU-hours that were measured and not used."""
     unpricedGpuHours: float
-    """Allocated GPU-hours for which there was no price."""
+    """Allocated GPU-hours without a price."""
 
 
 class CostReportJson(AnswerJson):
@@ -514,7 +514,7 @@ class ExplainJson(AnswerJson):
     underWay: list[str]
     """Changes of MIG configurations that queuectl makes for it, and those that failed."""
     conflict: list[ObstacleJson]
-    """A minimal set of blocking constraints, found by the solver. Empty if it is not pending, or if there is no diagnosis yet."""
+    """A minimal set of blocking constraints, found by the solver. Empty if it is not pending, or has no diagnosis yet."""
     suggestedFixes: list[SuggestedFixJson]
     """Suggested fixes, each enough by itself and verified by the solver."""
     position: int | None
@@ -756,7 +756,7 @@ class PastUseItemJson(AnswerJson):
     usage: float | None
     """Weighted sum of all resources, divided by the weight of the LocalQueue; null = its weight is 0."""
     share: float | None
-    """Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope; null = there is no use, or it is not one of these accounts."""
+    """Its share of the use by all LocalQueues of its ClusterQueue, or by all accounts of its scope; null = without any use, or it is not one of these accounts."""
 
 
 class PastUseJson(AnswerJson):
@@ -920,7 +920,7 @@ class RecordedJobJson(AnswerJson):
     durationSeconds: float
     """Time in which it held its nodes after `since`, without the work that evictions lost."""
     finished: bool
-    """false: it ran so long until `until`, and continued."""
+    """false: it still ran at `until`."""
     evictions: int
     utilization: list[RecordedUtilizationJson]
     """By hour, where it changes; empty = not measured."""
@@ -1269,7 +1269,7 @@ class UnmanagedSumJson(AnswerJson):
 class UnmanagedJson(AnswerJson):
     items: list[UnmanagedPodJson]
     namespaces: list[UnmanagedSumJson]
-    """Sums for the namespaces on this page, over all their pods, also those on other pages."""
+    """Sums for the namespaces on this page, over all their pods, including those on other pages."""
     nextCursor: str | None
     """Value of `cursor` for the next page; null = this is the last page."""
 

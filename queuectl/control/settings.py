@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, requirement
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
 from queuectl.objects.configuration.owners import Owner
@@ -37,13 +37,13 @@ RESERVED: Final = "system:"
 
 
 class OidcSettings(BaseModel):
-    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer there is none."""
+    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer, users do not sign in."""
 
     model_config = ConfigDict(extra="forbid")
 
     issuer: str = Field(
         "",
-        description="URL of the OpenID Connect issuer, as in the claim iss; unset = tokens of the cluster alone",
+        description="URL of the OpenID Connect issuer, as in the claim iss; unset = only tokens of the cluster",
     )
     client_id: str = Field(
         "", validate_default=True, description="client ID of queuectl at the issuer"
@@ -407,7 +407,7 @@ class Settings(BaseSettings):
     metrics_listen: str = Field("127.0.0.1:8080", description="address of /metrics")
     health_listen: str = Field(
         "127.0.0.1:8081",
-        description="address of /healthz and /readyz, which a thread of its own answers",
+        description="address of /healthz and /readyz, which a separate thread answers",
     )
     visibility_listen: str = Field(
         "",
@@ -536,10 +536,10 @@ def read_settings(*, shadow: bool = False) -> Settings:
         return Settings(shadow=True) if shadow else Settings()
     except ValidationError as error:
         raise InvalidSettings(
-            f"{PREFIX}{'__'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+            f"{PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {requirement(problem['msg'])}"
             for problem in error.errors()
         ) from error
-    except ValueError as error:  # a nested setting that is no JSON
+    except ValueError as error:  # a nested setting that is not JSON
         raise InvalidSettings([str(error)]) from error
 
 
@@ -578,7 +578,7 @@ PLAIN_VARIABLES: Final = MappingProxyType(
         "QUEUECTL_TLS_SERVER_NAME": "queuectl.cli.connection",
     }
 )
-"""Variables that are no Settings, and the module that reads each."""
+"""Variables that are not Settings, and the module that reads each."""
 
 # The variables that kubelet sets for each Service of the namespace: prefix, name of the Service, and for example PORT_8080_TCP_ADDR.
 _SERVICE: Final = "_SERVICE_HOST"

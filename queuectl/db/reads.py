@@ -296,7 +296,7 @@ def history_after(uid: str | None, after: int, limit: int) -> Select[Any]:
 async def history_lines(
     connection: AsyncConnection, uid: str | None, after: int = 0, limit: int = 100
 ) -> tuple[HistoryLine, ...]:
-    """Lines with a larger id than ``after``, oldest first: of one workload, or of all when ``uid`` is None."""
+    """Lines with a larger id than ``after``, oldest first: of one workload, or of all without ``uid``."""
     limit = max(1, min(limit, LONGEST_PAGE))
     rows = (await connection.execute(history_after(uid, after, limit))).all()
     return tuple(history_line_from(row) for row in rows)

@@ -142,7 +142,7 @@ class ShadowTables:
                 update(shadow_progress).where(same).values(at=fold.last.at, last=fold.last)
             )
             if moved.rowcount != 1:
-                raise StaleSnapshot("another process has written a moment meanwhile")
+                raise StaleSnapshot("another process has written a moment in the meantime")
             await _add_hours(connection, fold.hours)
             gangs = [
                 {

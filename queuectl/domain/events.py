@@ -102,7 +102,7 @@ class Evict:
 
     Attributes:
         excluded: nodes to avoid at the next start.
-        lease: the place held for it meanwhile, when it is only moved.
+        lease: the place held for it in the meantime, when it is only moved.
         parked: why it does not queue again without a command; None = it does.
         behind: it queues again behind the gangs that are pending now, where time decides the order.
     """

@@ -204,7 +204,7 @@ class Tolerance:
 
     Attributes:
         documents: keys of all documents of the configuration that it was made from.
-        of: whether the plan is right all the same, given what became of the configuration since.
+        of: whether the plan is right, given how the configuration has changed since.
     """
 
     documents: Collection[DocumentKey]
@@ -388,7 +388,7 @@ class UnmanagedPod:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSum:
-    """The sum of the requests of the unmanaged pods of one namespace."""
+    """The sum of the requests of one namespace's unmanaged pods."""
 
     namespace: str
     pods: int

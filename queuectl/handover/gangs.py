@@ -136,7 +136,7 @@ def fates(cluster: HandoverObjects) -> Iterator[Fate]:
 
 
 def _pods(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Pods:
-    """The pods by their job, also those that Kueue started and queuectl adopted."""
+    """The pods by their job, including those that Kueue started and queuectl adopted."""
     of_kueue = KueuePods(KINDS)
     for record in jobs:
         of_kueue.put_job(record)
@@ -279,7 +279,7 @@ def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverOb
 
 
 def _queued_pods(cluster: HandoverObjects) -> Iterator[Fate]:
-    """The fates of the pods with a queue of their own, and of their groups."""
+    """The fates of the pods with their own queue, and of their groups."""
     groups = PodGroups()
     documents: dict[str, Document] = {}
     for document in sorted(cluster.pods, key=_name):
@@ -312,7 +312,7 @@ def _or_stopped(owner: WorkloadOwner, adopt: Callable[[], Adopted]) -> Fate:
 
 
 def _member(document: Document) -> tuple[PodRecord, PodGroupMember] | None:
-    """A pod with a queue of its own, and its request; None if it has none, or has ended. Raises one of UNREADABLE."""
+    """A pod with its own queue, and its request; None if it has none, or has ended. Raises one of UNREADABLE."""
     meta = document["metadata"]
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     taken_in = keys.SUBMITTED_BY in annotations or labels.get(MANAGED_LABEL) == "true"

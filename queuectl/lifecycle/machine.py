@@ -404,7 +404,7 @@ def _not_moved(entry: Entry, event: MoveRefused, now: float) -> EntryChange | No
 
 
 def _refused(entry: Entry, event: RequiredWriteRefused, now: float) -> EntryChange | None:
-    """Show this beside the reason for its state. The reason continues to decide the next state."""
+    """Show this in addition to the reason for its state. The reason continues to decide the next state."""
     if entry.refused_write is not None:
         return None
     message_before = entry.reason.message

@@ -58,7 +58,7 @@ class ObjectSource(Protocol):
         """Pass all changes on until canceled."""
 
     async def doubt(self, plural: str) -> str:
-        """Why the deletions of a kind are no decision about its objects; empty if they are. A kind in doubt is listed again.
+        """Why the deletions of a kind do not decide about its objects; empty if they are. A kind in doubt is listed again.
 
         Raises:
             ClusterError: the API server does not say.
@@ -271,7 +271,7 @@ class KubernetesObjects:
 
 
 def _ignored(_: str) -> None:
-    """The end of the first list is a delta, too."""
+    """The end of the first list is also a delta."""
 
 
 class _Hooks:

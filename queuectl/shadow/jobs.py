@@ -62,7 +62,7 @@ class ObservedJob:
     Attributes:
         job: for the planner.
         replayed: for the replay of the records.
-        ran_before: it ran at the begin.
+        ran_before: it ran at the start.
         attempts: of the records.
     """
 

@@ -259,7 +259,7 @@ def _waits(sides: Sequence[Sequence[_Wait]], resolution: float) -> QueueWaits:
 def _percentile(
     sides: Sequence[Sequence[_Wait]], percent: int, resolution: float
 ) -> FigureInterval:
-    """A gang that still waits has waited at least so long."""
+    """A gang that still waits has waited at least this long."""
     least, most = list[float](), list[float]()
     for waits in sides:
         low = nearest_rank(sorted(wait for wait, _ in waits), percent)

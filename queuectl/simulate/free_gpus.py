@@ -1,6 +1,6 @@
 """The free GPUs of nodes over time, and how many of them the next pod is expected to be unable to use.
 
-The measure is that of :mod:`queuectl.reports.fragmentation`, for pods that request only GPUs. It is updated with each gang that starts or
+The measure is defined in :mod:`queuectl.reports.fragmentation`, for pods that request only GPUs. It is updated with each gang that starts or
 stops, so that it costs the same for each number of nodes.
 """
 

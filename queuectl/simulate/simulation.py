@@ -225,7 +225,7 @@ class Sample:
         time: in seconds.
         held: GPUs that gangs hold.
         stalled: GPUs of these whose gangs have lost a node and do not run.
-        used: held GPUs, weighted with the utilization of their jobs where it is known, else fully.
+        used: held GPUs, weighted with the utilization of their jobs where it is known, otherwise fully.
         waiting: jobs that are submitted and do not run.
         requested: GPUs that the jobs request which are submitted and hold nothing.
         free: GPUs that no gang holds, on nodes that take pods.
@@ -306,7 +306,7 @@ class World:
         self._place(run, ())
 
     def wake(self, ring: Callable[[], None], at: float | None) -> None:
-        """Call ``ring`` and let the scheduler decide at a time (seconds), in place of the time before; None = not at all."""
+        """Call ``ring`` and let the scheduler decide at a time (seconds), instead of the time before; None = not at all."""
         if at is None:
             self._agenda.remove((Phase.ALARM, ring))
         else:
@@ -345,7 +345,7 @@ class World:
             progress(self)
 
     def stop(self) -> None:
-        """Nothing happens after the present instant."""
+        """Nothing happens after the current instant."""
         self._stopped = True
 
     def _happen(self, event: _Event, scheduler: Scheduler) -> None:

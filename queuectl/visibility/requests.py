@@ -85,7 +85,7 @@ class ListOptions:
         parameters = _parameters(query)
         include = parameters.get("includeObject", "") or IncludeObject.METADATA
         if include not in set(IncludeObject):
-            raise BadInput("includeObject is None, Metadata or Object")
+            raise BadInput("includeObject must be None, Metadata or Object")
         return cls(
             labels=label_selector(parameters.get("labelSelector", "")),
             fields=field_selector(parameters.get("fieldSelector", "")),

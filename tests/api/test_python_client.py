@@ -1,4 +1,4 @@
-"""Both Python clients against the API on a real port, and against servers that are none."""
+"""Both Python clients against the API on a real port, and against invalid servers."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_server_with_authentication_and_a_certificate(kind: str, tmp_path: Pat
         assert run(kind, script, ClientOptions(**trusts, tls_server_name=name)) == []
 
 
-# ---- Servers that are none
+# ---- Invalid servers
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: "
 CHUNK = b"10000\r\n" + b"x" * 2**16 + b"\r\n"

@@ -139,7 +139,7 @@ TENANT = "of-the-tenant"
 
 @pytest.fixture
 async def tenant(app: FastAPI, access: MemoryAccess, store: MemoryStore) -> MemoryAccess:
-    """Of team-b, beside team-a."""
+    """Of team-b, alongside team-a."""
     resources = ("workloads", "localqueues", "reports")
     rights = [Right(v, r, "team-b") for r in resources for v in ("get", "list", "watch")]
     access.know(TENANT, "tenant", *rights, Right("create", "workloads/hold", "team-b"))

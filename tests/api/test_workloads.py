@@ -135,7 +135,7 @@ class TestOne:
         assert by_name.status_code == by_uid.status_code == 200
         assert by_name.json() == by_uid.json()
 
-    async def test_an_index_of_an_array_has_a_name_of_its_own(
+    async def test_an_index_of_an_array_has_its_own_name(
         self, api: httpx2.AsyncClient, ledger: AnyStore
     ) -> None:
         await commit(ledger, live_through(job("sweep_3")))

@@ -147,7 +147,7 @@ async def test_the_ledger_of_a_live_queuectl_stays_empty(rig: Rig):
     assert (rig.database.entries, rig.database.history, rig.database.commands) == ({}, [], {})
 
 
-async def test_a_list_that_fails_is_no_empty_cluster(rig: Rig):
+async def test_a_list_that_fails_is_not_an_empty_cluster(rig: Rig):
     async with rig.running() as loop:
         await until(lambda: rig.fitted > 0.0)
         rig.cluster.failure = ClusterUnavailable("pods: 503")

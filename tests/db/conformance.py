@@ -869,7 +869,7 @@ class StoreConformance:
             [("u1", "a"), ("u2", "a"), ("u1", "bob"), ("u1", "a"), ("gone", "a")], 1
         ):
             await store.add_command(replace(asked(uid, Action.HOLD, f"r{number}"), by=by))
-        results = {"r1": "done", "r2": "it was so already", "r3": "there is no such workload"}
+        results = {"r1": "done", "r2": "it was so already", "r3": "the workload no longer exists"}
         ids = {c.request_id: c.id for c in await store.commands()}
         answers = [Answer(ids[request], outcome) for request, outcome in results.items()]
         await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)

@@ -579,8 +579,8 @@ def test_the_certificate_has_the_names_of_the_service_and_those_of_the_user() ->
     ("values", "message"),
     [
         ({"tls": {"secretName": "a", "issuerRef": {"name": "b"}}}, "exclude each other"),
-        ({"database": {"sslMode": "require"}}, "database.sslMode is for a database of your own"),
-        ({"database": {"startEmpty": True}}, "database.startEmpty is for a database of your own"),
+        ({"database": {"sslMode": "require"}}, "database.sslMode is for your own database"),
+        ({"database": {"startEmpty": True}}, "database.startEmpty is for your own database"),
         ({"visibility": {"enabled": True}, "replicas": 1}, "visibility.enabled needs replicas: 2"),
         ({"visibility": {"enabled": True}, "shadow": True}, "exclude each other"),
         ({"configuration": {"owner": "kubernetes"}, "shadow": True}, "exclude each other"),

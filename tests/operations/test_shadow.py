@@ -1,4 +1,4 @@
-"""Shadow mode beside a real Kueue, on a real API server whose audit log shows each write.
+"""Shadow mode alongside a real Kueue, on a real API server whose audit log shows each write.
 
 Kueue admits by quota: it has more than the nodes, so that a gang is admitted whose pods do not all find a node.
 """

@@ -125,14 +125,14 @@ def test_a_variable_is_known_in_each_case_in_which_it_is_read() -> None:
     assert unknown_variables(dict.fromkeys(known, "1")) == []
 
 
-def test_variables_that_kubelet_sets_for_services_are_no_settings() -> None:
+def test_variables_that_kubelet_sets_for_services_are_not_settings() -> None:
     """A Service named queuectl-metrics puts these into every pod of its namespace."""
     ends = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT", "PORT_8080_TCP",
             "PORT_8080_TCP_PROTO", "PORT_8080_TCP_PORT", "PORT_8080_TCP_ADDR")  # fmt: skip
     links = {f"QUEUECTL_METRICS_{end}": "10.0.0.1" for end in ends}
     assert unknown_variables(links) == []
     assert unknown_variables({**links, "QUEUECTL_METRICS_LISTENS": "x"})
-    assert unknown_variables({"QUEUECTL_METRICS_PORT": "8080"})  # there is no such Service here
+    assert unknown_variables({"QUEUECTL_METRICS_PORT": "8080"})  # no such Service exists here
 
 
 def test_serve_refuses_to_start_with_a_misspelled_setting(

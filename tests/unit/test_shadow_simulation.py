@@ -273,7 +273,7 @@ def test_pods_that_end_and_are_replaced_elsewhere_do_not_interrupt_their_gang():
     assert len(only(records).attempts) == 1
 
 
-def test_beside_a_controller_that_starts_late_the_waits_are_shorter():
+def test_alongside_a_controller_that_starts_late_the_waits_are_shorter():
     """Two gangs fit at once, and start after an hour each."""
     records = Records()
     for minute in range(200):

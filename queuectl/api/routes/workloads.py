@@ -1,4 +1,4 @@
-"""Workloads: list, read, explain, history. Only the leader writes them, so there is no PUT here; see routes/commands.py."""
+"""Workloads: list, read, explain, history. Only the leader writes them, so the API has no PUT for them; see routes/commands.py."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -66,7 +66,7 @@ def add_routes(
         entry = await store.get_workload(uid)
         # A uid does not show its namespace, so the response must not reveal that the workload exists.
         if entry is None or not await guard.may(request, _reading(entry.namespace, entry.name)):
-            raise ApiProblem(P.NOT_FOUND, f"there is no workload with uid {uid}")
+            raise ApiProblem(P.NOT_FOUND, f"no workload has the uid {uid}")
         return entry
 
     async def by_name(
@@ -195,7 +195,7 @@ def _explain(
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:
-    """The workload of this name: the live one, else the newest finished one."""
+    """The workload of this name: the live one, otherwise the newest finished one."""
     if kind is not None:
         one = await store.find_workload(kind, namespace, name)
         found = [one] if one is not None else []
@@ -203,7 +203,7 @@ async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -
         found = list(await store.find_workloads(namespace, name))
     found = [e for e in found if e.state is not State.FINISHED] or found
     if not found:
-        raise ApiProblem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
+        raise ApiProblem(P.NOT_FOUND, f"workload {namespace}/{name} does not exist")
     if len(found) > 1:
         listed = " or ".join(f"kind={e.kind}" for e in found)
         detail = f"{namespace}/{name} is the name of several workloads: give {listed}"

@@ -239,12 +239,12 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
 
 
 def _warn_pairs(spec: wire.ClusterQueueSpec) -> Iterator[Warned]:
-    """Fields that mean something only beside another, which is not there."""
+    """Fields that have an effect only with another, which is not there."""
     preemption = spec.preemption or wire.PreemptionSpec()
     borrow = preemption.borrow_within_cohort or wire.BorrowWithinCohort()
     path = "spec.preemption.borrowWithinCohort"
     if _borrows(preemption) and preemption.reclaim_within_cohort is None:
-        reason = "Kueue takes it only beside a reclaimWithinCohort other than Never"
+        reason = "Kueue accepts it only with a reclaimWithinCohort other than Never"
         yield Warned(f"{path}.policy", reason)
     if borrow.max_priority_threshold is not None and not _borrows(preemption):
         yield Warned(f"{path}.maxPriorityThreshold", "has no effect: the policy is Never")

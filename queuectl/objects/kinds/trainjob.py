@@ -1,7 +1,7 @@
 """TrainJobs of ``trainer.kubeflow.org``, run by the Kubeflow trainer. Each replicated job of the runtime is a podset.
 
-A TrainJob has no pod templates. The trainer creates a JobSet from its TrainingRuntime or ClusterTrainingRuntime, also while the
-TrainJob is suspended, and applies the ``runtimePatches`` of the TrainJob to it. The request of the gang is that of the JobSet. queuectl
+A TrainJob has no pod templates. The trainer creates a JobSet from its TrainingRuntime or ClusterTrainingRuntime, even while the
+TrainJob is suspended, and applies the ``runtimePatches`` of the TrainJob to it. The gang requests what the JobSet requests. queuectl
 writes its labels and its gate into an entry of ``runtimePatches``.
 """
 

@@ -291,7 +291,7 @@ def _number(sample: _Sample) -> float:
     try:
         return float(sample.value[1])
     except ValueError as error:
-        raise SourceUnavailable(f"Prometheus: {sample.value[1]!r} is no number") from error
+        raise SourceUnavailable(f"Prometheus: {sample.value[1]!r} is not a number") from error
 
 
 def _names_any(keys: Iterable[tuple[str, str, str]], pods: Collection[PodKey]) -> bool:

@@ -21,7 +21,7 @@ from tests.system.transcript import ROOT, Page, Shell
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 NAMES = {
-    "queuectl plan -f": "the complete commands are beside it",
+    "queuectl plan -f": "the complete commands are next to it",
     "queuectl plan --defrag": "with its files in the block below",
     "queuectl plan --mig": "with its files in reconfigure-mig.md",
     "queuectl drain --move": "with its node in reconfigure-mig.md",
@@ -55,7 +55,7 @@ UNTRIED = {
     "kubectl get queuectl -A": "of a cluster with the CRDs: tests/operations/test_crd_kubectl.py",
     "kubectl -n queuectl-system exec statefulset/queuectl-database -- queuectl db upgrade --grant": "the database of the chart has no pod here",
     "queuectl localcluster up": "it would leave a cluster; tests/cluster/test_localcluster_run.py starts one",
-    "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
+    "queuectl completion fish | source": "fish is not installed here; tests/unit/test_cli_main does it for other shells",
     "kubectl apply -k .": "of a kustomization that the reader writes; test_takeover has one",
     "kubectl delete job sweep -n team-a": "of the array on the page",
     "kubectl delete priorityclass queuectl-managed": "one of several steps; the last one makes the class again",

@@ -77,7 +77,7 @@ def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     wait_for_event(demo_cluster, page, "team-b", "low-128", "PodsReady")
     demo_cluster.submit("team-b", "urgent-64b", whole(8), priority_class="urgent")
     demo_cluster.runs("team-b/urgent-64b")
-    # It can have waited for quota before its start, too, so that Event alone does not show the preemption.
+    # It can have waited for quota before its start as well, so that Event alone does not show the preemption.
     for reason in ("Preempted", "WaitingForQuota"):
         wait_for_event(demo_cluster, page, "team-b", "low-128", reason)
     evicted.type("kubectl get events -n team-b")
