@@ -233,13 +233,13 @@ class ReadOnlyApi(Api):
         self._permits = permits
 
     @classmethod
-    async def open(cls, connection: Connection, permits: Permits) -> ReadOnlyApi:
-        """Read the configuration; no request is made yet.
+    async def open(cls, connection: Connection, permits: Permits, watches: int = 0) -> ReadOnlyApi:
+        """Read the configuration; no request is made yet. ``watches``: streams at a time.
 
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
-        return cls(await open_client(connection), connection.timeout, permits)
+        return cls(await open_client(connection, watches), connection.timeout, permits)
 
     def _check(self, method: Method, path: str) -> None:
         if method != "GET" and not self._permits(method, path):

@@ -98,6 +98,10 @@ class FreeGpus:
             self._count(node, self._free[node], -1)
             self._down.add(node)
 
+    def takes_pods(self, node: str) -> bool:
+        """Whether a node is up."""
+        return node not in self._down
+
     def resize(self, node: str, gpus: int) -> None:
         """A node has so many GPUs from now on."""
         self._change(node, self._free[node] + gpus - self._sizes[node])
