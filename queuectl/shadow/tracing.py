@@ -136,7 +136,7 @@ def _stopped(gang: TracedGang, shown: SeenGang, since: Between) -> TracedGang:
 
 
 def _moved(before: Placement, now: Placement, usable: Container[str]) -> bool:
-    """Whether pods left nodes that take no pods any more. Pods that end and are replaced elsewhere do not interrupt their gang."""
+    """Whether pods left nodes that no longer take pods. Pods that end and are replaced elsewhere do not interrupt their gang."""
     if before == now:
         return False
     old, new = _places(before), _places(now)

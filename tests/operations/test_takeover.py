@@ -43,7 +43,7 @@ from tests.system.leftovers import (
 )
 from tests.system.transcript import Page, shell
 
-pytestmark = pytest.mark.operations
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(900)]
 
 INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""

@@ -211,7 +211,7 @@ TRAINJOB: Final = TrainJob(
 GROUP_VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 KINDS: Final = ("ClusterTrainingRuntime", "TrainingRuntime")
 
-_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _TRAINER: Final = "trainer"
 _SINGLE: Final = (_TRAINER, "dataset-initializer", "model-initializer")
 _NODE: Final = "node"
@@ -291,10 +291,10 @@ def _adjust(
 ) -> None:
     """Give a replicated job its number of pods and their requests, as the trainer does."""
     step = field(replicated_job, "template.metadata.labels") or {}
-    is_trainer = step.get(_STEP) == _TRAINER
+    is_trainer = step.get(ANCESTOR_STEP) == _TRAINER
     mpi = (policy or {}).get("mpi")
     leads = mpi is not None and bool(mpi.get("runLauncherAsNode"))
-    if step.get(_STEP) in _SINGLE:
+    if step.get(ANCESTOR_STEP) in _SINGLE:
         replicated_job["replicas"] = 1
     job = replicated_job["template"].setdefault("spec", {})
     count = job.get("parallelism", 1)
