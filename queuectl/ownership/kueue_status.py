@@ -18,9 +18,9 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import ClusterQueue, QueueConfig, StopPolicy
 from queuectl.objects.configuration.kueue_status import (
     ENDLESS_SHARE,
-    KueueShare,
     FlavorUse,
     KueueQueueStatus,
+    KueueShare,
     ResourceUse,
     kueue_status_body,
     seen_kueue_status,
