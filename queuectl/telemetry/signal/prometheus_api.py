@@ -15,7 +15,7 @@ from queuectl.domain.errors import SourceUnavailable
 _AT_ONCE: Final = 3  # queries; a Prometheus has other readers
 
 
-class SeriesSample(msgspec.Struct):
+class PrometheusSeries(msgspec.Struct):
     """One series of an answer: its labels, and the time and the text of its value."""
 
     metric: dict[str, str]
@@ -23,7 +23,7 @@ class SeriesSample(msgspec.Struct):
 
 
 class _Data(msgspec.Struct):
-    result: list[SeriesSample] = []
+    result: list[PrometheusSeries] = []
 
 
 class _Answer(msgspec.Struct):
@@ -58,7 +58,7 @@ class PrometheusApi:
         """Close the connections."""
         await self._http.aclose()
 
-    async def ask(self, query: str, at: float) -> list[SeriesSample]:
+    async def ask(self, query: str, at: float) -> list[PrometheusSeries]:
         """The series of a query as of ``at`` (unix seconds).
 
         Raises:
@@ -94,7 +94,7 @@ class PrometheusApi:
         return {"Authorization": f"Bearer {token.strip()}"}
 
 
-def sample_number(sample: SeriesSample) -> float:
+def sample_number(sample: PrometheusSeries) -> float:
     """The value of a series. Raises SourceUnavailable if it is not a number."""
     try:
         return float(sample.value[1])
