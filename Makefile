@@ -125,10 +125,11 @@ image: setup ## build the image into build/image as an OCI archive; REF=a commit
 test-image: setup ## build the image, and run it under runc with a read-only root file system
 	$(RUN)/pytest -m image -n 0 tests/image $(PYTEST_ARGS)
 
-dist: setup ## build the sdist, the wheel and the SBOM into build/dist
+dist: setup ## build the sdist, the wheel, the SBOM and the archive for krew into build/dist
 	rm -rf build/dist
 	$(UV) build --quiet --out-dir build/dist
 	$(RUN)/python -m tests.packaging.sbom build/dist/queuectl.cdx.json
+	$(RUN)/python -m tests.packaging.krew build/dist
 
 release: setup ## commit and tag a release: VERSION=1.2.3
 	@$(RUN)/python -m tests.packaging.release "$(VERSION)"

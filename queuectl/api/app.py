@@ -22,6 +22,7 @@ from queuectl.api.auth import layers
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
 from queuectl.api.feed import EventFeed
+from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
 from queuectl.api.ports import ClusterReader, Diagnoser, HealthChecks
@@ -40,6 +41,7 @@ from queuectl.api.routes import (
     pastuse,
     plans,
     queue_stops,
+    queue_use,
     recorded_jobs,
     refused,
     session,
@@ -53,6 +55,7 @@ from queuectl.api.routes import health as health_routes
 from queuectl.api.routes.events import StreamLimit
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
+from queuectl.domain.job_usage import NO_SOURCES, UsageSources
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 from queuectl.objects.configuration.owners import Owner
 
@@ -75,6 +78,7 @@ def create_app(
     authenticated: AuthenticationLayer | None = None,
     streams: StreamLimit | None = None,
     owner: Owner = Owner.DATABASE,
+    sources: UsageSources = NO_SOURCES,
 ) -> FastAPI:
     """The REST API with metrics and health. ``app.state`` has the parts that added routes share.
 
@@ -87,6 +91,7 @@ def create_app(
         authenticated: how callers authenticate; None = they do not, for loopback only.
         streams: limit of event streams; None = the default.
         owner: of the configuration; what objects of the cluster own is not written here.
+        sources: of measurements of workloads that the controller has.
     """
     app = _bare("queuectl")
     app.state.owner = owner
@@ -106,6 +111,7 @@ def create_app(
     configuration_owner.add_routes(app.router, guard, store, owner)
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
     stated = app.state.stated = CurrentConfiguration(store)
+    queue_use.add_routes(app.router, guard, store, stated, cluster_reader)
     pastuse.add_routes(app.router, guard, store, stated)
     history = app.state.history = UsageHistory(store)
     usage.add_routes(app.router, guard, store, stated, history)
@@ -116,12 +122,13 @@ def create_app(
     recorded_jobs.add_routes(app.router, guard, store)
     feed = app.state.feed = EventFeed(store)
     events.add_routes(app.router, guard, store, feed, streams or StreamLimit())
-    nodes.add_routes(app.router, guard, cluster_reader)
+    nodes.add_routes(app.router, guard, stated, cluster_reader)
     plans.add_routes(app.router, guard, bodies, cluster_reader)
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)
     set_aside.add_routes(app.router, guard, store)
-    workloads.add_routes(app.router, guard, store, diagnoser, cluster_reader)
+    efficiencies = JobEfficiencies(store, stated, diagnoser, sources)
+    workloads.add_routes(app.router, guard, store, efficiencies, diagnoser, cluster_reader)
     session.add_routes(app.router, session_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)

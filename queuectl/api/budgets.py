@@ -91,8 +91,10 @@ def shown(forecast: Forecast, namespaces: frozenset[str] | None) -> bool:
     return inside and budget.holder.partition("/")[0] in namespaces
 
 
-async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopUpBody) -> TopUpView:
-    """Add GPU-hours to one month of a budget, as a BudgetTopUp with the caller and the time.
+async def top_up(
+    request: Request, store: ApiStore, key: DocumentKey, body: TopUpBody, *, dry_run: bool
+) -> TopUpView:
+    """Add GPU-hours to one month of a budget, as a BudgetTopUp with the caller and the time. ``dry_run``: only check them.
 
     Raises:
         Problem: not-found; precondition-failed when other requests keep taking the name.
@@ -120,6 +122,10 @@ async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopU
             "spec": {field: value for field, value in spec.items() if value is not None},
         }
         document, _ = validate(given)
+        if dry_run:
+            if await store.get_config(DocumentKey("BudgetTopUp", "", name)) is not None:
+                continue
+            return top_up_view(read(document).content)
         try:
             await store.put_config(document, 0)
         except Conflict:

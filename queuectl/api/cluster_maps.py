@@ -24,6 +24,7 @@ from queuectl.domain.mig import MigPhase, MigReconfiguration
 from queuectl.domain.quantity import CPU
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
+from queuectl.reports.node_sums import NodeGroup, NodeSum
 
 
 class TenantView(View):
@@ -96,6 +97,23 @@ class NodePageView(View):
     next_cursor: str | None = Field(
         description="Value of `cursor` for the next page; null = this is the last page."
     )
+
+
+class NodeSumView(View):
+    flavors: list[str] = Field(
+        description="The ResourceFlavors whose labels the nodes have; empty = none."
+    )
+    model: str = Field(description="Model of the GPUs by the labels of the nodes; empty = none.")
+    nodes: int
+    gpus: float = Field(description="GPUs of all these nodes.")
+    used_gpus: float = Field(description="GPUs that pods hold.")
+    free_gpus: float = Field(description="Free GPUs on schedulable nodes.")
+    closed_nodes: int = Field(description="Nodes that are ready, and cordoned or unhealthy.")
+    down_nodes: int = Field(description="Nodes that are not ready.")
+
+
+class NodeSumsView(View):
+    items: list[NodeSumView] = Field(description="Each node is in one item.")
 
 
 class LargestView(View):
@@ -171,6 +189,25 @@ class ClusterMapView(View):
     )
     levels: list[LevelColumns]
     workloads: WorkloadColumns
+
+
+def node_sums_view(sums: Mapping[NodeGroup, NodeSum]) -> NodeSumsView:
+    """The sums of all groups."""
+    return NodeSumsView(
+        items=[
+            NodeSumView(
+                flavors=list(flavors),
+                model=model,
+                nodes=total.nodes,
+                gpus=rounded(total.gpus),
+                used_gpus=rounded(total.used),
+                free_gpus=rounded(total.free),
+                closed_nodes=total.closed,
+                down_nodes=total.down,
+            )
+            for (flavors, model), total in sums.items()
+        ]
+    )
 
 
 def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visible) -> NodeView:

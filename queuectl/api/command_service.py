@@ -32,7 +32,14 @@ from queuectl.api.command_views import (
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 from queuectl.db.ports import ApiStore
-from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
+from queuectl.domain.commands import (
+    EVICTING,
+    Action,
+    Command,
+    change_of,
+    objection,
+    reserved_to_admins,
+)
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
@@ -71,6 +78,23 @@ class CommandService:
         request_id: str | None,
     ) -> CommandView:
         """Read the body, and store the command for the leader."""
+        command = await self._read(request, entry, action, request_id)
+        try:
+            await self._check(entry, command)
+        except ApiProblem:  # a stored command always has the same answer
+            if await self._store.get_command(command.request_id) is None:
+                raise
+        try:
+            kept = await self._store.add_command(command)
+        except Conflict as error:
+            raise ApiProblem(P.REQUEST_ID_REUSED, str(error)) from error
+        response.headers["Location"] = f"{PREFIX}/commands/{kept.id}"
+        return command_view(kept, entry.ref)
+
+    async def _read(
+        self, request: Request, entry: Entry, action: Action, request_id: str | None
+    ) -> Command:
+        """The command of a request that the caller is allowed to send."""
         body = await read_small(request, BODIES[action])
         if body is None and action in REQUIRED:
             raise missing()
@@ -83,18 +107,7 @@ class CommandService:
         if forbidden is not None:
             raise ApiProblem(P.FORBIDDEN, forbidden)
         own_key = key if caller is ANONYMOUS else own(caller, key)
-        command = replace(_command(entry, action, body, by, own_key), admin=admin)
-        try:
-            await self._check(entry, command)
-        except ApiProblem:  # a stored command always has the same answer
-            if await self._store.get_command(command.request_id) is None:
-                raise
-        try:
-            kept = await self._store.add_command(command)
-        except Conflict as error:
-            raise ApiProblem(P.REQUEST_ID_REUSED, str(error)) from error
-        response.headers["Location"] = f"{PREFIX}/commands/{kept.id}"
-        return command_view(kept, entry.ref)
+        return replace(_command(entry, action, body, by, own_key), admin=admin)
 
     async def _check(self, entry: Entry, command: Command) -> None:
         """Refuse an action that is never valid, or that is not valid now if no earlier command can change that."""
@@ -117,19 +130,21 @@ class CommandService:
                 _refuse("queue", text)
 
     async def preview(self, request: Request, entry: Entry, action: Action) -> PreviewView:
-        """The cost and the effect of the action."""
-        why = objection(entry, action)
-        if why is not None:
-            raise ApiProblem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
-        preview = await self._diagnoser.preview(entry, action) if self._diagnoser else None
+        """The change, its cost and its effect. The request is checked as without a dry run."""
+        command = await self._read(request, entry, action, None)
+        await self._check(entry, command)
+        change = change_of(entry, command)
+        preview = None
+        if action in EVICTING and self._diagnoser is not None:
+            preview = await self._diagnoser.preview(entry, action)
         starts = preview.starts if preview is not None else None
         if starts is None:
-            return preview_view(entry, action, preview, None)
+            return preview_view(entry, action, change, preview, None)
         names = await self._store.workload_names(starts) if starts else {}
         redactor = await redactor_of(self._guard, request, self._store, names.values())
         shown = {uid: redactor.name(names.get(uid, uid)) for uid in starts}
         views = [starter_view(uid, name) for uid, name in shown.items()]
-        return preview_view(entry, action, preview, views)
+        return preview_view(entry, action, change, preview, views)
 
 
 def _command(

@@ -10,7 +10,14 @@ from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 from queuectl.api.params import NAME
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.domain.checks import CheckReport, CheckState, PodSetUpdate
-from queuectl.domain.commands import LARGEST_PRIORITY, Action, Command, CommandState
+from queuectl.domain.commands import (
+    EVICTING,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    Action,
+    Command,
+    CommandState,
+)
 from queuectl.domain.fleet import Effect, Toleration
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Caller
@@ -35,8 +42,8 @@ class CommandBody(View):
 
 class PriorityBody(CommandBody):
     priority: int | None = Field(
-        ge=-LARGEST_PRIORITY,
-        le=LARGEST_PRIORITY,
+        ge=LOWEST_PRIORITY,
+        le=HIGHEST_PRIORITY,
         description="Valid until it is set again; null = the priority of its classes, from the time when it is pending.",
     )
     until: AwareDatetime | None = Field(
@@ -187,6 +194,7 @@ class PreviewView(View):
     uid: str
     workload: str = Field(description="namespace/name")
     action: Action
+    change: str = Field(description="The change of the workload in words.")
     evicts: bool = Field(description="Whether it runs and would be evicted.")
     pods: int = Field(description="Number of pods that would be stopped.")
     gpus: float | None = Field(
@@ -236,19 +244,25 @@ def starter_view(uid: str, name: str) -> StarterView:
 
 
 def preview_view(
-    entry: Entry, action: Action, preview: Preview | None, starts: list[StarterView] | None
+    entry: Entry,
+    action: Action,
+    change: str,
+    preview: Preview | None,
+    starts: list[StarterView] | None,
 ) -> PreviewView:
-    """A preview. ``starts``: of the preview, with names."""
-    evicts, cost = entry.state.live, preview.cost if preview is not None else None
-    known = preview is not None
+    """A preview. ``change``: in words; ``starts``: of the preview, with names."""
+    evicts = entry.state.live and action in EVICTING
+    cost = preview.cost if preview is not None else None
+    known = preview is not None or action not in EVICTING
     return PreviewView(
         uid=entry.uid,
         workload=entry.ref,
         action=action,
+        change=change,
         evicts=evicts,
         pods=entry.started_pods if evicts else 0,
         gpus=(rounded(cost.gpus) if cost is not None else 0) if known else None,
         lost_gpu_seconds=(cost.lost_work if cost is not None else 0) if known else None,
-        notice_seconds=preview.notice if preview is not None else None,
+        notice_seconds=preview.notice if preview is not None else 0.0 if known else None,
         starts=starts,
     )

@@ -215,8 +215,15 @@ class Documents:
         over = excess_views(await seen_excesses(self._guard, request, checked.excesses))
         return {**applied(one), "overQuota": over}
 
-    async def remove(self, key: DocumentKey, if_match: str | None) -> Response:
+    async def remove(
+        self, key: DocumentKey, if_match: str | None, *, dry_run: bool = False
+    ) -> Response:
+        """Delete it. ``dry_run``: only check the request."""
         self._refuse_write(key, "delete")
+        if dry_run:
+            if await self._present(key, if_match, None) is None:
+                raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
+            return Response(status_code=204)
         before = None
         if if_match is not None:
             stored = await self._present(key, if_match, None)

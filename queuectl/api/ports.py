@@ -16,10 +16,12 @@ from queuectl.domain.queries import (
     UnmanagedPod,
 )
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
 from queuectl.objects.kinds import JobKinds
+from queuectl.planner.cache import PlannerCache
 
 
 class ClusterReader(Protocol):
@@ -45,6 +47,13 @@ class ClusterReader(Protocol):
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods of all its attempts, in no order; None until this process has a view of the cluster."""
+
+    @property
+    def cache(self) -> PlannerCache:
+        """The cache of the planner in this process from call to call."""
+
+    async def current_snapshot(self) -> Snapshot | None:
+        """The snapshot that the planner would get, at most about a second old; None until this process has one."""
 
     @property
     def kinds(self) -> JobKinds:

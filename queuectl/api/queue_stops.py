@@ -126,15 +126,14 @@ class QueueStops:
             raise ApiProblem(ProblemType.NOT_THE_OWNER, detail, command=command)
         return operated
 
-    async def preview(
-        self, request: Request, key: DocumentKey, policy: StopPolicy
-    ) -> QueueStopView:
+    async def preview(self, key: DocumentKey, policy: StopPolicy) -> QueueStopView:
         """The answer of :meth:`set` without the change, with the gangs that a drain would evict."""
         stored = await self._stored(key)
         result: Literal["configured", "unchanged"] = (
             "unchanged" if stop_of(stored.document) is policy else "configured"
         )
-        record_change(request, result)
+        if result == "configured":
+            validate(self._changed(key, stored.document, policy))
         drains = None
         if policy is StopPolicy.HOLD_AND_DRAIN and self._diagnoser is not None:
             drains = await self._diagnoser.drain_cost(key)

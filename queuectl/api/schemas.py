@@ -267,6 +267,9 @@ class WorkloadView(View):
     queue: str = Field(description="LocalQueue; empty without one.")
     cluster_queue: str
     user: str = Field(description="User of the job; empty if unknown.")
+    labels: dict[str, str] = Field(
+        description="Labels of the job, except those of queuectl and Kueue; the first 64 by key."
+    )
     priority: int
     priority_set: int | None = Field(
         description="Priority that a user has set instead of that of its classes; null = not set."

@@ -80,6 +80,7 @@ def workload_view(
         queue=entry.queue,
         cluster_queue=entry.cluster_queue,
         user=entry.user,
+        labels=dict(entry.labels),
         priority=entry.priority,
         priority_set=entry.priority_set,
         priority_until=maybe(entry.priority_until),

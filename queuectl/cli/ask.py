@@ -25,7 +25,7 @@ from queuectl.cli.explain import Kind
 from queuectl.client.client import Client
 from queuectl.client.errors import WaitTimeout
 from queuectl.domain.checks import CheckState
-from queuectl.domain.commands import LARGEST_PRIORITY, Action
+from queuectl.domain.commands import HIGHEST_PRIORITY, LOWEST_PRIORITY, Action
 from queuectl.domain.words import counted, counted_gpus, format_time
 
 if TYPE_CHECKING:
@@ -55,31 +55,15 @@ Wait = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Change nothing; show the cost and the gangs that would start."),
+    typer.Option(
+        "--dry-run",
+        help="Change nothing; show the change, its cost and the gangs that would start.",
+    ),
 ]
 
 
 def _command(action: Action, does: str) -> Callable[..., None]:
-    """A command line for an action without a preview."""
-
-    def command(
-        workload: Workload,
-        namespace: Namespace = None,
-        kind: Kind = None,
-        by: By = None,
-        why: Why = None,
-        wait: Wait = None,
-        server: Server = DEFAULT_SERVER,
-    ) -> None:
-        with connect(server) as client:
-            ask(client, action, _found(client, workload, namespace, kind), by, why, wait)
-
-    command.__doc__ = does
-    return command
-
-
-def _evicting(action: Action, does: str) -> Callable[..., None]:
-    """A command line for an action that can evict a gang, with a preview of the cost."""
+    """A command line for an action without details."""
 
     def command(
         workload: Workload,
@@ -93,31 +77,28 @@ def _evicting(action: Action, does: str) -> Callable[..., None]:
     ) -> None:
         with connect(server) as client:
             found = _found(client, workload, namespace, kind)
-            if dry_run:
-                _preview(client, action, found)
-            else:
-                ask(client, action, found, by, why, wait)
+            _send(client, action, found, by, why, wait, dry_run=dry_run)
 
     command.__doc__ = does
     return command
 
 
-hold_command = _evicting(
+hold_command = _command(
     Action.HOLD,
     "Keep a workload from admission until you release it. A running workload is evicted.",
 )
 release_command = _command(
     Action.RELEASE, "Release a held workload. It keeps its position in the queue order."
 )
-requeue_command = _evicting(
+requeue_command = _command(
     Action.REQUEUE,
     "End the back-off of a workload. A running workload is evicted and queued again.",
 )
-preempt_command = _evicting(
+preempt_command = _command(
     Action.PREEMPT,
     "Evict a running workload. It queues again, behind the workloads of its priority.",
 )
-deactivate_command = _evicting(
+deactivate_command = _command(
     Action.DEACTIVATE,
     "Deactivate a workload until you activate it. A running workload is evicted.",
 )
@@ -132,8 +113,8 @@ def priority_command(
     priority: Annotated[
         int | None,
         typer.Argument(
-            min=-LARGEST_PRIORITY,
-            max=LARGEST_PRIORITY,
+            min=LOWEST_PRIORITY,
+            max=HIGHEST_PRIORITY,
             metavar="PRIORITY",
             help="A larger value is considered first.",
         ),
@@ -153,6 +134,7 @@ def priority_command(
     by: By = None,
     why: Why = None,
     wait: Wait = None,
+    dry_run: DryRun = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Set the priority of a pending or running workload, instead of the priority of its classes."""
@@ -167,7 +149,17 @@ def priority_command(
         ends = format_time(ahead(until, "--until"))
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
-        ask(client, Action.PRIORITY, found, by, why, wait, priority=priority, until=ends)
+        _send(
+            client,
+            Action.PRIORITY,
+            found,
+            by,
+            why,
+            wait,
+            dry_run=dry_run,
+            priority=priority,
+            until=ends,
+        )
 
 
 def move_command(
@@ -185,12 +177,13 @@ def move_command(
     by: By = None,
     why: Why = None,
     wait: Wait = None,
+    dry_run: DryRun = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Move a pending workload to another LocalQueue. It keeps its queue time. Hold a running workload first."""
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
-        ask(client, Action.MOVE, found, by, why, wait, queue=queue)
+        _send(client, Action.MOVE, found, by, why, wait, dry_run=dry_run, queue=queue)
 
 
 def check_command(
@@ -216,6 +209,7 @@ def check_command(
     by: By = None,
     why: Why = None,
     wait: Wait = None,
+    dry_run: DryRun = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Report the state of an admission check of a workload, instead of the program that does."""
@@ -226,11 +220,28 @@ def check_command(
         body["requeueAfterSeconds"] = requeue_after
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
-        ask(client, Action.CHECK, found, by, why, wait, **body)
+        _send(client, Action.CHECK, found, by, why, wait, dry_run=dry_run, **body)
 
 
 def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:
     return client.get(path_of(workload, namespace), kind=kind)
+
+
+def _send(
+    client: Client,
+    action: Action,
+    workload: Json,
+    by: str | None,
+    why: str | None,
+    wait: str | None,
+    *,
+    dry_run: bool,
+    **more: Any,
+) -> None:
+    if dry_run:
+        _preview(client, action, workload, **more)
+    else:
+        ask(client, action, workload, by, why, wait, **more)
 
 
 def ask(
@@ -287,11 +298,11 @@ def _follow(client: Client, command: CommandJson, named: str, seconds: float) ->
     typer.echo(f"{named}: done")
 
 
-def _preview(client: Client, action: Action, workload: Json) -> None:
-    answer = client.preview(workload, action)
+def _preview(client: Client, action: Action, workload: Json, **more: Any) -> None:
+    answer = client.preview(workload, action, **more)
     named = f"{workload['kind'].lower()}/{answer['workload']}"
     if not answer["evicts"]:
-        typer.echo(f"{named} does not run: {action} would evict no pod")
+        typer.echo(f"{named} would change, and no pod is evicted: {answer['change']}")
         return
     typer.echo(f"{named}: {action} would evict {counted(answer['pods'], 'pod')}")
     gpus, lost, notice = answer["gpus"], answer["lostGpuSeconds"], answer["noticeSeconds"]

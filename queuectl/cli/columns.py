@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from queuectl.cli.render import Column, Json, age, expected, until, used
@@ -80,6 +80,18 @@ NODE_COLUMNS: Final = (
     Column("FRAGMENTED", _gpus("fragmentedGpus"), wide=True),
     Column("DOMAINS", lambda o: ",".join(f"{k}={v}" for k, v in o["domains"].items()), wide=True),
     Column("WORKLOADS", _tenants, long=True),
+)
+
+
+NODE_SUM_COLUMNS: Final = (
+    Column("FLAVOR", lambda o: ",".join(o["flavors"])),
+    Column("MODEL", lambda o: o["model"], spare=2),
+    Column("NODES", lambda o: o["nodes"]),
+    Column("GPUS", _gpus("gpus")),
+    Column("USED", _gpus("usedGpus")),
+    Column("FREE", _gpus("freeGpus")),
+    Column("CORDONED", lambda o: o["closedNodes"], spare=1),
+    Column("DOWN", lambda o: o["downNodes"]),
 )
 
 
@@ -238,19 +250,6 @@ _NAME: Final = Column("NAME", lambda o: o["metadata"]["name"])
 _VERSION: Final = Column("VERSION", lambda o: o["metadata"].get("resourceVersion"), wide=True)
 
 _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
-    "ClusterQueue": (
-        _NAME,
-        Column("COHORT", lambda o: _spec(o).get("cohortName")),
-        Column("STRATEGY", lambda o: _spec(o).get("queueingStrategy") or "BestEffortFIFO"),
-        Column("QUOTA", _quotas, long=True),
-        Column(
-            "PREEMPTION",
-            lambda o: (_spec(o).get("preemption") or {}).get("withinClusterQueue") or "Never",
-            wide=True,
-        ),
-        Column("STOP", _stop, wide=True),
-        _VERSION,
-    ),
     "LocalQueue": (
         Column("NAMESPACE", lambda o: o["metadata"].get("namespace")),
         _NAME,
@@ -342,6 +341,45 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
     ),
 }
 
+
+def _labels(labels: Mapping[str, str]) -> str:
+    """As in a selector."""
+    return ",".join(f"{name}={label}" for name, label in labels.items())
+
+
+def _gpu_use(queue: Json) -> str | None:
+    """``12/64``, or ``72/64 (8 borrowed)``."""
+    gpus = queue["gpus"]
+    if gpus is None:
+        return None
+    used = "?" if gpus["used"] is None else gpu_count(gpus["used"])
+    borrowed = f" ({gpu_count(gpus['borrowed'])} borrowed)" if gpus["borrowed"] else ""
+    return f"{used}/{gpu_count(gpus['quota'])}{borrowed}"
+
+
+CLUSTER_QUEUE_COLUMNS: Final = (
+    Column("NAME", lambda o: o["name"]),
+    Column("GPUS", _gpu_use),
+    Column("PENDING", lambda o: o["pending"]),
+    Column("RUNNING", lambda o: o["running"]),
+    Column("STOPPED", lambda o: None if o["stopPolicy"] == "None" else o["stopPolicy"]),
+    Column("COHORT", lambda o: o["cohort"], spare=1),
+    Column("INACTIVE", lambda o: o["inactive"], wide=True),
+    Column(
+        "STRATEGY",
+        lambda o: _spec(o["object"]).get("queueingStrategy") or "BestEffortFIFO",
+        wide=True,
+    ),
+    Column("QUOTA", lambda o: _quotas(o["object"]), wide=True, long=True),
+    Column(
+        "PREEMPTION",
+        lambda o: (_spec(o["object"]).get("preemption") or {}).get("withinClusterQueue") or "Never",
+        wide=True,
+    ),
+    Column("VERSION", lambda o: o["object"]["metadata"].get("resourceVersion"), wide=True),
+)
+"""Of the use of ClusterQueues; ``object`` is the configuration, which a wide table has."""
+
 WORKLOAD_COLUMNS: Final = (
     Column("NAMESPACE", lambda o: o["namespace"]),
     Column("NAME", lambda o: o["name"]),
@@ -363,11 +401,12 @@ WORKLOAD_COLUMNS: Final = (
     Column("ATTEMPT", lambda o: o["attempt"], wide=True, spare=12),
     Column("EVICTIONS", lambda o: o["evictions"], wide=True, spare=13),
     Column("LOCALQUEUE POSITION", lambda o: o["positionInLocalQueue"], wide=True, spare=14),
-    Column("UID", lambda o: o["uid"], wide=True, spare=15),
+    Column("LABELS", lambda o: _labels(o.get("labels") or {}), wide=True, spare=15),
+    Column("UID", lambda o: o["uid"], wide=True, spare=16),
     Column("MESSAGE", lambda o: o["reason"]["message"], wide=True, spare=6, long=True),
 )
 
 
 def config_columns(kind: ConfigKind) -> tuple[Column, ...]:
-    """The columns of a configuration kind."""
-    return _CONFIG[kind.kind]
+    """The columns of a configuration kind; none of ClusterQueues, whose table shows their use."""
+    return _CONFIG.get(kind.kind, ())

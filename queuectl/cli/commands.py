@@ -31,9 +31,24 @@ COMMANDS: Final = {
         "Show the starts, evictions and holds of a workload.",
         Reader.SUBMITTER,
     ),
+    "eff": LazyCommand(
+        "queuectl.cli.eff:eff_command",
+        "Show how well a workload uses its GPUs, CPU and memory.",
+        Reader.SUBMITTER,
+    ),
     "wait": LazyCommand(
         "queuectl.cli.wait:wait_command",
         "Wait until a workload runs or has finished.",
+        Reader.SUBMITTER,
+    ),
+    "logs": LazyCommand(
+        "queuectl.cli.logs:logs_command",
+        "Print the logs of a workload's pods, by rank.",
+        Reader.SUBMITTER,
+    ),
+    "cancel": LazyCommand(
+        "queuectl.cli.cancel:cancel_command",
+        "Delete the jobs of workloads.",
         Reader.SUBMITTER,
     ),
     "top": LazyCommand(

@@ -105,7 +105,7 @@ def prices(
     ],
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Print the Configuration of the server with the GPU prices of a file of OpenCost.
+    """Print the Configuration with the GPU prices of an OpenCost file.
 
     Nothing is stored: `queuectl apply -f -` stores the output.
     """

@@ -71,6 +71,9 @@ def upgrade(
             help="Then give the roles queuectl_leader and queuectl_api their rights, as deploy/postgres/roles.sql.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; show the revisions that are missing.")
+    ] = False,
     namespace: SystemNamespace = "queuectl-system",
 ) -> None:
     """Upgrade the schema to the revision of this release.
@@ -88,6 +91,11 @@ def upgrade(
             await refuse_unmoved(url, namespace, claim, _kubeconfig())
 
         _run(database_url, refuse)
+    if dry_run:
+        for line in _run(database_url, lambda url: migrate.planned(url, pre_only=pre)):
+            typer.echo(f"{line} would be applied")
+        typer.echo(_sentence(_run(database_url, migrate.current)))
+        return
     typer.echo(_sentence(_run(database_url, lambda url: migrate.upgrade(url, pre_only=pre))))
     if grant:
         from queuectl.cluster.apply import deploy_folder
@@ -113,7 +121,7 @@ def current(database_url: Url = None) -> None:
 
 @app.command()
 def status(database_url: Url = None) -> None:
-    """Show the revision of the schema, and the replicas that use the database.
+    """Show the schema revision, and the replicas that use the database.
 
     The exit code is 1 if the schema is older than this release.
     """
@@ -148,13 +156,22 @@ def move(
         ),
     ],
     database_url: Url = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; check both databases.")
+    ] = False,
 ) -> None:
     """Copy all data to another database, while no replica runs.
 
     The database itself does not change.
     """
+    from queuectl.db.move import check, counted_rows
     from queuectl.db.move import move as copied
 
+    if dry_run:
+        _run(database_url, lambda url: check(url, target))
+        there = _run(database_url, counted_rows)
+        typer.echo(f"{sum(there.values())} rows of {len(there)} tables would be copied")
+        return
     rows = _run(database_url, lambda url: copied(url, target))
     typer.echo(f"{sum(rows.values())} rows of {len(rows)} tables copied")
 
@@ -181,7 +198,7 @@ def serve(
     log_format: FormatOption = "auto",
     log_level: LevelOption = "info",
 ) -> None:
-    """Run the bundled PostgreSQL server of the chart, to evaluate queuectl.
+    """Run the bundled PostgreSQL server of the chart, for evaluation.
 
     It has no replica and no backup.
     """

@@ -25,13 +25,11 @@ from queuectl.cli.columns import override_amount
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
 from queuectl.client.client import Client
+from queuectl.client.requests import UNFINISHED
 from queuectl.domain.words import counted, counted_gpus, format_time
-from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, ConfigKind
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 from queuectl.objects.times import parse_time
 
-_UNFINISHED = [
-    "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
-]  # fmt: skip
 _HISTORY = 500
 _HEAD = ("apiVersion", "kind", "metadata")  # shown in another form
 _WIDTH = 1000  # characters of a line of YAML, so that text is not folded
@@ -82,12 +80,22 @@ def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) 
         **{key: value for key, value in body.items() if key not in _HEAD},
     }
     if kind.kind == "ClusterQueue":
+        (use,) = client.get(f"{PREFIX}/queueuse", cluster_queue=name)["items"]
+        shown["use"] = [_use(row) for row in use["resources"]] or None
         shown["overrides"] = _overrides(client, name) or None
         shown["workloads"] = _counts(client, cluster_queue=name)
     elif kind.kind == "LocalQueue":
         shown["workloads"] = _counts(client, queue=name, namespace=meta["namespace"])
     known = {key: value for key, value in shown.items() if value is not None}
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
+
+
+def _use(row: Json) -> str:
+    """``72 of 64 nvidia.com/gpu of h100 (8 borrowed)``."""
+    if row["used"] is None:
+        return f"unknown of {row['quota']} {row['resource']} of {row['flavor']}"
+    borrowed = f" ({row['borrowed']} borrowed)" if row["borrowed"] != "0" else ""
+    return f"{row['used']} of {row['quota']} {row['resource']} of {row['flavor']}{borrowed}"
 
 
 def _overrides(client: Client, queue: str) -> list[str]:
@@ -107,8 +115,8 @@ def _overrides(client: Client, queue: str) -> list[str]:
 
 def _counts(client: Client, **filters: str) -> str:
     """Counts of a queue's unfinished workloads by state."""
-    states = Counter(w["state"] for w in workloads(client, state=_UNFINISHED, **filters))
-    return ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state]) or "none"
+    states = Counter(w["state"] for w in workloads(client, state=UNFINISHED, **filters))
+    return ", ".join(f"{states[state]} {state}" for state in UNFINISHED if states[state]) or "none"
 
 
 def _workload(client: Client, path: str, kind: Kind) -> list[str]:

@@ -15,7 +15,7 @@ PATH: Final = f"{PREFIX}/configurationowner"
 
 
 def owner_command(server: Server = DEFAULT_SERVER) -> None:
-    """Show the owner of the configuration, and the objects of the cluster that do not act."""
+    """Show the owner of the configuration, and objects without effect."""
     with connect(server) as client:
         report = client.get(PATH)
     for line in described(report):
@@ -27,19 +27,22 @@ def confirm_command(
         str | None,
         typer.Argument(metavar="ID", help="Id of the deletion. Without it, show what it deletes."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; show what would be deleted.")
+    ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Confirm that more than a third of the ClusterQueues or ResourceFlavors are to be deleted.
+    """Confirm a deletion of more than a third of the queues or flavors.
 
     Their objects are deleted in the cluster. Until you confirm it, the last configuration acts.
     """
     with connect(server) as client:
-        if deletion is not None:
+        if deletion is not None and not dry_run:
             answer = client.post(f"{PATH}/confirm", {"id": deletion})
             typer.echo(f"the deletion of {counted(answer['count'], 'object')} is confirmed")
             return
         waits = client.get(PATH)["deletion"]
-    if waits is None:
+    if waits is None or deletion not in (None, waits["id"]):
         raise CommandFailed("no deletion waits for a confirmation", Exit.NOT_FOUND)
     for line in _deletion(waits):
         typer.echo(line)

@@ -12,11 +12,13 @@ import typer
 
 from queuectl.cli.client import Json, config_path, workload_path, workloads
 from queuectl.cli.columns import (
+    CLUSTER_QUEUE_COLUMNS,
     COMMAND_COLUMNS,
     DECISION_COLUMNS,
     DOMAIN_COLUMNS,
     EVENT_COLUMNS,
     NODE_COLUMNS,
+    NODE_SUM_COLUMNS,
     PAST_USE_COLUMNS,
     UNMANAGED_COLUMNS,
     UNMANAGED_SUM_COLUMNS,
@@ -25,8 +27,7 @@ from queuectl.cli.columns import (
 )
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 from queuectl.client.client import Client
-from queuectl.client.requests import by_cursor, newest_first, oldest_first
-from queuectl.domain.ledger import State
+from queuectl.client.requests import UNFINISHED, by_cursor, newest_first, oldest_first
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
 Form = Annotated[ListFormat, typer.Option("--output", "-o", help="Format of the output.")]
@@ -48,6 +49,7 @@ class ListingOptions:
         last: number of the newest events, decisions or commands.
         headers: a table begins with the titles of its columns.
         every: with finished workloads.
+        summary: a line for all nodes of a flavor and model.
     """
 
     name: str | None
@@ -58,6 +60,7 @@ class ListingOptions:
     last: int = 100
     headers: bool = True
     every: bool = False
+    summary: bool = False
 
     def show(self, body: Json, rows: list[Json], columns: tuple[Column, ...], named: Name) -> None:
         """Print an answer."""
@@ -89,6 +92,9 @@ def show(
 
 def configuration(client: Client, kind: ConfigKind, options: ListingOptions) -> None:
     """Objects of a configuration kind."""
+    if kind.kind == "ClusterQueue" and options.output in (ListFormat.TABLE, ListFormat.WIDE):
+        _cluster_queues(client, kind, options)
+        return
     if options.name is not None:
         body = client.get(config_path(kind, options.name, options.namespace))
         items = [body]
@@ -98,6 +104,20 @@ def configuration(client: Client, kind: ConfigKind, options: ListingOptions) -> 
         items = body["items"]
     columns = config_columns(kind)
     options.show(body, items, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
+
+
+def _cluster_queues(client: Client, kind: ConfigKind, options: ListingOptions) -> None:
+    """The use of ClusterQueues, with one request; a wide table also needs their configuration."""
+    body = client.get(f"{PREFIX}/queueuse", cluster_queue=options.name)
+    rows = body["items"]
+    if options.output is ListFormat.WIDE:
+        one = options.name is not None
+        path = config_path(kind, options.name or "", None) if one else kind.collection()
+        answer = client.get(path)
+        documents = [answer] if one else answer["items"]
+        by_name = {each["metadata"]["name"]: each for each in documents}
+        rows = [{**row, "object": by_name[row["name"]]} for row in rows if row["name"] in by_name]
+    options.show(body, rows, CLUSTER_QUEUE_COLUMNS, lambda o: f"{kind.singular}/{o['name']}")
 
 
 def _workloads(client: Client, options: ListingOptions) -> None:
@@ -122,22 +142,18 @@ def _workloads(client: Client, options: ListingOptions) -> None:
         options.show({"items": items, "nextCursor": None}, items, columns, named)
 
 
-UNFINISHED: Final = [state.value for state in State if state is not State.FINISHED]
-"""The states of the workloads that a list has by default."""
-
-
 def by_urgency(workloads: Iterable[Json]) -> list[Json]:
-    """Pending workloads, then admitted ones, then the others; the newest of each first."""
+    """Pending workloads, then admitted ones, then the others, then finished ones; the newest of each first."""
     newest_first = sorted(workloads, key=lambda each: each["queuedAt"] or "", reverse=True)
-    return sorted(newest_first, key=lambda each: _urgency(State(each["state"])))
+    return sorted(newest_first, key=lambda each: _URGENCY.get(each["state"], _PAUSED))
 
 
-def _urgency(state: State) -> int:
-    if state in (State.PENDING, State.RESERVED):
-        return 0
-    if not state.waiting and state is not State.FINISHED:
-        return 1
-    return 3 if state is State.FINISHED else 2
+_PAUSED: Final = 2  # Held, Backoff or Deactivated
+_URGENCY: Final = {
+    **dict.fromkeys(("Pending", "Reserved"), 0),
+    **dict.fromkeys(("Starting", "Running", "Evicting"), 1),
+    "Finished": 3,
+}
 
 
 def _events(client: Client, options: ListingOptions) -> None:
@@ -157,6 +173,12 @@ def _nodes(client: Client, options: ListingOptions) -> None:
     def named(row: Json) -> str:
         return f"node/{row['name']}"
 
+    if options.summary:
+        body = client.get(f"{PREFIX}/nodesummary")
+        options.show(
+            body, body["items"], NODE_SUM_COLUMNS, lambda o: f"flavor/{'+'.join(o['flavors'])}"
+        )
+        return
     path = f"{PREFIX}/nodes"
     if options.name is not None:
         body = client.get(f"{path}/{quote(options.name, safe='')}")

@@ -75,6 +75,11 @@ def tools(client: AsyncClient) -> MCPServer:
         return await marked(client.explain(workload, kind))
 
     @server.tool(annotations=_READS)
+    async def workload_efficiency(workload: str, kind: str | None = None) -> str:
+        """The use of a workload (NAMESPACE/NAME), running or finished: GPUs, CPU, memory, GPU-hours, cost and nodes."""
+        return await marked(client.eff(workload, kind))
+
+    @server.tool(annotations=_READS)
     async def workload_history(workload: str, kind: str | None = None, most: int = 50) -> str:
         """The steps of a workload (NAMESPACE/NAME), the oldest first: starts, evictions with reasons, and the end."""
         return await marked(_first(client.history(workload, kind), most))

@@ -23,17 +23,27 @@ def recover_command(
             help="YAML or JSON file with the configuration. Can be repeated.",
         ),
     ],
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Change nothing; check the files and that the database has no workload.",
+        ),
+    ] = False,
 ) -> None:
     """Rebuild an empty database from configuration files and the workloads of the cluster. Stop all controllers first.
 
     It reads the settings of `queuectl serve`: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
     """
-    from queuectl.control.composition import recovered
+    from queuectl.control.composition import recovered, recovery_check
     from queuectl.control.settings import Settings
     from queuectl.domain.errors import QueuectlError
 
     try:
         documents = [document for path in file for document in _read(path)]
+        if dry_run:
+            typer.echo(asyncio.run(recovery_check(Settings(), documents)))
+            return
         found = asyncio.run(recovered(Settings(), documents))
     except QueuectlError as error:
         typer.echo(f"queuectl recover: {error}", err=True)

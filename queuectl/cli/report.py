@@ -18,7 +18,6 @@ from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
-from queuectl.cli.times import hours
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -69,8 +68,8 @@ def report_command(
         with connect(server) as client:
             page = client.text(
                 f"{PREFIX}/reports/{kind}/page",
-                since=since and hours(since),
-                until=until and hours(until),
+                since=_in_hours(since),
+                until=_in_hours(until),
             )
         typer.echo(page, nl=False)
         return
@@ -79,8 +78,8 @@ def report_command(
         body = client.get(
             f"{PREFIX}/reports/{kind}",
             by=by,
-            since=since and hours(since),
-            until=until and hours(until),
+            since=_in_hours(since),
+            until=_in_hours(until),
         )
     match output:
         case ReportFormat.JSON:
@@ -95,6 +94,15 @@ def report_command(
             _emit_efficiency(body)
         case ReportFormat.TABLE:
             _emit_tables(kind, grouping, body)
+
+
+def _in_hours(when: str | None) -> str | None:
+    """The same with hours instead of days, for the REST API."""
+    if when is None:
+        return None
+    from queuectl.cli.times import hours  # its decoder is slow to import
+
+    return hours(when)
 
 
 def _refuse_options(

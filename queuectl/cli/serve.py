@@ -40,9 +40,7 @@ def serve_command(
     from queuectl.domain.words import printable
 
     try:
-        settings = read_settings()
-        if shadow:
-            settings = settings.model_copy(update={"shadow": True})
+        settings = read_settings(shadow=shadow)
     except InvalidSettings as error:
         for sentence in error.sentences:
             typer.echo(sentence, err=True)
@@ -72,7 +70,7 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.health_thread import HealthListener
     from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import ListenAddress, WebServer
-    from queuectl.control.composition import ServeComponents, controller
+    from queuectl.control.composition import ServeComponents, controller, usage_sources
     from queuectl.control.leader.schedule import supervised
     from queuectl.control.progress import end_if_stalled
     from queuectl.distribution import version
@@ -101,6 +99,7 @@ async def _serve(settings: Settings) -> None:
             authenticated=authenticated,
             streams=StreamLimit(settings.streams, settings.streams_per_caller),
             owner=settings.configuration_owner,
+            sources=usage_sources(settings),
         )
         signs_in = authenticated is not None
         add_dashboard(

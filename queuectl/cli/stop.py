@@ -61,14 +61,19 @@ def resume_command(
     names: Names,
     reason: Reason = None,
     namespace: Namespace = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; show the queues that would change.")
+    ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Resume stopped ClusterQueues or LocalQueues. Their gangs keep their queue order."""
     with connect(server) as client:
         for target in _targets(kind, names, namespace):
-            answer = client.post(f"{target.path}/resume", {"reason": reason})
+            query = "?dry_run=true" if dry_run else ""
+            answer = client.post(f"{target.path}/resume{query}", {"reason": reason})
             already = answer["result"] == "unchanged"
-            typer.echo(f"{target} {'is not stopped' if already else 'resumed'}")
+            done = "would be resumed" if dry_run else "resumed"
+            typer.echo(f"{target} {'is not stopped' if already else done}")
 
 
 def _targets(kind: str, names: list[str], namespace: str | None) -> list[Target]:

@@ -27,12 +27,17 @@ def topup_command(
         str | None,
         typer.Option(metavar="YYYY-MM", help="The month. Default: the current one."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; check the top-up and show it.")
+    ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Add GPU-hours to one month of a Budget. Held gangs start as soon as it can pay for them."""
     body = {"gpuHours": gpu_hours, "reason": reason, "month": month}
     with connect(server) as client:
-        made = client.post(f"{config_path(BY_KIND['Budget'], name, '')}/topups", body)
+        query = "?dry_run=true" if dry_run else ""
+        made = client.post(f"{config_path(BY_KIND['Budget'], name, '')}/topups{query}", body)
+    verb = "would be created" if dry_run else "created"
     typer.echo(
-        f"budgettopup/{made['name']} created: {made['gpuHours']:g} GPU-hours for {made['month']}"
+        f"budgettopup/{made['name']} {verb}: {made['gpuHours']:g} GPU-hours for {made['month']}"
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         EventJson,
         ExplainJson,
         HistoryJson,
+        JobEfficiencyJson,
         NodeJson,
         PlanJson,
         PodJson,
@@ -144,6 +145,10 @@ class AsyncClient:
         """As :meth:`Client.explain`."""
         return await self.send(requests.explain(self._path(workload), kind))
 
+    async def eff(self, workload: WorkloadRef, kind: str | None = None) -> JobEfficiencyJson:
+        """As :meth:`Client.eff`."""
+        return await self.send(requests.efficiency(self._path(workload), kind))
+
     def history(self, workload: WorkloadRef, kind: str | None = None) -> AsyncIterator[HistoryJson]:
         """As :meth:`Client.history`."""
         return self.objects(requests.history(self._path(workload), kind))
@@ -187,10 +192,14 @@ class AsyncClient:
         return await self.send(requests.command(self._path(workload), action, kind, key, details))
 
     async def preview(
-        self, workload: WorkloadRef, action: Action | ActionName, kind: str | None = None
+        self,
+        workload: WorkloadRef,
+        action: Action | ActionName,
+        kind: str | None = None,
+        **details: object,
     ) -> PreviewJson:
         """As :meth:`Client.preview`."""
-        return await self.send(requests.preview(self._path(workload), action, kind))
+        return await self.send(requests.preview(self._path(workload), action, kind, details))
 
     async def outcome(self, command: CommandJson, timeout: float) -> CommandJson:
         """As :meth:`Client.outcome`."""
@@ -216,10 +225,16 @@ class AsyncClient:
         return await self.send(requests.stop_queue(path, reason, drain=drain, dry_run=dry_run))
 
     async def resume_queue(
-        self, name: str, namespace: str | None = None, *, reason: str | None = None
+        self,
+        name: str,
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+        reason: str | None = None,
     ) -> QueueStopJson:
         """As :meth:`Client.resume_queue`."""
-        return await self.send(requests.resume_queue(requests.queue_path(name, namespace), reason))
+        path = requests.queue_path(name, namespace)
+        return await self.send(requests.resume_queue(path, reason, dry_run=dry_run))
 
     # ---- Events
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         EventJson,
         ExplainJson,
         HistoryJson,
+        JobEfficiencyJson,
         NodeJson,
         PlanJson,
         PodJson,
@@ -154,6 +155,10 @@ class Client:
         """Why a workload is pending, with suggested fixes, or where it runs."""
         return self.send(requests.explain(self._path(workload), kind))
 
+    def eff(self, workload: WorkloadRef, kind: str | None = None) -> JobEfficiencyJson:
+        """The use of a workload, running or finished: GPUs, CPU, memory, GPU-hours, cost and nodes."""
+        return self.send(requests.efficiency(self._path(workload), kind))
+
     def history(self, workload: WorkloadRef, kind: str | None = None) -> Iterator[HistoryJson]:
         """The steps of a workload, the oldest first."""
         return self.objects(requests.history(self._path(workload), kind))
@@ -205,10 +210,14 @@ class Client:
         return self.send(requests.command(self._path(workload), action, kind, key, details))
 
     def preview(
-        self, workload: WorkloadRef, action: Action | ActionName, kind: str | None = None
+        self,
+        workload: WorkloadRef,
+        action: Action | ActionName,
+        kind: str | None = None,
+        **details: object,
     ) -> PreviewJson:
-        """The cost and the effect of an action that can evict, without it."""
-        return self.send(requests.preview(self._path(workload), action, kind))
+        """The change, the cost and the effect of an action, without it. ``details``: as for :meth:`command`."""
+        return self.send(requests.preview(self._path(workload), action, kind, details))
 
     def outcome(self, command: CommandJson, timeout: float) -> CommandJson:
         """The command when the leader has executed or refused it. Raises WaitTimeout after ``timeout`` seconds."""
@@ -234,10 +243,16 @@ class Client:
         return self.send(requests.stop_queue(path, reason, drain=drain, dry_run=dry_run))
 
     def resume_queue(
-        self, name: str, namespace: str | None = None, *, reason: str | None = None
+        self,
+        name: str,
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+        reason: str | None = None,
     ) -> QueueStopJson:
-        """Resume a stopped queue."""
-        return self.send(requests.resume_queue(requests.queue_path(name, namespace), reason))
+        """Resume a stopped queue. ``dry_run``: change nothing."""
+        path = requests.queue_path(name, namespace)
+        return self.send(requests.resume_queue(path, reason, dry_run=dry_run))
 
     # ---- Events
 
@@ -291,6 +306,7 @@ class Client:
         Raises:
             WaitTimeout: it is not in the state in time.
             WorkloadEnded: it has finished, so it will not be in the state.
+            InvalidOption: the state does not exist.
         """
         from queuectl.client.stream import Following, StateWait
 

@@ -1,4 +1,4 @@
-"""How both clients use the HTTP library: its options, its errors, and its answers. The only module that imports it, with tokenrequest."""
+"""How both clients use the HTTP library: its options, its errors, and its answers. Only this module imports it, and those for the API server of Kubernetes."""
 
 from __future__ import annotations
 
@@ -99,6 +99,11 @@ _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 def _no_answer(options: ClientOptions, error: httpx2.RequestError) -> NoAnswer:
     """The error, with what the user can do about it."""
     why, kind = _NUMBER.sub("", str(error)), NoAnswer
+    if isinstance(error, httpx2.ReadTimeout):
+        seconds = error.request.extensions["timeout"]["read"]
+        return NoAnswer(
+            f"no answer from {options.server} within {seconds:g} s: it accepts the connection and does not answer. Try again later"
+        )
     if "mismatch" in why or "not valid for" in why:
         kind = CertificateRefused
         name = options.spelled("tls_server_name")

@@ -40,6 +40,7 @@ class WorkloadFilters(TypedDict, total=False):
     state: str | Sequence[str] | None
     user: str | None
     reason: str | None
+    label_selector: str | None
     sort: str | None
 
 

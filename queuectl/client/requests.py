@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         EventJson,
         ExplainJson,
         HistoryJson,
+        JobEfficiencyJson,
         NodeJson,
         PlanJson,
         PodJson,
@@ -43,6 +44,10 @@ POLL_SECONDS: Final = 0.3  # between checks of the result of a command
 EVENTS: Final = f"{PREFIX}/events"
 KEY_HEADER: Final = "Idempotency-Key"
 LARGEST_PAGE: Final = 500
+UNFINISHED: Final = (
+    "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
+)  # fmt: skip
+"""The states of workloads that have not finished, without the import of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,11 @@ def explain(path: str, kind: str | None) -> Request[ExplainJson]:
     return _typed(get(f"{path}/explain", kind=kind))
 
 
+def efficiency(path: str, kind: str | None) -> Request[JobEfficiencyJson]:
+    """Its use of GPUs, CPU and memory, GPU-hours, cost and nodes."""
+    return _typed(get(f"{path}/efficiency", kind=kind))
+
+
 def history(path: str, kind: str | None) -> Listing[HistoryJson]:
     """Its steps, the oldest first."""
     return Listing(f"{path}/history", {"kind": kind}, "after", "nextAfter", first=0)
@@ -290,10 +300,12 @@ def command(
     )
 
 
-def preview(path: str, action: Action | ActionName, kind: str | None) -> Request[PreviewJson]:
-    """The cost and the effect of an action now. Nothing is changed."""
+def preview(
+    path: str, action: Action | ActionName, kind: str | None, details: Mapping[str, object]
+) -> Request[PreviewJson]:
+    """The change, the cost and the effect of an action now. Nothing is changed."""
     query = {"kind": kind, "dry_run": True}
-    return Request("POST", f"{path}/{action}", _as_is, query, {}, repeatable=True)
+    return Request("POST", f"{path}/{action}", _as_is, query, dict(details), repeatable=True)
 
 
 def command_result(number: int) -> Request[CommandJson]:
@@ -310,9 +322,10 @@ def stop_queue(
     return Request("POST", f"{path}/stop", _as_is, query, body, repeatable=dry_run)
 
 
-def resume_queue(path: str, reason: str | None) -> Request[QueueStopJson]:
+def resume_queue(path: str, reason: str | None, *, dry_run: bool) -> Request[QueueStopJson]:
     """Resume a stopped queue."""
-    return Request("POST", f"{path}/resume", _as_is, document={"reason": reason})
+    query = {"dry_run": True} if dry_run else {}
+    return Request("POST", f"{path}/resume", _as_is, query, {"reason": reason}, repeatable=dry_run)
 
 
 def queue_path(name: str, namespace: str | None) -> str:

@@ -154,6 +154,30 @@ class ClusterMapJson(AnswerJson):
     workloads: WorkloadColumnsJson
 
 
+class ClusterQueueUseJson(AnswerJson):
+    """One ClusterQueue. The counts are of workloads that you are allowed to list."""
+
+    name: str
+    cohort: str | None
+    stopPolicy: str
+    """`None` = its gangs can start."""
+    gpus: GpuQuotaJson | None
+    """null = it has no quota of GPUs."""
+    pending: int
+    """Pending and Reserved."""
+    running: int
+    """Starting, Running and Evicting."""
+    inactive: int
+    """Held, in back-off or deactivated."""
+    resources: list[ResourceUseJson] | None
+    """Each flavor and resource; null = in a list of all queues."""
+
+
+class ClusterQueueUsesJson(AnswerJson):
+    items: list[ClusterQueueUseJson]
+    """By name."""
+
+
 class CommandListJson(AnswerJson):
     items: list[CommandJson]
     """The newest first."""
@@ -279,6 +303,19 @@ class CountsJson(AnswerJson):
     leaves: int
     """Evicted gangs, with moved gangs."""
     lostGpuSeconds: int
+
+
+class CpuEfficiencyJson(AnswerJson):
+    efficiency: float | None
+    """CPU time that was used / CPU time that the same pods requested; above 1 for pods that use more. null = unknown."""
+    measured: float
+    """The part of the run time of all pods that was measured."""
+    unknown: str | None
+    """Why the efficiency is unknown; null = it is known."""
+    usedCoresPerPod: float | None
+    """On average over the measured time."""
+    requestedCoresPerPod: float | None
+    """The same average of the requests."""
 
 
 class DecisionDetailJson(AnswerJson):
@@ -600,6 +637,39 @@ class GangOutcomeJson(AnswerJson):
     """Suggested fixes; of the first submitted gangs only."""
 
 
+class GpuEfficiencyJson(AnswerJson):
+    efficiency: float | None
+    """GPU time that was used / GPU time that was measured, 0 to 1; null = unknown."""
+    measured: float
+    """The part of the allocated GPU time that was measured."""
+    unknown: str | None
+    """Why the efficiency is unknown; null = it is known."""
+
+
+class GpuHoursJson(AnswerJson):
+    allocated: float
+    """GPUs held × time. The other parts are parts of it."""
+    productive: float
+    """allocated - lost"""
+    lost: float
+    """Work that evictions lost, restarts included."""
+    used: float
+    """Allocated time × measured utilization."""
+    unused: float
+    """Measured, and not used."""
+    unknown: float
+    """Allocated without a measurement."""
+
+
+class GpuQuotaJson(AnswerJson):
+    quota: float
+    """Nominal quota of all flavors, overrides included."""
+    used: float | None
+    """Held by its gangs; null = not known yet."""
+    borrowed: float | None
+    """The part of `used` beyond the nominal quota of its flavor; null = not known yet."""
+
+
 class GroupJson(AnswerJson):
     """The group of a row. Fields that are not part of the grouping are null."""
 
@@ -673,6 +743,51 @@ class IgnoredJson(AnswerJson):
     """Why it has no effect."""
 
 
+class JobCostJson(AnswerJson):
+    amount: float
+    """Of the allocated GPU-hours, at the prices of that time."""
+    currency: str
+    unpricedGpuHours: float
+    """GPU-hours without a price."""
+
+
+class JobEfficiencyJson(AnswerJson):
+    """The resources that one workload used. All attempts count, except for ``nodes``."""
+
+    workload: str
+    """namespace/name"""
+    uid: str
+    kind: str
+    state: str
+    user: str
+    """Its user; empty = not known."""
+    clusterQueue: str
+    """Empty = none."""
+    pods: int
+    gpus: float
+    """GPUs that it requests."""
+    flavors: list[str]
+    """The ResourceFlavors of the GPUs that it held."""
+    nodes: list[str]
+    """Nodes of the last attempt, by name."""
+    attempts: int
+    """How often it was started."""
+    evictions: int
+    queuedAt: str
+    finishedAt: str | None
+    elapsedSeconds: float
+    """Time in which it held its nodes."""
+    asOf: str | None
+    """GPU-hours and cost up to this time are included; null = none yet."""
+    gpu: GpuEfficiencyJson
+    cpu: CpuEfficiencyJson
+    memory: MemoryEfficiencyJson
+    gpuHours: GpuHoursJson | None
+    """null = nothing is accounted for, or the hours are deleted already."""
+    cost: JobCostJson | None
+    """null = no price applied."""
+
+
 class LargestJson(AnswerJson):
     node: str
     freeGpus: float
@@ -685,6 +800,21 @@ class LevelColumnsJson(AnswerJson):
     """The path of each domain."""
     of: list[int]
     """For each node, the index of its domain in `domains`; -1 = none."""
+
+
+class MemoryEfficiencyJson(AnswerJson):
+    efficiency: float | None
+    """Mean working set / memory that the same pods requested; null = unknown."""
+    measured: float
+    """The part of the run time of all pods that was measured."""
+    unknown: str | None
+    """Why the efficiency is unknown; null = it is known."""
+    usedBytesPerPod: float | None
+    """Working set, on average over the measured time."""
+    requestedBytesPerPod: float | None
+    """The same average of the requests."""
+    peakBytes: float | None
+    """The largest sample of one pod. Shorter peaks between two samples are not seen."""
 
 
 class MigReconfigurationJson(AnswerJson):
@@ -705,6 +835,29 @@ class NodePageJson(AnswerJson):
     items: list[NodeJson]
     nextCursor: str | None
     """Value of `cursor` for the next page; null = this is the last page."""
+
+
+class NodeSumJson(AnswerJson):
+    flavors: list[str]
+    """The ResourceFlavors whose labels the nodes have; empty = none."""
+    model: str
+    """Model of the GPUs by the labels of the nodes; empty = none."""
+    nodes: int
+    gpus: float
+    """GPUs of all these nodes."""
+    usedGpus: float
+    """GPUs that pods hold."""
+    freeGpus: float
+    """Free GPUs on schedulable nodes."""
+    closedNodes: int
+    """Nodes that are ready, and cordoned or unhealthy."""
+    downNodes: int
+    """Nodes that are not ready."""
+
+
+class NodeSumsJson(AnswerJson):
+    items: list[NodeSumJson]
+    """Each node is in one item."""
 
 
 class NodeJson(AnswerJson):
@@ -857,6 +1010,8 @@ class PreviewJson(AnswerJson):
     workload: str
     """namespace/name"""
     action: str
+    change: str
+    """The change of the workload in words."""
     evicts: bool
     """Whether it runs and would be evicted."""
     pods: int
@@ -962,6 +1117,17 @@ class ReservationJson(AnswerJson):
     createdAt: str
     expiresAt: str | None
     """null = until its admission checks have answered."""
+
+
+class ResourceUseJson(AnswerJson):
+    flavor: str
+    resource: str
+    quota: str
+    """Nominal quota, as a quantity of Kubernetes."""
+    used: str | None
+    """Held by its gangs; null = not known yet."""
+    borrowed: str | None
+    """The part of `used` beyond the quota."""
 
 
 class RunTimeJson(AnswerJson):
@@ -1422,6 +1588,8 @@ class WorkloadJson(AnswerJson):
     clusterQueue: str
     user: str
     """User of the job; empty if unknown."""
+    labels: dict[str, str]
+    """Labels of the job, except those of queuectl and Kueue; the first 64 by key."""
     priority: int
     prioritySet: int | None
     """Priority that a user has set instead of that of its classes; null = not set."""

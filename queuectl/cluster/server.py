@@ -20,6 +20,9 @@ from queuectl.objects.kinds import JobKinds, descriptions_of
 from queuectl.objects.kinds.declared import KEY
 from queuectl.objects.kinds.description import Declared, PodSets
 
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+"""The path of all CustomResourceDefinitions."""
+
 # ---- Discovery of a resource
 
 #

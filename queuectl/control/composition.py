@@ -21,14 +21,14 @@ from queuectl.cluster.connection import Connection
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.leader.election import Leadership
-from queuectl.control.leader.recovery import Recovered, recover
-from queuectl.control.ports import HealthSource, UseSource
+from queuectl.control.leader.recovery import Recovered, recover, refuse_workloads
+from queuectl.control.ports import ContainerSource, HealthSource, UseSource
 from queuectl.control.progress import SteadyClock, longest_step
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings, job_kinds
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.migrate import upgrade
+from queuectl.db.migrate import current, upgrade
 from queuectl.db.replicas import Registration
 from queuectl.db.store import PostgresApiStore, PostgresLeaderStore
 from queuectl.distribution import version
@@ -38,6 +38,7 @@ from queuectl.domain.containment import Containment
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
+from queuectl.domain.job_usage import UsageSources
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Checked, Entry
 from queuectl.domain.pacing import doubling
@@ -47,6 +48,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
+from queuectl.domain.words import counted
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
@@ -58,10 +60,12 @@ from queuectl.ownership.status_form import StatusForm
 from queuectl.ownership.status_forms import FORMS
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
+from queuectl.telemetry.signal.containers import KUBELET_JOBS, ContainerMetrics
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
 from queuectl.telemetry.signal.health import VENDORS_HEALTH
 from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterNames, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.prometheus_api import PrometheusApi
 from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
 from queuectl.telemetry.tracing import OtlpSink, SpanSink
@@ -346,6 +350,9 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         health = _health_source(settings)
         if health is not None:
             stack.push_async_callback(health.close)
+        containers = container_source(settings)
+        if containers is not None:
+            stack.push_async_callback(containers.close)
         owner = settings.configuration_owner
         objects = unowned = None
         if owner is not Owner.DATABASE:
@@ -363,6 +370,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             containment=parts.containment,
             use_source=source,
             health_source=health,
+            container_source=containers,
             run_child=ChildProcess(parts.url, longest_step(settings.solver.wall_seconds)),
             objects=objects,
             spans=_spans(stack, settings, metrics),
@@ -454,6 +462,26 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
 
         leadership = Leadership.of(cluster, store, clock, settings, "queuectl recover")
         return await recover(store, cluster, settings, clock, leadership, kinds, configure)
+
+
+async def recovery_check(settings: Settings, documents: Sequence[GivenDocument]) -> str:
+    """The checks of :func:`recovered` that write nothing, with the same errors. The cluster is not read.
+
+    Returns:
+        The values that a recovery would store, in words.
+    """
+    job_kinds(settings)
+    configuration = [validate(document)[0] for document in with_names(map(named, documents))]
+    async with provided(settings.database_url) as url:
+        schema = await current(url)
+        if schema.current is not None and schema.up_to_date:
+            store = await PostgresLeaderStore.connect(DatabaseSettings.from_environment(url))
+            try:
+                await refuse_workloads(store)
+            finally:
+                await store.close()
+    stored = counted(len(configuration), "object")
+    return f"{stored} of the configuration would be stored, and the ledger rebuilt from the cluster"
 
 
 # ---- Sources of utilization and of faults
@@ -567,6 +595,33 @@ def _health_source(settings: Settings) -> HealthSource | None:
         return None
     sources = [_prometheus(url, asked, VENDORS[vendor], vendor) for vendor in asked.vendors]
     return sources[0] if len(sources) == 1 else SeveralVendors(sources)
+
+
+def container_source(settings: Settings) -> ContainerSource | None:
+    """The source of the CPU and the memory of pods: the Prometheus; None without one.
+
+    Raises:
+        BadInput: a name is invalid.
+    """
+    url, utilization = settings.prometheus_url, settings.utilization
+    if not url:
+        return None
+    jobs = names_of(utilization.container_jobs, "QUEUECTL_UTILIZATION__CONTAINER_JOBS")
+    api = PrometheusApi(
+        url,
+        token_file=utilization.token_file,
+        ca_file=utilization.ca_file,
+        timeout=utilization.timeout_seconds,
+    )
+    return ContainerMetrics(api, Trust(jobs or KUBELET_JOBS))
+
+
+def usage_sources(settings: Settings) -> UsageSources:
+    """The measurements that the settings configure."""
+    prometheus = bool(settings.prometheus_url)
+    return UsageSources(
+        gpus=prometheus or bool(settings.utilization.exporters), containers=prometheus
+    )
 
 
 def _prometheus(

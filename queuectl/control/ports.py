@@ -6,9 +6,10 @@ A real adapter and its in-memory double satisfy the same Protocol and pass the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from queuectl.domain.job_usage import ContainerUse
 from queuectl.domain.jobs import JobRecord, PriorAdmission
 from queuectl.domain.ledger import Document
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
@@ -52,6 +53,20 @@ class UseSource(Protocol):
         """The samples of all pods over the ``window`` seconds before ``at``.
 
         ``pods``: pods that hold GPUs, from which a source can derive the labels that name pods.
+
+        Raises:
+            SourceUnavailable: no usable response.
+        """
+
+    async def close(self) -> None:
+        """Give back all connections."""
+
+
+class ContainerSource(Protocol):
+    """A source of the CPU and the memory of pods (telemetry/signal)."""
+
+    async def containers(self, window: float, at: float) -> Mapping[PodKey, ContainerUse]:
+        """The use of pods over the ``window`` seconds before ``at`` (unix seconds); pods without samples are absent.
 
         Raises:
             SourceUnavailable: no usable response.

@@ -43,7 +43,7 @@ class OidcSettings(BaseModel):
 
     issuer: str = Field(
         "",
-        description="URL of the OpenID Connect issuer, as in the claim iss; unset = tokens of the cluster alone",
+        description="URL of the OpenID Connect issuer, as in the claim iss; unset = only tokens of the cluster",
     )
     client_id: str = Field(
         "", validate_default=True, description="client ID of queuectl at the issuer"
@@ -257,6 +257,10 @@ class UtilizationSettings(BaseModel):
         False,
         description="the exporter measures each pod of a time-sliced GPU (--kubernetes-virtual-gpus)",
     )
+    container_jobs: str = Field(
+        "",
+        description="names of the scrape jobs that have the CPU and the memory of containers (cAdvisor), separated by commas; * matches any characters; unset = kubelet, cadvisor, kubernetes-cadvisor, kubernetes-nodes-cadvisor",
+    )
     retention_seconds: float = Field(
         7200.0,
         gt=0,
@@ -306,8 +310,12 @@ class Settings(BaseSettings):
         None,
         description="YAML file that declares further job kinds, under the key jobKinds; unset = none",
     )
+    shadow: bool = Field(
+        False,
+        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its Lease",
+    )
     configuration_owner: Owner = Field(
-        Owner.DATABASE,
+        default_factory=lambda before: Owner.KUEUE if before.get("shadow") else Owner.DATABASE,
         description="owner of queues, flavors and their relatives: database = REST, CLI and dashboard write them; kueue = objects of kueue.x-k8s.io; kubernetes = objects of queuectl.dev",
     )
     configuration_settle_seconds: float = Field(
@@ -423,10 +431,6 @@ class Settings(BaseSettings):
         pattern="^(https?://[^/]+(/.*)?)?$",
         description="base URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each attempt of a gang; empty = none",
     )
-    shadow: bool = Field(
-        False,
-        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its Lease",
-    )
     shadow_seconds: float = Field(
         60.0, ge=5, description="time between two observations in shadow mode, in seconds"
     )
@@ -528,12 +532,12 @@ class InvalidSettings(BadInput):
         super().__init__("; ".join(self.sentences))
 
 
-def read_settings() -> Settings:
-    """The settings of the environment of this process. Raises InvalidSettings."""
+def read_settings(*, shadow: bool = False) -> Settings:
+    """The settings of the environment of this process, or of shadow mode in any case. Raises InvalidSettings."""
     if unknown := unknown_variables(os.environ):
         raise InvalidSettings(unknown)
     try:
-        return Settings()
+        return Settings(shadow=True) if shadow else Settings()
     except ValidationError as error:
         raise InvalidSettings(
             f"{PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {requirement(problem['msg'])}"

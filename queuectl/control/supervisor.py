@@ -15,6 +15,7 @@ import structlog
 from queuectl.control.careful import CarefulStart, RunChild
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
+from queuectl.control.leader.containers import ContainerWatch
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.first_queues import FirstQueues
 from queuectl.control.leader.leader_state import LeaderState
@@ -22,7 +23,7 @@ from queuectl.control.leader.loop import Loop
 from queuectl.control.leader.periodic import Broadcast, NodeHealthWatch, UseWatch, share
 from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.schedule import Job, supervised
-from queuectl.control.ports import Cluster, HealthSource, UseSource
+from queuectl.control.ports import Cluster, ContainerSource, HealthSource, UseSource
 from queuectl.control.progress import SteadyClock
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -80,6 +81,7 @@ class Supervisor:
         containment: Containment | None = None,
         use_source: UseSource | None = None,
         health_source: HealthSource | None = None,
+        container_source: ContainerSource | None = None,
         run_child: RunChild | None = None,
         objects: ObjectSource | None = None,
         spans: SpanSink | None = None,
@@ -97,6 +99,7 @@ class Supervisor:
             containment: of the process; None = its own.
             use_source: of GPU utilization; None without one.
             health_source: of faults of GPUs; None without one.
+            container_source: of the CPU and the memory of pods; None without one.
             run_child: runs a child process of a careful start; None = no careful starts.
             objects: that own the configuration; None = the database owns it.
             spans: collector of the spans of gangs; None without one.
@@ -107,6 +110,7 @@ class Supervisor:
         self._unowned = unowned
         self._use_source = use_source
         self._health_source = health_source
+        self._container_source = container_source
         self._store = store
         self._cluster = cluster
         self._metrics = metrics
@@ -359,6 +363,11 @@ class Supervisor:
                     state.holdings.borrowing,
                     loop.measured,
                 )
+            if self._container_source is not None:
+                containers = self._container_watch(self._container_source)
+                jobs["containers"] = lambda: containers.run(
+                    self._store.usage, lambda: state.ledger, epoch
+                )
             for name, job in jobs.items():
                 self._supervise(group, name, job)
 
@@ -421,6 +430,17 @@ class Supervisor:
             self._clock,
             evaluation_seconds=rule.evaluation_seconds,
             scrape_seconds=rule.sample_seconds,
+            timeout=rule.timeout_seconds,
+        )
+
+    def _container_watch(self, source: ContainerSource) -> ContainerWatch:
+        rule = self._settings.utilization
+        return ContainerWatch(
+            source,
+            self._mirror,
+            self._clock,
+            evaluation_seconds=rule.evaluation_seconds,
+            scrape_seconds=rule.scrape_seconds,
             timeout=rule.timeout_seconds,
         )
 

@@ -255,12 +255,7 @@ def _upgrade_to(*, pre_only: bool) -> Callable[[Connection, Config], SchemaState
     def work(connection: Connection, config: Config) -> SchemaState:
         connection.execute(select(func.pg_advisory_xact_lock(replicas.LOCK)))
         state = _state(connection, config)
-        missing = _missing(config, state) if state.recognized else []
-        if state.current is not None and any(map(_is_post, missing)):
-            if pre_only:
-                missing = _before_post(missing)
-            else:
-                _refuse_beside_others(connection, state.replicas, missing)
+        missing = _applicable(connection, config, state, pre_only=pre_only)
         if missing:
             config.attributes["connection"] = connection
             command.upgrade(config, missing[-1])
@@ -268,6 +263,28 @@ def _upgrade_to(*, pre_only: bool) -> Callable[[Connection, Config], SchemaState
         return _state(connection, config)
 
     return work
+
+
+async def planned(url: str, *, pre_only: bool = False) -> tuple[str, ...]:
+    """The revisions that :func:`upgrade` would apply now, the first one first. The errors are the same."""
+
+    def work(connection: Connection, config: Config) -> tuple[str, ...]:
+        return tuple(_applicable(connection, config, _state(connection, config), pre_only=pre_only))
+
+    settings = DatabaseSettings.from_environment(url)
+    return await _with_connection(settings, None, work, "reading the schema")
+
+
+def _applicable(
+    connection: Connection, config: Config, state: SchemaState, *, pre_only: bool
+) -> list[str]:
+    """The missing revisions that can be applied now."""
+    missing = _missing(config, state) if state.recognized else []
+    if state.current is not None and any(map(_is_post, missing)):
+        if pre_only:
+            return _before_post(missing)
+        _refuse_beside_others(connection, state.replicas, missing)
+    return missing
 
 
 def _is_post(revision: str) -> bool:

@@ -35,6 +35,23 @@ async def move(source: str, target: str) -> dict[str, int]:
         StoreUnavailable: no response.
         BadInput: a URL is wrong or a server too old.
     """
+    await check(source, target)
+    await migrate.upgrade(target)
+    async with (
+        driver_connection(source, _DOING) as reader,
+        driver_connection(target, _DOING) as writer,
+    ):
+        return await _copied(reader, writer)
+
+
+async def counted_rows(source: str) -> dict[str, int]:
+    """The number of rows of each table that a move copies."""
+    async with driver_connection(source, _DOING) as reader:
+        return {table.name: await _count(table, reader) for table in _TABLES}
+
+
+async def check(source: str, target: str) -> None:
+    """Check both databases of a move. Nothing is written; the errors are those of :func:`move`."""
     state = await migrate.current(source)
     if not state.up_to_date:
         raise StoreError(
@@ -48,12 +65,6 @@ async def move(source: str, target: str) -> dict[str, int]:
         )
     if await migrate.was_used(target):
         raise StoreError("queuectl has used the target before: give an empty database")
-    await migrate.upgrade(target)
-    async with (
-        driver_connection(source, _DOING) as reader,
-        driver_connection(target, _DOING) as writer,
-    ):
-        return await _copied(reader, writer)
 
 
 async def _copied(reader: asyncpg.Connection, writer: asyncpg.Connection) -> dict[str, int]:

@@ -18,6 +18,7 @@ from queuectl.domain.containment import SetAsideObject, Suspect
 from queuectl.domain.folding import Fold
 from queuectl.domain.followed import FollowedReport
 from queuectl.domain.identity import Session
+from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.ledger import (
     CycleDecision,
     Document,
@@ -161,6 +162,20 @@ class UsageStore(Protocol):
                 the marks show it.
         """
 
+    async def measured(
+        self, sums: Mapping[str, ContainerSums], window: float, *, epoch: int
+    ) -> None:
+        """Add what containers used, by uid of the workload.
+
+        Args:
+            sums: over the ``window`` seconds before their ``until``. The part that was added before is not added again.
+            window: seconds.
+            epoch: of the caller.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
         """The use of budgets in the month of ``at`` (unix seconds)."""
 
@@ -168,7 +183,7 @@ class UsageStore(Protocol):
         """The run times of the workloads that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
+        """Delete a batch of hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
@@ -222,7 +237,7 @@ class ShadowStore(ShadowReports, Protocol):
         """
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
+        """Delete a batch of hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
 
         Returns their number.
 
@@ -396,6 +411,9 @@ class UsageReports(Protocol):
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period."""
+
+    async def job(self, uid: str) -> JobUsage:
+        """The sums of one workload, finished or not."""
 
 
 class AuditStore(Protocol):

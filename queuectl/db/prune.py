@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.tables import (
     commands,
     usage_cluster,
+    usage_containers,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -82,7 +83,8 @@ def kept_enough(retention: Retention, now: float) -> Select[tuple[str]]:
 async def prune_usage(connection: AsyncConnection, before: float) -> int:
     """Delete at most :data:`USAGE_BATCH` hours of each kind that begin before ``before`` (unix seconds). Returns their number.
 
-    It also deletes subjects without hours, but not those of live workloads: their next hour needs them.
+    It also deletes subjects without hours, but not those of live workloads: their next hour needs them. The use of the
+    containers of a workload is deleted with its last subject.
     """
     hours = await connection.scalars(older(usage_hours, before).returning(usage_hours.c.subject))
     subjects = list(hours)
@@ -91,7 +93,10 @@ async def prune_usage(connection: AsyncConnection, before: float) -> int:
         rows: CursorResult[Any] = await connection.execute(older(table, before))
         deleted += rows.rowcount
     if subjects:
-        await connection.execute(without_hours(list(set(subjects))))
+        gone = await connection.scalars(
+            without_hours(list(set(subjects))).returning(usage_subjects.c.uid)
+        )
+        await connection.execute(without_subjects(list(gone)))
     return deleted
 
 
@@ -115,3 +120,10 @@ def without_hours(subjects: Sequence[UUID]) -> Delete:
         select(usage_marks.c.uid).where(usage_marks.c.uid == s.uid),
     )
     return delete(usage_subjects).where(s.id.in_(subjects), *(~one.exists() for one in needed))
+
+
+def without_subjects(uids: Sequence[str]) -> Delete:
+    """The container use of these workloads, where it has no subject. The tests pin its query plan."""
+    c = usage_containers.c
+    subject = select(usage_subjects.c.uid).where(usage_subjects.c.uid == c.uid)
+    return delete(usage_containers).where(c.uid.in_(uids), ~subject.exists())

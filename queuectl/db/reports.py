@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -27,6 +28,7 @@ from queuectl.db.rows import ENTRY_COLUMNS
 from queuectl.db.tables import (
     WHOLE,
     usage_cluster,
+    usage_containers,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -36,6 +38,7 @@ from queuectl.db.tables import (
 )
 from queuectl.domain.accounting import Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
+from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
     MOST_ROWS,
@@ -245,10 +248,14 @@ def _key(row: Result[Any], names: tuple[str, ...]) -> tuple[str, ...]:
 def _row(row: Result[Any], names: tuple[str, ...], lost: Mapping[str, LostWorkSum]) -> ReportRow:
     values = dict(zip(names, row, strict=False))
     labels = values.pop(_LABELS, {})
-    sums = zip(_AMOUNTS, row[len(names) : len(names) + len(_AMOUNTS)], strict=True)
-    amounts = Amounts(*(int(total) if name in WHOLE else total for name, total in sums))
+    amounts = _amounts(row[len(names) : len(names) + len(_AMOUNTS)])
     named = {name: str(value) for name, value in values.items()}
     return ReportRow(named, amounts, row.workloads, lost, labels)
+
+
+def _amounts(sums: Sequence[Any]) -> Amounts:
+    totals = zip(_AMOUNTS, sums, strict=True)
+    return Amounts(*(int(total) if name in WHOLE else total for name, total in totals))
 
 
 def _cluster(period: Period) -> Select[Any]:
@@ -265,6 +272,34 @@ def _fleet(period: Period) -> Select[Any]:
         .where(f.hour >= period.since, f.hour < period.until)
         .group_by(f.flavor)
         .order_by(f.flavor)
+    )
+
+
+# ---- One workload
+
+
+async def job_usage(connection: AsyncConnection, uid: str) -> JobUsage:
+    """The sums of one workload; the caller's transaction must be REPEATABLE READ."""
+    s, h, x = usage_subjects.c, usage_hours.c, usage_losses.c
+    by_flavor = (
+        select(h.flavor, *map(_total, _AMOUNTS))
+        .join_from(usage_hours, usage_subjects, h.subject == s.id)
+        .where(s.uid == uid, h.flavor != "")
+        .group_by(h.flavor)
+        .order_by(h.flavor)
+    )
+    lost = (
+        select(func.sum(x.gpu_seconds))
+        .join_from(usage_losses, usage_subjects, x.subject == s.id)
+        .where(s.uid == uid)
+    )
+    measured = select(*(usage_containers.c[f.name] for f in fields(ContainerSums)))
+    row = (await connection.execute(measured.where(usage_containers.c.uid == uid))).first()
+    return JobUsage(
+        await connection.scalar(select(usage_progress.c.until)),
+        {flavor: _amounts(sums) for flavor, *sums in await connection.execute(by_flavor)},
+        float(await connection.scalar(lost) or 0.0),
+        ContainerSums(*row) if row is not None else None,
     )
 
 

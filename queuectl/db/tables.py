@@ -142,6 +142,7 @@ workloads: Final = Table(
     json("planned_start", nullable=True),
     json("checks", nullable=True),
     key("user"),
+    Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its page: HOT updates
@@ -174,6 +175,10 @@ Index(
     workloads.c.name,
     workloads.c.uid,
 )
+
+
+# Lists are selected by labels of the jobs.
+Index("workloads_labels_idx", workloads.c.labels, postgresql_using="gin")
 
 
 # Expired rows are found by their finish time. A row enters this index once, when it finishes.
@@ -583,6 +588,21 @@ usage_cluster: Final = Table(
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
     *map(integer, ("physical", "unallocated", "unmanaged", "unhealthy")),
     comment="all GPUs of the cluster by hour, in units of the usage ledger; gangs hold the rest",
+)
+usage_containers: Final = Table(
+    "usage_containers",
+    metadata,
+    key("uid", primary=True),
+    seconds("until"),
+    *map(
+        amount,
+        (
+            *("pod_seconds", "cpu_seconds", "cpu_requested"),
+            *("memory_seconds", "memory_requested", "memory_peak"),
+        ),
+    ),
+    comment="CPU and memory of the pods of each workload, over the time that was measured: core-seconds and byte-seconds; memory_peak in bytes, of one pod",
+    postgresql_with={"fillfactor": 70},  # each row is updated once a minute: HOT updates
 )
 usage_progress: Final = _single_row(
     "usage_progress",

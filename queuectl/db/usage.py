@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, Table, bindparam, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, Insert
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Text
+from sqlalchemy.types import Double, Text
 
 from queuectl.db import reports
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
@@ -25,6 +25,7 @@ from queuectl.db.prune import prune_usage
 from queuectl.db.tables import (
     WHOLE,
     usage_cluster,
+    usage_containers,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -51,6 +52,7 @@ from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.errors import StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import PARTS, in_parts, of_parts
+from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import FinishedRun, GangProfile, RecordedWorkload
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
@@ -133,6 +135,17 @@ class UsageLedger:
             cluster = [{"hour": hour, **asdict(row)} for hour, row in fold.cluster.items()]
             await _merge(connection, _CLUSTER, cluster)
 
+    async def measured(
+        self, sums: Mapping[str, ContainerSums], window: float, *, epoch: int
+    ) -> None:
+        """Add what containers used; see the Protocol."""
+        rows = [{"uid": uid, **asdict(each)} for uid, each in sums.items()]
+        async with self._transaction("writing the use of containers") as connection:
+            await require_epoch(connection, epoch)
+            for low in range(0, len(rows), _AT_ONCE):
+                columns = arrays(usage_containers.c, rows[low : low + _AT_ONCE])
+                await connection.execute(_ADD_CONTAINERS, {**columns, "window": window})
+
     async def past_runs(self, most: int) -> tuple[FinishedRun, ...]:
         """The run times of the workloads that have finished last, oldest first."""
         async with self._snapshot("reading past run times") as connection:
@@ -142,7 +155,7 @@ class UsageLedger:
             )
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before``; see the Protocol."""
+        """Delete a batch of hours that began before ``before``; see the Protocol."""
         async with self._transaction("deleting old usage") as connection:
             await require_epoch(connection, epoch)
             return await prune_usage(connection, before)
@@ -170,6 +183,11 @@ class UsageLedger:
         """The use and the requests of each LocalQueue in each hour of a period, by hour and name."""
         async with self._snapshot("reading hours of the usage ledger") as connection:
             return await reports.hours(connection, period)
+
+    async def job(self, uid: str) -> JobUsage:
+        """The sums of one workload."""
+        async with self._snapshot("reading the usage of a workload") as connection:
+            return await reports.job_usage(connection, uid)
 
 
 def runs_before(most: int) -> Select[Any]:
@@ -284,6 +302,24 @@ def _fleet_rows(free: Mapping[str, Free], over: float | None, until: float) -> l
         for hour, span in by_hour(until if over is None else over, until)
         for flavor, one in free.items()
     ]
+
+
+def _add_containers() -> Insert:
+    """The part of a window after the time up to which the row is measured."""
+    new, old = insert_rows(usage_containers, tuple(usage_containers.c)), usage_containers.c
+    later = (new.excluded.until - old.until) / bindparam("window", type_=Double())
+    part = func.greatest(0.0, func.least(1.0, later))
+    largest = {name: func.greatest(old[name], new.excluded[name]) for name in _LARGEST}
+    sums = {
+        c.name: c + new.excluded[c.name] * part for c in old if c.name not in (*_LARGEST, "uid")
+    }
+    return new.on_conflict_do_update(
+        constraint=usage_containers.primary_key, set_={**sums, **largest}
+    )
+
+
+_LARGEST: Final = ("until", "memory_peak")
+_ADD_CONTAINERS: Final = _add_containers()
 
 
 # -- values and rows --------------------------------------------------------------------------------------------------

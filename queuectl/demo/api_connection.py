@@ -17,7 +17,7 @@ _PAGE: Final = 500
 
 
 class ApiRefused(QueuectlError):
-    """The API refused a request. The message comes from the API."""
+    """The API refused a request. The message is the API's."""
 
 
 class ApiConnection:

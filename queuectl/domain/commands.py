@@ -9,6 +9,7 @@ from typing import Final
 from queuectl.domain.checks import CheckReport
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
+from queuectl.domain.words import format_time
 
 
 class Action(StrEnum):
@@ -144,7 +145,8 @@ def reserved_to_admins(entry: Entry, action: Action) -> str | None:
     return f"an administrator has {word} {entry.ref}; to {action} it you need permission to {need}"
 
 
-LARGEST_PRIORITY = 1 << 31  # as of PriorityClasses, in either direction
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -(1 << 31), (1 << 31) - 1
+"""Limits of the priority of a pod in Kubernetes, which is an int32."""
 
 
 def objection(entry: Entry, action: Action) -> str | None:
@@ -180,3 +182,37 @@ def objection(entry: Entry, action: Action) -> str | None:
             return None if given_up else f"{state}, not deactivated"
         case Action.DEACTIVATE | Action.PRIORITY:
             return None
+
+
+def change_of(entry: Entry, command: Command) -> str:
+    """The change that an action which is permitted would make, in words. Its effect on other gangs is the decision of later plans."""
+    runs = entry.state.live
+    match command.action:
+        case Action.PRIORITY if command.priority is None:
+            return f"the priority {entry.priority} becomes that of its classes"
+        case Action.PRIORITY:
+            end = f" until {format_time(command.until)}" if command.until is not None else ""
+            same = (
+                "is already" if entry.priority == command.priority else f"{entry.priority} becomes"
+            )
+            return f"the priority {same} {command.priority}{end}"
+        case Action.MOVE:
+            return f"it moves from LocalQueue {entry.queue} to LocalQueue {command.queue}"
+        case Action.CHECK:
+            report = command.report
+            assert report is not None
+            status = entry.checks.of(report.check)
+            before = status.state if status is not None else "unknown"
+            return f"the check {report.check} changes from {before} to {report.state}"
+        case Action.RELEASE:
+            return "the hold ends, and it queues again"
+        case Action.ACTIVATE:
+            return "it queues again, and its failed starts and its used time start at zero"
+        case Action.HOLD:
+            return f"it is {'evicted and then ' if runs else ''}held until it is released"
+        case Action.DEACTIVATE:
+            return f"it is {'evicted and then ' if runs else ''}deactivated until it is activated"
+        case Action.REQUEUE if not runs:
+            return "its back-off ends, and it queues again"
+        case Action.REQUEUE | Action.PREEMPT:
+            return "it is evicted, and queues again"

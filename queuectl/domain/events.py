@@ -49,6 +49,13 @@ class ObjectChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelsChanged:
+    """The labels of its object, as :attr:`queuectl.domain.ledger.Entry.labels` has them."""
+
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Admit:
     """``planned``: what the gang asked when this was decided."""
 
@@ -252,6 +259,7 @@ class ObjectDeleted:
 Event = (
     Submitted
     | ObjectChanged
+    | LabelsChanged
     | Admit
     | Adopt
     | AttemptFound

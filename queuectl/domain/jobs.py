@@ -113,6 +113,10 @@ def user_of(
     return _label(labels, naming) or submitter or None
 
 
+MOST_LABELS: Final = 64
+"""Labels of one job that the ledger has: the first ones, by key."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodFace:
     """A pod, as the object to which a write or an Event is sent."""
@@ -238,6 +242,11 @@ class JobRecord:
     parent: str = ""
     groups: int | None = None
     index: ArrayIndex | None = None
+
+    @property
+    def listed_labels(self) -> tuple[tuple[str, str], ...]:
+        """The labels by which lists are selected."""
+        return self.labels[:MOST_LABELS]
 
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""

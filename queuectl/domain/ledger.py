@@ -104,6 +104,7 @@ class Entry:
         placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
         planned: what it asked when the current attempt was decided; None while it waits, and of one that was adopted.
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
+        labels: of its object, by key, without those that queuectl reads; at most :data:`queuectl.domain.jobs.MOST_LABELS`.
         planned_start: as the last plan has it, in state Pending; None = it has none.
         lease: set in state Reserved, and while it is evicted only to be moved.
         checks: its admission checks.
@@ -150,6 +151,7 @@ class Entry:
     queue_set: str | None = None
     planned: DecidedRequest | None = None
     user: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
     planned_start: PlannedStart | None = None
     checks: Checks = NO_CHECKS
 

@@ -147,7 +147,7 @@ class ScheduledGang:
 
     Attributes:
         slip: why it is later than the last plan had it; None = it is not.
-        is_current: False: this plan finds no time. ``start`` comes from the last plan. Its ``promised`` is None if ``slip`` names the cause.
+        is_current: False: this plan finds no time. ``start`` is the last plan's. Its ``promised`` is None if ``slip`` names the cause.
     """
 
     uid: str

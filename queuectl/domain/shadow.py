@@ -89,6 +89,7 @@ class SeenGang:
         placement: None = not all its pods have nodes.
         since: time of its admission; None = not known.
         blocked: it waits, and must not be planned.
+        admitted: it holds its quota.
     """
 
     gang: GangName
@@ -100,6 +101,7 @@ class SeenGang:
     placement: Placement | None = None
     since: float | None = None
     blocked: bool = False
+    admitted: bool = False
 
     @property
     def age(self) -> tuple[float, str]:

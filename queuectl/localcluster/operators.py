@@ -116,7 +116,7 @@ def _training_operator(layout: Layout) -> Iterable[str]:
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={BURST}",
         "--controller-threads=10",
-        # Without the file, its image comes from a registry. No simulated node pulls it.
+        # Without the file, a registry has its image. No simulated node pulls it.
         f"--pytorch-init-container-template-file={layout.home / 'init-container.yaml'}",
         f"--health-probe-bind-address={_address(layout, TRAINING_OPERATOR)}",
         "--metrics-bind-address=0",

@@ -77,4 +77,4 @@ class UnownedObjects:
         known = {
             kind for kind in observed.known_kinds if self._plurals[kind] not in observed.faults
         }
-        self._on_decision(Decision(observed.unread(), known, {}, (), 0, observed.status))
+        self._on_decision(Decision(observed.unread(), known, {}, frozenset(), 0, observed.status))

@@ -332,7 +332,7 @@ def _even(podset_group: PodSetGroup, level: int, pods: ShapePods, per_node: Ints
 # ---- The dry run
 #
 # Which gangs would be evicted for not using their GPUs, and for which, were it not only a dry run in their ClusterQueues. It runs last, when
-# the plan is made and nothing depends on the state any more: for gangs that neither start nor wait for victims, in the order of priority,
+# the plan is made and nothing depends on the state from then on: for gangs that neither start nor wait for victims, in the order of priority,
 # time queued and uid, alongside all that the plan starts and leases. The room that one of them would get is held for it before the next one, so
 # no GPU counts twice. The solver's work is not counted with the plan's, and where the wall clock cuts it, no gang is named from there on: a
 # dry run changes nothing else of a plan. A gang is asked for whole, also where it may start with fewer pods.

@@ -339,6 +339,17 @@ class QuotaUse:
         return pool.passed_up(row, self.used_of(pool, row))
 
 
+def cohort_pools(queues: QuotaTree) -> Mapping[str, QuotaNode]:
+    """Cohort name to its pool, of the Cohorts above the ClusterQueues."""
+    pools: dict[str, QuotaNode] = {}
+    for queue in queues.values():
+        pool = queue.parent
+        while pool is not None and pool.name not in pools:
+            pools[pool.name] = pool
+            pool = pool.parent
+    return pools
+
+
 def use_of(pools: QuotaTree, rows: Mapping[QuotaRow, int]) -> QuotaUse:
     """The use that these amounts add up to."""
     use = QuotaUse(pools)

@@ -1,6 +1,6 @@
 """Fragmentation: free GPUs that pods cannot use, and gangs over more domains than necessary.
 
-The measure comes from fragmentation gradient descent (FGD). The free GPUs of a node are fragments for a pod shape that does not fit the
+The measure is the one of fragmentation gradient descent (FGD). The free GPUs of a node are fragments for a pod shape that does not fit the
 node, because other resources are used up, too few GPUs are free, or its labels and taints exclude the pod. The average over the
 shapes of pending and running gangs, weighted by their number of pods, is the expected number of free GPUs that the next pod cannot use.
 A shape that does not fit any empty node of a flavor does not count for that flavor. Fragments *inside* nodes have enough of all amounts,

@@ -41,7 +41,7 @@ def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, i
 
 
 def preempts(job: JobRecord, config: QueueConfig, never: Collection[str]) -> bool:
-    """Whether other gangs can be evicted for it: not if its priority comes from a PriorityClass of pods that never preempts."""
+    """Whether other gangs can be evicted for it: not if a PriorityClass of pods that never preempts gives its priority."""
     named = config.priority_class_of(job.priority_class)
     return named is not None or (job.pod_priority_class or "") not in never
 

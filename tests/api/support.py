@@ -135,6 +135,13 @@ class FixedLookout:
     async def cluster_map(self) -> ClusterMap | None:
         return self.known
 
+    @property
+    def cache(self) -> PlannerCache:
+        return PlannerCache()
+
+    async def current_snapshot(self) -> Snapshot | None:
+        return None
+
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return self.held
 
@@ -164,6 +171,13 @@ class FixedClusterReader:
 
     async def cluster_map(self) -> ClusterMap | None:
         return map_of(self.snapshot, {}) if self.snapshot is not None else None
+
+    @property
+    def cache(self) -> PlannerCache:
+        return PlannerCache()
+
+    async def current_snapshot(self) -> Snapshot | None:
+        return self.snapshot
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return () if self.snapshot is not None else None

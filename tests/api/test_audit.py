@@ -96,7 +96,21 @@ async def test_reads_and_dry_runs_are_not_recorded(
 ) -> None:
     await admin.get("/api/v1/cohorts")
     await admin.post("/api/v1/dryrun", json={"items": [COHORT]})
+    await admin.put(COHORT_PATH, json=COHORT, params={"dry_run": "true"})
+    await admin.delete(COHORT_PATH, params={"dry_run": "1"})
     assert await log(admin) == []
+    assert (await admin.get(COHORT_PATH)).status_code == 404
+
+
+async def test_a_parameter_that_makes_no_dry_run_hides_no_change(
+    admin: httpx2.AsyncClient,
+) -> None:
+    """A route that does not read it, the last of several values, and a path without a route."""
+    for query in ("?dry_run=true&dry_run=false", "?dry_run=no"):
+        assert (await admin.put(COHORT_PATH + query, json=COHORT)).is_success
+    await admin.post("/api/v1/configurationowner/confirm?dry_run=true", json={"id": "x"})
+    await admin.post("/api/v1/nowhere?dry_run=true")
+    assert len(await log(admin)) == 4
 
 
 async def test_a_request_of_an_unknown_caller_is_not_recorded(

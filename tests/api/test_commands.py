@@ -12,10 +12,13 @@ from fastapi import FastAPI, Request
 from queuectl.api import problems
 from queuectl.api.access import Guard, set_caller
 from queuectl.api.app import create_app
+from queuectl.api.job_efficiency import JobEfficiencies
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import workloads
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.job_usage import NO_SOURCES
 from queuectl.domain.plan import Cost
 from queuectl.domain.what_if import Preview
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -162,7 +165,8 @@ async def test_commands_that_are_not_executed_yet_count(
         ("move", {"json": {"queue": "nowhere"}}, "queue"),
         ("hold", {"json": {"by": ""}}, "by"),
         ("hold", {"json": {"why": "x" * 501}}, "why"),
-        ("release", {"params": {"dry_run": "perhaps"}, "json": {"until": LATER}}, "until"),
+        ("release", {"params": {"dry_run": "perhaps"}}, "dry_run"),
+        ("release", {"json": {"until": LATER}}, "until"),
         ("hold", {"json": {"because": "I say so"}}, "because"),
         ("hold", {"headers": {"Idempotency-Key": "a b"}}, "Idempotency-Key"),
     ],
@@ -320,7 +324,15 @@ async def test_an_unknown_command_is_not_found(
 # -- previews
 
 
-@pytest.mark.parametrize("action", ["hold", "requeue", "preempt", "deactivate"])
+CHANGES = {
+    "hold": "it is evicted and then held until it is released",
+    "requeue": "it is evicted, and queues again",
+    "preempt": "it is evicted, and queues again",
+    "deactivate": "it is evicted and then deactivated until it is activated",
+}
+
+
+@pytest.mark.parametrize("action", CHANGES)
 async def test_a_dry_run_shows_lost_work_and_later_starts_and_stores_nothing(
     store: AnyStore, health: FixedHealth, metrics: MetricsRecorder, action: str
 ) -> None:
@@ -335,6 +347,7 @@ async def test_a_dry_run_shows_lost_work_and_later_starts_and_stores_nothing(
         "uid": "uid-job-running",
         "workload": "team-a/running",
         "action": action,
+        "change": CHANGES[action],
         "evicts": True,
         "pods": 4,
         "gpus": 32,
@@ -389,7 +402,8 @@ def guarded(store: AnyStore, rights: Known, name: str = "bob") -> FastAPI:
     """The routes of workloads, for a caller with these rights."""
     app = FastAPI()
     problems.install(app)
-    workloads.add_routes(app.router, Guard(rights), store)
+    efficiencies = JobEfficiencies(store, CurrentConfiguration(store), None, NO_SOURCES)
+    workloads.add_routes(app.router, Guard(rights), store, efficiencies)
 
     @app.middleware("http")
     async def is_bob(request: Request, go_on: Any) -> Any:

@@ -136,6 +136,7 @@ def test_both_clients_return_what_the_api_returns(
         got["workload"] = await call("workload", "team-a/running", kind="Job")
         assert await call("workload", found) == got["workload"]
         got["explain"] = await call("explain", "team-a/pending")
+        got["eff"] = await call("eff", found)
         got["history"] = await call("history", found)
         got["pods"] = await call("pods", found)
         got["nodes"] = await call("nodes", free=8.0)
@@ -172,6 +173,8 @@ def test_both_clients_return_what_the_api_returns(
         results.append(got)
         assert [each["name"] for each in got["workloads"]] == sorted(LIVES)
         assert {each["state"] for each in got["running"]} == {"Running"}
+        assert got["eff"].pop("elapsedSeconds") > 0
+        assert got["eff"]["cpu"]["unknown"] == "no Prometheus is configured"
         assert [each["toState"] for each in got["history"]] == ["Pending", "Starting", "Running"]
         assert got["explain"]["code"] == "WaitingForQuota"
         assert [each["name"] for each in got["nodes"]] == ["n0"]
@@ -333,6 +336,7 @@ def test_an_assistant_gets_texts_of_users_as_marked_data(served: tuple[MemorySto
                 ("list_workloads", {"most": 10_000}),
                 ("explain_workload", {"workload": "team-a/pending"}),
                 ("explain_workload", {"workload": "team-a/nothing"}),
+                ("workload_efficiency", {"workload": "team-a/pending"}),
                 ("workload_history", {"workload": "team-a/running"}),
                 ("list_nodes", {"free": 8}),
                 ("list_queues", {}),
@@ -355,7 +359,7 @@ def test_an_assistant_gets_texts_of_users_as_marked_data(served: tuple[MemorySto
         assert len(body) <= LONGEST_ANSWER
     assert len(marks) == len(texts)
     assert "ignore all rules" in texts[0]
-    assert "no workload team-a/nothing" in texts[2]
+    assert "workload team-a/nothing does not exist" in texts[2]
 
 
 def test_an_import_of_the_client_loads_no_server_no_planner_and_no_http_library() -> None:

@@ -15,6 +15,7 @@ from queuectl.api.routes import usage
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.accounting import (
     HOUR,
+    UNITS,
     AccountingTerms,
     FlavorGpus,
     Free,
@@ -25,6 +26,7 @@ from queuectl.domain.accounting import (
 )
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
+from queuectl.domain.job_usage import JobUsage
 from queuectl.domain.usage_reports import HistoryPoint, Period, UsageHours
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
@@ -126,6 +128,14 @@ async def test_usage_by_user(api: httpx2.AsyncClient) -> None:
     assert reported["ben"]["idleGpuHours"] == reported["ben"]["allocatedGpuHours"] == 2.0
     total = body["total"]
     assert (total["allocatedGpuHours"], total["efficiency"]) == (6.0, pytest.approx(1 / 6))
+
+
+async def test_the_usage_of_one_workload_is_that_of_its_rows(stored: AnyStore) -> None:
+    ben = await stored.usage.job("uid-ben")
+    assert (ben.as_of, ben.lost, [*ben.flavors]) == (HOUR_AT + HOUR, 1800.0, ["a100"])
+    total = ben.amounts
+    assert (total.allocated, total.idle, total.used) == (7200 * UNITS, 7200 * UNITS, 0)
+    assert await stored.usage.job("nobody") == JobUsage(HOUR_AT + HOUR)
 
 
 @pytest.mark.usefixtures("stored")

@@ -56,6 +56,24 @@ class TestList:
     ) -> None:
         assert await names(api, **query) == expected
 
+    async def test_labels_select(self, api: httpx2.AsyncClient, store: AnyStore) -> None:
+        labels = (("stage", "train"), ("team", "nlp"))
+        await commit(store, live_through(replace(job("labeled"), labels=labels)))
+        assert await names(api, label_selector="team in (nlp, vision),stage") == ["labeled"]
+        (item,) = (await api.get(LIST, params={"label_selector": "team"})).json()["items"]
+        assert item["labels"] == dict(labels)
+        assert await names(api, label_selector="!team") == sorted(LIVES)
+        assert await names(api, label_selector="team=nlp", state="Running") == []
+        for wrong in (
+            "team in nlp",
+            "queuectl.dev/queue-name=a",
+            "kueue.x-k8s.io/queue-name",
+            "a,,b",
+        ):
+            answer = await api.get(LIST, params={"label_selector": wrong})
+            assert answer.status_code == 422
+            assert answer.json()["errors"][0]["field"] == "label_selector"
+
     async def test_the_list_is_sorted_as_asked(self, api: httpx2.AsyncClient) -> None:
         by_name, by_state = await names(api, sort="-name"), await names(api, sort="state")
         assert by_name == sorted(LIVES, reverse=True)

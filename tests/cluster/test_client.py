@@ -256,3 +256,15 @@ async def test_a_response_that_is_not_from_an_api_server_is_not_an_answer(
                     await ASKED[asked](api)
         finally:
             await api.close()
+
+
+async def test_a_refused_connection_names_the_address_and_the_cause(tmp_path: Path) -> None:
+    api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, 9)))
+    try:
+        with pytest.raises(ClusterUnavailable) as refused:
+            await api.request("GET", "/version")
+        assert (
+            str(refused.value) == "GET /version: cannot connect to 127.0.0.1:9 (Connection refused)"
+        )
+    finally:
+        await api.close()

@@ -29,6 +29,7 @@ from queuectl.domain.events import (
     Drained,
     Ended,
     Evict,
+    LabelsChanged,
     ObjectChanged,
     ObjectDeleted,
     PodsReady,
@@ -43,6 +44,7 @@ from queuectl.domain.followed import (
     FollowedSource,
     PendingDeletion,
 )
+from queuectl.domain.job_usage import ContainerSums
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import (
     KEPT_BYTES,
@@ -71,6 +73,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
+from queuectl.domain.selectors import label_selector
 from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
 from queuectl.domain.shadow_trace import (
     Between,
@@ -298,6 +301,29 @@ class StoreConformance:
         assert first is not None
         assert runs[1].work == work_of(first)
         assert len(await store.usage.past_runs(100)) == 3
+
+    async def test_what_containers_used_is_added_once_for_each_time(self, open_store: OpenStore):
+        """A new leader evaluates a part of a window that the one before has added."""
+        store = await open_store()
+        epoch = await leader(store)
+        assert (await store.usage.job("a")).containers is None
+
+        def over(until: float, peak: float) -> dict[str, ContainerSums]:
+            return {"a": ContainerSums(until, 240.0, 120.0, 480.0, 24.0, 48.0, peak)}
+
+        await store.usage.measured(over(1000.0, 7.0), 120.0, epoch=epoch)
+        first = over(1000.0, 7.0)["a"]
+        assert (await store.usage.job("a")).containers == first
+        for until, peak in ((1030.0, 5.0), (1030.0, 9.0), (900.0, 1.0)):
+            await store.usage.measured(over(until, peak), 120.0, epoch=epoch)
+        quarter = ContainerSums(1030.0, 300.0, 150.0, 600.0, 30.0, 60.0, 9.0)
+        assert (await store.usage.job("a")).containers == quarter
+        await store.usage.measured(over(9000.0, 1.0), 120.0, epoch=epoch)
+        known = (await store.usage.job("a")).containers
+        assert known is not None
+        assert (known.until, known.pod_seconds) == (9000.0, 540.0)
+        with pytest.raises(Fenced):
+            await store.usage.measured(over(9999.0, 1.0), 120.0, epoch=epoch - 1)
 
     @pytest.mark.parametrize(("floor", "epoch"), [(0, 2), (1, 2), (7, 8)])
     async def test_a_take_over_sets_an_epoch_above_those_of_the_database_and_the_lease(
@@ -1126,6 +1152,7 @@ class StoreConformance:
             (WorkloadFilter(namespace="team-a", states=frozenset({State.FINISHED})), {"u3"}),
             (WorkloadFilter(namespace="nowhere"), set()),
             (WorkloadFilter(user="ann"), {"u4"}),
+            (WorkloadFilter(name="job-u2"), {"u2"}),
         ],
     )
     async def test_a_list_has_the_workloads_of_the_filter(
@@ -1147,6 +1174,44 @@ class StoreConformance:
         assert page.cursor is None
         bare = replace(admitted.after, placement=None, lease=None, intent=None)
         assert all(e == bare for e in page.entries if e.uid == "u1")
+
+    async def test_labels_select_as_in_kubernetes(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1", labels=(("stage", ""), ("team", "nlp")))
+        changes = (
+            first,
+            submitted("u2", namespace="team-b", labels=(("team", "nlp"),)),
+            submitted("u3"),
+            submitted("u4", labels=(("a.example/b", "1"), ("team", "vision"))),
+        )
+        await commit(store, epoch, *changes)
+        table = {
+            "": {"u1", "u2", "u3", "u4"},
+            "team=nlp": {"u1", "u2"},
+            "team=nlp,stage": {"u1"},
+            "team in (nlp,vision)": {"u1", "u2", "u4"},
+            "team in (nothing,none)": set(),
+            "team!=nlp": {"u3", "u4"},
+            "team notin (nlp,vision)": {"u3"},
+            "!team": {"u3"},
+            "stage": {"u1"},
+            "stage=": {"u1"},
+            "team=nlp,!stage": {"u2"},
+            "a.example/b in (1)": {"u4"},
+        }
+        for text, uids in table.items():
+            page = await store.list_workloads(WorkloadFilter(labels=label_selector(text)))
+            assert {entry.uid for entry in page.entries} == uids, text
+        there = WorkloadFilter(namespace="team-b", labels=label_selector("team=nlp"))
+        assert [entry.uid for entry in (await store.list_workloads(there)).entries] == ["u2"]
+        relabeled = step(first.after, LabelsChanged((("team", "vision"),)))
+        await commit(store, epoch, relabeled)
+        page = await store.list_workloads(WorkloadFilter(labels=label_selector("team=nlp")))
+        assert [entry.uid for entry in page.entries] == ["u2"]
+        read = await store.get_workload("u1")
+        assert read is not None
+        assert read.labels == (("team", "vision"),)
 
     async def test_pages_hold_each_workload_once_by_code_point(self, open_store: OpenStore):
         store = await open_store()

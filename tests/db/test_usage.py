@@ -364,7 +364,7 @@ async def test_used_and_idle_are_those_of_every_evaluation_after_any_failure(
     report = await store.usage.report(period, Grouping.parse("cohort"))
     expected = recorded.split(world.sums, world.now)
     for name in ("used", "idle", "stuck", "unknown"):
-        total = sum(getattr(row.amounts, name) for row in report.rows)
+        total = sum(getattr(row.amounts, name) for row in report.rows) / UNITS
         assert total == pytest.approx(expected[name], abs=1e-3), name
 
 

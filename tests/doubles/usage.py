@@ -24,6 +24,7 @@ from queuectl.domain.accounting import (
 from queuectl.domain.budgets import Budget, Spender, SpentUnits
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
+from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.ledger import Entry
 from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
@@ -53,6 +54,7 @@ class MemoryUsageTables:
     losses: dict[LossKey, LostWorkSum] = field(default_factory=dict)
     fleet: dict[tuple[int, str], FleetRow] = field(default_factory=dict)
     cluster: dict[int, ClusterAmounts] = field(default_factory=dict)
+    containers: dict[str, ContainerSums] = field(default_factory=dict)
 
     def note(self, mark: Mark) -> None:
         self.number += 1
@@ -131,6 +133,33 @@ class MemoryUsage:
                     was.inside + seconds * one.inside,
                 )
 
+    async def measured(
+        self, sums: Mapping[str, ContainerSums], window: float, *, epoch: int
+    ) -> None:
+        tables, current = await self._reach()
+        if epoch != current:
+            raise Fenced(f"epoch {epoch} is over")
+        for uid, new in sums.items():
+            old = tables.containers.get(uid, ContainerSums(new.until - window))
+            part = min(max((new.until - old.until) / window, 0.0), 1.0)
+            grown = {
+                f.name: getattr(old, f.name) + getattr(new, f.name) * part
+                for f in fields(ContainerSums)
+            }
+            grown["until"] = max(old.until, new.until)
+            grown["memory_peak"] = max(old.memory_peak, new.memory_peak)
+            tables.containers[uid] = ContainerSums(**grown)
+
+    async def job(self, uid: str) -> JobUsage:
+        tables, _ = await self._reach()
+        mine = {number for number, who in tables.subjects.items() if who.uid == uid}
+        flavors: dict[str, Amounts] = {}
+        for (_, who, flavor, _), amounts in sorted(tables.hours.items(), key=lambda row: row[0][2]):
+            if who in mine and flavor:
+                flavors[flavor] = added(flavors.get(flavor, Amounts()), amounts)
+        lost = sum(one.gpu_seconds for (_, who, _, _), one in tables.losses.items() if who in mine)
+        return JobUsage(tables.until, flavors, float(lost), tables.containers.get(uid))
+
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
         tables, _ = await self._reach()
         units: dict[tuple[str, int], int] = {}
@@ -168,6 +197,8 @@ class MemoryUsage:
             for number, who in tables.subjects.items()
             if number in needed or who.uid in live
         }
+        there = {who.uid for who in tables.subjects.values()}
+        tables.containers = {uid: s for uid, s in tables.containers.items() if uid in there}
         return before_all - len(tables.hours) - len(tables.losses) - len(tables.fleet)
 
     async def recorded(

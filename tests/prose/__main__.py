@@ -121,7 +121,7 @@ def _messages(checked: Collection[Path], folder: Path) -> Iterator[tuple[Path, M
         return
     tool = node_tool(HERE)
     settings = json.loads((HERE / "textlintrc.json").read_text())
-    settings["rules"]["prh"] = {"rulePaths": [str(HERE / file) for file in _TERMS]}
+    settings["rules"]["prh"] |= {"rulePaths": [str(HERE / file) for file in _TERMS]}
     configuration, listed = folder / ".textlintrc.json", folder / "found.json"
     configuration.write_text(json.dumps(settings))
     program = tool / "node_modules" / "textlint" / "bin" / "textlint.js"

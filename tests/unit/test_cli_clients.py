@@ -213,7 +213,7 @@ class TestGet:
     @pytest.mark.parametrize(
         ("kind", "header", "row"),
         [
-            ("cq", ["NAME", "COHORT", "STRATEGY", "QUOTA"], ["team-a", "-", "StrictFIFO", "h100:"]),
+            ("cq", ["NAME", "GPUS", "PENDING", "RUNNING"], ["team-a", "?/64", "0", "0", "-"]),
             ("lq", ["NAMESPACE", "NAME", "CLUSTERQUEUE"], ["team-a", "default", "team-a"]),
             ("cohort", ["NAME", "PARENT"], ["all", "-"]),
             ("flavor", ["NAME", "TOPOLOGY", "NODE"], ["h100", "racks", "gpu=h100"]),
@@ -360,6 +360,12 @@ class TestWait:
             (("team-a/pending", "--timeout", "50ms"), 1, "error: "),
             (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
             (("team-a/nowhere",), 3, "error: "),
+            (("job/team-a/running",), 2, "'job/team-a/running' is neither NAME nor NAMESPACE/NAME"),
+            (
+                ("team-a/running", "--for", "ready"),
+                2,
+                "'ready' is not a state; the states are",
+            ),
             (("team-a/pending", "--timeout", "soon"), 2, "--timeout: 'soon' is not a duration"),
         ],
     )
@@ -498,7 +504,7 @@ class TestDescribe:
     @pytest.mark.parametrize(
         ("kind", "name", "keys"),
         [
-            ("cq", "team-a", ["name", "kind", "version", "spec", "overrides", "workloads"]),
+            ("cq", "team-a", ["name", "kind", "version", "spec", "use", "overrides", "workloads"]),
             ("lq", "default", ["name", "namespace", "kind", "version", "spec", "workloads"]),
             ("flavor", "h100", ["name", "kind", "version", "spec"]),
             ("wpc", "high", ["name", "kind", "version", "value", "description"]),
@@ -513,7 +519,7 @@ class TestDescribe:
             database.documents[key] = replace(stored, document=shuffled)
         described = yaml.safe_load(queuectl("describe", kind, name, "-n", "team-a").out)
         assert sorted(described) == sorted(keys)
-        assert list(described)[: len(keys) - 2] == keys[: len(keys) - 2]
+        assert list(described)[: len(keys) - 3] == keys[: len(keys) - 3]
         printed = yaml.safe_load(queuectl("get", kind, name, "-n", "team-a", "-o", "yaml").out)
         assert described.get("spec") == printed.get("spec")
         assert described.get("value") == printed.get("value")
@@ -811,7 +817,10 @@ class TestAsk:
     @pytest.mark.usefixtures("ledger")
     def test_a_dry_run_for_a_pending_workload_evicts_no_pod(self, queuectl: Cli) -> None:
         out = queuectl("hold", "team-a/pending", "--dry-run").out
-        assert out == "job/team-a/pending does not run: hold would evict no pod\n"
+        assert out == (
+            "job/team-a/pending would change, and no pod is evicted: "
+            "it is held until it is released\n"
+        )
 
     @pytest.mark.usefixtures("ledger")
     def test_describe_shows_positions_gates_and_conditions(self, queuectl: Cli) -> None:

@@ -429,4 +429,7 @@ def test_a_server_that_is_named_is_examined_instead_of_the_pod(
     monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "--server", f"http://{CLOSED}"])
     with pytest.raises(SystemExit):
         run()
-    assert f"PROBLEM  server      no answer from http://{CLOSED}" in capsys.readouterr().out
+    assert (
+        f"PROBLEM  server      no answer from http://{CLOSED} (Connection refused): give the"
+        in capsys.readouterr().out
+    )

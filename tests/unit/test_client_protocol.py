@@ -35,6 +35,7 @@ from queuectl.client.answers import BodyReader, HttpAnswer
 from queuectl.client.requests import Request
 from queuectl.client.retries import RETRIES, Attempts
 from queuectl.client.stream import EventDecoder, Following, StateWait, StreamEvent
+from queuectl.domain.ledger import State
 
 URL = "http://127.0.0.1:8000/api/v1/workloads"
 PATH = "/api/v1/namespaces/ml/workloads/train"
@@ -67,11 +68,11 @@ def test_each_request_has_its_method_target_body_and_whether_it_can_be_repeated(
         (requests.what_if({"drain": ["n"]}), "POST", "/api/v1/plans", {"drain": ["n"]}, True),
         (requests.command(PATH, "hold", None, None, {"why": "x"}), "POST", f"{PATH}/hold", {"why": "x"}, True),
         (requests.command(PATH, "priority", None, None, {"priority": None}), "POST", f"{PATH}/priority", {"priority": None}, True),
-        (requests.preview(PATH, "hold", None), "POST", f"{PATH}/hold?dry_run=true", {}, True),
+        (requests.preview(PATH, "hold", None, {}), "POST", f"{PATH}/hold?dry_run=true", {}, True),
         (requests.command_result(7), "GET", "/api/v1/commands/7", None, True),
         (requests.stop_queue("/q", None, drain=True, dry_run=False), "POST", "/q/stop", {"drain": True, "reason": None}, False),
         (requests.stop_queue("/q", "r", drain=False, dry_run=True), "POST", "/q/stop?dry_run=true", {"drain": False, "reason": "r"}, True),
-        (requests.resume_queue("/q", None), "POST", "/q/resume", {"reason": None}, False),
+        (requests.resume_queue("/q", None, dry_run=False), "POST", "/q/resume", {"reason": None}, False),
         (requests.report("usage", "user", "24h", None), "GET", "/api/v1/reports/usage?by=user&since=24h", None, True),
         (requests.events(5, {"uid": "u"}, follow=False), "GET", "/api/v1/events?after=5&follow=false&uid=u", None, True),
     ]  # fmt: skip
@@ -118,6 +119,10 @@ def test_a_query_arrives_as_it_was_given(query: dict[str, Any]) -> None:
     ]
     target = requests.Request("GET", "/x", answers.json_object, query).target
     assert parse_qsl(urlsplit(target).query, keep_blank_values=True) == pairs
+
+
+def test_the_unfinished_states_are_those_of_the_ledger() -> None:
+    assert list(requests.UNFINISHED) == [each for each in State if each is not State.FINISHED]
 
 
 def test_each_type_of_problem_has_its_error() -> None:
@@ -170,6 +175,17 @@ def test_an_answer_that_no_server_of_queuectl_sends_is_an_error(body: bytes, say
 def test_texts_with_long_numbers_are_not_numbers() -> None:
     document = {"items": [], "a": "9" * 400, "b": "1e999", "c": 1.5e300, "d": 2**64}
     assert answers.page(answer(json.dumps(document).encode())) == document
+
+
+def test_an_error_of_another_server_shows_its_status() -> None:
+    page = b"<html>"
+    for status, says in (
+        (502, "HTTP 502: a proxy answers"),
+        (404, "HTTP 404: the answer is not JSON"),
+    ):
+        error = raised(answer(page, status))
+        assert isinstance(error, BadAnswer)
+        assert says in str(error)
 
 
 def test_a_redirect_is_not_followed() -> None:

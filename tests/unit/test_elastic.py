@@ -123,7 +123,7 @@ SLICES = {RACK: "rack", "queuectl.dev/podset-slice-size": "2"}
         (elastic(successPolicy=None), "spec.successPolicy has no rule that the first 2 indexes can fulfill"),
         (elastic(successPolicy={"rules": [{"succeededIndexes": "0-2"}]}), "can fulfill"),
         (elastic(successPolicy={"rules": [{"succeededCount": 3}]}), "can fulfill"),
-        (elastic(annotations={"queuectl.dev/array": "true"}), "an elastic Job is not an array"),
+        (elastic(annotations={"queuectl.dev/array": "true"}), "an elastic Job cannot be an array"),
         (elastic(least=5), "'5' is not a number from 1 to 4"),
         (elastic(per_pod={"queuectl.dev/min-count": "3"}), "job-min-parallelism is '2' but min-count of its pods is '3'"),
         (elastic(least=None, per_pod={"queuectl.dev/min-count": "x"}), "spec.template.metadata.annotations"),

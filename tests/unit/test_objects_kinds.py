@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "group without a level": (
         job_with(podset_group_name="g"),
-        "spec.template.metadata.annotations: podset-group-name='g' needs podset-required-topology or podset-preferred-topology alongside it",
+        "spec.template.metadata.annotations: podset-group-name='g' also needs podset-required-topology or podset-preferred-topology",
     ),
     "no pods": (job(parallelism=0), "spec.parallelism: 0 is not a positive number of pods"),
     "negative completions": (job(completions=-1), "spec.completions: -1 is not a positive number of pods"),

@@ -246,7 +246,7 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
     ),
     "slices": (
         workload(spec={"podSets": [{"template": template(), "topologyRequest": {"podSetSliceRequiredTopology": RACK}}]}),
-        Code.MISCONFIGURED, "spec.podSets[0].topologyRequest.podSetSliceSize: is required alongside podSetSliceRequiredTopology",
+        Code.MISCONFIGURED, "spec.podSets[0].topologyRequest.podSetSliceSize: is required with podSetSliceRequiredTopology",
     ),
     "two modes": (
         workload(spec={"podSets": [{"template": template(), "topologyRequest": {"required": RACK, "preferred": RACK}}]}),

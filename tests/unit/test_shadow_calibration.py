@@ -17,7 +17,7 @@ from queuectl.domain.shadow import ShadowSums
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.documents import as_document
 from queuectl.offline.inputs import read_snapshot
-from queuectl.shadow.configuration import with_configuration
+from queuectl.shadow.configuration import on_hosts
 from queuectl.shadow.observing import ClusterObserver
 from tests.unit.test_shadow_folding import Recorder
 from tests.unit.test_shadow_observing import NOW, node, pod, queues, workload
@@ -44,7 +44,7 @@ class Simulated:
         own += [workload(name, *size, admitted=True) for name, size in self.running.items()]
         nodes = [node(f"n{number}") for number in range(3)]
         pods = [one for gang in self.pods.values() for one in gang]
-        return with_configuration([*queues(), *nodes, *own, *pods], [])
+        return on_hosts([*queues(), *nodes, *own, *pods])
 
     def change(self) -> None:
         """Gangs arrive and end."""

@@ -20,10 +20,10 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
+from queuectl.reports.quotas import Quotas, cohort_trees, held_by, quotas_of
 from queuectl.web.counts import counts_of, pending_reasons
 from queuectl.web.pages import local_queues
 from queuectl.web.pages.overview import sums_of
-from queuectl.web.quotas import Quotas, cohort_trees, held_by, quotas_of
 from queuectl.web.words import percent
 from tests.api.conftest import talking_to
 from tests.web.conftest import FixedRights, app_over

@@ -12,7 +12,7 @@ from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
-from queuectl.web.quotas import quotas_of
+from queuectl.reports.quotas import quotas_of
 
 
 def document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The audit log: each request that changes something has a line.
 
 The line is written, and committed, before the request does anything, and completed before it is answered. So nothing
-takes effect without a line: if the line cannot be written, the request is refused. A line without a status is a request with an
+takes effect without a line: if the line cannot be written, the request is refused. A dry run has no line. A line without a status is a request with an
 unknown outcome, because the process or the database stopped in between.
 """
 
@@ -14,7 +14,9 @@ from typing import Final
 from urllib.parse import urlencode
 
 import structlog
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queuectl.api import problems
@@ -30,6 +32,8 @@ _KEY: Final = "queuectl.done"
 _OPERATION: Final = "queuectl.operation"
 _KEPT: Final = {"dry_run", "kind"}
 """Query parameters of writes. Other parameters, such as a token in the wrong place, are not logged."""
+_TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
+"""The words that pydantic reads as true."""
 _DAY: Final = 86400.0
 _POLL_SECONDS: Final = 3600.0
 _AGAIN_SECONDS: Final = 1.0  # between batches
@@ -69,6 +73,7 @@ class Audit:
             scope["type"] != "http"
             or scope["method"] not in CHANGES
             or scope["path"] in self._harmless
+            or _is_dry_run(scope)
         ):
             await self._app(scope, receive, send)
             return
@@ -119,6 +124,19 @@ class Audit:
             await self._audit_store.end(number, RequestOutcome(operation, status, detail))
         except StoreUnavailable as error:
             _log.warning("audit_not_completed", line=number, error=str(error), **fields)
+
+
+def _is_dry_run(scope: Scope) -> bool:
+    """Whether a request changes nothing: it has ``dry_run``, and its route reads that. Each other request has a line before it acts."""
+    asked = QueryParams(scope.get("query_string", b"")).get("dry_run", "")
+    if asked.lower() not in _TRUE:
+        return False
+    for route in scope["app"].routes:
+        if route.matches(scope)[0] is Match.FULL:
+            dependant = getattr(route, "dependant", None)
+            fields = dependant.query_params if dependant is not None else ()
+            return any(field.alias == "dry_run" for field in fields)
+    return False
 
 
 async def forget_old(

@@ -11,7 +11,7 @@ from queuectl.api.access import Guard
 from queuectl.api.body import missing, read_small
 from queuectl.api.budgets import BudgetsView, TopUpBody, TopUpView, shown, status_view, top_up
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.params import key_in_path
+from queuectl.api.params import DryRun, key_in_path
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import moment
@@ -49,11 +49,11 @@ def add_routes(
         ),
         openapi_extra=model_body(TopUpBody),
     )
-    async def top_up_budget(request: Request, key: Key) -> TopUpView:
+    async def top_up_budget(request: Request, key: Key, dry_run: DryRun = False) -> TopUpView:
         body = await read_small(request, TopUpBody)
         if body is None:
             raise missing()
-        return await top_up(request, store, key, body)
+        return await top_up(request, store, key, body, dry_run=dry_run)
 
     @routes.get(
         PATH,

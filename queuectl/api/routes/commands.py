@@ -30,7 +30,6 @@ from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import (
-    EVICTING,
     Action,
     CommandFilter,
     CommandState,
@@ -50,7 +49,10 @@ RequestId = Annotated[
 ]
 Preview = Annotated[
     bool,
-    Query(alias="dry_run", description="Show the cost and the effect only. Nothing changes."),
+    Query(
+        alias="dry_run",
+        description="Check the request, and show the change and its cost only. Nothing changes.",
+    ),
 ]
 OfWorkload = Annotated[
     str | None,
@@ -199,14 +201,6 @@ def _add(
         response: Response,
         entry: FoundEntry,
         request_id: RequestId = None,
-    ) -> CommandView:
-        return await command_service.keep(request, response, entry, action, request_id)
-
-    async def evict(
-        request: Request,
-        response: Response,
-        entry: FoundEntry,
-        request_id: RequestId = None,
         dry_run: Preview = False,
     ) -> Any:
         if dry_run:
@@ -214,13 +208,11 @@ def _add(
             return JSONResponse(view.model_dump(mode="json", by_alias=True))
         return await command_service.keep(request, response, entry, action, request_id)
 
-    endpoint: Any = evict if action in EVICTING else ask
     answers = responses(*_PROBLEMS)
-    if action in EVICTING:
-        answers[200] = {"model": PreviewView, "description": "Of a dry run."}
+    answers[200] = {"model": PreviewView, "description": "Of a dry run."}
     routes.add_api_route(
         f"{path}/{action}",
-        endpoint,
+        ask,
         methods=["POST"],
         status_code=202,
         response_model=CommandView,

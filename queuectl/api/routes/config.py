@@ -69,8 +69,8 @@ def add_routes(
     ) -> Response:
         return await offer.patch(request, key, if_match, dry_run=dry_run)
 
-    async def delete_one(key: Key, if_match: IfMatch = None) -> Response:
-        return await offer.remove(key, if_match)
+    async def delete_one(key: Key, dry_run: DryRun = False, if_match: IfMatch = None) -> Response:
+        return await offer.remove(key, if_match, dry_run=dry_run)
 
     routes.add_api_route(
         object_path,

@@ -2,6 +2,7 @@
 
 # No postponed annotations here: see routes/config.py.
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
@@ -17,9 +18,11 @@ from queuectl.api.cluster_maps import (
     ClusterMapView,
     DomainsView,
     NodePageView,
+    NodeSumsView,
     NodeView,
     cluster_map_document,
     domains_view,
+    node_sums_view,
     node_view,
     sees,
 )
@@ -36,8 +39,10 @@ from queuectl.api.params import (
 )
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ApiProblem, ProblemType, not_known_yet
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.domain.cluster_map import ClusterMap, NodeOccupancy, TopologyLayout
 from queuectl.objects.configuration.config_kinds import PREFIX
+from queuectl.reports.node_sums import node_sums
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/nodes"
@@ -77,9 +82,15 @@ OfTopology = Annotated[
 ]
 
 
-def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
+def add_routes(
+    routes: APIRouter,
+    guard: Guard,
+    stated: CurrentConfiguration,
+    cluster_reader: ClusterReader | None,
+) -> None:
     """Offer the paths. ``cluster_reader``: None in a process that does not watch the cluster."""
     _nodes(routes, guard, cluster_reader)
+    _sums(routes, guard, stated, cluster_reader)
     _domains(routes, guard, cluster_reader)
     _cluster_map(routes, guard, cluster_reader)
 
@@ -219,6 +230,27 @@ def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | No
             raise ApiProblem(P.NOT_FOUND, f"Topology {topology} does not exist")
         content = cache.rendered(cluster_map, topology, partial(body, wanted))
         return Response(content, media_type="application/json")
+
+
+def _sums(
+    routes: APIRouter,
+    guard: Guard,
+    stated: CurrentConfiguration,
+    cluster_reader: ClusterReader | None,
+) -> None:
+    @routes.get(
+        f"{PREFIX}/nodesummary",
+        tags=_TAGS,
+        operation_id="summarizeNodes",
+        summary="The nodes and their GPUs, summed up by ResourceFlavors and model",
+        responses=responses(P.NOT_KNOWN_YET),
+        dependencies=[guard.needs("list", "nodes")],
+    )
+    async def summarize_nodes() -> NodeSumsView:
+        cluster_map = await current_map(cluster_reader)
+        config = await stated.config()
+        sums = await asyncio.to_thread(node_sums, cluster_map.occupancies, config)
+        return node_sums_view(sums)
 
 
 def _cluster_map(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:

@@ -21,7 +21,11 @@ from queuectl.objects.configuration.owners import Owner
 
 P = ProblemType
 Preview = Annotated[
-    bool, Query(alias="dry_run", description="Change nothing: show what would be evicted.")
+    bool,
+    Query(
+        alias="dry_run",
+        description="Change nothing: show the change, and the gangs that would be evicted.",
+    ),
 ]
 
 
@@ -45,11 +49,13 @@ def _add(routes: APIRouter, guard: Guard, kind: ConfigKind, stops: QueueStops) -
         body = await read_small(request, StopBody) or StopBody()
         policy = StopPolicy.HOLD_AND_DRAIN if body.drain else StopPolicy.HOLD
         if dry_run:
-            return await stops.preview(request, key, policy)
+            return await stops.preview(key, policy)
         return await stops.set(request, key, policy, body.reason)
 
-    async def resume(request: Request, key: Key) -> QueueStopView:
+    async def resume(request: Request, key: Key, dry_run: Preview = False) -> QueueStopView:
         body = await read_small(request, ResumeBody) or ResumeBody()
+        if dry_run:
+            return await stops.preview(key, StopPolicy.NONE)
         return await stops.set(request, key, StopPolicy.NONE, body.reason)
 
     summaries: dict[str, tuple[Any, Any, str]] = {

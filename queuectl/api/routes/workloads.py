@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.command_service import Finder
+from queuectl.api.job_efficiency import JobEfficiencies, JobEfficiencyView
 from queuectl.api.openapi import responses
 from queuectl.api.params import (
     After,
@@ -17,6 +18,7 @@ from queuectl.api.params import (
     Namespace,
     OfClusterQueue,
     OfKind,
+    OfLabels,
     OfNamespace,
     OfQueue,
     OfUser,
@@ -31,15 +33,18 @@ from queuectl.api.routes import commands, pods
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import history_view
 from queuectl.db.ports import ApiStore
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter, WorkloadOrder
 from queuectl.domain.reasons import Code
+from queuectl.domain.selectors import Selector, label_selector
+from queuectl.objects import keys
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]
+_MOST_ELSEWHERE: Final = 10
 _ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
 
 
@@ -47,6 +52,7 @@ def add_routes(
     routes: APIRouter,
     guard: Guard,
     store: ApiStore,
+    efficiencies: JobEfficiencies,
     diagnoser: Diagnoser | None = None,
     cluster_reader: ClusterReader | None = None,
 ) -> None:
@@ -56,6 +62,7 @@ def add_routes(
         routes: where.
         guard: checks rights.
         store: what is read.
+        efficiencies: of workloads.
         diagnoser: None where no controller runs.
         cluster_reader: None in a process that does not watch the cluster.
     """
@@ -72,8 +79,13 @@ def add_routes(
     async def by_name(
         request: Request, namespace: Namespace, name: WorkloadName, kind: OfKind = None
     ) -> Entry:
-        await guard.require(request, _reading(namespace, name))
-        return await _named(store, namespace, name, kind)
+        try:
+            await guard.require(request, _reading(namespace, name))
+            return await _named(store, namespace, name, kind)
+        except ApiProblem as problem:
+            if problem.kind in (P.NOT_FOUND, P.FORBIDDEN):
+                problem.members["elsewhere"] = await _elsewhere(request, guard, store, name, kind)
+            raise
 
     for path, finder, tag in (
         (f"{PREFIX}/workloads/{{uid}}", by_uid, ""),
@@ -81,6 +93,7 @@ def add_routes(
     ):
         _one(routes, store, presenter, path, finder, tag)
         _explain(routes, presenter, path, finder, tag)
+        _efficiency(routes, efficiencies, path, finder, tag)
         pods.add_route(routes, cluster_reader, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
     commands.add_command_routes(routes, guard, store)
@@ -113,6 +126,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         reason: Annotated[
             Code | None, Query(description="Only workloads with this reason code.")
         ] = None,
+        labels: OfLabels = "",
         sort: Sort = "name",
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -121,20 +135,42 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
             order = WorkloadOrder.parse(sort)
         except BadInput as error:
             raise wrong_parameter("sort", str(error)) from error
-        seen = None
+        selector = _selector(labels)
+        visible = None
         if namespace is not None:
             await guard.require(request, Right("list", "workloads", namespace))
         else:
-            seen = await guard.visible(request, "list", "workloads", store.namespaces)
-        wanted = WorkloadFilter(
-            namespace, queue, cluster_queue, kind, frozenset(state or ()), seen, user, reason
+            visible = await guard.visible(request, "list", "workloads", store.namespaces)
+        filters = WorkloadFilter(
+            namespace=namespace,
+            queue=queue,
+            cluster_queue=cluster_queue,
+            kind=kind,
+            states=frozenset(state or ()),
+            namespaces=visible,
+            user=user,
+            code=reason,
+            labels=selector,
         )
         try:
-            page = await store.list_workloads(wanted, cursor, limit, order)
+            page = await store.list_workloads(filters, cursor, limit, order)
         except BadInput as error:
             raise wrong_parameter("cursor", str(error)) from error
         items = await presenter.workloads(request, page.entries)
         return WorkloadPageView(items=items, next_cursor=page.cursor)
+
+
+def _selector(text: str) -> Selector:
+    """Raises a problem for one that is malformed, or names a label that the ledger does not have."""
+    try:
+        selector = label_selector(text)
+    except BadInput as error:
+        raise wrong_parameter("label_selector", str(error)) from error
+    for condition in selector:
+        if condition.key.startswith((keys.PREFIX, keys.KUEUE_PREFIX)):
+            reason = f"{condition.key} is a label that queuectl reads itself: use the filter for its meaning, such as the queue"
+            raise wrong_parameter("label_selector", reason)
+    return selector
 
 
 def _one(
@@ -192,6 +228,35 @@ def _explain(
     )
     async def explain(request: Request, entry: Found) -> ExplainView:
         return await presenter.explained(request, entry)
+
+
+async def _elsewhere(
+    request: Request, guard: Guard, store: ApiStore, name: str, kind: str | None
+) -> list[str]:
+    """Workloads of this name in namespaces that the caller may list, as ``namespace/name``; none if they cannot be read now."""
+    try:
+        visible = await guard.visible(request, "list", "workloads", store.namespaces)
+        filters = WorkloadFilter(name=name, kind=kind, namespaces=visible)
+        page = await store.list_workloads(filters, None, _MOST_ELSEWHERE)
+    except (ApiProblem, ClusterError, StoreUnavailable):
+        return []
+    return list(dict.fromkeys(entry.ref for entry in page.entries))
+
+
+def _efficiency(
+    routes: APIRouter, efficiencies: JobEfficiencies, path: str, finder: Finder, tag: str
+) -> None:
+    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+
+    @routes.get(
+        f"{path}/efficiency",
+        tags=_TAGS,
+        operation_id=f"efficiency{tag}Workload",
+        summary="Its use of GPUs, CPU and memory, GPU-hours, cost and nodes, also after it has finished",
+        responses=_ONE,
+    )
+    async def efficiency(entry: Found) -> JobEfficiencyView:
+        return await efficiencies.of(entry)
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:

@@ -69,7 +69,7 @@ class Follower:
     """Sums that follow the usage ledger.
 
     Attributes:
-        lock: held while hours are written and ``added`` is called, so that sums that are read meanwhile are complete.
+        lock: held while hours are written and ``added`` is called, so that sums that are read at that time are complete.
         added: receives each folding that is written, and the time before which everything is counted then.
         read: reads the sums, because it is not known what was written.
     """

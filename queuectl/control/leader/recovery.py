@@ -69,6 +69,12 @@ async def lost(store: LeaderStore, mirror: Mirror) -> str:
     )
 
 
+async def refuse_workloads(store: LeaderStore) -> None:
+    """Raise BadInput if the database has workloads. Can raise StoreUnavailable."""
+    if (await store.load()).entries:
+        raise BadInput("the database has workloads: it is not one that was lost")
+
+
 async def recover(
     store: LeaderStore,
     cluster: Cluster,
@@ -84,8 +90,7 @@ async def recover(
         BadInput: the database has workloads.
         StoreUnavailable, ClusterUnavailable: no response; finished writes stay, and a retry writes nothing twice.
     """
-    if (await store.load()).entries:
-        raise BadInput("the database has workloads: it is not one that was lost")
+    await refuse_workloads(store)
     epoch = await leadership.acquire()  # waits while another process leads
     try:
         await configure()

@@ -106,7 +106,7 @@ class BatchJob:
         status: str,
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> dict[str, Any]:
-        # The PriorityClass of a Job's template cannot be changed any more: one from before the policies keeps its own.
+        # The PriorityClass of a Job's template can no longer be changed: one from before the policies keeps its own.
         spec = {"suspend": False, "template": starting_template(record, attempt, PODSET)}
         patch = {**start_frame(record, status), "spec": spec}
         if record.parallelism is None or PODSET not in counts:
@@ -186,7 +186,7 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, stated: StatedKeys) -> Sp
     if stated.elastic:
         if stated.array:
             raise RequestError(
-                f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: an elastic Job is no array: remove {keys.ARRAY} or "
+                f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: an elastic Job cannot be an array: remove {keys.ARRAY} or "
                 f"{keys.ELASTIC_JOB}"
             )
         return elastic_fields(spec, status, meta, kueue)

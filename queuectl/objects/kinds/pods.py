@@ -212,7 +212,7 @@ def queue_patch(pod: PodRecord, queue: str) -> dict[str, Any]:
 
 
 def withdraw_patch(pod: PodRecord, workload: str, attempt: int) -> dict[str, Any]:
-    """Let no write of ``attempt`` release this gated pod any more."""
+    """From now on, let no write of ``attempt`` release this gated pod."""
     return {"metadata": {**_frame(pod), "labels": _labels(workload, attempt, pod.podset)}}
 
 

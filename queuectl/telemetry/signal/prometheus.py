@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Final
 
-import httpx2
-import msgspec
-
-from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.utilization import PodKey, PodUse, UtilizationSample
 from queuectl.telemetry.signal.health import NVIDIA_HEALTH, HealthNames, HealthQueries
@@ -25,27 +20,11 @@ from queuectl.telemetry.signal.names import (
     ExporterNames,
     PodLabelNames,
 )
+from queuectl.telemetry.signal.prometheus_api import PrometheusApi, sample_number
 from queuectl.telemetry.signal.queries import Dialect, PodSignal, Query, Raw, Recorded
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
-_AT_ONCE: Final = 3  # queries; a Prometheus has other readers
 _NEEDED: Final = (PodSignal.BUSY, PodSignal.MEAN, PodSignal.SAMPLES, PodSignal.GPUS)
-
-
-class _Sample(msgspec.Struct):
-    metric: dict[str, str]
-    value: tuple[float, str]
-
-
-class _Data(msgspec.Struct):
-    result: list[_Sample] = []
-
-
-class _Answer(msgspec.Struct):
-    status: str
-    data: _Data = msgspec.field(default_factory=_Data)
-    error: str = ""
-    warnings: list[str] = []  # a remote store did not answer
 
 
 Rows = dict[tuple[str, str, str], dict[PodSignal, float]]
@@ -91,12 +70,7 @@ class PrometheusSource:
             timeout: seconds for one query.
             health: the metrics that show faults of GPUs.
         """
-        self._http = httpx2.AsyncClient(
-            base_url=url.rstrip("/"),
-            timeout=timeout,
-            verify=ssl.create_default_context(cafile=ca_file),
-            trust_env=False,
-        )
+        self._api = PrometheusApi(url, token_file=token_file, ca_file=ca_file, timeout=timeout)
         self.trusts = str(trust)
         self._raw = Raw(names, trust)
         self._recorded = recorded or Recorded(scrape_seconds, trust=trust)
@@ -108,12 +82,10 @@ class PrometheusSource:
         self._labels = labels or (RENAMED if trust.namespaces else HONORED)
         self._guess = labels is None and not trust.namespaces
         self._trust_slices = trust_slices
-        self._token_file = token_file
-        self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._api.close()
 
     async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         """The samples of the ``window`` seconds before ``at`` (unix seconds).
@@ -136,8 +108,10 @@ class PrometheusSource:
             coarse_others = await self._coarse(dialect, other, window, at, others, pods)
             if _names_any((*others, *coarse_others), pods):
                 self._labels, rows, coarse = other, others, coarse_others
-        gpus = [_number(sample) for sample in await self._ask(dialect.gpus(window), at)]
-        untrusted = await self._ask(self._raw.untrusted(), at)
+        gpus = [
+            sample_number(sample) for sample in await self._api.ask(dialect.gpus(window).text, at)
+        ]
+        untrusted = await self._api.ask(self._raw.untrusted().text, at)
         return UtilizationSample(
             at=at,
             window=window,
@@ -155,8 +129,10 @@ class PrometheusSource:
         """
         found = []
         for signal, text in self._health.of(rules).items():
-            samples = await self._ask(Query(text), at)
-            made = (self._health.fault(signal, one.metric, _number(one), rules) for one in samples)
+            samples = await self._api.ask(text, at)
+            made = (
+                self._health.fault(signal, one.metric, sample_number(one), rules) for one in samples
+            )
             found += [each for each in made if each is not None]
         return found
 
@@ -167,13 +143,17 @@ class PrometheusSource:
             SourceUnavailable: it does not answer, or not what was asked.
         """
         query = self._health.clocks(window)
-        samples = await self._ask(Query(query), at) if query is not None else []
-        made = (self._health.clock(one.metric, _number(one)) for one in samples)
+        samples = await self._api.ask(query, at) if query is not None else []
+        made = (self._health.clock(one.metric, sample_number(one)) for one in samples)
         return [each for each in made if each is not None]
 
     async def _dialect(self, at: float) -> Dialect:
         if self._rules is None:
-            return self._recorded if await self._ask(self._recorded.there(), at) else self._raw
+            return (
+                self._recorded
+                if await self._api.ask(self._recorded.there().text, at)
+                else self._raw
+            )
         return self._recorded if self._rules else self._raw
 
     async def _coarse(
@@ -199,11 +179,13 @@ class PrometheusSource:
         self, queries: Mapping[PodSignal, Query], labels: PodLabelNames, at: float
     ) -> Rows:
         rows: Rows = {}
-        answers = await asyncio.gather(*(self._ask(query, at) for query in queries.values()))
+        answers = await asyncio.gather(
+            *(self._api.ask(query.text, at) for query in queries.values())
+        )
         for (value, query), samples in zip(queries.items(), answers, strict=True):
             for sample in samples:
                 metric = sample.metric
-                number = _number(sample) / query.full
+                number = sample_number(sample) / query.full
                 if isfinite(number):
                     key = (
                         metric.get(labels.namespace, ""),
@@ -253,45 +235,6 @@ class PrometheusSource:
             shared=shared,
             profiled=profiled,
         )
-
-    async def _authorization(self) -> dict[str, str]:
-        if self._token_file is None:
-            return {}
-        try:
-            token = await asyncio.to_thread(self._token_file.read_text)
-        except OSError as error:
-            raise SourceUnavailable(f"Prometheus: token: {error}") from error
-        return {"Authorization": f"Bearer {token.strip()}"}
-
-    async def _ask(self, query: Query, at: float) -> list[_Sample]:
-        headers = await self._authorization()
-        try:
-            async with self._slots:
-                response = await self._http.post(
-                    "/api/v1/query",
-                    data={"query": query.text, "time": f"{at:.3f}"},
-                    headers=headers,
-                )
-            answer = msgspec.json.decode(response.content, type=_Answer)
-        except httpx2.HTTPError as error:
-            raise SourceUnavailable(f"Prometheus: {str(error) or type(error).__name__}") from error
-        except msgspec.MsgspecError as error:
-            raise SourceUnavailable(
-                f"Prometheus: HTTP {response.status_code} is not an answer to a query"
-            ) from error
-        if answer.status != "success":
-            raise SourceUnavailable(f"Prometheus refuses {query.text}: {answer.error}")
-        # If a series is missing from only some queries of an evaluation, a busy GPU would look absent, not unknown.
-        if answer.warnings:
-            raise SourceUnavailable(f"Prometheus answers only in part: {answer.warnings[0]}")
-        return answer.data.result
-
-
-def _number(sample: _Sample) -> float:
-    try:
-        return float(sample.value[1])
-    except ValueError as error:
-        raise SourceUnavailable(f"Prometheus: {sample.value[1]!r} is not a number") from error
 
 
 def _names_any(keys: Iterable[tuple[str, str, str]], pods: Collection[PodKey]) -> bool:

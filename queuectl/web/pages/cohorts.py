@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from queuectl.reports.quotas import cohort_trees
 from queuectl.web.pages.queues import quotas_now, sees
-from queuectl.web.quotas import cohort_trees
 from queuectl.web.site import Site
 
 

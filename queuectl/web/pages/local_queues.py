@@ -13,11 +13,11 @@ from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, LocalQueue
+from queuectl.reports.quotas import held_by
 from queuectl.web.actions import queue_buttons
 from queuectl.web.counts import GangCounts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.pages.queues import pending_page
-from queuectl.web.quotas import held_by
 from queuectl.web.site import Site, text
 
 SHOWN: Final = 500  # LocalQueues of a list

@@ -14,10 +14,10 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey, QueueCounts, WorkloadFilter
 from queuectl.domain.queues import ClusterQueue
+from queuectl.reports.quotas import QuotaBar, Quotas, quotas_of
 from queuectl.web.actions import queue_buttons
 from queuectl.web.counts import ADMITTED, GangCounts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
-from queuectl.web.quotas import QuotaBar, Quotas, quotas_of
 from queuectl.web.site import AccessScope, Site, whole
 
 PAGE: Final = 100  # gangs of a table

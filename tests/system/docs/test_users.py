@@ -61,6 +61,8 @@ def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     demo_cluster.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
     page.type("kubectl get job train")
     page.type("kubectl get pods")
+    page.type("queuectl logs", status=1)  # a simulated pod has no log: tests/real/test_logs.py
+    page.type("queuectl cancel")
     demo_cluster.remove("team-a")
 
     for number in range(5):
@@ -207,7 +209,9 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
         "workloads --as",
         "workloads --state",
         "workloads --user",
+        "workloads -l",
         "nodes",
+        "nodes --summary",
         "nodes",
         "unmanaged",
         "domains",
@@ -221,8 +225,9 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     client.delete(client.path_of(AUTHORITY))
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
-    for begins in ("top", "explain", "history"):
+    for begins in ("top", "explain", "history", "eff", "cancel"):
         page.type(f"queuectl {begins}")
+    page.type("queuectl priority")
     waits = page.take("queuectl wait").replace("--timeout 1h", "--timeout 100ms")
     assert page.shell.type(waits)[0] == 1, "it still runs"
     status, printed = page.shell.type("timeout 5 " + page.take("queuectl get workloads --watch"))

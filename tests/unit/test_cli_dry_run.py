@@ -1,0 +1,150 @@
+"""Each command that writes has ``--dry-run``, and with it nothing is written: no row, no command, no line of the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from queuectl.cli.commands import COMMANDS
+from tests.api.serving import serving
+from tests.api.support import (
+    DOCUMENTS,
+    LIVES,
+    FixedClusterReader,
+    FixedDiagnoser,
+    job,
+    live_through,
+)
+from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.planner.build import node, world
+from tests.support.cli import queuectl_with
+
+READS: Final = {
+    *("get", "describe", "explain", "whatif", "history", "eff", "wait", "top", "report", "mcp"),
+    *("config export", "config diff", "config prices", "config owner", "db current", "db status"),
+    *("init", "plan", "simulate", "trace", "advise", "doctor", "audit", "help", "options"),
+    *("completion", "version", "logs"),
+}
+"""They only read, or print a file."""
+WITHOUT: Final = {
+    "serve": "it is the controller",
+    "webhook": "it is the webhook",
+    "db serve": "it is a database server",
+    "demo": "it starts a separate cluster on this machine",
+    "localcluster up": "it starts a separate cluster on this machine",
+    "localcluster down": "it stops a separate cluster on this machine",
+    "localcluster status": "it reads",
+    "localcluster build": "it builds programs for this machine",
+    "localcluster exporters": "it changes a separate cluster on this machine",
+}
+"""Commands that neither read only nor have a dry run, with the reasons."""
+
+
+def options() -> Iterator[tuple[str, set[str]]]:
+    """Each command by its words, with its options."""
+    for name, mount in COMMANDS.items():
+        command = mount.load(name)
+        below = getattr(command, "commands", None)
+        for words, each in (
+            {f"{name} {k}": v for k, v in below.items()}.items() if below else [(name, command)]
+        ):
+            yield words, {flag for param in each.params for flag in param.opts}
+
+
+def test_each_command_that_writes_has_a_dry_run() -> None:
+    found = dict(options())
+    with_it = {words for words, flags in found.items() if "--dry-run" in flags}
+    assert found.keys() - with_it - READS - WITHOUT.keys() == set(), "they need --dry-run"
+    assert with_it & (READS | WITHOUT.keys()) == set()
+    assert WITHOUT.keys() - found.keys() == set()
+
+
+def rows(database: MemoryDatabase) -> dict[str, str]:
+    """All that a request can change, as text."""
+    return {
+        field.name: repr(getattr(database, field.name))
+        for field in fields(database)
+        if field.name != "changed"
+    }
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[MemoryStore, str]]:
+    store = MemoryStore()
+    reader = FixedClusterReader(world([node("n1", gpu=8)]), store)
+    with serving(store, FixedDiagnoser(), cluster_reader=reader) as address:
+        yield store, address
+
+
+BUDGET: Final[dict[str, Any]] = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Budget",
+    "metadata": {"name": "month"},
+    "spec": {"clusterQueue": "team-a", "gpuHoursPerMonth": 100},
+}
+NAMESPACE: Final = ("-n", "team-a")
+WRITES: Final[list[tuple[tuple[str, ...], str]]] = [
+    (("hold", "team-a/running"), "hold would evict 4 pods"),
+    (("release", "team-a/held"), "the hold ends, and it queues again"),
+    (("requeue", "team-a/running"), "requeue would evict 4 pods"),
+    (("preempt", "team-a/running"), "preempt would evict 4 pods"),
+    (("deactivate", "team-a/pending"), "it is deactivated until it is activated"),
+    (("activate", "team-a/deactivated"), "it queues again, and its failed starts"),
+    (("priority", "team-a/pending", "500"), "the priority 0 becomes 500"),
+    (("priority", "team-a/pending", "--reset"), "the priority 0 becomes that of its classes"),
+    (("move", "team-a/pending", "spare"), "it moves from LocalQueue default to LocalQueue spare"),
+    (("stop", "clusterqueue", "team-a", "--drain"), "clusterqueue/team-a would be stopped"),
+    (("resume", "localqueue", "spare", *NAMESPACE), "localqueue/spare in team-a would be resumed"),
+    (("apply", "-f", "changed.yaml"), "cohort/new would be created"),
+    (("delete", "localqueue", "spare", *NAMESPACE), "localqueue/spare in team-a would be deleted"),
+    (("topup", "month", "--gpu-hours", "5", "--reason", "x"), "would be created: 5 GPU-hours"),
+]
+
+
+def test_a_dry_run_writes_nothing(
+    served: tuple[MemoryStore, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    store, address = served
+    monkeypatch.setenv("QUEUECTL_SERVER", address)
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    spare = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "LocalQueue",
+        "metadata": {"name": "spare", "namespace": "team-a"},
+        "spec": {"clusterQueue": "team-a", "stopPolicy": "Hold"},
+    }
+    new = {"apiVersion": "queuectl.dev/v1", "kind": "Cohort", "metadata": {"name": "new"}}
+    Path("all.yaml").write_text(yaml.safe_dump_all([*DOCUMENTS.values(), spare, BUDGET]))
+    Path("changed.yaml").write_text(yaml.safe_dump(new))
+
+    def typed(*arguments: str) -> Any:
+        return queuectl_with(monkeypatch, capsys, *arguments)
+
+    assert typed("apply", "-f", "all.yaml").code == 0
+    for name, life in LIVES.items():
+        for change in live_through(job(name), *life):
+            store._write(change, 1)
+    before = rows(store.database)
+    for arguments, shows in WRITES:
+        result = typed(*arguments, "--dry-run")
+        assert (result.code, shows in result.out) == (0, True), (arguments, result)
+        assert rows(store.database) == before, arguments
+    refused = [
+        ("release", "team-a/pending"),
+        ("move", "team-a/pending", "nowhere"),
+        ("priority", "team-a/nobody", "5"),
+        ("topup", "month", "--gpu-hours", "-5", "--reason", "x"),
+        ("resume", "clusterqueue", "nowhere"),
+    ]
+    for words in refused:
+        assert typed(*words, "--dry-run").code in (2, 3, 4), words
+    assert rows(store.database) == before
