@@ -748,7 +748,7 @@ class JobCostJson(AnswerJson):
     """Of the allocated GPU-hours, at the prices of that time."""
     currency: str
     unpricedGpuHours: float
-    """GPU-hours for which there was no price."""
+    """GPU-hours without a price."""
 
 
 class JobEfficiencyJson(AnswerJson):
