@@ -48,7 +48,7 @@ def add_routes(
         visible = await guard.visible(request, "list", "workloads", store.namespaces)
         names = frozenset(config.cluster_queues)
         if visible is not None and not await guard.may(request, LIST_QUEUES):
-            if not visible:
+            if not visible and cluster_queue is None:
                 await guard.require(request, LIST_QUEUES)
             names &= reached_from(config, visible)
         if cluster_queue is not None:
