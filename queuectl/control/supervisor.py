@@ -377,7 +377,9 @@ class Supervisor:
         """Follow the objects that own the configuration, and write their statuses."""
         owner = self._settings.configuration_owner
         form = FORMS[owner]
-        writer = StatusWriter(source, form, lambda: self._queues_now(loop), self._clock, rate)
+        writer = StatusWriter(
+            source, form, lambda: self._queues_now(loop), self._clock, rate, self.containment
+        )
 
         def follower() -> ObjectFollower:
             return ObjectFollower(
@@ -397,7 +399,9 @@ class Supervisor:
     def _unowned_jobs(self, source: ObjectSource, loop: Loop, rate: WriteRate) -> dict[str, Job]:
         """Write in the status of objects that they do not own the configuration."""
         form = UnownedStatusForm(self._settings.configuration_owner)
-        writer = StatusWriter(source, form, lambda: self._queues_now(loop), self._clock, rate)
+        writer = StatusWriter(
+            source, form, lambda: self._queues_now(loop), self._clock, rate, self.containment
+        )
         kinds = FOLLOWED[Owner.KUBERNETES]
 
         def unowned() -> UnownedObjects:

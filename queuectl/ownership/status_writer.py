@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, bounded
 from queuectl.domain.pacing import doubling
 from queuectl.domain.queues import QueueConfig
@@ -73,6 +74,7 @@ class StatusWriter:
         queues: Callable[[], QueuesNow | None],
         clock: Callable[[], float],
         rate: WriteRate,
+        containment: Containment,
     ) -> None:
         """Write nothing yet.
 
@@ -82,13 +84,14 @@ class StatusWriter:
             queues: of the leader; None while it has none.
             clock: unix seconds.
             rate: of all writers of the leader.
+            containment: of the process.
         """
         self._source = source
         self._form = form
         self._queues = queues
         self._clock = clock
         self._rate = rate
-        self._reducer = StatusReducer(form, clock())
+        self._reducer = StatusReducer(form, clock(), containment)
         self._decisions: deque[Decision] = deque()  # that the configuration does not have yet
         self._examined: tuple[QueueConfig, StatusCounts] | None = None
         self._next_round = 0.0  # of the monotonic clock, as are the others

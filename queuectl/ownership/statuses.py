@@ -15,6 +15,7 @@ from enum import IntEnum
 from operator import attrgetter
 from typing import Final
 
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.pacing import doubling
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.status_wire import ObjectStatus, QueueStatus
@@ -79,14 +80,16 @@ class _Writes:
 class StatusReducer:
     """The statuses that are due, of one leader. Its caller examines the objects, a few at a time, and writes what :meth:`next` returns."""
 
-    def __init__(self, form: StatusForm, began: float) -> None:
+    def __init__(self, form: StatusForm, began: float, containment: Containment) -> None:
         """Nothing is written yet.
 
         Args:
             form: of the statuses.
             began: time at which the leader began. Its predecessor can have written counts until then.
+            containment: of the process. It sets an object aside whose status cannot be made.
         """
         self._form = form
+        self._containment = containment
         self._began = began
         self._decision: Decision | None = None
         self._keys: list[DocumentKey] = []
@@ -143,9 +146,15 @@ class StatusReducer:
             followed = decision.objects.get(key)
             if followed is None:
                 continue  # deleted
-            due = self._due_of(followed, decision, queues, counts, now)
-            if due is not None:
-                self._due[key] = due
+            unit, version = f"status of {followed.uid}", followed.generation
+            if self._containment.waits(Boundary.WRITE, unit, version, key.namespace):
+                continue
+            with self._containment.unit(
+                Boundary.WRITE, unit, str(key), namespace=key.namespace, version=version
+            ):
+                due = self._due_of(followed, decision, queues, counts, now)
+                if due is not None:
+                    self._due[key] = due
 
     def _next_keys(self, most: int) -> Iterator[DocumentKey]:
         for _ in range(most):

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import structlog
 
+from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterBusy, ClusterUnavailable, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import DocumentKey
@@ -72,7 +73,9 @@ async def leading(
 ) -> AsyncIterator[Leader]:
     leader = Leader(objects)
     epoch = await leader.store.take_over("leader", 0)
-    writer = StatusWriter(objects, form, leader.queues, leader.clock, WriteRate())
+    writer = StatusWriter(
+        objects, form, leader.queues, leader.clock, WriteRate(), Containment(time.time)
+    )
     follower = ObjectFollower(
         objects,
         leader.store,
@@ -206,7 +209,12 @@ class Decisions:
         }
         self.revision, self.config = 0, QueueConfig()
         self.writer = StatusWriter(
-            self, self.form, lambda: QueuesNow(self.config, lambda _: {}), time.time, WriteRate()
+            self,
+            self.form,
+            lambda: QueuesNow(self.config, lambda _: {}),
+            time.time,
+            WriteRate(),
+            Containment(time.time),
         )
         self.written: list[tuple[DocumentKey, int | None]] = []
         self.decide()
@@ -333,7 +341,9 @@ async def test_objects_that_do_not_own_the_configuration_say_so(
         DocumentKey("ClusterQueue", "", "a"), QueueStatus(1, [], 1, 1, 1)
     )  # of the time in which they owned it
     queues = QueuesNow(build([], 0), lambda _: {})
-    writer = StatusWriter(objects, form, lambda: queues, time.time, WriteRate())
+    writer = StatusWriter(
+        objects, form, lambda: queues, time.time, WriteRate(), Containment(time.time)
+    )
     watching = UnownedObjects(objects, kinds, time.time, writer.decided)
     tasks = [asyncio.create_task(watching.run()), asyncio.create_task(writer.run())]
     try:

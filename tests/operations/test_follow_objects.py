@@ -95,7 +95,9 @@ async def test_objects_are_followed_through_edits_and_the_removal_of_their_defin
         api, kinds, Containment(time.time), FORM, Pace(ceiling=1.0), longest_pause=1.0
     )
     epoch = await store.take_over("leader", 0)
-    writer = StatusWriter(objects, FORM, partial(queues_of, store), time.time, WriteRate())
+    writer = StatusWriter(
+        objects, FORM, partial(queues_of, store), time.time, WriteRate(), Containment(time.time)
+    )
     follower = ObjectFollower(
         objects, store, Owner.KUEUE, 0.2, time.time, lambda _: None, epoch, writer.decided, FORM
     )

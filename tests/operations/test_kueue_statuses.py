@@ -106,7 +106,9 @@ class Leader:
         self.source = KubernetesObjects(api, KINDS, Containment(time.time), FORM)
         self.writes: list[DocumentKey] = []
         self.entries: list[Entry] = []
-        self.writer = StatusWriter(self, FORM, self._queues, time.time, WriteRate())
+        self.writer = StatusWriter(
+            self, FORM, self._queues, time.time, WriteRate(), Containment(time.time)
+        )
 
     # ---- ObjectSource, with a record of the writes
 

@@ -52,7 +52,9 @@ class Leader:
 
     def __init__(self, source: KubernetesObjects) -> None:
         self.source, self.store = source, MemoryStore()
-        self.writer = StatusWriter(source, FORM, self._queues, time.time, WriteRate())
+        self.writer = StatusWriter(
+            source, FORM, self._queues, time.time, WriteRate(), Containment(time.time)
+        )
 
     def _queues(self) -> QueuesNow:
         database = self.store.database
@@ -180,7 +182,9 @@ async def test_objects_that_do_not_own_the_configuration_say_so_without_counts(
     form = UnownedStatusForm(Owner.DATABASE)
     source = KubernetesObjects(client, KINDS, Containment(time.time), form)
     queues = QueuesNow(build([], 0), lambda _: {})
-    writer = StatusWriter(source, form, lambda: queues, time.time, WriteRate())
+    writer = StatusWriter(
+        source, form, lambda: queues, time.time, WriteRate(), Containment(time.time)
+    )
     unowned = UnownedObjects(source, KINDS, time.time, writer.decided)
     tasks = [asyncio.create_task(unowned.run())]
     try:

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.containment import Containment
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import StopPolicy
 from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.configuration.queue_config import build
-from queuectl.objects.configuration.status_wire import QueueStatus, seen_status
+from queuectl.objects.configuration.status_wire import ObjectStatus, QueueStatus, seen_status
 from queuectl.objects.configuration.stops import with_operation
 from queuectl.ownership.observed import NO_GENERATION, FollowedObject
+from queuectl.ownership.own_status import OwnStatusForm
 from queuectl.ownership.status_form import Decision, QueuesNow, QueueUse, StatusForm
 from queuectl.ownership.status_forms import FORMS
 from queuectl.ownership.statuses import (
@@ -44,7 +46,8 @@ class World:
     def __init__(self, *bodies: f.Object, form: StatusForm = FORM) -> None:
         self.now = BEGAN
         self.form = form
-        self.reducer = StatusReducer(form, BEGAN)
+        self.containment = Containment(lambda: self.now)
+        self.reducer = StatusReducer(form, BEGAN, self.containment)
         self.held: dict[Row, int] = {}
         self.kept: dict[Row, int] = {}
         self.documents: dict[DocumentKey, f.Object] = {}
@@ -122,8 +125,8 @@ def gang(state: State, number: int = 1) -> Entry:
     return Entry(f"u{number}", "Job", "team", f"g{number}", state, queue="l", cluster_queue="a")
 
 
-def a_world() -> World:
-    return World(f.flavor("gpu"), f.queue("a"), f.local_queue("team", "l", "a"))
+def a_world(form: StatusForm = FORM) -> World:
+    return World(f.flavor("gpu"), f.queue("a"), f.local_queue("team", "l", "a"), form=form)
 
 
 QUEUE = DocumentKey("ClusterQueue", "", "a")
@@ -282,7 +285,10 @@ def test_counts_are_written_once_in_their_time_and_conditions_at_once() -> None:
 def test_a_new_leader_waits_before_it_writes_counts() -> None:
     world = a_world()
     world.act()
-    world.entries, world.reducer = [gang(State.RUNNING)], StatusReducer(FORM, world.now)
+    world.entries, world.reducer = (
+        [gang(State.RUNNING)],
+        StatusReducer(FORM, world.now, Containment(lambda: BEGAN)),
+    )
     assert world.act(COUNTS_SECONDS - 1) == []
     assert set(world.act(1.0)) == {QUEUE, LOCAL}
 
@@ -533,3 +539,33 @@ def test_counts_keep_their_time_and_the_status_ends_as_it_is_due(
     assert world.due() == []
     assert world.conditions(QUEUE)["Ready"][0] == "True"
     assert world.statuses[str(QUEUE)].pending_workloads == len(world.entries)
+
+
+class _Defective(OwnStatusForm):
+    """Fails for one queue."""
+
+    def status(
+        self,
+        followed: FollowedObject,
+        had: QueueStatus | None,
+        decision: Decision,
+        queues: QueuesNow,
+        now: float,
+    ) -> ObjectStatus:
+        if followed.key == QUEUE:
+            raise ZeroDivisionError
+        return super().status(followed, had, decision, queues, now)
+
+
+@pytest.mark.sets_aside
+def test_an_object_whose_status_fails_is_set_aside_and_the_others_are_written():
+    world = a_world(_Defective())
+    assert QUEUE not in world.act()
+    assert world.statuses
+    (set_aside,) = world.containment
+    assert (set_aside.ref, set_aside.failures) == (str(QUEUE), 1)
+    world.act(1.0)
+    assert [one.failures for one in world.containment] == [1], "it is tried again after a pause"
+    world.reducer = StatusReducer(FORM, world.now, world.containment)
+    assert QUEUE in world.act(10_000.0)
+    assert world.containment.empty
