@@ -10,8 +10,6 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("List the pending workloads", "get workloads --state Pending"),
         ("List the queues with their use, quota and gangs", "get clusterqueues"),
         ("Sum up the nodes of each flavor", "get nodes --summary"),
-        ("List the nodes with at least 8 free GPUs", "get nodes --free 8"),
-        ("Show a queue as YAML", "get clusterqueue team-a -o yaml"),
     ),
     "describe": (
         ("Show a workload with its explanation and history", "describe workload team-a/train"),

@@ -468,7 +468,7 @@ async def recovery_check(settings: Settings, documents: Sequence[GivenDocument])
     """The checks of :func:`recovered` that write nothing, with the same errors. The cluster is not read.
 
     Returns:
-        What a recovery would store, in words.
+        The result of a recovery, in words.
     """
     job_kinds(settings)
     configuration = [validate(document)[0] for document in with_names(map(named, documents))]
