@@ -1,7 +1,7 @@
 """The distribution of queuectl: its name in package registries, its version, and how to install it.
 
 The command and the package are ``queuectl``. The name ``queuectl`` in the Python Package Index belongs to another project, so the
-distribution has a name of its own.
+distribution has its own name.
 """
 
 from __future__ import annotations

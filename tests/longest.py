@@ -1,4 +1,4 @@
-"""A plugin of pytest for ``make test-fast``: each worker collects and runs files of its own.
+"""A plugin of pytest for ``make test-fast``: each worker collects and runs its own files.
 
 Workers of pytest-xdist all collect all tests, which takes half a minute of processor time each. Here the worker takes its share of the
 files before the collection. The files that take the longest are shared out first, so that no worker ends long after the others.
@@ -111,11 +111,11 @@ LONGEST: Final[Mapping[str, float]] = {
     "api/test_connections.py": 2,
     "api/test_audit.py": 2,
 }
-"""Files under ``tests`` that take some seconds of processor time, and these seconds."""
+"""Files under ``tests`` that take a few seconds of processor time, and these seconds."""
 OTHERS: Final = 0.3
 """Seconds of another file."""
 AHEAD: Final = 4
-"""Tests that a worker has besides the present one."""
+"""Tests that a worker has besides the current one."""
 ELSEWHERE: Final = {"image", "kinds", "operations", "real", "system", "upgrade", "versions"}
 """Folders of which other targets run all tests. They are not collected."""
 _TESTS: Final = Path(__file__).parent
@@ -148,7 +148,7 @@ class OwnTests(EachScheduling):  # type: ignore[misc]  # Any to the type checker
         self._send(node)
 
     def _send(self, node: Any) -> None:
-        """A worker starts a test when it knows the next one, or that there are no more."""
+        """A worker starts a test when it knows the next one, or that no more follow."""
         unsent, sent = self._unsent[node], self.node2pending[node]
         if node.shutting_down:
             return

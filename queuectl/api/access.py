@@ -27,7 +27,7 @@ ANONYMOUS: Final = Caller("unauthenticated caller")
 
 _KEY: Final = "queuectl.caller"
 _KNOWN: Final = "queuectl.known"
-_AT_ONCE: Final = 8  # namespaces asked for by one request: others have questions, too
+_AT_ONCE: Final = 8  # namespaces that one request checks at once: others wait too
 MOST_REVIEWS: Final = 500
 """Questions about rights for one request: one for each namespace, or each object, that it names."""
 _TOO_MANY: Final = f"these documents need more than {MOST_REVIEWS} access reviews: send fewer at once, or have the right to all of a kind"

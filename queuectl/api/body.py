@@ -16,7 +16,7 @@ from queuectl.api import reading
 from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, wrong_members
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
 from queuectl.control.questions.throttle import PlannerThrottle
-from queuectl.domain.errors import TookTooLong
+from queuectl.domain.errors import TookTooLong, requirement
 
 JSON_TYPES: Final = ("application/json",)
 YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
@@ -79,7 +79,7 @@ class Bodies:
         return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, build)
 
     async def model(self, request: Request, model: type[_Model]) -> _Model:
-        """A JSON body with many documents, as this model. Raises invalid-parameter, too."""
+        """A JSON body with many documents, as this model. It also raises invalid-parameter."""
         _media(request, JSON_TYPES)
         body = await read_bytes(request, MAX_LIST_BYTES)
         if not body:
@@ -184,7 +184,7 @@ def _modeled(body: Any, model: type[_Model]) -> _Model:
     except ValidationError as error:
         raise wrong_members(
             [
-                {"field": ".".join(map(str, one["loc"])), "reason": one["msg"]}
+                {"field": ".".join(map(str, one["loc"])), "reason": requirement(one["msg"])}
                 for one in error.errors(include_url=False, include_input=False)
             ]
         ) from error

@@ -33,7 +33,7 @@ class TopUpBody(View):
     gpu_hours: float | str = Field(description="GPU-hours to add; more than 0.")
     reason: str = Field(min_length=1, max_length=500, description="The reason.")
     month: str | None = Field(
-        default=None, max_length=7, description="The month, as 2026-11. Default: the present one."
+        default=None, max_length=7, description="The month, as 2026-11. Default: the current one."
     )
 
 
@@ -50,7 +50,7 @@ class TopUpView(View):
 
 
 class BudgetStatusView(View):
-    """A Budget in the present month. Amounts in GPU-hours."""
+    """A Budget in the current month. Amounts in GPU-hours."""
 
     name: str
     scope: BudgetScope = Field(description="The field that names whose gangs spend it.")

@@ -10,7 +10,14 @@ from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 from queuectl.api.params import NAME
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.domain.checks import CheckReport, CheckState, PodSetUpdate
-from queuectl.domain.commands import EVICTING, LARGEST_PRIORITY, Action, Command, CommandState
+from queuectl.domain.commands import (
+    EVICTING,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    Action,
+    Command,
+    CommandState,
+)
 from queuectl.domain.fleet import Effect, Toleration
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Caller
@@ -35,8 +42,8 @@ class CommandBody(View):
 
 class PriorityBody(CommandBody):
     priority: int | None = Field(
-        ge=-LARGEST_PRIORITY,
-        le=LARGEST_PRIORITY,
+        ge=LOWEST_PRIORITY,
+        le=HIGHEST_PRIORITY,
         description="Valid until it is set again; null = the priority of its classes, from the time when it is pending.",
     )
     until: AwareDatetime | None = Field(

@@ -150,7 +150,7 @@ class OpenConnections:
         Args:
             limits: of all.
             clock: of the process, in seconds.
-            trusted: whether an address is a proxy, whose connections are those of many clients.
+            trusted: whether an address is a proxy, whose connections serve many clients.
             on_close: called with the reason of each connection that is closed.
         """
         self._on_close = on_close

@@ -275,7 +275,7 @@ class Documents:
 
 
 def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
-    """The document, if it matches the path. A missing namespace is that of the path."""
+    """The document, if it matches the path. The path gives a missing namespace."""
     metadata = document.get("metadata")
     metadata = dict(metadata) if isinstance(metadata, dict) else {}
     if key.namespace:

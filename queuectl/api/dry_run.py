@@ -53,7 +53,7 @@ class Removal:
     """The result for a deletion.
 
     Attributes:
-        missing: sentences on objects that would have no effect any more.
+        missing: sentences on objects that would no longer have an effect.
         excesses: running gangs over quota; None = this process does not know the running gangs.
     """
 

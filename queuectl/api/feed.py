@@ -1,7 +1,7 @@
 """The event stream: new lines of history, read once for all streams of this process, as server-sent events (HTML §9.2).
 
 One task waits for a notification of new lines, and reads them. They stay in a window, from which each stream reads at its own speed. A
-stream reads lines that are older than the window from the database, to catch up after a pause. There is no buffer for each stream, so
+stream reads lines that are older than the window from the database, to catch up after a pause. No stream has its own buffer, so
 a stream that does not read costs nothing. Pages of older lines are read one at a time for all streams, with pauses, so that streams
 which begin far in the past do not take the event loop and the database from others.
 """
@@ -99,7 +99,7 @@ class EventFeed:
         return self._floor is not None and after >= self._floor
 
     async def more(self, after: int, seconds: float) -> Sequence[FeedLine]:
-        """Some lines above an id, in order; none if there are none for this many seconds.
+        """Some lines above an id, in order; empty if none appears in this many seconds.
 
         Can raise StoreUnavailable if it reads them from the database.
         """

@@ -1,7 +1,7 @@
-"""Health of the process, answered by a thread of its own.
+"""Health of the process, answered by its own thread.
 
 A flood of requests to the REST API, or a computation on the event loop of the controller, delays each answer of that loop. The kubelet
-would then restart a process that works. This thread has its own event loop and its own connections, and answers meanwhile. It reports
+would then restart a process that works. This thread has its own event loop and its own connections, and answers in the meantime. It reports
 the process as not live if the loop of the controller has not run for :data:`STALLED_SECONDS`, because then only a restart helps.
 """
 
@@ -28,7 +28,7 @@ _LIMITS: Final = ConnectionLimits(most=64, of_address=16)
 
 
 class LoopHealth:
-    """The health of a process, as a thread beside its event loop sees it. Create it on that loop."""
+    """The health of a process, as a thread alongside its event loop sees it. Create it on that loop."""
 
     def __init__(self, health: HealthChecks, clock: Callable[[], float] = time.monotonic) -> None:
         """``health``: answers on the loop."""

@@ -68,7 +68,7 @@ class GpuHoursView(View):
 class JobCostView(View):
     amount: float = Field(description="Of the allocated GPU-hours, at the prices of that time.")
     currency: str
-    unpriced_gpu_hours: float = Field(description="GPU-hours for which there was no price.")
+    unpriced_gpu_hours: float = Field(description="GPU-hours without a price.")
 
 
 class JobEfficiencyView(View):

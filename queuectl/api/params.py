@@ -17,6 +17,7 @@ from fastapi import Header, Path, Query
 from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.queries import DocumentKey, SortKey
+from queuectl.domain.selectors import LONGEST as LONGEST_SELECTOR
 from queuectl.objects.configuration.config_kinds import ConfigKind
 
 # ---- Parameters
@@ -54,6 +55,15 @@ OfUser = Annotated[
         min_length=1,
         max_length=LONGEST_NAME,
         description="Only workloads of this user.",
+    ),
+]
+OfLabels = Annotated[
+    str,
+    Query(
+        alias="label_selector",
+        max_length=LONGEST_SELECTOR,
+        description="Only workloads whose job has these labels, in the form of `kubectl -l`: `team=nlp,stage in (train, eval),!trial`. "
+        "It knows neither labels of queuectl and Kueue, such as the one of the queue, nor more than the first 64 others by key.",
     ),
 ]
 Sort = Annotated[

@@ -103,7 +103,7 @@ class WorkloadPresenter:
         """The steps of a planning cycle with ids above ``after``, of workloads that the caller is allowed to see.
 
         Returns:
-            The steps, and the id after which to continue; None = there are no more.
+            The steps, and the id after which to continue; None = these are the last.
         """
         lines = await store.history(None, max(after, decided.after), LONGEST_PAGE)
         own = [line for line in lines if line.id <= decided.upto]

@@ -23,6 +23,7 @@ from queuectl.domain.errors import (
     IssuerUnavailable,
     StoreUnavailable,
     TooManyReviews,
+    requirement,
 )
 from queuectl.objects.errors import DocumentError
 
@@ -106,7 +107,7 @@ def not_known_yet() -> ApiProblem:
 
 
 def wrong_parameter(field: str, reason: str, detail: str | None = None) -> ApiProblem:
-    """For an invalid parameter, or an invalid member of a small body. ``detail`` is the sentence, if the reason is none."""
+    """For an invalid parameter, or an invalid member of a small body. ``detail`` is the sentence, if the reason is not one."""
     errors = [{"field": field, "reason": reason}]
     return ApiProblem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
 
@@ -212,7 +213,10 @@ def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
 async def _validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     errors = [
-        {"field": ".".join(str(part) for part in item["loc"][1:]), "reason": item["msg"]}
+        {
+            "field": ".".join(str(part) for part in item["loc"][1:]),
+            "reason": requirement(item["msg"]),
+        }
         for item in error.errors()
     ]
     return respond(request, wrong_members(errors))

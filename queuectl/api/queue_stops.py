@@ -1,4 +1,4 @@
-"""Stops and resumes a queue: one part of its configuration document, set with a right of its own.
+"""Stops and resumes a queue: one part of its configuration document, set with its own right.
 
 A person who may stop a queue needs no right to change the rest of its document. The leader acts on it as soon as it is stored: see
 :mod:`queuectl.objects.configuration.stops`.

@@ -75,9 +75,7 @@ class CostItem(View):
     allocated_gpu_hours: float
     cost: float = Field(description="Cost of the allocated GPU-hours at the prices of that time.")
     wasted_cost: float = Field(description="Cost of the GPU-hours that were measured and not used.")
-    unpriced_gpu_hours: float = Field(
-        description="Allocated GPU-hours for which there was no price."
-    )
+    unpriced_gpu_hours: float = Field(description="Allocated GPU-hours without a price.")
 
 
 class WasteItem(View):

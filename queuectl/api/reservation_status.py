@@ -15,7 +15,7 @@ from queuectl.objects.errors import DocumentError
 def with_status(
     document: Mapping[str, Any], states: Sequence[ReservationState], now: float | None = None
 ) -> dict[str, Any]:
-    """The document of a Reservation with its status. ``now``: unix seconds, by default the present."""
+    """The document of a Reservation with its status. ``now``: unix seconds, by default now."""
     now = time.time() if now is None else now
     try:
         reservation = read(document).content

@@ -267,6 +267,9 @@ class WorkloadView(View):
     queue: str = Field(description="LocalQueue; empty without one.")
     cluster_queue: str
     user: str = Field(description="User of the job; empty if unknown.")
+    labels: dict[str, str] = Field(
+        description="Labels of the job, except those of queuectl and Kueue; the first 64 by key."
+    )
     priority: int
     priority_set: int | None = Field(
         description="Priority that a user has set instead of that of its classes; null = not set."
@@ -384,7 +387,7 @@ class ExplainView(View):
     )
     conflict: list[ObstacleView] = Field(
         description="A minimal set of blocking constraints, found by the solver. Empty if it "
-        "is not pending, or if there is no diagnosis yet."
+        "is not pending, or has no diagnosis yet."
     )
     suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes, each enough by itself and verified by the solver."
@@ -439,8 +442,8 @@ class PastUseItem(View):
         description="Weighted sum of all resources, divided by the weight of the LocalQueue; null = its weight is 0."
     )
     share: float | None = Field(
-        description="Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope;"
-        " null = there is no use, or it is not one of these accounts."
+        description="Its share of the use by all LocalQueues of its ClusterQueue, or by all accounts of its scope;"
+        " null = without any use, or it is not one of these accounts."
     )
 
 

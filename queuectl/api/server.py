@@ -84,7 +84,7 @@ class ListenAddress:
 
     @property
     def local(self) -> ListenAddress:
-        """Where programs of this machine reach it: the loopback address in place of all addresses."""
+        """Where programs of this machine reach it: the loopback address instead of all addresses."""
         return replace(self, host=_LOOPBACK.get(self.host, self.host))
 
     def __str__(self) -> str:

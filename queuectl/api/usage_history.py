@@ -15,7 +15,7 @@ from queuectl.domain.accounting import HOUR
 from queuectl.domain.usage_reports import HistoryPoint, Period, QueueHour, UsageHours, points
 
 LONGEST: Final = 168  # hours
-_FRESH_SECONDS: Final = 30.0  # for so long the hour that is not over is not read again
+_FRESH_SECONDS: Final = 30.0  # for this long the hour that is not over is not read again
 
 _Kept = TypeVar("_Kept")
 
@@ -34,7 +34,7 @@ class UsageHistory:
     async def points(
         self, now: float, hours: int, counts: Callable[[QueueHour], bool], *, capacity: bool
     ) -> tuple[HistoryPoint, ...]:
-        """Averages of each of the last hours, the present one included. May raise StoreUnavailable.
+        """Averages of each of the last hours, the current one included. May raise StoreUnavailable.
 
         Args:
             now: unix seconds.

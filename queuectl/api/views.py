@@ -1,6 +1,6 @@
 """Domain values as responses of the API: the views of a workload, its summary sentence, and its conditions.
 
-The conditions are those of Kueue's Workload, derived from the state, for tools that wait for ``Admitted=True``.
+The conditions match Kueue's Workload, derived from the state, for tools that wait for ``Admitted=True``.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def workload_view(
         queue=entry.queue,
         cluster_queue=entry.cluster_queue,
         user=entry.user,
+        labels=dict(entry.labels),
         priority=entry.priority,
         priority_set=entry.priority_set,
         priority_until=maybe(entry.priority_until),

@@ -1,6 +1,6 @@
 """The syntax tree of a checked expression, as far as it is read and changed here.
 
-The messages are those of ``cel/expr/checked.proto`` and ``syntax.proto``. Fields that are not declared survive a change.
+The messages follow ``cel/expr/checked.proto`` and ``syntax.proto``. Fields that are not declared survive a change.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def inlined(expr: Any) -> Any:
     """The same expression without ``cel.bind``: each use of a variable is its expression.
 
     The library evaluates the expression of a variable when it is used first, and can confuse it with the variable of a macro that
-    ended early. Each macro gets variables of its own, so no variable of an inlined expression changes its meaning.
+    ended early. Each macro gets its own variables, so no variable of an inlined expression changes its meaning.
     """
     return _Inlined(max(node.id for node in nodes(expr))).copy(expr, {})
 

@@ -48,7 +48,7 @@ class CompiledExpression:
         """
         try:
             found = self._compiled.eval(data=dict(variables))
-        except Exception as error:  # the library has no class of its own
+        except Exception as error:  # the library raises no class that only it uses
             raise EvaluationError(str(error)) from error
         if found.type() == cel.Type.ERROR:
             raise EvaluationError(str(found.value()))
@@ -68,7 +68,7 @@ def compiled(environment: cel.Env, source: str, *, types: bool = True) -> cel.Ex
     """
     try:
         return environment.compile(source, disable_check=not types)
-    except Exception as error:  # the library has no class of its own
+    except Exception as error:  # the library raises no class that only it uses
         found = _FIRST.search(str(error))
         reason = shortened(found[1] if found else str(error), _LONGEST_REASON)
         raise BadInput(f"CEL: {reason}: {shortened(source, _LONGEST_REASON)}") from error

@@ -86,7 +86,7 @@ class Amount(NamedTuple):
 
     Attributes:
         exact: in whole units.
-        integral: ``isInteger()`` in Kubernetes. It depends on the notation, too: it is false for ``1.0`` and ``100Ti``.
+        integral: ``isInteger()`` in Kubernetes. It also depends on the notation: it is false for ``1.0`` and ``100Ti``.
         computed: it is a sum. In Kubernetes no value is equal to one, though a sum can be equal to a value.
     """
 
@@ -112,7 +112,7 @@ def read_quantity(text: str) -> Amount:
     As in Kubernetes, amounts finer than 1n are rounded away from zero, and amounts with a binary suffix end at 2^63-1.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if not is_quantity(text):
         raise ValueError(f"{text!r} is not a quantity")

@@ -77,7 +77,7 @@ def _apply(client: Client, document: Document, namespace: str) -> Exit:
 
 
 def _messages(refusal: RequestRefused) -> list[str]:
-    """A line for each wrong field, else the message of the problem."""
+    """A line for each wrong field, otherwise the message of the problem."""
     return [
         ": ".join(part for part in (error["field"], error["reason"]) if part)
         for error in refusal.errors

@@ -25,7 +25,7 @@ from queuectl.cli.explain import Kind
 from queuectl.client.client import Client
 from queuectl.client.errors import WaitTimeout
 from queuectl.domain.checks import CheckState
-from queuectl.domain.commands import LARGEST_PRIORITY, Action
+from queuectl.domain.commands import HIGHEST_PRIORITY, LOWEST_PRIORITY, Action
 from queuectl.domain.words import counted, counted_gpus, format_time
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def priority_command(
     priority: Annotated[
         int | None,
         typer.Argument(
-            min=-LARGEST_PRIORITY,
-            max=LARGEST_PRIORITY,
+            min=LOWEST_PRIORITY,
+            max=HIGHEST_PRIORITY,
             metavar="PRIORITY",
             help="A larger value is considered first.",
         ),
@@ -137,7 +137,7 @@ def priority_command(
     dry_run: DryRun = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Set the priority of a pending or running workload, in place of the priority of its classes."""
+    """Set the priority of a pending or running workload, instead of the priority of its classes."""
     if (priority is None) != reset:
         raise CommandFailed("give a priority or --reset, and not both", Exit.BAD_INPUT)
     if reset and until is not None:
@@ -212,7 +212,7 @@ def check_command(
     dry_run: DryRun = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Report the state of an admission check of a workload, in place of the program that does."""
+    """Report the state of an admission check of a workload, instead of the program that does."""
     if requeue_after is not None and state is not CheckState.RETRY:
         raise CommandFailed("--requeue-after is an option of Retry", Exit.BAD_INPUT)
     body: Json = {"check": check, "state": state.value, "message": message}

@@ -35,7 +35,7 @@ def audit_command(
         ),
     ] = None,
     last: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, max=100_000, help="Number of requests at most.")
+        int, typer.Option(metavar="COUNT", min=1, max=100_000, help="Maximum number of requests.")
     ] = 100,
     output: Form = ListFormat.TABLE,
     no_headers: NoHeaders = False,

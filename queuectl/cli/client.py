@@ -24,6 +24,8 @@ Server = Annotated[
     typer.Option("--server", metavar="URL", envvar="QUEUECTL_SERVER", help=connection.SERVER_HELP),
 ]
 DEFAULT_SERVER: Final = options.DEFAULT_SERVER
+WORKLOAD_WORDS: Final = ("workloads", "workload", "wl", "jobs", "job")
+"""Words for the kind of workloads, the plural first."""
 Namespace = Annotated[
     str | None,
     typer.Option(
@@ -58,15 +60,15 @@ def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None
         other_words: other kinds of the command, for the message.
 
     Raises:
-        CommandFailed: there is no such kind.
+        CommandFailed: no such kind exists.
     """
     lowered = word.lower()
-    if lowered in ("workload", "workloads", "wl", "job", "jobs"):
+    if lowered in WORKLOAD_WORDS:
         return None
     for kind in CONFIG_KINDS:
         if lowered in (kind.singular, kind.plural, *kind.aliases):
             return kind
-    words = ["workloads", *other_words, *(kind.plural for kind in CONFIG_KINDS)]
+    words = [*WORKLOAD_WORDS, *other_words, *(kind.plural for kind in CONFIG_KINDS)]
     near = get_close_matches(lowered, words, cutoff=0.7)
     meant = f"did you mean {near[0]}?" if near else "`queuectl get` lists the kinds"
     raise CommandFailed(f"unknown kind {word!r}; {meant}", Exit.BAD_INPUT)
@@ -76,9 +78,11 @@ def workload_ref(name: str, namespace: str | None) -> str:
     """``namespace/name`` of a workload given as ``name`` or ``namespace/name``.
 
     Raises:
-        CommandFailed: the name and ``namespace`` name different namespaces.
+        CommandFailed: it has another form, or it and ``namespace`` name different namespaces.
     """
     given, _, bare = name.rpartition("/")
+    if "/" in given:
+        raise CommandFailed(f"{name!r} is neither NAME nor NAMESPACE/NAME", Exit.BAD_INPUT)
     if given and namespace and given != namespace:
         message = f"{name!r} and --namespace {namespace} name different namespaces"
         raise CommandFailed(message, Exit.BAD_INPUT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from queuectl.cli.render import Column, Json, age, expected, until, used
@@ -342,6 +342,11 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
 }
 
 
+def _labels(labels: Mapping[str, str]) -> str:
+    """As in a selector."""
+    return ",".join(f"{name}={label}" for name, label in labels.items())
+
+
 def _gpu_use(queue: Json) -> str | None:
     """``12/64``, or ``72/64 (8 borrowed)``."""
     gpus = queue["gpus"]
@@ -396,7 +401,8 @@ WORKLOAD_COLUMNS: Final = (
     Column("ATTEMPT", lambda o: o["attempt"], wide=True, spare=12),
     Column("EVICTIONS", lambda o: o["evictions"], wide=True, spare=13),
     Column("LOCALQUEUE POSITION", lambda o: o["positionInLocalQueue"], wide=True, spare=14),
-    Column("UID", lambda o: o["uid"], wide=True, spare=15),
+    Column("LABELS", lambda o: _labels(o.get("labels") or {}), wide=True, spare=15),
+    Column("UID", lambda o: o["uid"], wide=True, spare=16),
     Column("MESSAGE", lambda o: o["reason"]["message"], wide=True, spare=6, long=True),
 )
 

@@ -41,6 +41,16 @@ COMMANDS: Final = {
         "Wait until a workload runs or has finished.",
         Reader.SUBMITTER,
     ),
+    "logs": LazyCommand(
+        "queuectl.cli.logs:logs_command",
+        "Print the logs of a workload's pods, by rank.",
+        Reader.SUBMITTER,
+    ),
+    "cancel": LazyCommand(
+        "queuectl.cli.cancel:cancel_command",
+        "Delete the jobs of workloads.",
+        Reader.SUBMITTER,
+    ),
     "top": LazyCommand(
         "queuectl.cli.top:top_command", "Show queues and gangs live.", Reader.SUBMITTER
     ),

@@ -70,16 +70,49 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def workloads(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Workloads that have not finished: as `NAME` with a namespace, else as `NAMESPACE/NAME`."""
+    """Workloads that have not finished: as `NAME` with a namespace, otherwise as `NAMESPACE/NAME`."""
 
     def read(client: Client) -> Iterable[str]:
-        from queuectl.cli.listings import UNFINISHED
+        from queuectl.client.requests import UNFINISHED
 
         namespace = ctx.params.get("namespace")
         for each in _items(client, "workloads", namespace=namespace, state=UNFINISHED):
             yield each["name"] if namespace else f"{each['namespace']}/{each['name']}"
 
     return _matching(ctx, incomplete, read)
+
+
+def ranks(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ranks of the workload of the command: as `RANK`, and as `PODSET/RANK` if there are several podsets."""
+
+    def read(client: Client) -> Iterable[str]:
+        from queuectl.cli.client import workload_path
+
+        # Of a line that ends with an option, arguments are not assigned to their parameters.
+        words = [ctx.params.get("workload"), *ctx.args]
+        name = next((str(word) for word in words if word), "")
+        path = workload_path(name, ctx.params.get("namespace"))
+        pods = client.get(f"{path}/pods", limit=_FIRST)["items"]
+        several = len({pod["podSet"] for pod in pods}) > 1
+        for pod in pods:
+            if pod["rank"] is not None:
+                yield f"{pod['podSet']}/{pod['rank']}" if several else str(pod["rank"])
+
+    return _matching(ctx, incomplete, read)
+
+
+def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Labels of workloads that have not finished, as `KEY=VALUE`; after a comma also."""
+
+    def read(client: Client) -> Iterable[str]:
+        from queuectl.client.requests import UNFINISHED
+
+        namespace = ctx.params.get("namespace")
+        for each in _items(client, "workloads", namespace=namespace, state=UNFINISHED):
+            yield from (f"{name}={label}" for name, label in (each.get("labels") or {}).items())
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{label}" for label in _matching(ctx, last, read)]
 
 
 def users(ctx: typer.Context, incomplete: str) -> list[str]:

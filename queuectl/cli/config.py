@@ -64,8 +64,7 @@ def diff(
 ) -> None:
     """Compare the server with files.
 
-    Shows the changes that `queuectl apply` would make, and the objects that no file has. The exit code is 4 if there is a
-    difference.
+    Shows the changes that `queuectl apply` would make, and the objects that no file has. The exit code is 4 if they differ.
     """
     documents = read_objects(files)
     check(documents)
@@ -90,7 +89,7 @@ def diff(
     for target in sorted(extra, key=lambda each: (each.kind.kind, each.namespace, each.name)):
         typer.echo(f"{target} is in no file")
     if differ or extra:
-        raise CommandFailed("the server and the files differ", Exit.CONFLICT)
+        raise typer.Exit(Exit.CONFLICT)
 
 
 @app.command()
@@ -106,7 +105,7 @@ def prices(
     ],
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Print the Configuration of the server with the GPU prices of a file of OpenCost.
+    """Print the Configuration with the GPU prices of an OpenCost file.
 
     Nothing is stored: `queuectl apply -f -` stores the output.
     """

@@ -101,7 +101,7 @@ def _options(
 
 
 def connected(command: TyperCommand | TyperGroup) -> None:
-    """Add the options to a command, or to each command of a group. Their help is a page of its own: `queuectl options`."""
+    """Add the options to a command, or to each command of a group. Their help is on a separate page: `queuectl options`."""
     members = getattr(command, "commands", None)
     if members:
         for member in members.values():

@@ -121,7 +121,7 @@ def current(database_url: Url = None) -> None:
 
 @app.command()
 def status(database_url: Url = None) -> None:
-    """Show the revision of the schema, and the replicas that use the database.
+    """Show the schema revision, and the replicas that use the database.
 
     The exit code is 1 if the schema is older than this release.
     """
@@ -198,7 +198,7 @@ def serve(
     log_format: FormatOption = "auto",
     log_level: LevelOption = "info",
 ) -> None:
-    """Run the bundled PostgreSQL server of the chart, to evaluate queuectl.
+    """Run the bundled PostgreSQL server of the chart, for evaluation.
 
     It has no replica and no backup.
     """

@@ -25,13 +25,11 @@ from queuectl.cli.columns import override_amount
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
 from queuectl.client.client import Client
+from queuectl.client.requests import UNFINISHED
 from queuectl.domain.words import counted, counted_gpus, format_time
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 from queuectl.objects.times import parse_time
 
-_UNFINISHED = [
-    "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
-]  # fmt: skip
 _HISTORY = 500
 _HEAD = ("apiVersion", "kind", "metadata")  # shown in another form
 _WIDTH = 1000  # characters of a line of YAML, so that text is not folded
@@ -117,8 +115,8 @@ def _overrides(client: Client, queue: str) -> list[str]:
 
 def _counts(client: Client, **filters: str) -> str:
     """Counts of a queue's unfinished workloads by state."""
-    states = Counter(w["state"] for w in workloads(client, state=_UNFINISHED, **filters))
-    return ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state]) or "none"
+    states = Counter(w["state"] for w in workloads(client, state=UNFINISHED, **filters))
+    return ", ".join(f"{states[state]} {state}" for state in UNFINISHED if states[state]) or "none"
 
 
 def _workload(client: Client, path: str, kind: Kind) -> list[str]:

@@ -70,7 +70,7 @@ def drain_command(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="With --move: let the gangs run so long before they are requeued. Default: 0.",
+            help="With --move: let the gangs run this long before they are requeued. Default: 0.",
         ),
     ] = None,
     wait: Annotated[
@@ -155,7 +155,7 @@ def _drain(
     by: str | None,
     why: str | None,
 ) -> None:
-    """Follow the nodes until no gang holds them. Times are those of the monotonic clock."""
+    """Follow the nodes until no gang holds them. Times are read from the monotonic clock."""
     left, requeued = set(names), set[str]()
     shown: Mapping[str, DrainedGang] = {}
     while (holders := _holders(client, left)) is None or holders:
@@ -218,7 +218,7 @@ def _list(holders: Mapping[str, DrainedGang]) -> str:
 
 
 def _requeue(client: Client, holder: DrainedGang, by: str | None, why: str | None) -> None:
-    """Ask for the eviction. A gang that leaves, or has ended meanwhile, needs none."""
+    """Ask for the eviction. A gang that leaves, or has ended in the meantime, needs none."""
     if not holder.uid:
         raise CommandFailed(_HIDDEN, Exit.NOT_ALLOWED)
     if holder.leaving:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from queuectl.client.errors import InvalidOption, NoCredentials, RequestRefused
+from queuectl.client.errors import InvalidOption, NoCredentials, RequestRefused, Unauthenticated
 from queuectl.domain.errors import BadInput, QueuectlError
 
 
@@ -55,3 +55,12 @@ def exit_code(error: QueuectlError) -> Exit:
             return Exit.BAD_INPUT
         case _:
             return Exit.FAILURE
+
+
+def message(error: QueuectlError) -> str:
+    """The text of an error, and how to get a token if the server refuses that of the user."""
+    if isinstance(error, Unauthenticated):
+        from queuectl.client.credentials import HOW_TO_CREATE
+
+        return f"{error}: {HOW_TO_CREATE}"
+    return str(error)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from queuectl.client.stream import StreamEvent
+if TYPE_CHECKING:
+    from queuectl.client.stream import StreamEvent
 
 
 def gathered(stream: Iterable[StreamEvent]) -> Iterator[list[StreamEvent]]:
@@ -28,7 +30,7 @@ def gathered(stream: Iterable[StreamEvent]) -> Iterator[list[StreamEvent]]:
         batch = [arrived.get()]
         while not arrived.empty():
             batch.append(arrived.get())
-        blocks = [block for block in batch if isinstance(block, StreamEvent)]
+        blocks = [block for block in batch if not isinstance(block, BaseException)]
         if blocks:
             yield blocks
         for other in batch:

@@ -7,7 +7,7 @@ from typing import Final
 
 EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "get": (
-        ("List the pending workloads", "get workloads --state Pending"),
+        ("List the pending workloads with a label", "get workloads --state Pending -l run=sweep"),
         ("List the queues with their use, quota and gangs", "get clusterqueues"),
         ("Sum up the nodes of each flavor", "get nodes --summary"),
     ),
@@ -38,6 +38,22 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
             "Wait until it has finished, for an hour at most",
             "wait team-a/train --for finished --timeout 1h",
         ),
+    ),
+    "logs": (
+        ("Follow the log of the first pod", "logs team-a/train -f"),
+        ("Print the last lines of one rank", "logs team-a/train --rank 3 --tail 50"),
+        (
+            "Print the logs of the last ten minutes of all ranks",
+            "logs team-a/train --all-ranks --since 10m",
+        ),
+    ),
+    "cancel": (
+        ("Delete a job", "cancel team-a/train"),
+        (
+            "Show which of your pending jobs would be deleted",
+            "cancel --mine --state pending --dry-run",
+        ),
+        ("Delete the jobs with a label, without a question", "cancel -l run=sweep --yes"),
     ),
     "top": (
         ("Show queues and gangs until you press q", "top"),
@@ -94,7 +110,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ),
         (
             "Add them to another month",
-            "topup team-a --gpu-hours 500 --reason 'next quarter' --month 2027-01",
+            "topup team-a --gpu-hours 500 --reason 'quarter 1' --month 2027-01",
         ),
     ),
     "report": (
@@ -144,8 +160,8 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
             "simulate -f nodes.yaml -f queues.yaml --trace trace.csv",
         ),
         (
-            "Compare two strategies for the jobs of the last month",
-            "simulate --live --history 30d --strategy StrictFIFO --strategy Backfill",
+            "Simulate the jobs of the last month with another strategy",
+            "simulate --live --history 30d --strategy Backfill",
         ),
     ),
     "trace": (
@@ -187,10 +203,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "db move": (
         ("Copy the embedded database", "db move --to postgresql://queuectl@db/queuectl"),
-        (
-            "Copy another database",
-            "db move --database-url postgresql://queuectl@old/queuectl --to postgresql://queuectl@new/queuectl",
-        ),
+        ("Copy another database", 'db move --database-url "$OLD_URL" --to "$NEW_URL"'),
     ),
     "db serve": (
         ("Serve the bundled database", "db serve --host queuectl-database.queuectl-system.svc"),

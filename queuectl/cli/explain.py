@@ -137,7 +137,7 @@ def _start(start: dict[str, Any] | None) -> str:
     if start is None:
         return "start not known"
     if overdue(start):
-        return "overdue, later than estimated"
+        return "later than estimated"
     last = f"within {until(start['p90'])}" if start["p90"] is not None else "no known limit"
     return f"start in about {until(start['median'])} (median), {last} with a probability of 90 %"
 

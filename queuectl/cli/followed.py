@@ -15,7 +15,7 @@ PATH: Final = f"{PREFIX}/configurationowner"
 
 
 def owner_command(server: Server = DEFAULT_SERVER) -> None:
-    """Show the owner of the configuration, and the objects of the cluster that do not act."""
+    """Show the owner of the configuration, and objects without effect."""
     with connect(server) as client:
         report = client.get(PATH)
     for line in described(report):
@@ -32,7 +32,7 @@ def confirm_command(
     ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Confirm that more than a third of the ClusterQueues or ResourceFlavors are to be deleted.
+    """Confirm a deletion of more than a third of the queues or flavors.
 
     Their objects are deleted in the cluster. Until you confirm it, the last configuration acts.
     """

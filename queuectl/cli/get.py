@@ -15,6 +15,7 @@ import typer
 from queuectl.cli import complete, events, program
 from queuectl.cli.client import (
     DEFAULT_SERVER,
+    WORKLOAD_WORDS,
     Json,
     Namespace,
     Server,
@@ -23,9 +24,9 @@ from queuectl.cli.client import (
     workloads,
 )
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.filters import Selector, caller_of, states_of
 from queuectl.cli.listings import (
     LISTINGS,
-    UNFINISHED,
     Form,
     ListingOptions,
     NoHeaders,
@@ -35,8 +36,7 @@ from queuectl.cli.listings import (
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
-from queuectl.domain.commands import CommandState
-from queuectl.domain.ledger import State
+from queuectl.client.requests import UNFINISHED
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 # ---- The command
@@ -61,6 +61,7 @@ _LISTS: Final = {
     "all": ("workloads",),
     "user": ("workloads",),
     "mine": ("workloads",),
+    "label_selector": ("workloads",),
     "sort": ("workloads",),
     "by": ("commands",),
     "domain": ("nodes",),
@@ -75,7 +76,7 @@ Everywhere = Annotated[
     typer.Option(
         "--all-namespaces",
         "-A",
-        help="List all namespaces. This is the default, too.",
+        help="List all namespaces. This is also the default.",
     ),
 ]
 
@@ -126,7 +127,9 @@ def get_command(
     ] = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Also finished workloads. The same as --state with all states."),
+        typer.Option(
+            "--all", help="Also list finished workloads. The same as --state with all states."
+        ),
     ] = False,
     user: Annotated[
         str | None,
@@ -135,6 +138,7 @@ def get_command(
         ),
     ] = None,
     mine: Annotated[bool, typer.Option("--mine", help="Only your own workloads.")] = False,
+    selector: Selector = None,
     sort: Annotated[
         str | None,
         typer.Option(
@@ -189,7 +193,7 @@ def get_command(
             metavar="COUNT",
             min=1,
             max=10_000,
-            help="Only from the newest COUNT events, decisions or commands.",
+            help="Only the newest COUNT events, decisions or commands.",
         ),
     ] = 100,
     no_headers: NoHeaders = False,
@@ -208,10 +212,11 @@ def get_command(
     filters = {
         "queue": queue,
         "cluster_queue": cluster_queue,
-        "state": _states(plural, state or ()),
+        "state": states_of(plural, state or ()),
         "all": every or None,
         "user": user,
         "mine": mine or None,
+        "label_selector": selector,
         "sort": sort,
         "by": by,
         "kind": job_kind,
@@ -233,7 +238,7 @@ def get_command(
             option: given[option] for option in given if option not in ("all", "mine", "summary")
         }
         if mine:
-            sent["user"] = _caller(client)
+            sent["user"] = caller_of(client)
         wanted = ListingOptions(
             *(name, namespace, output, sent, watch, last),
             headers=not no_headers,
@@ -248,7 +253,7 @@ def get_command(
 
 def plurals() -> dict[str, list[str]]:
     """The kinds of lists, with their other names."""
-    kinds: dict[str, list[str]] = {"workloads": ["workload", "wl", "jobs", "job"]}
+    kinds = {WORKLOAD_WORDS[0]: [*WORKLOAD_WORDS[1:]]}
     for short, plural in _PLURALS.items():
         kinds.setdefault(plural, []).append(short)
     for config in CONFIG_KINDS:
@@ -269,29 +274,6 @@ def _kinds() -> str:
     )
 
 
-def _states(plural: str, typed: Iterable[str]) -> list[str]:
-    """The states of an option that is repeated or has commas, in any case of letters."""
-    known = CommandState if plural == "commands" else State
-    names = {state.value.lower(): state.value for state in known}
-    states = []
-    for word in (part.strip() for option in typed for part in option.split(",")):
-        if word.lower() not in names:
-            message = f"--state: unknown state {word!r}; the states are {', '.join(names.values())}"
-            raise CommandFailed(message, Exit.BAD_INPUT)
-        states.append(names[word.lower()])
-    return states
-
-
-def _caller(client: Client) -> str:
-    """The name of the user, as the server knows it."""
-    session = client.get(f"{PREFIX}/session")
-    if not session["authenticated"]:
-        raise CommandFailed(
-            "--mine: this server does not authenticate its callers; use --user USER", Exit.BAD_INPUT
-        )
-    return str(session["name"])
-
-
 def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
     """Refuse options without effect."""
     for option in options:
@@ -302,7 +284,7 @@ def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
                     "--kind is for workloads, and for the commands of a workload", Exit.BAD_INPUT
                 )
         elif plural not in lists or name is not None:
-            typed = option.replace("_", "-")
+            typed = "selector" if option == "label_selector" else option.replace("_", "-")
             what = " and ".join(lists)
             raise CommandFailed(f"--{typed} is for lists of {what}", Exit.BAD_INPUT)
     if plural == "pastuse" and name is not None:
@@ -379,7 +361,7 @@ def watch_workloads(
     for batch in events.gathered(client.watch(position, **scope)):
         uids = {block.data["uid"] for block in batch if block.event == "step"}
         reset = any(block.event == "reset" for block in batch)
-        if reset or len(uids) > _ONE_BY_ONE:
+        if reset or len(uids) > _ONE_BY_ONE or (uids and "label_selector" in filters):
             found = workloads(client, **scope, **filters)
             show(item for item in list(found) if reset or item["uid"] in uids)
         else:

@@ -13,25 +13,35 @@ import msgspec
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
-from queuectl.cluster.review import allowed, kueue_runs
+from queuectl.cluster.review import active_kueue, allowed
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.jobs import PriorAdmission
 from queuectl.domain.words import counted
 from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
+from queuectl.handover.scope import KueueScope
+from queuectl.handover.trainjobs import TRAINJOB
 from queuectl.handover.workloads import API_VERSION, FINALIZER
 from queuectl.objects import keys
 from queuectl.objects.configuration.config_kinds import KUEUE_VERSIONS
 from queuectl.objects.configuration.queue_config import ReadDocument, read, together
+from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import UNREADABLE, DocumentError
 from queuectl.objects.files.workloads import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS, path
 from queuectl.objects.kinds.described import MERGE_PATCH
 from queuectl.objects.kinds.pods import POD_GROUP
+from queuectl.objects.kinds.trainjob import GROUP_VERSION
+from queuectl.objects.kinds.trainjob import KINDS as RUNTIMES
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 
 _WORKLOADS: Final = f"/apis/{API_VERSION}/workloads"
 _CLASS: Final = f"/apis/scheduling.k8s.io/v1/priorityclasses/{keys.POD_PRIORITY_CLASS}"
+_DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
+_MANAGER: Final = "kueue-controller-manager"
+"""The name of Kueue's Deployment. A Helm release of another name puts that name before it."""
+_CONFIG_MAP: Final = ("kueue-system", "kueue-manager-config")
+_CONFIG_KEY: Final = "controller_manager_config.yaml"
 _CHECK_SECONDS: Final = 1.0
 """Between two checks that no controller has been started."""
 _OWN: Final = (("labelSelector", "app.kubernetes.io/name=queuectl"),)
@@ -46,6 +56,7 @@ _CONFIGURATION: Final = {
 _READS: Final = (
     ("", "nodes"),
     ("", "pods"),
+    ("", "namespaces"),
     ("apps", "deployments"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
     ("scheduling.k8s.io", "priorityclasses"),
@@ -61,6 +72,9 @@ _WRITES: Final = (
     ("create", "scheduling.k8s.io", "priorityclasses", ""),
     ("delete", "scheduling.k8s.io", "priorityclasses", ""),
 )
+
+
+_ALL: Final = "It is assumed that Kueue manages each namespace and kind of job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +100,8 @@ async def missing_rights(api: Api) -> list[str]:
 async def missing_job_rights(api: Api, planned: Iterable[Fate]) -> list[str]:
     """The same for the writes to the jobs."""
     needed: dict[tuple[str, str, str, str], None] = {}
-    for fate in planned:
-        if not fate.owner.group or isinstance(fate, Stopped):
+    for fate in _written(planned):
+        if not fate.owner.group:
             continue
         kind = KINDS[fate.owner.kind]
         verb = "update" if isinstance(fate, Queued) else "patch"
@@ -95,6 +109,15 @@ async def missing_job_rights(api: Api, planned: Iterable[Fate]) -> list[str]:
         if isinstance(fate, Queued) and fate.clear_start:
             needed["patch", kind.group, kind.plural, "status"] = None
     return await _missing(api, needed)
+
+
+def _written(planned: Iterable[Fate]) -> Iterator[Adopted | Queued]:
+    """The jobs that are written, with the children of those that Kueue queues."""
+    for fate in planned:
+        if isinstance(fate, Queued):
+            yield from fate.children
+        if not isinstance(fate, Stopped):
+            yield fate
 
 
 async def _missing(api: Api, needed: Iterable[tuple[str, str, str, str]]) -> list[str]:
@@ -107,17 +130,17 @@ async def _missing(api: Api, needed: Iterable[tuple[str, str, str, str]]) -> lis
 
 async def obstacle(api: Api) -> str | None:
     """Why no Workload can be written now; None if one can be."""
-    if await kueue_runs(api):
+    if sign := await active_kueue(api):
         return (
-            "a Kueue is installed: delete its webhook configurations, and scale it to 0. "
+            f"Kueue runs: {sign}. Delete its webhook configurations, and scale it to 0. "
             "It must start after this command"
         )
-    for deployment in await _list(api, "/apis/apps/v1/deployments"):
+    for deployment in await _list(api, _DEPLOYMENTS):
         meta = deployment["metadata"]
         named = (meta.get("labels") or {}).get("app.kubernetes.io/name")
         running = (deployment.get("spec") or {}).get("replicas", 1)
         where = f"{meta['namespace']}/{meta['name']}"
-        if running and meta["name"] == "kueue-controller-manager":
+        if running and meta["name"].endswith(_MANAGER):
             return f"Kueue runs: scale Deployment {where} to 0"
         if running and named == "queuectl":
             return f"queuectl runs: scale Deployment {where} to 0"
@@ -133,7 +156,10 @@ async def obstacle(api: Api) -> str | None:
     try:
         await api.request("GET", _WORKLOADS, query=[("limit", "1")])
     except ObjectGone:
-        return f"the cluster has no Workloads of {API_VERSION}: apply the CustomResourceDefinitions of Kueue first"
+        return (
+            f"the cluster has no Workloads of {API_VERSION}: apply the CustomResourceDefinitions "
+            "of Kueue 0.15 or newer first"
+        )
     return None
 
 
@@ -145,19 +171,28 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
     """
     workloads = await list_items(api, _WORKLOADS)
     config, warnings = await _configuration(api)
+    scope, rules, more = await _manager(api)
+    namespaces_listed = await list_items(api, "/api/v1/namespaces")
     nodes = [
         read_node(msgspec.convert(item, WireNode, strict=False)).node
         for item in await list_items(api, "/api/v1/nodes")
     ]
     classes = await list_items(api, "/apis/scheduling.k8s.io/v1/priorityclasses")
+    jobs = {name: await _list(api, path(kind)) for name, kind in KINDS.items()}
     cluster = HandoverObjects(
-        jobs={name: await _list(api, path(kind)) for name, kind in KINDS.items()},
+        jobs=jobs,
         pods=await list_items(api, "/api/v1/pods"),
         nodes={node.name: node for node in nodes},
-        config=together(config, 0),
+        config=together((*config, *rules), 0),
         now=time.time(),
         priority_classes={one["metadata"]["name"]: int(one["value"]) for one in classes},
         prior={one.uid: one for one in _admissions(workloads)},
+        runtimes=await _runtimes(api) if jobs[TRAINJOB] else {},
+        namespaces={
+            one["metadata"]["name"]: one["metadata"].get("labels") or {}
+            for one in namespaces_listed
+        },
+        scope=scope,
     )
     chosen = [one for one in fates(cluster) if not namespaces or one.owner.namespace in namespaces]
     owned = defaultdict(list)
@@ -174,7 +209,7 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
     return HandOver(
         found,
         {uid: tuple(own) for uid, own in owned.items()},
-        tuple(warnings),
+        (*warnings, *more),
     )
 
 
@@ -229,6 +264,38 @@ async def _configuration(api: Api) -> tuple[list[ReadDocument], list[str]]:
     return objects, warnings
 
 
+async def _manager(api: Api) -> tuple[KueueScope, list[ReadDocument], list[str]]:
+    """The jobs that Kueue manages and its rules, by the ConfigMap of its manager. A sentence if it cannot be read."""
+    named = [
+        (deployment["metadata"]["namespace"], volume["configMap"].get("name") or "")
+        for deployment in await _list(api, _DEPLOYMENTS)
+        if deployment["metadata"]["name"].endswith(_MANAGER)
+        for volume in deployment["spec"]["template"]["spec"].get("volumes") or ()
+        if volume.get("configMap")
+    ]
+    for namespace, name in (*named, _CONFIG_MAP):
+        where = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+        try:
+            content = document_in(where, await api.request("GET", where)).get("data") or {}
+            [configuration] = read_documents(content[_CONFIG_KEY], f"ConfigMap {namespace}/{name}")
+            return KueueScope.of(configuration, namespace), [read(configuration)], []
+        except (KeyError, ObjectGone):
+            continue
+        except (DocumentError, ValueError, WriteRefused) as error:
+            text = f"the Configuration of Kueue cannot be read: {error}. {_ALL}"
+            return KueueScope(), [], [text]
+    return KueueScope(), [], [f"the Configuration of Kueue does not exist. {_ALL}"]
+
+
+async def _runtimes(api: Api) -> dict[tuple[str, str, str], Document]:
+    """Those of TrainJobs, by kind, namespace and name."""
+    return {
+        (kind, one["metadata"].get("namespace") or "", one["metadata"]["name"]): one
+        for kind in RUNTIMES
+        for one in await _list(api, f"/apis/{GROUP_VERSION}/{kind.lower()}s")
+    }
+
+
 async def _list(api: Api, listed: str, query: Iterable[tuple[str, str]] = ()) -> list[Document]:
     """All items; none if the kind is not installed."""
     try:
@@ -276,6 +343,8 @@ async def _write(api: Api, fate: Adopted | Queued, earlier: Iterable[Document]) 
     if owner.group:
         target = path(KINDS[owner.kind], owner.namespace, owner.name)
     if isinstance(fate, Queued):
+        for child in fate.children:
+            await _write(api, child, ())
         await _write_suspended(api, target, fate, earlier)
         return
     # It also fails if the job has been deleted, or created again with the same name.
@@ -335,12 +404,14 @@ async def lower_class(api: Api) -> bool:
     try:
         known = document_in(_CLASS, await api.request("GET", _CLASS), "metadata")
     except ObjectGone:
-        return False
-    if not known.get("value"):
-        return False
+        # An earlier run was interrupted between its two writes.
+        known = {"metadata": {"name": keys.POD_PRIORITY_CLASS}}
+    else:
+        if not known.get("value"):
+            return False
+        await api.request("DELETE", _CLASS)
     meta = known["metadata"]
     kept = {k: meta[k] for k in ("name", "labels", "annotations") if meta.get(k)}
     lowered = {**known, "metadata": kept, "value": 0, "preemptionPolicy": "Never"}
-    await api.request("DELETE", _CLASS)
     await api.request("POST", _CLASS.rpartition("/")[0], body=lowered)
     return True

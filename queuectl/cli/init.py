@@ -223,7 +223,7 @@ def _require_nodes(cluster_objects: _Found, proposal: Proposal) -> None:
     """Raise CommandFailed if there is nothing to propose."""
     if not cluster_objects.nodes:
         raise CommandFailed(
-            f"{cluster_objects.source}: no Node, so there is no capacity to propose", Exit.BAD_INPUT
+            f"{cluster_objects.source}: no Node, so no capacity to propose", Exit.BAD_INPUT
         )
     if not proposal.entries:
         reasons = "; ".join(proposal.left_out)

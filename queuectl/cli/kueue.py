@@ -44,7 +44,7 @@ def hand_over(
         ),
     ] = False,
 ) -> None:
-    """Write Kueue's Workloads for the running gangs, before Kueue starts.
+    """Write Kueue's Workloads of running gangs before Kueue starts.
 
     Kueue then adopts these gangs: their pods continue. Suspended jobs lose queuectl's gate, and Kueue queues them. A job that has
     only queuectl's labels gets those of Kueue. queuectl must be scaled to 0, and its admission policies must be deleted.

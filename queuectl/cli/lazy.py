@@ -20,9 +20,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from queuectl.cli import extras, program
-from queuectl.cli.errors import CommandFailed
-from queuectl.cli.help import OPTION_NAMES, complete_help, unknown_command
+from queuectl.cli.errors import CommandFailed, exit_code
+from queuectl.cli.help import OPTION_NAMES, complete_help, elsewhere_hint, unknown_command
 from queuectl.cli.terminal import printable_output
+from queuectl.client.errors import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,9 +62,23 @@ class QuickCommand(TyperCommand):
     """A command that converts only the values that need it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does."""
+        """As typer does. Each error has the context, so that its message can name the command."""
         convert_only_if_needed(self.get_params(ctx))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            vars(error)["ctx"] = vars(error).get("ctx") or ctx
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """As typer does. A workload that is not in this namespace is named where it is."""
+        try:
+            return super().invoke(ctx)
+        except RequestRefused as error:
+            hint = elsewhere_hint(ctx, error)
+            if not hint:
+                raise
+            raise CommandFailed(f"{error}; {hint}", exit_code(error)) from error
 
 
 def convert_only_if_needed(params: Iterable[Any]) -> None:

@@ -27,8 +27,7 @@ from queuectl.cli.columns import (
 )
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 from queuectl.client.client import Client
-from queuectl.client.requests import by_cursor, newest_first, oldest_first
-from queuectl.domain.ledger import State
+from queuectl.client.requests import UNFINISHED, by_cursor, newest_first, oldest_first
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
 Form = Annotated[ListFormat, typer.Option("--output", "-o", help="Format of the output.")]
@@ -143,22 +142,18 @@ def _workloads(client: Client, options: ListingOptions) -> None:
         options.show({"items": items, "nextCursor": None}, items, columns, named)
 
 
-UNFINISHED: Final = [state.value for state in State if state is not State.FINISHED]
-"""The states of the workloads that a list has by default."""
-
-
 def by_urgency(workloads: Iterable[Json]) -> list[Json]:
-    """Pending workloads, then admitted ones, then the others; the newest of each first."""
+    """Pending workloads, then admitted ones, then the others, then finished ones; the newest of each first."""
     newest_first = sorted(workloads, key=lambda each: each["queuedAt"] or "", reverse=True)
-    return sorted(newest_first, key=lambda each: _urgency(State(each["state"])))
+    return sorted(newest_first, key=lambda each: _URGENCY.get(each["state"], _PAUSED))
 
 
-def _urgency(state: State) -> int:
-    if state in (State.PENDING, State.RESERVED):
-        return 0
-    if not state.waiting and state is not State.FINISHED:
-        return 1
-    return 3 if state is State.FINISHED else 2
+_PAUSED: Final = 2  # Held, Backoff or Deactivated
+_URGENCY: Final = {
+    **dict.fromkeys(("Pending", "Reserved"), 0),
+    **dict.fromkeys(("Starting", "Running", "Evicting"), 1),
+    "Finished": 3,
+}
 
 
 def _events(client: Client, options: ListingOptions) -> None:

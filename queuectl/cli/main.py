@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from queuectl.cli import program
 from queuectl.cli.commands import COMMANDS, FIRST
-from queuectl.cli.errors import Exit, exit_code
+from queuectl.cli.errors import Exit, exit_code, message
 from queuectl.cli.lazy import lazy_group
 from queuectl.cli.program import tune_interpreter, version_line
 from queuectl.domain.errors import QueuectlError
 from queuectl.domain.words import printable
 
+_EXTRA_ARGUMENT: Final = re.compile(r"Got unexpected extra argument\(s\) \((.*)\)")
 app = typer.Typer(
     cls=lazy_group(COMMANDS, FIRST), pretty_exceptions_enable=False, rich_markup_mode=None
 )
@@ -44,7 +46,7 @@ def run() -> None:
     try:
         code = app(prog_name=program.called(), standalone_mode=False)
     except QueuectlError as error:
-        typer.echo(printable(f"error: {error}"), err=True)
+        typer.echo(printable(f"error: {message(error)}"), err=True)
         code = exit_code(error)
     except typer.TyperException as error:
         _print_wrong_usage(error)
@@ -56,11 +58,23 @@ def run() -> None:
 
 def _print_wrong_usage(error: typer.TyperException) -> None:
     """In the form of all other errors, with the command that shows the right usage."""
-    message = error.format_message()
-    if message.startswith("Usage: "):  # a group of commands without one of them
-        typer.echo(message, err=True)
+    text = _usage_message(error)
+    if text.startswith("Usage: "):  # a group of commands without one of them
+        typer.echo(text, err=True)
         return
-    typer.echo(printable(f"error: {message[:1].lower()}{message[1:].rstrip('.')}"), err=True)
+    typer.echo(printable(f"error: {text[:1].lower()}{text[1:].rstrip('.')}"), err=True)
     context = getattr(error, "ctx", None)
     if context is not None:
         typer.echo(f"Use `{context.command_path} --help` to show the right usage.", err=True)
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """The message of typer in the words and on the line of the other errors."""
+    if possibilities := getattr(error, "possibilities", None):
+        near = " or ".join(map(repr, sorted(possibilities)))
+        return f"{error.message}; did you mean {near}?"
+    text = error.format_message()
+    if extra := _EXTRA_ARGUMENT.fullmatch(text):
+        return f"unexpected argument: {extra[1]}"
+    before, choose, choices = text.partition(". Choose from:")
+    return f"{before}; choose from {' '.join(choices.split())}" if choose else text

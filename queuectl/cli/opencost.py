@@ -36,7 +36,7 @@ def read_prices(text: str, file: str) -> GpuPrices:
     """The GPU prices of a file.
 
     Raises:
-        BadInput: it is neither of the two files, a price is no number, or there is no GPU price. ``file`` is its name in the message.
+        BadInput: it is neither of the two files, a price is not a number, or no GPU price is given. ``file`` is its name in the message.
     """
     found = _of_model(text, file) if text.lstrip().startswith("{") else _of_csv(text, file)
     if not found.prices:

@@ -212,7 +212,7 @@ def plan_command(
         typer.Option(
             metavar="FILE",
             envvar="QUEUECTL_KINDS_FILE",
-            help="Job kinds of your own: a file with the key jobKinds, for example the values of the chart.",
+            help="Custom job kinds: a file with the key jobKinds, for example the values of the chart.",
         ),
     ] = None,
     defrag: Annotated[

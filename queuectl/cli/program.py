@@ -66,7 +66,7 @@ def tune_interpreter() -> None:
 
     A thread hands the interpreter over to the event loop after 1 ms instead of 5 ms.
 
-    The program creates few reference cycles, but imports and bursts of gangs create tens of thousands of long-lived objects.
+    The program creates few reference cycles, but imports and bursts of gangs create ten thousand or more long-lived objects.
     With the default thresholds the collector used a quarter of the controller's CPU time in a burst, and a sixth of the time
     of its imports. A collection stops all threads: for about 5 ms with 10,000 new objects.
 

@@ -33,7 +33,7 @@ def recover_command(
 ) -> None:
     """Rebuild an empty database from configuration files and the workloads of the cluster. Stop all controllers first.
 
-    The settings are those of `queuectl serve`: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
+    It reads the settings of `queuectl serve`: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
     """
     from queuectl.control.composition import recovered, recovery_check
     from queuectl.control.settings import Settings

@@ -1,6 +1,6 @@
 """``queuectl report``: usage, cost, waste and waiting times from the usage ledger, and the efficiency of the cluster now.
 
-The output is a table, CSV or JSON. That of shadow mode is an HTML page, too.
+The output is a table, CSV or JSON. For shadow mode, it can also be an HTML page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
-from queuectl.cli.times import hours
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -49,7 +48,7 @@ def report_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Begin: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
+            help="Start: a duration before now (7d, 24h, 90m) or an RFC 3339 time. Default: 24h.",
         ),
     ] = None,
     until: Annotated[
@@ -60,7 +59,7 @@ def report_command(
     ] = ReportFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Report sums over full hours, the efficiency of the cluster now, the Budgets in the present month, or what shadow mode observed.
+    """Report sums over full hours, the efficiency of the cluster now, the Budgets in the current month, or what shadow mode observed.
 
     CSV and JSON have all fields of a row; the table has the main fields. Only shadow has -o html.
     """
@@ -69,8 +68,8 @@ def report_command(
         with connect(server) as client:
             page = client.text(
                 f"{PREFIX}/reports/{kind}/page",
-                since=since and hours(since),
-                until=until and hours(until),
+                since=_in_hours(since),
+                until=_in_hours(until),
             )
         typer.echo(page, nl=False)
         return
@@ -79,8 +78,8 @@ def report_command(
         body = client.get(
             f"{PREFIX}/reports/{kind}",
             by=by,
-            since=since and hours(since),
-            until=until and hours(until),
+            since=_in_hours(since),
+            until=_in_hours(until),
         )
     match output:
         case ReportFormat.JSON:
@@ -97,17 +96,26 @@ def report_command(
             _emit_tables(kind, grouping, body)
 
 
+def _in_hours(when: str | None) -> str | None:
+    """The same with hours instead of days, for the REST API."""
+    if when is None:
+        return None
+    from queuectl.cli.times import hours  # its decoder is slow to import
+
+    return hours(when)
+
+
 def _refuse_options(
     kind: ReportKind, by: str | None, span: str | None, output: ReportFormat
 ) -> None:
     """Refuse options that a report does not have. Raises CommandFailed."""
     message = ""
     if kind in (ReportKind.EFFICIENCY, ReportKind.BUDGETS) and span:
-        message = f"{kind} are those of now: they have no --since and no --until"
+        message = f"{kind} show the current state: --since and --until do not apply"
     elif kind is ReportKind.BUDGETS and by:
-        message = "budgets have one row each: they have no --by"
+        message = "budgets: one row for each; --by does not apply"
     elif kind is ReportKind.SHADOW and by:
-        message = "shadow has a row for each gang: it has no --by"
+        message = "shadow: one row for each gang; --by does not apply"
     elif kind is not ReportKind.SHADOW and output is ReportFormat.HTML:
         message = f"-o html: {kind} is a table, CSV or JSON"
     if message:
@@ -168,7 +176,7 @@ _FIGURES: Final = {
 _UNITS: Final = {
     ReportKind.COST: "cost in {currency}, the rest in GPU-hours",
     ReportKind.WASTE: "in GPU-hours; lost work by cause: preemption or migration, failed starts, other",
-    ReportKind.WAITS: "hours each: average of a workload",
+    ReportKind.WAITS: "waiting times in hours, the average of a workload",
 }
 
 _FLEET: Final = (
@@ -316,7 +324,7 @@ def _emit_shadow(body: Json) -> None:
 def _emit_simulated(body: Json) -> None:
     since, until = (_minute(body[name]) for name in ("began", "until"))
     typer.echo(f"\nsimulated: the same arrivals under queuectl, {since} to {until} UTC")
-    extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the begin, {body['unfinished']:,} had not left at the end"
+    extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the start, {body['unfinished']:,} had not finished at the end"
     typer.echo(f"{extent}; {body['gapHours']:,.1f} hours without moments")
     if not body["whole"]:
         typer.echo("it ends before the last moment, because the rest takes too long")
@@ -391,7 +399,7 @@ def _emit(
 
 
 def _emit_csv(rows: Iterable[Json]) -> None:
-    """Print a line for each row: names, labels as ``label_KEY``, figures. There is no total."""
+    """Print a line for each row: names, labels as ``label_KEY``, figures, without a total."""
     lines = [_flat(row) for row in rows]
     titles = list(dict.fromkeys(title for line in lines for title in line))
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")

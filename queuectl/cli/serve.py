@@ -40,9 +40,7 @@ def serve_command(
     from queuectl.domain.words import printable
 
     try:
-        settings = read_settings()
-        if shadow:
-            settings = settings.model_copy(update={"shadow": True})
+        settings = read_settings(shadow=shadow)
     except InvalidSettings as error:
         for sentence in error.sentences:
             typer.echo(sentence, err=True)

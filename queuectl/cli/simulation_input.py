@@ -161,7 +161,7 @@ def read_jobs(
 ) -> Jobs:
     """The jobs of a trace or of a server, and the files that belong to it. Can raise BadInput.
 
-    Budgets have spent what the ledger of the server has, if jobs or configuration (``live``) are those of the server.
+    Budgets have spent what the ledger of the server has, if jobs or configuration (``live``) come from the server.
     """
     from queuectl.simulate.trace import read_events, read_trace, read_utilization
 

@@ -11,7 +11,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from queuectl.domain.words import printable
 
@@ -80,6 +80,12 @@ def _printable(stream: TextIO) -> TextIO:
 
 def _raw(stream: TextIO) -> TextIO:
     return stream.raw if isinstance(stream, PrintableStream) else stream
+
+
+def raw_output() -> BinaryIO | None:
+    """Standard output for bytes that are copied unchanged; None if it is a terminal."""
+    stream = _raw(sys.stdout)
+    return None if stream.isatty() else getattr(stream, "buffer", None)
 
 
 def console(*, stderr: bool = False, **options: Any) -> Console:

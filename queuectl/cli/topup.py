@@ -25,7 +25,7 @@ def topup_command(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for the audit log.")],
     month: Annotated[
         str | None,
-        typer.Option(metavar="YYYY-MM", help="The month. Default: the present one."),
+        typer.Option(metavar="YYYY-MM", help="The month. Default: the current one."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; check the top-up and show it.")

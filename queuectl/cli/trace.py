@@ -122,7 +122,7 @@ def trace_command(
         str,
         typer.Option(
             metavar="WHEN",
-            help="Begin: a duration before now (30d, 24h) or an RFC 3339 time; full hours.",
+            help="Start: a duration before now (30d, 24h) or an RFC 3339 time; full hours.",
         ),
     ] = "30d",
     until: Annotated[

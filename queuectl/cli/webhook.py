@@ -32,7 +32,7 @@ def webhook_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The policies of job kinds of your own, which the chart writes.",
+            help="The policies of custom job kinds, which the chart writes.",
         ),
     ] = None,
     log_format: FormatOption = "auto",

@@ -194,7 +194,7 @@ def _sentence(gang: Json) -> list[str]:
         case "starts":
             return [f"{who} would start at once.", *placement_lines(gang["placement"])]
         case "reserves":
-            head = f"{who} would start after the eviction of its victims."
+            head = f"{who} would start after its victims are evicted."
             return [head, *placement_lines(gang["placement"])]
         case _:
             return [f"{who} would wait: {_reason(gang)}", *obstacle_lines(gang)]

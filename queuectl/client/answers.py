@@ -23,6 +23,8 @@ MOST_DIGITS: Final = 40
 _ENCODINGS: Final = ("", "identity", "gzip")
 """Each further layer of compression could multiply the size by a thousand before the limit is checked."""
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}|[eE][+]?[0-9]{3}" % MOST_DIGITS)
+_OF_PROXIES: Final = (502, 503, 504)
+"""Statuses of a proxy, and of queuectl with a problem."""
 _ADVICE: Final = "so it is not from queuectl: check the address of the REST API"
 
 
@@ -69,10 +71,18 @@ def check(answer: HttpAnswer) -> None:
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "")[:200]
         raise BadAnswer(
-            f"{answer.url}: the answer redirects to {where!r}: give this address if it is that of the REST API"
+            f"{answer.url}: the answer redirects to {where!r}: give this address if the REST API is there"
         )
     if answer.status >= 400:
-        raise refused(json_object(answer), answer.status, _retry_after(answer.headers))
+        source = f"{answer.url}: HTTP {answer.status}"
+        try:
+            problem = parsed(answer.body, source)
+        except BadAnswer:
+            if answer.status not in _OF_PROXIES:
+                raise
+            what = "a proxy answers, which does not reach queuectl: check that queuectl runs"
+            raise BadAnswer(f"{source}: {what}") from None
+        raise refused(problem, answer.status, _retry_after(answer.headers))
 
 
 def text(answer: HttpAnswer) -> str:
@@ -89,7 +99,7 @@ def json_object(answer: HttpAnswer) -> Json:
     """The JSON object of an answer.
 
     Raises:
-        BadAnswer: it is none, or is beyond a limit.
+        BadAnswer: it is not one, or exceeds a limit.
     """
     return parsed(answer.body, answer.url)
 

@@ -70,7 +70,7 @@ class Client:
             options: all options at once; the environment is not read.
             retries: further attempts of a request that can be repeated.
             timeout: seconds in which the server must begin to answer.
-            transport: of the HTTP library, in place of a connection.
+            transport: of the HTTP library, instead of a connection.
             named: see :class:`ClientOptions`.
 
         Raises:
@@ -306,6 +306,7 @@ class Client:
         Raises:
             WaitTimeout: it is not in the state in time.
             WorkloadEnded: it has finished, so it will not be in the state.
+            InvalidOption: the state does not exist.
         """
         from queuectl.client.stream import Following, StateWait
 

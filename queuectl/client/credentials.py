@@ -24,7 +24,7 @@ from queuectl.kubeconfig import KubeconfigContext
 PLUGIN_SECONDS: Final = 120.0  # a plugin can ask the user to sign in
 _EXEC_GROUP: Final = "client.authentication.k8s.io/"
 _TOKEN: Final = re.compile(r"[!-~]+")
-_HOW_TO_CREATE: Final = "create a token with `kubectl create token SERVICEACCOUNT -n NAMESPACE > token`, and give it with --token-file token"
+HOW_TO_CREATE: Final = "create a token with `kubectl create token SERVICEACCOUNT -n NAMESPACE > token`, and give it with --token-file token"
 _ACT_AS: Final = "act as a ServiceAccount with --as-serviceaccount NAMESPACE/NAME"
 
 Finder = Callable[[], str]
@@ -104,7 +104,7 @@ def of_context(context: KubeconfigContext | None) -> str:
         ClientError: the user has no token; the message names the ways to get one.
     """
     if context is None:
-        raise _none("the server requires a token, and there is no kubeconfig")
+        raise _none("the server requires a token, and no kubeconfig exists")
     login = context.login
     whose = f"user {context.user!r} of the kubeconfig's context {context.name!r}"
     if login.get("tokenFile"):  # it has precedence over token, as in kubectl
@@ -116,7 +116,7 @@ def of_context(context: KubeconfigContext | None) -> str:
         return checked_token(str(given["token"]), f"the output of the plugin of {whose}")
     if has_certificate(login) or given.get("clientCertificateData"):
         why = f"{whose} has a client certificate, which only the API server of Kubernetes accepts"
-        raise NoCredentials(f"{why}: {_ACT_AS}, or {_HOW_TO_CREATE}")
+        raise NoCredentials(f"{why}: {_ACT_AS}, or {HOW_TO_CREATE}")
     raise _none(f"the server requires a token, and {whose} has none")
 
 
@@ -126,7 +126,7 @@ def has_certificate(login: Mapping[str, Any]) -> bool:
 
 
 def _none(why: str) -> NoCredentials:
-    return NoCredentials(f"{why}: {_HOW_TO_CREATE}")
+    return NoCredentials(f"{why}: {HOW_TO_CREATE}")
 
 
 def checked_token(text: str, source: str) -> str:

@@ -121,7 +121,7 @@ class ServerFault(RequestRefused):
 
 
 def slug(problem: Mapping[str, Any]) -> str:
-    """The last part of the URI of a problem of queuectl; empty for others."""
+    """The last part of the URI of a queuectl problem; empty for others."""
     uri = problem.get("type")
     own = isinstance(uri, str) and uri.startswith(_TYPE_BASE)
     return str(uri).removeprefix(_TYPE_BASE) if own else ""

@@ -1,7 +1,8 @@
-"""How both clients use the HTTP library: its options, its errors, and its answers. The only module that imports it, with tokenrequest."""
+"""How both clients use the HTTP library: its options, its errors, and its answers. Only this module imports it, and those for the API server of Kubernetes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -37,7 +38,7 @@ def _arguments(options: ClientOptions, timeout: float) -> dict[str, Any]:
 def sync_client(
     options: ClientOptions, timeout: float, transport: httpx2.BaseTransport | None
 ) -> httpx2.Client:
-    """``transport``: in place of a connection. Raises InvalidOption."""
+    """``transport``: instead of a connection. Raises InvalidOption."""
     return httpx2.Client(transport=transport, **_arguments(options, timeout))
 
 
@@ -92,9 +93,17 @@ def transport_errors(options: ClientOptions) -> Iterator[None]:
         raise _no_answer(options, error) from error
 
 
+_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
+
+
 def _no_answer(options: ClientOptions, error: httpx2.RequestError) -> NoAnswer:
     """The error, with what the user can do about it."""
-    why, kind = str(error), NoAnswer
+    why, kind = _NUMBER.sub("", str(error)), NoAnswer
+    if isinstance(error, httpx2.ReadTimeout):
+        seconds = error.request.extensions["timeout"]["read"]
+        return NoAnswer(
+            f"no answer from {options.server} within {seconds:g} s: it accepts the connection and does not answer. Try again later"
+        )
     if "mismatch" in why or "not valid for" in why:
         kind = CertificateRefused
         name = options.spelled("tls_server_name")
@@ -106,6 +115,8 @@ def _no_answer(options: ClientOptions, error: httpx2.RequestError) -> NoAnswer:
     elif isinstance(error, httpx2.RemoteProtocolError) and not options.secure:
         name = options.spelled("server")
         hint = f"if it uses TLS, give an https:// address with {name} or QUEUECTL_SERVER"
+    elif isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
+        hint = "it accepts connections but is slow or hangs: try again, and check its log"
     else:
         name = options.spelled("server")
         hint = f"give the address of the REST API with {name} or QUEUECTL_SERVER"

@@ -33,7 +33,7 @@ class ClientOptions:
     Attributes:
         server: address of the REST API.
         token: the token to send.
-        token_file: file with the token to send, in place of the kubeconfig's token. It is read again when it changes.
+        token_file: file with the token to send, instead of the kubeconfig's token. It is read again when it changes.
         service_account: ``namespace/name`` of the ServiceAccount to act as, with a token that the kubeconfig's cluster issues.
         ca_file: CA certificates for the server's certificate; None = those of this machine.
         tls_server_name: name in the server's certificate; None = the host of the address.
@@ -74,7 +74,7 @@ class ClientOptions:
         return cls(**options)  # type: ignore[arg-type]  # the dataclass refuses other names
 
     def check(self) -> None:
-        """Raise InvalidOption for an address that is none, or for two sources of the token."""
+        """Raise InvalidOption for an invalid address, or for two sources of the token."""
         try:
             address = urlsplit(self.server)
             host = address.hostname
@@ -114,7 +114,7 @@ class ClientOptions:
             raise InvalidOption(str(error)) from error
 
     def default_namespace(self) -> str:
-        """The namespace of an object that is named without one: that of the kubeconfig's context, else that of the pod."""
+        """The namespace of an object that is named without one: that of the kubeconfig's context, otherwise that of the pod."""
         context = self.kubeconfig_context()
         if context is not None:
             return context.namespace or "default"

@@ -40,6 +40,7 @@ class WorkloadFilters(TypedDict, total=False):
     state: str | Sequence[str] | None
     user: str | None
     reason: str | None
+    label_selector: str | None
     sort: str | None
 
 
@@ -54,7 +55,7 @@ class EventFilters(TypedDict, total=False):
 class NodeFilters(TypedDict, total=False):
     """Filters of a list of nodes.
 
-    ``domain``: labels as ``KEY=VALUE``, all of which a node must have. ``free``: the least number of free GPUs.
+    ``domain``: labels as ``KEY=VALUE``, all of which a node must have. ``free``: the minimum number of free GPUs.
     """
 
     domain: str | Sequence[str] | None

@@ -44,6 +44,10 @@ POLL_SECONDS: Final = 0.3  # between checks of the result of a command
 EVENTS: Final = f"{PREFIX}/events"
 KEY_HEADER: Final = "Idempotency-Key"
 LARGEST_PAGE: Final = 500
+UNFINISHED: Final = (
+    "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
+)  # fmt: skip
+"""The states of workloads that have not finished, without the import of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Request(Generic[T]):
 
     @property
     def target(self) -> str:
-        """Path and query. Parameters that are None are left out; a list repeats its parameter."""
+        """Path and query. Parameters with the value None are left out; a list repeats its parameter."""
         pairs = [(k, _spelled(v)) for k, parameter in self.query.items() for v in _each(parameter)]
         return f"{self.path}?{urlencode(pairs)}" if pairs else self.path
 

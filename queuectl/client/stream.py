@@ -13,12 +13,13 @@ from queuectl.client.errors import (
     BadAnswer,
     CertificateRefused,
     ClientError,
+    InvalidOption,
     NoAnswer,
     RequestRefused,
     WaitTimeout,
     WorkloadEnded,
 )
-from queuectl.client.requests import Request
+from queuectl.client.requests import UNFINISHED, Request
 
 RETRY_SECONDS: Final = 2.0
 OUTAGE_SECONDS: Final = 60.0  # without an answer, until a stream fails
@@ -166,8 +167,11 @@ class StateWait:
         timeout: float | None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """``until``: a state; ``running`` and ``finished`` are also states. ``timeout``: seconds; None = no limit."""
-        self._goal = until[:1].upper() + until[1:]
+        """``until``: a state, in any case of letters. ``timeout``: seconds; None = no limit. Raises InvalidOption."""
+        self._goal = until.capitalize()
+        if self._goal not in (*UNFINISHED, _FINISHED):
+            states = ", ".join((*UNFINISHED, _FINISHED))
+            raise InvalidOption(f"{until!r} is not a state; the states are {states}")
         self.deadline: Final = None if timeout is None else clock() + timeout
 
     def reached(self, state: object) -> bool:

@@ -11,7 +11,7 @@ from queuectl.client.errors import InvalidOption
 def trusted(path: Path | None, option: str, *, secure: bool) -> ssl.SSLContext | bool:
     """The CA certificates for the server's certificate.
 
-    Without TLS there are none: to read the certificates of this machine takes 30 ms.
+    Without TLS it reads none, because that takes 30 ms.
 
     Args:
         path: file with the certificates; None = those of this machine.

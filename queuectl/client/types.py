@@ -48,7 +48,7 @@ class AwaitedJson(AnswerJson):
 
 
 class BudgetStatusJson(AnswerJson):
-    """A Budget in the present month. Amounts in GPU-hours."""
+    """A Budget in the current month. Amounts in GPU-hours."""
 
     name: str
     scope: str
@@ -271,7 +271,7 @@ class CostItemJson(AnswerJson):
     wastedCost: float
     """Cost of the GPU-hours that were measured and not used."""
     unpricedGpuHours: float
-    """Allocated GPU-hours for which there was no price."""
+    """Allocated GPU-hours without a price."""
 
 
 class CostReportJson(AnswerJson):
@@ -551,7 +551,7 @@ class ExplainJson(AnswerJson):
     underWay: list[str]
     """Changes of MIG configurations that queuectl makes for it, and those that failed."""
     conflict: list[ObstacleJson]
-    """A minimal set of blocking constraints, found by the solver. Empty if it is not pending, or if there is no diagnosis yet."""
+    """A minimal set of blocking constraints, found by the solver. Empty if it is not pending, or has no diagnosis yet."""
     suggestedFixes: list[SuggestedFixJson]
     """Suggested fixes, each enough by itself and verified by the solver."""
     position: int | None
@@ -748,7 +748,7 @@ class JobCostJson(AnswerJson):
     """Of the allocated GPU-hours, at the prices of that time."""
     currency: str
     unpricedGpuHours: float
-    """GPU-hours for which there was no price."""
+    """GPU-hours without a price."""
 
 
 class JobEfficiencyJson(AnswerJson):
@@ -909,7 +909,7 @@ class PastUseItemJson(AnswerJson):
     usage: float | None
     """Weighted sum of all resources, divided by the weight of the LocalQueue; null = its weight is 0."""
     share: float | None
-    """Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope; null = there is no use, or it is not one of these accounts."""
+    """Its share of the use by all LocalQueues of its ClusterQueue, or by all accounts of its scope; null = without any use, or it is not one of these accounts."""
 
 
 class PastUseJson(AnswerJson):
@@ -1075,7 +1075,7 @@ class RecordedJobJson(AnswerJson):
     durationSeconds: float
     """Time in which it held its nodes after `since`, without the work that evictions lost."""
     finished: bool
-    """false: it ran so long until `until`, and continued."""
+    """false: it still ran at `until`."""
     evictions: int
     utilization: list[RecordedUtilizationJson]
     """By hour, where it changes; empty = not measured."""
@@ -1435,7 +1435,7 @@ class UnmanagedSumJson(AnswerJson):
 class UnmanagedJson(AnswerJson):
     items: list[UnmanagedPodJson]
     namespaces: list[UnmanagedSumJson]
-    """Sums for the namespaces on this page, over all their pods, also those on other pages."""
+    """Sums for the namespaces on this page, over all their pods, including those on other pages."""
     nextCursor: str | None
     """Value of `cursor` for the next page; null = this is the last page."""
 
@@ -1588,6 +1588,8 @@ class WorkloadJson(AnswerJson):
     clusterQueue: str
     user: str
     """User of the job; empty if unknown."""
+    labels: dict[str, str]
+    """Labels of the job, except those of queuectl and Kueue; the first 64 by key."""
     priority: int
     prioritySet: int | None
     """Priority that a user has set instead of that of its classes; null = not set."""

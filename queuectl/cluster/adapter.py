@@ -48,7 +48,7 @@ class KubernetesCluster:
             clock: unix seconds.
             pace: of the watches.
             kinds: of jobs.
-            containment: of objects that no reader can decode; None = one of its own.
+            containment: of objects that no reader can decode; None = its own.
         """
         self._api = api
         self._namespace = namespace
@@ -71,9 +71,9 @@ class KubernetesCluster:
         kinds: JobKinds = KINDS,
         containment: Containment | None = None,
     ) -> KubernetesCluster:
-        """Read the configuration; no request is sent yet. Each watch has a connection of its own.
+        """Read the configuration; no request is sent yet. Each watch has its own connection.
 
-        ``containment``: of the process; None = one of its own.
+        ``containment``: of the process; None = its own.
 
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.

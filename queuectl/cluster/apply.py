@@ -31,7 +31,7 @@ OF_PODS: Final = frozenset(
 
 
 def deploy_folder() -> Path:
-    """The folder of the manifests: in the wheel, or beside the package in a checkout."""
+    """The folder of the manifests: in the wheel, or next to the package in a checkout."""
     package = Path(queuectl.__file__).parent
     shipped = package / "_deploy"
     return shipped if shipped.is_dir() else package.parent / "deploy"
@@ -122,9 +122,9 @@ async def _targets(api: Api, documents: Iterable[Document]) -> AsyncIterator[tup
 async def wait_until_in_force(
     api: Api, namespace: str = SYSTEM_NAMESPACE, *, kueue: bool = False, seconds: float = 30.0
 ) -> None:
-    """Wait until the admission policies act; ``kueue``: on jobs with Kueue's label, too.
+    """Wait until the admission policies act; ``kueue``: also on jobs with Kueue's label.
 
-    A server needs some seconds to load the schema of a new kind before it can mutate it. Until then it answers 503. It loads changes of
+    A server needs a few seconds to load the schema of a new kind before it can mutate it. Until then it answers 503. It loads changes of
     policies in their order, so two more policies show when all earlier ones are in force. They are deleted at the end.
 
     Raises:

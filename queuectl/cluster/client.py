@@ -8,6 +8,7 @@ raises an error of :mod:`queuectl.domain.errors`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
@@ -232,13 +233,13 @@ class ReadOnlyApi(Api):
         self._permits = permits
 
     @classmethod
-    async def open(cls, connection: Connection, permits: Permits) -> ReadOnlyApi:
-        """Read the configuration; no request is made yet.
+    async def open(cls, connection: Connection, permits: Permits, watches: int = 0) -> ReadOnlyApi:
+        """Read the configuration; no request is made yet. ``watches``: streams at a time.
 
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
-        return cls(await open_client(connection), connection.timeout, permits)
+        return cls(await open_client(connection, watches), connection.timeout, permits)
 
     def _check(self, method: Method, path: str) -> None:
         if method != "GET" and not self._permits(method, path):
@@ -317,4 +318,12 @@ def _retry_after(status: _Status, header: str) -> float | None:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"cannot resolve {error.host} ({error.strerror})"
+    # A failure of TLS also has this class; it has no number of the system, and its own text is the cause.
+    if (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and (number := error.os_error.errno or 0) > 1
+    ):
+        return f"cannot connect to {error.host}:{error.port} ({os.strerror(number)})"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

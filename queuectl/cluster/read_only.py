@@ -1,4 +1,4 @@
-"""The cluster of shadow mode: all objects that a plan depends on, and no write but those of the Lease in its own namespace.
+"""The cluster of shadow mode: all objects that a plan depends on but those of its configuration, and no write but those of the Lease.
 
 :class:`~.client.ReadOnlyApi` refuses each other write, and RBAC refuses it once more (the chart with ``shadow``).
 """
@@ -15,11 +15,11 @@ from queuectl.cluster.client import Api, Forbidden, Permits, ReadOnlyApi
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.resources import watched
-from queuectl.cluster.server import confirm_absent
+from queuectl.cluster.server import DEFINITIONS, confirm_absent
 from queuectl.cluster.stream import LEVELS, decoded
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.records import LeaderRecord
-from queuectl.objects.configuration.owners import FOLLOWED, FollowedKind, Owner
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.kinds import KINDS, JobKinds
 
 
@@ -33,10 +33,8 @@ def permits_lease(namespace: str) -> Permits:
 # ---- All objects that a plan depends on
 
 _CONFIGURATION: Final = FOLLOWED[Owner.KUEUE]
-"""Kueue's kinds of configuration, with their versions, as the followers of objects read them."""
-_WORKLOADS: Final = tuple(
-    f"/apis/{_CONFIGURATION[0].group}/{version}/workloads" for version in _CONFIGURATION[0].versions
-)
+_GROUP: Final = f"/apis/{_CONFIGURATION[0].group}"
+_WORKLOADS: Final = tuple(f"{_GROUP}/{version}/workloads" for version in _CONFIGURATION[0].versions)
 _PAGE: Final = 500
 Body = dict[str, Any]
 
@@ -47,7 +45,9 @@ async def unreadable(api: Api, kinds: JobKinds) -> list[str]:
     Raises:
         ClusterUnavailable: it does not answer.
     """
-    of_kueue = (_WORKLOADS[0], *(_paths(kind)[0] for kind in _CONFIGURATION))
+    versions = {kind.definition: kind.path(kind.versions[0]) for kind in _CONFIGURATION}
+    definitions = (f"{DEFINITIONS}/{name}" for name in versions)
+    of_kueue = (_WORKLOADS[0], *definitions, *versions.values())
     refused = []
     for path in (*of_kueue, *(resource.path for resource in watched(kinds=kinds))):
         try:
@@ -57,10 +57,6 @@ async def unreadable(api: Api, kinds: JobKinds) -> list[str]:
         except Forbidden:
             refused.append(path)
     return refused
-
-
-def _paths(kind: FollowedKind) -> tuple[str, ...]:
-    return tuple(kind.path(version) for version in kind.versions)
 
 
 class _Meta(msgspec.Struct):
@@ -101,16 +97,14 @@ class ReadOnlyCluster:
         return cls(api, namespace, kinds)
 
     async def objects(self) -> list[Body]:
-        """All objects that a plan depends on, with kind and apiVersion, and those of Kueue.
+        """All objects that a plan depends on, with kind and apiVersion, and Kueue's Workloads. Its configuration is not among them.
 
         Workloads are listed before pods: a gang that starts in between is shown as waiting at one moment, never as missing.
 
         Raises:
             ClusterError: a list cannot be read completely.
         """
-        bodies: list[Body] = []
-        for paths in (_WORKLOADS, *map(_paths, _CONFIGURATION)):
-            bodies += await self._served(paths, optional=True)
+        bodies = await self._served(_WORKLOADS, optional=True)
         for resource in watched(kinds=self._kinds):
             paths = (resource.path, *([resource.older.path] if resource.older else []))
             optional = resource.optional or resource.older is not None

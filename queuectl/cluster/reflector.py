@@ -304,7 +304,7 @@ class Reflector:
         await self._sleep(max(jittered, asked or 0.0))
 
     async def _missing(self, error: ObjectGone) -> None:
-        """If the API is not installed, there are no objects of this kind. Otherwise the 404 is not from the API server."""
+        """If the API is not installed, no objects of this kind exist. Otherwise the 404 is not from the API server."""
         try:
             await confirm_absent(self._api, self._resource.path)
         except ClusterError as unconfirmed:

@@ -92,7 +92,7 @@ class Resource:
 
 
 def watched(*, kueue: bool = True, kinds: JobKinds = KINDS) -> tuple[Resource, ...]:
-    """All resources that the controller watches. ``kueue``: Kueue's labels count, too. ``kinds``: of jobs."""
+    """All resources that the controller watches. ``kueue``: Kueue's labels also count. ``kinds``: of jobs."""
     return (
         Resource("nodes", "/api/v1/nodes", _reader(WireNode, read_node)),
         Resource("namespaces", "/api/v1/namespaces", _reader(WireNamespace, read_namespace)),

@@ -187,8 +187,8 @@ async def probe_policies(
     Args:
         api: the API server and the identity.
         namespace: in which the identity can create jobs and pods by dry run.
-        controller: whether the identity is that of the controller, so that the policies must name it.
-        kueue: Kueue's labels count, too.
+        controller: whether the identity belongs to the controller, so that the policies must name it.
+        kueue: Kueue's labels also count.
         kinds: of jobs.
     """
     server = await discover(api)

@@ -20,6 +20,9 @@ from queuectl.objects.kinds import JobKinds, descriptions_of
 from queuectl.objects.kinds.declared import KEY
 from queuectl.objects.kinds.description import Declared, PodSets
 
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+"""The path of all CustomResourceDefinitions."""
+
 # ---- Discovery of a resource
 
 #
@@ -126,7 +129,7 @@ class Server:
 
 
 async def discover(api: Api) -> Server:
-    """The present version of the API server. Raises ClusterError, also if the answer is not from an API server."""
+    """The current version of the API server. Raises ClusterError, including when the answer is not from an API server."""
     body = await api.request("GET", "/version")
     try:
         version = _version(body)
@@ -259,7 +262,7 @@ def _differs(
 
 
 def _at(schema: _Schema, path: str, schemas: _Schema) -> _Schema | None:
-    """The schema of a field; None if there is none."""
+    """The schema of a field, or None."""
     found: _Schema | None = _resolved(schema, schemas)
     for name in path.split("."):
         found = _step(found, name, schemas) if found is not None else None

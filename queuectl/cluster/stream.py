@@ -3,7 +3,7 @@
 A watch is one JSON document per line, cut anywhere by the network; :class:`LineSplitter` keeps the tail. Objects that no reader
 takes (unlabeled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
 
-Each object is a unit of its own: one that cannot be decoded, whatever its reader raises, becomes ``Unreadable``, with its identity,
+Each object is a separate unit: one that cannot be decoded, whatever its reader raises, becomes ``Unreadable``, with its identity,
 because an unreadable object is not a deleted one. The others of its page or part are not affected. A connection that broke without an
 error is silent for minutes, so a watch can be compared with the version of its collection now.
 """
@@ -132,7 +132,7 @@ class ResourceFeed:
         """Decode one page of a list. Returns the token of the next page, which is empty on the last.
 
         Raises:
-            ClusterUnavailable: the bytes are no list.
+            ClusterUnavailable: the bytes are not a list.
         """
         try:
             page = decoded(_list, body, LEVELS + 2)
@@ -341,7 +341,7 @@ def identify(document: bytes | msgspec.Raw) -> ObjectIdentity:
     """The identity of one object. Each part is read alone, so no other part can hide it, at any depth.
 
     Raises:
-        msgspec.MsgspecError: the bytes are no JSON object with metadata.
+        msgspec.MsgspecError: the bytes are not a JSON object with metadata.
     """
     found = _identified(shallow(bytes(document), _IDENTITY_LEVELS))
     meta, spec, status = found.metadata, _part(_fields, found.spec), _part(_fields, found.status)
@@ -411,7 +411,7 @@ def decoded(
 def shallow(document: bytes, levels: int) -> bytes:
     """The same document, in which each array and object below the given number of levels is empty.
 
-    In linear time and without recursion. Bytes that are no JSON become other bytes that are no JSON.
+    In linear time and without recursion. Bytes that are not JSON become other bytes that are not JSON.
     """
     return b"".join(_parts(document, levels))
 

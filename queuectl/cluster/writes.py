@@ -66,9 +66,9 @@ async def merge_patch(
     """Patch one object, or a subresource; returns the new resourceVersion. ``target`` is the API path of the object.
 
     Raises:
-        ObjectGone: also if the object with this name has another uid than the patch.
-        WriteRefused: also if the server answers 404 or 409 although the object exists as the patch expects it.
-        ClusterUnavailable: also if the response is not from an API server.
+        ObjectGone: it is deleted, or the object with this name has another uid than the patch.
+        WriteRefused: the server refuses it, or answers 404 or 409 although the object exists as the patch expects it.
+        ClusterUnavailable: it does not answer, or the response is not from an API server.
     """
     content, content_type = encoded(patch)
     async with _meaning(api, target, patch.get("metadata", {})):

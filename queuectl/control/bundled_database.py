@@ -38,7 +38,7 @@ from queuectl.objects.kinds.described import MERGE_PATCH
 OWNER: Final = "queuectl_owner"
 """The role of migrations. It owns the database and is not a superuser."""
 ROLES: Final = {"migration-url": OWNER, "url": "queuectl_leader", "api-url": "queuectl_api"}
-"""The keys of the Secret, as those of a database of your own, and the roles of their URLs, of which two own nothing."""
+"""The keys of the Secret, as those of your own database, and the roles of their URLs, of which two own nothing."""
 CHECK_SECONDS: Final = 60.0
 """Between two checks of the Secret."""
 _RETRY_SECONDS: Final = 1.0

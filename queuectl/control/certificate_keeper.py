@@ -131,7 +131,7 @@ class CertificateKeeper:
         """Renew what is due, let the clients trust it, and write the served pair to the files.
 
         Raises:
-            ClusterError: a request failed, or another replica has written meanwhile and wins; the next step continues.
+            ClusterError: a request failed, or another replica has written in the meantime and wins; the next step continues.
         """
         document = document_in(
             self._secret, await self._api.request("GET", self._secret), "metadata"

@@ -1,7 +1,7 @@
 """The certificates that queuectl creates for its servers: self-signed, and renewed in two steps.
 
 Each certificate is its own authority. A successor is created, then clients trust it, and later the replicas serve it. The
-certificates that are not expired stay trusted, so a replica that still serves the last one is trusted, too.
+certificates that are not expired stay trusted, so a replica that still serves the last one is also trusted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Pair:
 
     @property
     def usable(self) -> bool:
-        """Whether a server can use it: both can be read, and the key is that of the certificate."""
+        """Whether a server can use it: both can be read, and the key belongs to the certificate."""
         try:
             key = serialization.load_pem_private_key(self.key, password=None)
             return bool(_names(self)) and key.public_key() == self.read.public_key()
@@ -98,7 +98,7 @@ def advance(certificates: Certificates, names: Sequence[str], now: dt.datetime) 
     """The certificates that are due now; the same object if nothing is due.
 
     Args:
-        certificates: the present ones.
+        certificates: the current ones.
         names: DNS names and IP addresses of the server.
         now: with a time zone.
     """
@@ -126,7 +126,7 @@ def server_names(text: str) -> tuple[str, ...]:
     """The names in a list that is separated by commas.
 
     Raises:
-        BadInput: there is none, or one is neither a DNS name nor an IP address.
+        BadInput: the list is empty, or one is neither a DNS name nor an IP address.
     """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     for one in names:

@@ -154,7 +154,7 @@ def explained(
 def _removed_taints(
     snapshot: Snapshot, diagnosis: Diagnosis, stop: StopSignal | None
 ) -> SuggestedFix | None:
-    """The taints without which the gang starts; None if there are none."""
+    """The taints without which the gang starts, or None."""
     devices = tuple(_tainted(snapshot, diagnosis))
     cache = PlannerCache()
 

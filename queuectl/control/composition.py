@@ -1,6 +1,6 @@
 """The composition root: the only module that names concrete adapters.
 
-It builds the parts of the controller, with the sources of GPU utilization and of faults of GPUs that the settings describe.
+It builds the parts of the controller, with the sources of GPU utilization and GPU faults that the settings describe.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ class ProcessParts:
     Attributes:
         url: of the database.
         store: of the leader.
-        api_store: of the API, with connections of its own: a commit must not wait for readers.
+        api_store: of the API, with its own connections: a commit must not wait for readers.
         clock: of the database.
     """
 
@@ -396,7 +396,7 @@ async def _objects(
     group: Owner,
     form: StatusForm,
 ) -> KubernetesObjects:
-    """The objects of one API group, over connections of their own."""
+    """The objects of one API group, over separate connections."""
     kinds = FOLLOWED[group]
     api = await Api.connect(
         Connection(settings.kubeconfig, in_flight=_SPARE_CONNECTIONS), watches=len(kinds)
@@ -468,7 +468,7 @@ async def recovery_check(settings: Settings, documents: Sequence[GivenDocument])
     """The checks of :func:`recovered` that write nothing, with the same errors. The cluster is not read.
 
     Returns:
-        The result of a recovery, in words.
+        The text about the changes that a recovery would store.
     """
     job_kinds(settings)
     configuration = [validate(document)[0] for document in with_names(map(named, documents))]
@@ -561,9 +561,11 @@ def use_source(settings: Settings) -> UseSource | None:
     ):
         for one in given:
             if not one.removeprefix(DNS).startswith(("http://", "https://")):
-                raise BadInput(f"{name}: {one!r} is no http:// or https:// URL")
+                raise BadInput(f"{name}: {one!r} is not an http:// or https:// URL")
     if utilization.ca_file is not None and not utilization.ca_file.is_file():
-        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {utilization.ca_file}")
+        raise BadInput(
+            f"QUEUECTL_UTILIZATION__CA_FILE: the file {utilization.ca_file} does not exist"
+        )
     names = metric_names(utilization)
     if exporters:
         return ExporterSource(

@@ -79,7 +79,7 @@ class KueueDetector:
         return [admission for admission in admissions if admission.kind in self._kinds]
 
     async def _read_rule(self) -> None:
-        """The rule from its document, which is read only after a new write, because this check repeats without end."""
+        """The rule from its document, which is read only after a new write, because this check repeats indefinitely."""
         stored = await self._store.get_config(_RULES)
         version = stored.version if stored is not None else 0
         if version == self._version:
@@ -87,6 +87,6 @@ class KueueDetector:
         try:
             documents = [stored.document] if stored is not None else []
             self._rule = build(documents, version).rules.kueue_keys
-        except BadInput as error:  # the loop logs it, too, and keeps its configuration
+        except BadInput as error:  # the loop also logs it, and keeps its configuration
             log.warning("configuration_unreadable", error=str(error))
         self._version = version

@@ -96,7 +96,7 @@ class Cluster(Election, Protocol):
         """Pass batches of deltas of all resources to ``sink`` until canceled. It reconnects itself.
 
         ``synced(resource)`` is called after the first complete list of each resource. ``kueue``: labels and annotations
-        with Kueue's prefix count, too.
+        with Kueue's prefix also count.
         """
 
     async def catch_up(self) -> None:
@@ -129,7 +129,7 @@ class Cluster(Election, Protocol):
     async def create_object(self, resource: str, document: Document) -> None:
         """Create a ProvisioningRequest or a PodTemplate (``resource``: the plural name). One that exists for the same gang stays as it is.
 
-        WriteRefused also if the object with its name is of another gang, or not of queuectl.
+        WriteRefused: including when the object with its name belongs to another gang, or not to queuectl.
         It needs the right of deploy/optional/provisioning.yaml.
         """
 
@@ -142,7 +142,7 @@ class Cluster(Election, Protocol):
     async def probe_policies(self, *, kueue: bool = True) -> list[str]:
         """The missing admission policies of queuectl, by dry run; empty if all are in force.
 
-        ``kueue``: they must act on Kueue's label, too; otherwise they must not.
+        ``kueue``: they must also act on Kueue's label; otherwise they must not.
         """
 
     async def kueue_runs(self) -> bool:

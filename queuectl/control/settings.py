@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, requirement
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
 from queuectl.objects.configuration.owners import Owner
@@ -37,13 +37,13 @@ RESERVED: Final = "system:"
 
 
 class OidcSettings(BaseModel):
-    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer there is none."""
+    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer, users do not sign in."""
 
     model_config = ConfigDict(extra="forbid")
 
     issuer: str = Field(
         "",
-        description="URL of the OpenID Connect issuer, as in the claim iss; unset = tokens of the cluster alone",
+        description="URL of the OpenID Connect issuer, as in the claim iss; unset = only tokens of the cluster",
     )
     client_id: str = Field(
         "", validate_default=True, description="client ID of queuectl at the issuer"
@@ -310,8 +310,12 @@ class Settings(BaseSettings):
         None,
         description="YAML file that declares further job kinds, under the key jobKinds; unset = none",
     )
+    shadow: bool = Field(
+        False,
+        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its Lease",
+    )
     configuration_owner: Owner = Field(
-        Owner.DATABASE,
+        default_factory=lambda before: Owner.KUEUE if before.get("shadow") else Owner.DATABASE,
         description="owner of queues, flavors and their relatives: database = REST, CLI and dashboard write them; kueue = objects of kueue.x-k8s.io; kubernetes = objects of queuectl.dev",
     )
     configuration_settle_seconds: float = Field(
@@ -407,7 +411,7 @@ class Settings(BaseSettings):
     metrics_listen: str = Field("127.0.0.1:8080", description="address of /metrics")
     health_listen: str = Field(
         "127.0.0.1:8081",
-        description="address of /healthz and /readyz, which a thread of its own answers",
+        description="address of /healthz and /readyz, which a separate thread answers",
     )
     visibility_listen: str = Field(
         "",
@@ -426,10 +430,6 @@ class Settings(BaseSettings):
         "",
         pattern="^(https?://[^/]+(/.*)?)?$",
         description="base URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each attempt of a gang; empty = none",
-    )
-    shadow: bool = Field(
-        False,
-        description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its Lease",
     )
     shadow_seconds: float = Field(
         60.0, ge=5, description="time between two observations in shadow mode, in seconds"
@@ -532,18 +532,18 @@ class InvalidSettings(BadInput):
         super().__init__("; ".join(self.sentences))
 
 
-def read_settings() -> Settings:
-    """The settings of the environment of this process. Raises InvalidSettings."""
+def read_settings(*, shadow: bool = False) -> Settings:
+    """The settings of the environment of this process, or of shadow mode in any case. Raises InvalidSettings."""
     if unknown := unknown_variables(os.environ):
         raise InvalidSettings(unknown)
     try:
-        return Settings()
+        return Settings(shadow=True) if shadow else Settings()
     except ValidationError as error:
         raise InvalidSettings(
-            f"{PREFIX}{'__'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+            f"{PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {requirement(problem['msg'])}"
             for problem in error.errors()
         ) from error
-    except ValueError as error:  # a nested setting that is no JSON
+    except ValueError as error:  # a nested setting that is not JSON
         raise InvalidSettings([str(error)]) from error
 
 
@@ -582,7 +582,7 @@ PLAIN_VARIABLES: Final = MappingProxyType(
         "QUEUECTL_TLS_SERVER_NAME": "queuectl.cli.connection",
     }
 )
-"""Variables that are no Settings, and the module that reads each."""
+"""Variables that are not Settings, and the module that reads each."""
 
 # The variables that kubelet sets for each Service of the namespace: prefix, name of the Service, and for example PORT_8080_TCP_ADDR.
 _SERVICE: Final = "_SERVICE_HOST"

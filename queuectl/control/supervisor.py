@@ -96,7 +96,7 @@ class Supervisor:
             settings: of the process.
             clock: of the database.
             kinds: the job kinds.
-            containment: of the process; None = one of its own.
+            containment: of the process; None = its own.
             use_source: of GPU utilization; None without one.
             health_source: of faults of GPUs; None without one.
             container_source: of the CPU and the memory of pods; None without one.

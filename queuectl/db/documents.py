@@ -124,7 +124,7 @@ async def remove(
     """Delete a document.
 
     Raises:
-        NotFound: there is none.
+        NotFound: it does not exist.
         Conflict: its version is not ``if_match``.
     """
     if await _locked(connection, key, if_match) is None:

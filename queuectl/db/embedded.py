@@ -472,7 +472,7 @@ def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
     """The first usable installation: QUEUECTL_PG_BIN, the wheel of the ``embedded`` extra, the system's, PATH.
 
     Raises:
-        BadInput: there is none, or QUEUECTL_PG_BIN names something else.
+        BadInput: it is not installed, or QUEUECTL_PG_BIN names something else.
     """
     named = environ.get("QUEUECTL_PG_BIN")
     if named:

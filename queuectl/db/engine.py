@@ -119,7 +119,7 @@ def _pooling(mode: str) -> Pooling | None:
         return Pooling(mode) if mode else None
     except ValueError:
         modes = " or ".join(Pooling)
-        raise BadInput(f"{_PGBOUNCER}: {mode!r} is no pool mode: set {modes}") from None
+        raise BadInput(f"{_PGBOUNCER}: {mode!r} is not a pool mode: set {modes}") from None
 
 
 def parse_url(url: str) -> URL:
@@ -156,7 +156,7 @@ def _tls_of(url: str) -> str | None:
     options = {name: value for name, value in _read(url).query.items() if name.startswith(_TLS)}
     for name in _TLS_FILES & options.keys():
         if not Path(str(options[name])).is_file():
-            raise BadInput(f"the database URL: {name}: there is no file {options[name]}")
+            raise BadInput(f"the database URL: {name}: the file {options[name]} does not exist")
     return f"postgresql://?{urlencode(options)}" if options else None
 
 

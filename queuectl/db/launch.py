@@ -1,8 +1,8 @@
 """Becomes a Postgres program that dies with its owner: ``python -I -S launch.py OWNER UID GID PROGRAM ARGUMENT...``.
 
-It runs as a script with the standard library alone. It drops the rights of root (UID and GID are ``-`` if there are none), and asks the
+It runs as a script with the standard library alone. It drops the rights of root (UID and GID are ``-`` without one), and asks the
 kernel for SIGINT when the owner ends, which is an orderly "fast" shutdown for Postgres. Then it replaces itself by PROGRAM, so its
-pid is that of the program. A change of the user clears the request, hence the order. A separate process is safe for an owner
+pid belongs to the program. A change of the user clears the request, hence the order. A separate process is safe for an owner
 with threads; code between fork and exec is not.
 
 The kernel counts the parent *thread*: the owner must start this from a thread that lives as long as the server.

@@ -33,7 +33,7 @@ from queuectl.distribution import version
 from queuectl.domain.errors import StoreError, UnusableSchema
 
 PATIENCE: Final = 24 * 3600.0
-"""Seconds for a statement, a lock and an answer: a long migration, also of another process, is no reason for a time-out."""
+"""Seconds for a statement, a lock and an answer: a long migration, also of another process, must not time out."""
 # Sessions of other releases that have no registered replica, for example of `queuectl recover`.
 _OTHERS: Final = text(
     "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
@@ -67,11 +67,11 @@ class SchemaState:
 
 
 def migrations_directory(package: Path = Path(queuectl.__file__).parent) -> Path:
-    """``queuectl/_migrations`` of an installed wheel, or ``migrations`` beside the package in a checkout."""
+    """``queuectl/_migrations`` of an installed wheel, or ``migrations`` next to the package in a checkout."""
     for candidate in (package / "_migrations", package.parent / "migrations"):
         if (candidate / "env.py").is_file():
             return candidate
-    raise StoreError(f"the installation is incomplete: no migrations beside {package}")
+    raise StoreError(f"the installation is incomplete: no migrations next to {package}")
 
 
 async def upgrade(
@@ -150,7 +150,7 @@ def check_schema(connection: Connection) -> None:
     """Check that this release can use the schema.
 
     Raises:
-        UnusableSchema: there is none, or an earlier commit of queuectl or another program has made it, or the post revision of
+        UnusableSchema: it is missing, or an earlier commit of queuectl or another program has made it, or the post revision of
             a newer release was applied.
     """
     if _present(connection, known_revisions()) is None:
@@ -163,11 +163,11 @@ def known_revisions(directory: Path | None = None) -> tuple[str, ...]:
 
 
 def _revisions(config: Config) -> tuple[str, ...]:
-    """All revisions of a configuration of alembic, the oldest first. Raises StoreError if there is none."""
+    """All revisions of a configuration of alembic, the oldest first. Raises StoreError if it has none."""
     script = ScriptDirectory.from_config(config)
     revisions = tuple(one.revision for one in script.walk_revisions())[::-1]
     if not revisions:
-        raise StoreError("the installation is incomplete: there are no revisions")
+        raise StoreError("the installation is incomplete: it has no revisions")
     return revisions
 
 

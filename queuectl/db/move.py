@@ -70,7 +70,7 @@ async def check(source: str, target: str) -> None:
 async def _copied(reader: asyncpg.Connection, writer: asyncpg.Connection) -> dict[str, int]:
     names = ", ".join(table.name for table in _TABLES)
     async with reader.transaction(isolation="repeatable_read"), writer.transaction():
-        # No other process writes to the source meanwhile, or to the target.
+        # No other process writes to the source in the meantime, or to the target.
         await reader.execute(f"LOCK TABLE {names} IN SHARE MODE")
         await writer.execute(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
         rows = {}

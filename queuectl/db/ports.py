@@ -183,7 +183,7 @@ class UsageStore(Protocol):
         """The run times of the workloads that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
+        """Delete a batch of hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
@@ -237,7 +237,7 @@ class ShadowStore(ShadowReports, Protocol):
         """
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
+        """Delete a batch of hours that began before ``before`` (unix seconds), gangs last seen before it, and versions of nodes that ended before it.
 
         Returns their number.
 
@@ -499,7 +499,7 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
         """Delete.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
             Conflict: its version is not ``if_match``.
         """
 
@@ -529,10 +529,10 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
         """Every workload that is not Finished. Those among ``before`` without a change are the same objects."""
 
     async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
-        """The workload of this name: the live one, else the newest finished one, else None."""
+        """The workload of this name: the live one, otherwise the newest finished one, or None."""
 
     async def find_workloads(self, namespace: str, name: str) -> tuple[Entry, ...]:
-        """The workload of this name of each kind, by kind: the live one, else the newest finished one."""
+        """The workload of this name of each kind, by kind: the live one, otherwise the newest finished one."""
 
     async def add_command(self, command: Command) -> Command:
         """Add a command for the leader. This method assigns its ``id``. A repeated request returns the first command.

@@ -123,7 +123,7 @@ def without_hours(subjects: Sequence[UUID]) -> Delete:
 
 
 def without_subjects(uids: Sequence[str]) -> Delete:
-    """The use of containers of those of these workloads that have no subject. The tests pin its query plan."""
+    """The container use of these workloads, where it has no subject. The tests pin its query plan."""
     c = usage_containers.c
     subject = select(usage_subjects.c.uid).where(usage_subjects.c.uid == c.uid)
     return delete(usage_containers).where(c.uid.in_(uids), ~subject.exists())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
 
@@ -49,6 +50,7 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
+from queuectl.domain.selectors import Match, SelectorCondition
 
 # ---- Workloads and history
 
@@ -56,6 +58,7 @@ _CLOCKS_APART: Final = 3600.0  # largest difference of the server's clock in sec
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXT_KEYS: Final = (SortKey.STATE, SortKey.CLUSTER_QUEUE)  # columns of the database's collation
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
+_DOCUMENTS: Final[ARRAY[Any]] = ARRAY(JSONB(), dimensions=1)
 TURN: Final = (
     workloads.c.priority.desc(),
     func.coalesce(workloads.c.requeued_at, workloads.c.queued_at),
@@ -189,7 +192,7 @@ def listing(
     key = _sort_key(order)
     ordered = [column.desc() for column in key] if order.descending else key
     statement = select(*ENTRY_COLUMNS).order_by(*ordered).limit(limit)
-    for name in ("namespace", "queue", "cluster_queue", "kind", "user"):
+    for name in ("namespace", "name", "queue", "cluster_queue", "kind", "user"):
         required = getattr(filters, name)
         if required is not None:
             statement = statement.where(workloads.c[name] == required)
@@ -199,10 +202,31 @@ def listing(
         statement = statement.where(workloads.c.reason_code == filters.code.value)
     if filters.states:
         statement = statement.where(workloads.c.state.in_(sorted(s.value for s in filters.states)))
+    for condition in filters.labels:
+        statement = statement.where(_has_label(condition))
     if after is not None:
         ended, here = tuple_(*after.key), tuple_(*key)
         statement = statement.where(here < ended if order.descending else here > ended)
     return statement
+
+
+def _has_label(condition: SelectorCondition) -> ColumnElement[bool]:
+    """One condition of a label selector. An index serves those that a label fulfills."""
+    labels, key = workloads.c.labels, condition.key
+    pairs = [json.dumps({key: accepted}) for accepted in sorted(condition.accepted)]
+    among: ColumnElement[bool] = labels.op("@>", is_comparison=True)(
+        func.any(cast(cast(pairs, _TEXTS), _DOCUMENTS))
+    )
+    has_key: ColumnElement[bool] = labels.has_key(key)
+    match condition.match:
+        case Match.IN:
+            return among
+        case Match.NOT_IN:
+            return ~among
+        case Match.EXISTS:
+            return has_key
+        case Match.ABSENT:
+            return ~has_key
 
 
 def _sort_key(order: WorkloadOrder) -> tuple[ColumnElement[Any], ...]:
@@ -296,7 +320,7 @@ def history_after(uid: str | None, after: int, limit: int) -> Select[Any]:
 async def history_lines(
     connection: AsyncConnection, uid: str | None, after: int = 0, limit: int = 100
 ) -> tuple[HistoryLine, ...]:
-    """Lines with a larger id than ``after``, oldest first: of one workload, or of all when ``uid`` is None."""
+    """Lines with a larger id than ``after``, oldest first: of one workload, or of all without ``uid``."""
     limit = max(1, min(limit, LONGEST_PAGE))
     rows = (await connection.execute(history_after(uid, after, limit))).all()
     return tuple(history_line_from(row) for row in rows)

@@ -7,7 +7,7 @@ A post revision removes what earlier releases need. Two rules keep such a releas
 
 An upgrade holds the advisory lock :data:`LOCK`, and a new replica shares it while it registers, and therefore one of the two sees the other.
 A heartbeat takes no lock: replicas of the earlier release must not expire during a long pre revision. A process that was frozen
-for longer than :data:`EXPIRY_SECONDS` has expired; its first heartbeat after a post revision ends it. Times are those of the database.
+for longer than :data:`EXPIRY_SECONDS` has expired; its first heartbeat after a post revision ends it. Times are read from the database.
 """
 
 from __future__ import annotations

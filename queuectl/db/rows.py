@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     for name in (
         *(*_PLAIN, "state", "excluded", "preempted_at"),
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
-        *("planned", "user", "planned_start", "checks", "gpu_parts"),
+        *("planned", "user", "planned_start", "checks", "gpu_parts", "labels"),
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -64,6 +65,7 @@ def workload_row(entry: Entry) -> Row:
     row["planned"] = entry.planned
     row["user"] = storable(entry.user)
     row["planned_start"] = entry.planned_start
+    row["labels"] = dict(entry.labels)
     row["checks"] = entry.checks if entry.checks != NO_CHECKS else None
     row["gpu_parts"] = entry.gpu_parts
     return row
@@ -167,7 +169,7 @@ def entry_from(
     """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
     state, excluded, preempted_at, code, message, details, *more = row[len(_PLAIN) :]
-    why, parked, gates, planned, user, start, checks, gpu_parts = more
+    why, parked, gates, planned, user, start, checks, gpu_parts, labels = more
     uid = row[0]
     return Entry(
         **values,
@@ -183,6 +185,7 @@ def entry_from(
         gates=tuple(gates),
         planned=decode_json(DecidedRequest, planned) if planned is not None else None,
         user=user,
+        labels=tuple(sorted((intern(name), label) for name, label in labels.items())),
         planned_start=decode_json(PlannedStart, start) if start is not None else None,
         gpus=of_parts(gpu_parts),
         checks=decode_json(Checks, checks) if checks is not None else NO_CHECKS,

@@ -40,7 +40,7 @@ from queuectl.domain.shadow_trace import (
 )
 from queuectl.domain.usage_reports import Period
 
-BATCH: Final = 2000  # records in one deletion
+BATCH: Final = 2000  # records in one deletion, and in one part of a trace that is read
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
 
@@ -103,13 +103,12 @@ class ShadowTables:
             span = await _span(connection)
             if span is None:
                 return None
-            gangs = await connection.scalars(present)
+            # All rows at once would take several times the memory of the gangs.
+            gangs = await connection.stream_scalars(present.execution_options(yield_per=BATCH))
+            traced = [decode_json(TracedGang, one) async for one in gangs]
             nodes = await connection.scalars(select(n.record))
-            return ShadowTrace(
-                span,
-                tuple(decode_json(TracedGang, one) for one in gangs),
-                tuple(decode_json(NodeVersion, one) for one in nodes),
-            )
+            versions = tuple(decode_json(NodeVersion, one) for one in nodes)
+            return ShadowTrace(span, tuple(traced), versions)
 
     async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:
         """See :class:`queuectl.db.ports.ShadowStore`."""
@@ -143,7 +142,7 @@ class ShadowTables:
                 update(shadow_progress).where(same).values(at=fold.last.at, last=fold.last)
             )
             if moved.rowcount != 1:
-                raise StaleSnapshot("another process has written a moment meanwhile")
+                raise StaleSnapshot("another process has written a moment in the meantime")
             await _add_hours(connection, fold.hours)
             gangs = [
                 {

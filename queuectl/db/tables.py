@@ -142,6 +142,7 @@ workloads: Final = Table(
     json("planned_start", nullable=True),
     json("checks", nullable=True),
     key("user"),
+    Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its page: HOT updates
@@ -174,6 +175,10 @@ Index(
     workloads.c.name,
     workloads.c.uid,
 )
+
+
+# Lists are selected by labels of the jobs.
+Index("workloads_labels_idx", workloads.c.labels, postgresql_using="gin")
 
 
 # Expired rows are found by their finish time. A row enters this index once, when it finishes.

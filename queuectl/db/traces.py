@@ -89,7 +89,7 @@ def _stages(after: int, upto: int) -> Select[tuple[object, ...]]:
 
 
 async def exported_upto(connection: AsyncConnection, *, epoch: int) -> int:
-    """The line up to which stages are exported; the first call begins with the present end of history."""
+    """The line up to which stages are exported; the first call begins with the current end of history."""
     await require_epoch(connection, epoch)
     end = select(func.coalesce(func.max(history.c.id), 0)).scalar_subquery()
     begun = update(trace_progress).values(line=func.coalesce(trace_progress.c.line, end))

@@ -155,7 +155,7 @@ class UsageLedger:
             )
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before``; see the Protocol."""
+        """Delete a batch of hours that began before ``before``; see the Protocol."""
         async with self._transaction("deleting old usage") as connection:
             await require_epoch(connection, epoch)
             return await prune_usage(connection, before)
@@ -212,14 +212,14 @@ async def _move_on(
     there = usage_progress.c.until.is_not_distinct_from(over)
     moved = await connection.execute(update(usage_progress).where(there).values(until=until))
     if moved.rowcount != 1:
-        raise StaleSnapshot("the usage ledger has been written meanwhile")
+        raise StaleSnapshot("the usage ledger has been written in the meantime")
 
 
 async def _drop(connection: AsyncConnection, marks: Collection[int]) -> None:
     """Whether a folding that advances to no later time has been done: only its marks show it."""
     folded = usage_marks.c.id <= max(marks, default=0)
     if (await connection.execute(delete(usage_marks).where(folded))).rowcount != len(marks):
-        raise StaleSnapshot("marks of the usage ledger have been folded meanwhile")
+        raise StaleSnapshot("marks of the usage ledger have been folded in the meantime")
 
 
 # -- statements -------------------------------------------------------------------------------------------------------

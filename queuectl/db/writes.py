@@ -128,7 +128,9 @@ async def _write_workloads(connection: AsyncConnection, changes: Sequence[EntryC
     ]
     hit = await _bulk(connection, _UPDATE, _UPDATE_PARAMETERS, changed)
     if hit != len(changed):
-        raise StaleSnapshot(f"{len(changed) - hit} of {len(changed)} workloads changed meanwhile")
+        raise StaleSnapshot(
+            f"{len(changed) - hit} of {len(changed)} workloads changed in the meantime"
+        )
 
 
 async def _write_placements(connection: AsyncConnection, changes: Sequence[EntryChange]) -> None:

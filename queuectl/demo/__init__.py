@@ -1,7 +1,7 @@
 """`queuectl demo`: a burst of gangs on a real control plane, with a live table and an independent audit.
 
 :mod:`~queuectl.demo.demo_run` runs the demo, and :mod:`~queuectl.demo.scenario` defines its gangs. Tests and benchmarks use
-three of the modules, too:
+also three of the modules:
 
 - :mod:`~queuectl.demo.scenario`: Jobs, PyTorchJobs and configuration documents as plain dicts
 - :mod:`~queuectl.demo.recorder`: records every revision of nodes, jobs and pods from the API server

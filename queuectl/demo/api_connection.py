@@ -17,7 +17,7 @@ _PAGE: Final = 500
 
 
 class ApiRefused(QueuectlError):
-    """The API refused a request. The message is that of the API."""
+    """The API refused a request. The message is the API's."""
 
 
 class ApiConnection:
@@ -65,7 +65,7 @@ class ApiConnection:
             query["cursor"] = page["nextCursor"]
 
     def workload(self, namespace: str, name: str) -> Json:
-        """One workload with its present reason."""
+        """One workload with its current reason."""
         return self._ask("GET", f"/api/v1/namespaces/{namespace}/workloads/{name}")
 
     def explain(self, namespace: str, name: str) -> Json:

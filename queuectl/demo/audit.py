@@ -14,7 +14,7 @@ Each check uses the objects of the API server at every revision:
   controller leaves pods running, as the training operator does with workers after the master
 
 A pod counts from the revision without its gate until it is terminal. Only jobs with a queue label are gangs. Each index of an array, and
-each above the least number of pods of an elastic Job, is a gang. A pod of a group has the labels of its attempt only from its release on,
+each above the minimum of pods of an elastic Job, is a gang. A pod of a group has the labels of its attempt only from its release on,
 and the group can get other pods in the same attempt: they replace pods that were lost.
 """
 
@@ -390,7 +390,7 @@ class Groups:
     _succeeded: dict[tuple[GroupKey, str], set[str]] = field(
         default_factory=lambda: defaultdict(set)
     )
-    """By group and workload: the uids of the pods that have succeeded, also of those that do not exist any more."""
+    """By group and workload: the uids of the pods that have succeeded, also of those that no longer exist."""
     _deleted: dict[GroupKey, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     """By group and uid of a pod: when it was deleted before its release, unix seconds."""
     _created: dict[str, float] = field(default_factory=dict)

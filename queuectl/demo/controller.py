@@ -47,7 +47,7 @@ def install(cluster: LocalCluster, *opt_ins: str) -> None:
 
     Args:
         cluster: the cluster.
-        opt_ins: names of files in deploy/optional to apply, too.
+        opt_ins: names of files in deploy/optional that are also applied.
 
     Raises:
         BadInput: the server does not have a kind.

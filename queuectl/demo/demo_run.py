@@ -1,6 +1,6 @@
 """The demo: start a cluster with queuectl, run the gangs of the scenario, audit the result, and stop or keep the cluster.
 
-Progress is a live line on a terminal, else one line for each step.
+Progress is a live line on a terminal, otherwise one line for each step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from queuectl.localcluster.versions import PROMETHEUS, UNITS, kubectl
 _NAME: Final = "demo"
 _MEANWHILE: Final = """\
 The demo runs a real Kubernetes control plane. The build of its programs takes about {minutes} minutes on two cores, once.
-Meanwhile, in a clone of the repository:
+Until then, in a clone of the repository:
 - See why gangs wait: queuectl plan -f docs/examples/waiting.yaml
 - See a preemption: queuectl plan -f docs/examples/lending.yaml. Change the file, and plan it again.
 - Read docs/tutorials/first-ten-minutes.md, which uses the demo, and docs/explanation/concepts.md.
@@ -240,7 +240,7 @@ class DemoRun:
         """Run until the end.
 
         Returns:
-            A failed finding if the gangs did not finish in time; else nothing.
+            A failed finding if the gangs did not finish in time; otherwise nothing.
         """
         last: TableState | None = None
         self._submit(SubmissionPhase.FIRST)
@@ -344,7 +344,7 @@ _HEARTBEAT_SECONDS: Final = 30.0
 
 
 class Steps:
-    """A Progress (queuectl.localcluster.progress) that removes its live line after an error, too."""
+    """A Progress (queuectl.localcluster.progress) that also removes its live line after an error."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

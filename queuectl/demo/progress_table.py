@@ -159,7 +159,7 @@ def _waited(workload: Mapping[str, Any], now: float) -> float:
 
 
 class ProgressTable:
-    """Shows the states: a live table on a terminal, else a line for each change."""
+    """Shows the states: a live table on a terminal, otherwise a line for each change."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

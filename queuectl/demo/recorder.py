@@ -5,7 +5,7 @@
         recorder.settle()
     findings = audit.checks(recorder.recording())
 
-Revisions are those of etcd, which order the changes of all resources, so a replay has the exact order of the cluster.
+Revisions come from etcd, which order the changes of all resources, so a replay has the exact order of the cluster.
 """
 
 from __future__ import annotations
@@ -125,14 +125,14 @@ class Recorder:
             return Recording(tuple(sorted(self._events, key=lambda e: e.version)), self._gaps)
 
     def now(self) -> tuple[dict[str, Node], list[PodRecord]]:
-        """The present nodes by name, and the present pods."""
+        """The current nodes by name, and the current pods."""
         with self._lock:
             facts = [fact for known in self._known.values() for fact in known.values()]
         nodes = {fact.node.name: fact.node for fact in facts if isinstance(fact, NodeRecord)}
         return nodes, [fact for fact in facts if isinstance(fact, PodRecord)]
 
     def jobs(self) -> list[JobRecord]:
-        """The present jobs."""
+        """The current jobs."""
         with self._lock:
             facts = [fact for known in self._known.values() for fact in known.values()]
         return [fact for fact in facts if isinstance(fact, JobRecord)]

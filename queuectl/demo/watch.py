@@ -95,11 +95,11 @@ class KubeconfigServer:
         await self._client.aclose()
 
     async def list(self, path: str) -> ListEnd:
-        """The present objects of a collection."""
+        """The current objects of a collection."""
         return (await self._read(path, first=True))[1]
 
     async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListEnd]:
-        """The present objects of a collection, then all its events, until the task is canceled."""
+        """The current objects of a collection, then all its events, until the task is canceled."""
         first = True
         while True:
             try:
@@ -134,7 +134,7 @@ class KubeconfigServer:
             answer = await self._client.get(path, params=query, extensions=_interruptible())
             if (
                 answer.status_code == 404
-            ):  # the kind is not installed, so there are no objects; the watch tries again
+            ):  # the kind is not installed, so no objects exist; the watch tries again
                 return (), ListEnd(0, {}, first)
             answer.raise_for_status()
             page = decoded(_list, answer.content, LEVELS + 2)

@@ -21,7 +21,7 @@ ADDED: Final = (*COMPARISONS.values(), AMONG, NUMBER)
 
 
 def adapted(tree: Any, source: str) -> Any:
-    """The expression of a checked tree, changed so that its value is that of Kubernetes.
+    """The expression of a checked tree, changed so that its value matches Kubernetes.
 
     Raises:
         BadInput: it uses something for which that is not possible.
@@ -144,7 +144,7 @@ def _unpacks(expr: Any, optional: Any) -> bool:
 
 
 class _Adapted:
-    """Changes a tree so that its value is that of Kubernetes.
+    """Changes a tree so that its value matches Kubernetes.
 
     A lookup in a map of domains finds an empty map where the domain is absent, and a quantity or version is compared with
     nothing but its own kind.
@@ -214,7 +214,7 @@ class _Adapted:
         empty.struct.SetInParent()
 
     def _refuse_escape(self, expr: Any) -> None:
-        """A map of domains that loses its type would lose its empty domains, too."""
+        """A map of domains that loses its type would also lose its empty domains."""
         kind = expr.WhichOneof("kind")
         if kind == "list" or kind == "struct":
             escapes = any(map(self._of_domains, (expr, *checked.children(expr))))

@@ -77,7 +77,7 @@ class NodeCache:
         self._untainted: dict[int, tuple[NodeDevices, NodeDevices]] = {}
 
     def gpus(self, inventory: DeviceInventory) -> tuple[DeviceKind, ...]:
-        """The kinds of GPUs, if several drivers publish GPUs; else none."""
+        """The kinds of GPUs, if several drivers publish GPUs; otherwise none."""
         if self._gpus is None or self._gpus[0] is not inventory:
             nodes = inventory.nodes.values()
             kinds = {id(d.kind): d.kind for node in nodes for d in node.devices}
@@ -109,7 +109,7 @@ class NodeCache:
         return known[1]
 
     def untainted(self, devices: NodeDevices) -> NodeDevices:
-        """The devices of a node without taints; itself where there are none."""
+        """The devices of a node without taints; itself if it has no taints."""
         known = self._untainted.get(id(devices))
         if known is None:
             known = self._untainted[id(devices)] = devices, without_taints(devices)

@@ -416,7 +416,7 @@ class DeviceGpus:
         self._options: dict[tuple[int, DeviceOption], tuple[NodeDevices, Fraction | None]] = {}
 
     def of(self, device: Device) -> Fraction:
-        """GPUs of a device; 0 if it is no GPU."""
+        """GPUs of a device; 0 if it is not a GPU."""
         known = self._kinds.get(id(device.kind))
         if known is None:
             known = self._kinds[id(device.kind)] = device.kind, self._of_kind(device.kind)

@@ -25,8 +25,8 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 
-_KEPT: Final = 3  # clusters whose nodes, or devices in use, are not the present ones
-_KEPT_OF_NODES: Final = 16  # sets of requests for the present nodes
+_KEPT: Final = 3  # clusters whose nodes, or devices in use, are not the current ones
+_KEPT_OF_NODES: Final = 16  # sets of requests for the current nodes
 _SPARE: Final = 4  # times as many gangs as a snapshot has
 
 
@@ -169,12 +169,12 @@ def _with_rows(
 
 
 def _nodes_of(key: tuple[object, ...]) -> tuple[object, ...]:
-    """The parts of a key beside the requests: fleet, inventory, classes, and what is held."""
+    """The parts of a key other than the requests: fleet, inventory, classes, and what is held."""
     return (*key[:3], key[4])
 
 
 def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDevice, ...]]:
-    """Devices that claims hold beside those of admitted gangs: of unmanaged pods, and claims whose sharing is not supported."""
+    """Devices that claims hold in addition to those of admitted gangs: of unmanaged pods, and claims whose sharing is not supported."""
     held = dict(snapshot.other_devices)
     for gang in snapshot.admitted:
         for request in cache.of_podsets(gang.workload):

@@ -18,7 +18,7 @@ from queuectl.domain.words import shortened
 MOST_BYTES_OF_PLAN: Final = 256 * 1024
 """Of the different selectors of all requests."""
 MOST_OPERATIONS_OF_PLAN: Final = 500_000
-"""Operations of one evaluation of each of them. There is one for each kind of device."""
+"""Operations to evaluate each of them once. There is one for each kind of device."""
 _MOST_KINDS: Final = 1 << 18
 _BEYOND: Final = (
     f"the selectors of all requests together have more than {MOST_BYTES_OF_PLAN} bytes or can take more than {MOST_OPERATIONS_OF_PLAN} operations for one device, and those of this "

@@ -1,6 +1,6 @@
 """Atoms on one node, as numbers: which devices each can take, what it consumes of them, and what the devices in use leave.
 
-Devices are bits of an integer, in the order of ``NodeDevices.devices``. The rules are those of kube-scheduler's allocator.
+Devices are bits of an integer, in the order of ``NodeDevices.devices``. The rules follow kube-scheduler's allocator.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def atoms_of(devices: PodDevices) -> Atoms:
     options = [o for claim in devices.claims for r in claim.requests for o in r.options]
     admin = {option.admin for option in options}
     if len(admin) > 1:
-        return Atoms({}, "requests for administration beside other requests for devices")
+        return Atoms({}, "requests for administration together with other requests for devices")
     size = sum(len(s.encode()) for s in {s for option in options for s in option.selectors})
     if size > MOST_SELECTOR_BYTES:
         return Atoms(

@@ -35,7 +35,7 @@ NUMA_DRIVER: Final = "topology.node.k8s.io"
 _ANY_SCOPE: Final = ONE_NUMA_NODE
 _POD_SCOPE: Final = f"{ONE_NUMA_NODE} for all containers"
 NUMA_CLASSES: Final = frozenset({_ANY_SCOPE, _POD_SCOPE, OTHER_PODS})
-"""In the place of DeviceClasses; no object can have such a name."""
+"""They replace DeviceClasses; no object can have such a name."""
 
 SERVES: Final = "serves"
 """The attribute with the classes for which a device is requested."""

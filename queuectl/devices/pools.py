@@ -43,7 +43,7 @@ def newest(slices: Sequence[PoolSlice]) -> list[PoolSlice]:
 
 
 def complete_generation(slices: Sequence[PoolSlice]) -> list[PoolSlice]:
-    """The newest generation of a pool of which all ResourceSlices exist; else the newest, as if no other ResourceSlices belonged to it."""
+    """The newest generation of a pool of which all ResourceSlices exist; otherwise the newest, as if no other ResourceSlices belonged to it."""
     for generation in sorted({one.generation for one in slices}, reverse=True):
         own = newest([one for one in slices if one.generation == generation])
         if defect(own) is None:

@@ -44,7 +44,7 @@ class RequestedDevices:
 
     Attributes:
         atoms: number of each.
-        charges: resource to the amount that is charged beside the requests of the pod.
+        charges: resource to the amount that is charged in addition to the requests of the pod.
         uncharged: extended resources of the pod for which another resource is charged.
         refusal: why the request is not supported.
     """

@@ -47,7 +47,7 @@ class Region:
 def explore(node: NodeNeeds) -> Region:
     """The robust count vectors of the atoms of a node.
 
-    Each atom alone has steps of its own, so that a limit costs combinations before it costs these.
+    Each atom alone has its own steps, so that a limit costs combinations before it costs these.
     """
     size = len(node.needs)
     points, complete = _grow(node, STEPS // 2) if size > 1 else ({(0,) * size}, True)

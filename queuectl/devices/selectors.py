@@ -32,7 +32,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.semver import read_semver
 
 MOST_OPERATIONS: Final = 100_000
-"""Operations of one evaluation of a selector, and of one evaluation of all selectors of a request."""
+"""Operations to evaluate a selector once, and to evaluate all selectors of a request once."""
 
 
 _T: Final = cel.Type
@@ -117,7 +117,7 @@ class Selector:
         with evaluation():
             value = self._expression.evaluate(_data(kind))
         if not isinstance(value, bool):
-            raise EvaluationError(f"the value is no boolean but {type(value).__name__}")
+            raise EvaluationError(f"the value is not a boolean but {type(value).__name__}")
         return value
 
 

@@ -1,7 +1,7 @@
 """ResourceClaims that pods of a gang share, and pools of several drivers that have the same name and counters.
 
 Devices of a node can be used only there. So the pods that share such a claim are placed on one node, and its devices count once: for
-a podset of its own that stands for the claim. A claim that is allocated already takes no more devices, and its pods go where it is.
+a separate podset that stands for the claim. A claim that is allocated already takes no more devices, and its pods go where it is.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class _Shared:
     def _flavors(
         self, workload: Workload, podset: PodSet, placed: PodSetPlacement
     ) -> dict[str, str]:
-        """The flavor of each resource that is charged for a claim: one of the podset beside it, where that is possible."""
+        """The flavor of each resource that is charged for a claim: one of the podset alongside it, where that is possible."""
         queue = self.snapshot.queue_of(workload)
         claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
         options = (o for claim in claims for r in claim.requests for o in r.options if not o.admin)

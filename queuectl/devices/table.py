@@ -353,7 +353,7 @@ def _unserved(
 
 
 def _without_one_kind(limits: _Limits, alone: _Alone) -> tuple[_Limits, _Alone]:
-    """The same, but the kind that has most rows of its own, or else most rows, serves no atom."""
+    """The same, but the kind that has most own rows, or else most rows, serves no atom."""
     uses = Counter(weights for own in limits.values() for weights in own)
 
     def load(variant: tuple[NodeKind, Mode]) -> tuple[int, int]:

@@ -152,7 +152,7 @@ def refusal(
 def wrong_requests(
     podsets: Iterable[PodSet], namespace: str, around: PodAdmission, *, accepted: bool = False
 ) -> Reason | None:
-    """The first request that the API server refuses, whatever other objects say; None if there is none. Arguments as in :func:`refusal`."""
+    """The first request that the API server refuses, whatever other objects say, or None. Arguments as in :func:`refusal`."""
     for podset in podsets:
         stated = podset.needs or PodNeeds()
         needs = filled(stated, around.ranges)

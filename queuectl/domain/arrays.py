@@ -1,6 +1,6 @@
-"""Jobs whose indexes are gangs of their own, with one pod each: arrays, and elastic jobs.
+"""Jobs whose indexes are separate gangs, with one pod each: arrays, and elastic jobs.
 
-An array is in no queue itself. Each index that its controller can run now has a record like that of a job. Its uid is that of the Job
+An array is in no queue itself. Each index that its controller can run now has a record like that of a job. Its uid consists of that of the Job
 with the number of the index, and its name is ``<job>_<index>``, which no object of Kubernetes can have.
 
 An elastic job is a gang of the first indexes of one podset, and of its other podsets. Each index above them is a gang of one pod, which
@@ -30,7 +30,7 @@ def index_uid(uid: str, number: int) -> str:
 
 
 def parted(uid: str) -> tuple[str, int] | None:
-    """The uid of the Job and the number of an index; None for the uid of an object or of a group of pods.
+    """The uid of the Job and the number of an index; None for the uid of an object or a group of pods.
 
     The uid of an object has no dot. That of a group of a LeaderWorkerSet has two.
     """
@@ -41,7 +41,7 @@ def parted(uid: str) -> tuple[str, int] | None:
 
 
 def gang_uid(job: JobRecord, pod: PodRecord) -> str:
-    """The uid of the gang of a pod of a job."""
+    """The uid of the gang to which a pod of a job belongs."""
     array, rank = job.array, pod.rank
     if array is None or rank is None or array.podset not in ("", pod.podset):
         return job.uid
@@ -88,7 +88,7 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
 
 
 def _barred(job: JobRecord, number: int) -> str:
-    """Why an index of an elastic job cannot be beside its gang now; empty if it can, and for an array."""
+    """Why an index of an elastic job cannot run with its gang now; empty if it can, and for an array."""
     assert job.array is not None
     base, most = job.array.base, job.array.at_once
     if not base:
@@ -142,7 +142,7 @@ def runs_again(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> bool:
 
 
 def numbers(job: JobRecord) -> Iterator[int]:
-    """The indexes with gangs of their own that the job controller runs now or next.
+    """The indexes with separate gangs that the job controller runs now or next.
 
     Of an array, the first ones that have not ended, up to ``parallelism``; of an elastic Job, all above its gang.
     """
@@ -175,9 +175,9 @@ def has_begun(array: JobRecord) -> bool:
 
 
 def object_of(job: JobRecord) -> JobRecord:
-    """The record under the name and uid of its object: that of the Job for an index, else its own.
+    """The record under the name and uid of its object: that of the Job for an index, otherwise its own.
 
-    The object of a pod that was added to an elastic Job is that of its gang: Events and references name it, and no write changes it.
+    The object of a pod that was added to an elastic Job is the object of its gang: Events and references name it, and no write changes it.
     """
     if job.index is None:
         return job

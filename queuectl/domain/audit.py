@@ -24,7 +24,7 @@ class AuditLine:
         groups: of the caller.
         method: POST, PUT, PATCH or DELETE.
         path: of the request.
-        operation: what it was, as the description of the API calls it; empty for what is no operation.
+        operation: what it was, as the description of the API calls it; empty for what is not an operation.
         status: HTTP status of the answer.
         detail: why it was refused, or what it changed.
     """

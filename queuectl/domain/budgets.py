@@ -126,7 +126,7 @@ class TopUp:
 
 @dataclass(frozen=True, slots=True)
 class BudgetBalance:
-    """A budget in the present month.
+    """A budget in the current month.
 
     Attributes:
         granted: units of the month, with top-ups.

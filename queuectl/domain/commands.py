@@ -21,7 +21,7 @@ class Action(StrEnum):
     PREEMPT = "preempt"  # evicted for the next gang: it queues behind those of its priority
     DEACTIVATE = "deactivate"  # as hold, but until it is activated
     ACTIVATE = "activate"
-    PRIORITY = "priority"  # in place of what its classes say; None = as they say again
+    PRIORITY = "priority"  # instead of what its classes say; None = as they say again
     MOVE = "move"  # to another LocalQueue of its namespace
     CHECK = "check"  # the state of one of its admission checks
 
@@ -135,7 +135,7 @@ BY_ADMIN: Final = "byAdmin"
 
 
 def reserved_to_admins(entry: Entry, action: Action) -> str | None:
-    """Why only an admin may do this to a workload, or None when others may, too."""
+    """Why only an admin may do this to a workload, or None when others are also allowed to."""
     if entry.parked is None or not entry.parked.details.get(BY_ADMIN):
         return None
     if action not in (Action.RELEASE, Action.ACTIVATE, Action.DEACTIVATE):
@@ -145,11 +145,12 @@ def reserved_to_admins(entry: Entry, action: Action) -> str | None:
     return f"an administrator has {word} {entry.ref}; to {action} it you need permission to {need}"
 
 
-LARGEST_PRIORITY = 1 << 31  # as of PriorityClasses, in either direction
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -(1 << 31), (1 << 31) - 1
+"""Limits of the priority of a pod in Kubernetes, which is an int32."""
 
 
 def objection(entry: Entry, action: Action) -> str | None:
-    """Why an action does not apply to a workload in its present state, or None when it does."""
+    """Why an action does not apply to a workload in its current state, or None when it does."""
     held = entry.parked is not None and entry.parked.code is Code.HELD
     given_up = entry.parked is not None and not held
     state = f"{entry.ref} is {entry.state}"

@@ -52,7 +52,7 @@ class DependencyGraph:
         self.put(jobs or {})
 
     def put(self, jobs: Mapping[JobName, JobFound | None]) -> set[JobName]:
-        """Take over new and changed jobs; None for one that does not exist any more.
+        """Take over new and changed jobs; None for one that no longer exists.
 
         Returns:
             The jobs that depend on others whose status can differ now.

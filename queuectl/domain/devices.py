@@ -1,6 +1,6 @@
 """Devices and NUMA nodes of nodes: what drivers publish, and what pods request of it.
 
-The terms are those of the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
+The terms follow the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
 by *claims*; kube-scheduler chooses the devices of a claim when it binds the pod. Names of attributes are
 qualified here: where an object omits the domain, it is the name of the driver. Names of capacities are as they were written, because
 kube-scheduler compares the name in a request with the name in a ResourceSlice character by character.
@@ -21,7 +21,7 @@ from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, together
 # ---- NUMA nodes
 #
 # The kubelet chooses the NUMA node of a pod, and it enforces the choice only with the policy ``single-numa-node`` of its topology
-# manager. It gives a pod CPUs and memory of its own only if the pod is Guaranteed and requests whole CPUs.
+# manager. It gives a pod its own CPUs and memory only if the pod is Guaranteed and requests whole CPUs.
 
 SINGLE_NUMA_NODE: Final = "single-numa-node"
 """The policy of the kubelet that enforces one NUMA node, and the value of the annotation that requests it."""
@@ -355,7 +355,7 @@ class DeviceConstraint:
     Attributes:
         requests: names, also ``request/subrequest``.
         attribute: qualified name.
-        distinct: the values differ; else they are equal.
+        distinct: the values differ; otherwise they are equal.
     """
 
     requests: tuple[str, ...]
@@ -385,7 +385,7 @@ class PodDevices:
     """All devices that one pod requests. Pods with equal ones are interchangeable. Hashable.
 
     Attributes:
-        claims: of its own: each pod has one ResourceClaim for each of them.
+        claims: not shared: each pod has one ResourceClaim for each of them.
         shared: names of ResourceClaims that it shares with other pods.
     """
 
@@ -462,7 +462,7 @@ NO_DEVICES: Final = DeviceInventory()
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """The nodes that can use devices: one ``node``, else the nodes that match ``selector``, else each node."""
+    """The nodes that can use devices: one ``node``, otherwise the nodes that match ``selector``, otherwise each node."""
 
     node: str | None = None
     selector: SelectorTerm | None = None
@@ -490,7 +490,7 @@ class PoolSlice:
     """One ResourceSlice.
 
     Attributes:
-        slices: number of ResourceSlices of its generation of the pool.
+        slices: number of ResourceSlices in the pool's generation.
         access: None = each device has its own (``perDeviceNodeSelection``).
         counters: (counter set, counter) to the amount, sorted.
         repeated: name of a counter set that occurs twice in it; empty = none.

@@ -96,7 +96,7 @@ class RaiseUserCap:
 
 @dataclass(frozen=True, slots=True)
 class TopUpBudget:
-    """More of a budget in its present month; ``units`` of the usage ledger."""
+    """More of a budget in its current month; ``units`` of the usage ledger."""
 
     budget: str
     units: int
@@ -360,9 +360,9 @@ def is_cordoned(node: Node) -> bool:
 class PolicyField(StrEnum):
     """Fields of a ClusterQueue's policy, by their names in the object; the comment names the gangs that its gangs can evict by it."""
 
-    WITHIN = "withinClusterQueue"  # gangs of its own
+    WITHIN = "withinClusterQueue"  # gangs of the same ClusterQueue
     RECLAIM = "reclaimWithinCohort"  # gangs of ClusterQueues that use more than their own quota
-    BORROW = "borrowWithinCohort"  # the same, of lower priority, also while it borrows itself
+    BORROW = "borrowWithinCohort"  # the same, of lower priority, even while it borrows itself
     ROOM = "evictWithinNominal"  # gangs within their own quota, of lower priority, for room alone
 
 

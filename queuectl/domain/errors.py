@@ -30,6 +30,15 @@ MOST_REFUSAL: Final = 1_000
 """Characters of the message of a refusal. It quotes text of a user, which can be of any length."""
 
 
+def requirement(message: str) -> str:
+    """The message of a validator in the form of the other messages: ``must be …``, ``is required``."""
+    if message == "Field required":
+        return "is required"
+    text = message.removeprefix("Value error, ")
+    rest = text.removeprefix("Input should be ")
+    return text if rest == text else f"must be {rest}"
+
+
 def bounded(message: str) -> str:
     """The message of a refusal; of a longer one, the beginning, which names the field, and the end, which names the rule."""
     if len(message) <= MOST_REFUSAL:
@@ -105,7 +114,7 @@ class Conflict(StoreError):
 
 
 class NotFound(StoreError):
-    """There is no such configuration document."""
+    """The configuration document does not exist."""
 
 
 class ClusterError(QueuectlError):

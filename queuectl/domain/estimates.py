@@ -42,7 +42,7 @@ class ExpectedRunTime:
         quantile: probability with which the gang ends no later; None = it is not learned.
         median: of the run times of finished gangs like it; None = none are known.
         gangs: number of these run times.
-        error: median error of learned run times of gangs of its ClusterQueue that have finished; None = not known.
+        error: median error of the learned run times of its ClusterQueue's finished gangs; None = not known.
     """
 
     source: RunTimeSource
@@ -58,7 +58,7 @@ class ExpectedStarts:
     """The expected starts of one estimate.
 
     Attributes:
-        computed_at: unix seconds; 0 = there is no estimate yet.
+        computed_at: unix seconds; 0 = no estimate yet.
         by_uid: of the gangs that have one.
         gangs: pending gangs that were in the estimate.
         left_out: pending gangs that were not, because they are too far behind in queue order.

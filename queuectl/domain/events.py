@@ -49,6 +49,13 @@ class ObjectChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelsChanged:
+    """The labels of its object, as :attr:`queuectl.domain.ledger.Entry.labels` has them."""
+
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Admit:
     """``planned``: what the gang asked when this was decided."""
 
@@ -102,7 +109,7 @@ class Evict:
 
     Attributes:
         excluded: nodes to avoid at the next start.
-        lease: the place held for it meanwhile, when it is only moved.
+        lease: the place held for it in the meantime, when it is only moved.
         parked: why it does not queue again without a command; None = it does.
         behind: it queues again behind the gangs that are pending now, where time decides the order.
     """
@@ -252,6 +259,7 @@ class ObjectDeleted:
 Event = (
     Submitted
     | ObjectChanged
+    | LabelsChanged
     | Admit
     | Adopt
     | AttemptFound

@@ -34,7 +34,7 @@ ENDLESS: Final = frozenset(
 
 
 class Ends(StrEnum):
-    """How a job must end for those that depend on it. The values are those of the annotation."""
+    """How a job must end for those that depend on it. The values are as in the annotation."""
 
     OK = "ok"
     ANY = "any"
@@ -142,7 +142,7 @@ class Dependency:
         return ended and (self.ends is Ends.ANY or status is self.ends_as)
 
     def never_satisfied(self, status: DependencyStatus) -> bool:
-        """Whether it waits without end unless a user acts. A job that does not exist can be created later."""
+        """Whether it waits indefinitely unless a user acts. A job that does not exist can be created later."""
         if status is DependencyStatus.UNFINISHED or status is DependencyStatus.MISSING:
             return False
         return status is DependencyStatus.CYCLE or not self.satisfied(status)
@@ -194,7 +194,7 @@ def remaining(gates: tuple[str, ...], statuses: Mapping[str, Standing]) -> tuple
 
 
 def same_gates(gates: Iterable[str], compared: Iterable[str]) -> tuple[str, ...]:
-    """The gates that are among the others, too. Kinds are equal without regard to case."""
+    """The gates that are also among the others. Kinds are equal without regard to case."""
     known = {_key(gate) for gate in compared}
     return tuple(gate for gate in gates if _key(gate) in known)
 

@@ -162,7 +162,7 @@ def label_keys(resource: str) -> tuple[str, ...]:
 
 
 def unit_of(resource: str, labels: Mapping[str, str]) -> GpuUnit | None:
-    """A unit of a resource on a node with these labels; None if the resource is no GPU.
+    """A unit of a resource on a node with these labels; None if the resource is not a GPU.
 
     A label that is missing or has an unexpected value counts as that of a whole GPU without sharing.
     """
@@ -255,12 +255,12 @@ _DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class GpuWeights:
-    """``configured``: GPUs that a unit of a resource counts as, on each node, before all rules. 0 = it is no GPU."""
+    """``configured``: GPUs that a unit of a resource counts as, on each node, before all rules. 0 = it is not a GPU."""
 
     configured: tuple[tuple[str, Fraction], ...] = ()
 
     def of(self, resource: str, labels: Mapping[str, str] = NO_LABELS) -> Fraction:
-        """GPUs that one unit of it counts as on a node with these labels; 0 for what is none."""
+        """GPUs that one unit of it counts as on a node with these labels; 0 for other resources."""
         return _weight(self, resource, tuple(map(labels.get, label_keys(resource))))
 
     def counted(self, amounts: Resources, labels: Mapping[str, str] = NO_LABELS) -> Fraction:
@@ -369,7 +369,7 @@ def exact(number: float | str) -> Fraction:
     """A number of the configuration as it is written: 0.1 is a tenth, and ``1/7`` a seventh.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it is not a number.
         ZeroDivisionError: it is a fraction of 0.
     """
     return Fraction(str(number))
@@ -421,8 +421,8 @@ def _gpu_names(weights: GpuWeights, amounts: Iterable[str]) -> tuple[str, ...]:
 
 # ---- Requests for a fraction of a GPU
 #
-# KAI and Run:ai read annotations of pods, HAMi reads resources. They divide a GPU by software of their own. kube-scheduler counts whole
-# units of resources: MIG instances and replicas are such units, a part of a unit is none.
+# KAI and Run:ai read annotations of pods, HAMi reads resources. They divide a GPU by their own software. kube-scheduler counts whole
+# units of resources: MIG instances and replicas are such units, parts of a unit are not.
 
 ANNOTATIONS: Final = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
 """Of a pod, for KAI and Run:ai."""

@@ -19,7 +19,7 @@ class Caller:
     Attributes:
         name: user name, for example ``alice`` or ``system:serviceaccount:team-a:trainer``.
         groups: of the user.
-        uid: of the user; empty where there is none.
+        uid: of the user; empty without one.
         extra: further fields of the authenticator.
     """
 

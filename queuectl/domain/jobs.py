@@ -56,7 +56,7 @@ class ArrayStatus:
         completions: number of its indexes.
         at_once: indexes that its controller runs at once.
         succeeded, failed: indexes that have ended for good.
-        base: of an elastic job: the pods that start as one gang, which are those of the first indexes. 0: of an array.
+        base: of an elastic job: the pods that start as one gang, which have the first indexes. 0: of an array.
         podset: of an elastic job of another kind: the podset with these indexes. "" = the only one, whose size its user can change.
         noted: the object states ``base``.
     """
@@ -78,8 +78,8 @@ class ArrayIndex:
         number: of the index.
         job, job_uid: name and uid of the Job.
         started: the Job is resumed.
-        grown: it is of an elastic Job, and runs only beside its gang. No write for it changes the Job, which is the object of that gang.
-        barred: why it cannot be beside that gang now; empty if it can, and for an array.
+        grown: it is of an elastic Job, and runs only alongside its gang. No write for it changes the Job, which is the object of that gang.
+        barred: why it cannot run with that gang now; empty if it can, and for an array.
     """
 
     number: int
@@ -111,6 +111,10 @@ def user_of(
     if submitter and submitter not in trusted:
         return submitter
     return _label(labels, naming) or submitter or None
+
+
+MOST_LABELS: Final = 64
+"""Labels of one job that the ledger has: the first ones, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +150,8 @@ class JobRecord:
         gates: what must be released before it is queued: ``admission-gated-by`` and ``after``, as in :mod:`queuectl.domain.gates`.
         max_execution: ``max-exec-time-seconds``: how long it may run, over all attempts; None = no limit.
         expected_duration: ``expected-duration-seconds``: how long its user expects it to run, over all attempts; None = not stated.
-        followed: another pod can follow a pod that succeeded, as ``expects`` states; else none does.
-        restarts: its controller can create all pods again while it runs, also those that have succeeded. It keeps their slots.
+        followed: another pod can follow a pod that succeeded, as ``expects`` states; otherwise none does.
+        restarts: its controller can create all pods again while it runs, including those that have succeeded. It keeps their slots.
         final: its suspension is its end: its controller then counts it as succeeded.
         preempt_requested: annotation: the last deadline of a notice, "" if none.
         preempt_ready: annotation: the job is ready to be suspended at once.
@@ -159,7 +163,7 @@ class JobRecord:
         applied: it was created by server-side apply, so the managers of its fields matter.
         queue_keys: the labels by which it names its queue.
         forbidden: the violation of a LimitRange of its namespace, or a resource claim that does not exist, or None. The
-            mirror sets it; until then, and where there is none, ``podsets`` are what the templates say.
+            mirror sets it; until then, and without one, ``podsets`` follow from the templates.
         submitter: name of the user who created it, as admission recorded; empty for one from before the policies.
         of_pods: it has no field to suspend it: its pods exist with the gate while it waits. It starts when they are released,
             and it is suspended while none of them is released.
@@ -169,8 +173,8 @@ class JobRecord:
         array: of an array, which is in no queue itself; ``podsets`` has one pod then. Also of an elastic Job, which is in a queue;
             ``podsets`` has the pods that start as one gang then.
         ended: ranks of its only podset that have ended, and do not run again.
-        parent: uid of the job whose pod templates it has; "" for all others. It is no workload then.
-        groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
+        parent: uid of the job whose pod templates it has; "" for all others. It is not a workload then.
+        groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` describe one gang.
         index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
         list_indexes: (podset, index of its entry) for podsets of a list.
@@ -239,6 +243,11 @@ class JobRecord:
     groups: int | None = None
     index: ArrayIndex | None = None
 
+    @property
+    def listed_labels(self) -> tuple[tuple[str, str], ...]:
+        """The labels by which lists are selected."""
+        return self.labels[:MOST_LABELS]
+
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""
         return _label(self.labels, key)
@@ -262,12 +271,12 @@ class JobRecord:
 
     @property
     def elastic(self) -> bool:
-        """Of a gang: whether it is that of an elastic job, or a pod that is added to one."""
+        """Of a gang: whether it belongs to an elastic job, or is a pod that is added to one."""
         return self.array is not None or (self.index is not None and self.index.grown)
 
     @property
     def of_indexes(self) -> PodSet:
-        """The podset whose indexes can be workloads of their own."""
+        """The podset whose indexes can be separate workloads."""
         assert self.array is not None
         return next(p for p in self.podsets if self.array.podset in ("", p.name))
 
@@ -392,11 +401,11 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodGroupMember:
-    """The request of a pod with a queue label of its own.
+    """The request of a pod with its own queue label.
 
     Attributes:
-        job: the pod as a workload of its own. Its only podset has the name that pods of this shape have in a group.
-        group: its group; empty = it is a workload of its own.
+        job: the pod as a separate workload. Its only podset has the name that pods of this shape have in a group.
+        group: its group; empty = it is a separate workload.
         parent: the set of gangs to which its group belongs; empty = none.
         total: the number of pods of its group; None without a valid number.
         fast: its group can start before all of them exist.
@@ -426,7 +435,7 @@ class PodRecord:
         gated: it still carries the gate ``queuectl.dev/placement``.
         attempt: label; 0 when absent.
         podset: label; "" when absent.
-        rank: from the kind's rank label, None if there is none.
+        rank: from the kind's rank label, None without one.
         unschedulable: kube-scheduler reports so now (PodScheduled=False, reason Unschedulable). Since when is not read: the
             condition keeps the time at which the API server put it on the gated pod.
         gates: its other scheduling gates. The patch that drops our gate must repeat them, and

@@ -100,10 +100,11 @@ class Entry:
         gates: its admission gates and dependencies that are left; it is held while there are any.
         priority_set: priority given by a person; None = what its classes say.
         priority_until: when that ends; None = when it is taken back.
-        queue_set: LocalQueue that a user moves it to, until its object names it; it does not start meanwhile.
+        queue_set: LocalQueue that a user moves it to, until its object names it; it does not start in the meantime.
         placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
         planned: what it asked when the current attempt was decided; None while it waits, and of one that was adopted.
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
+        labels: of its object, by key, without those that queuectl reads; at most :data:`queuectl.domain.jobs.MOST_LABELS`.
         planned_start: as the last plan has it, in state Pending; None = it has none.
         lease: set in state Reserved, and while it is evicted only to be moved.
         checks: its admission checks.
@@ -150,6 +151,7 @@ class Entry:
     queue_set: str | None = None
     planned: DecidedRequest | None = None
     user: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
     planned_start: PlannedStart | None = None
     checks: Checks = NO_CHECKS
 
@@ -262,7 +264,7 @@ class MigrationCost:
 
     @classmethod
     def from_reason(cls, at: float, reason: Reason) -> MigrationCost | None:
-        """Read it from the reason of an eviction; None when that was no move."""
+        """Read it from the reason of an eviction; None when that was not a move."""
         if reason.code is not Code.DEFRAGMENTED:
             return None
         return cls(at, str(reason.details["clusterQueue"]), int(reason.details["lostGpuSeconds"]))

@@ -1,4 +1,4 @@
-"""MIG configurations, and the record of a change of the configuration of a node, as values that nodes and flavors have.
+"""MIG configurations, and the record of a change of a node's configuration, as values that nodes and flavors have.
 
 The MIG manager of NVIDIA's GPU operator cuts the GPUs of a node as the configuration in the label ``nvidia.com/mig.config`` states,
 and reports in ``nvidia.com/mig.config.state``. A configuration has the form of its file (mig-parted). The

@@ -84,7 +84,7 @@ class RecordedJob:
     Attributes:
         submit: after the begin of the trace. A job that was there at the begin has 0.
         duration: of its work after the begin, without the work that evictions lost.
-        finished: whether it has ended. Otherwise it worked so long until the end of the trace.
+        finished: whether it has ended. Otherwise it worked this long until the end of the trace.
         utilization: from this many seconds of work on, 0 to 1: measured GPU utilization, by hour.
     """
 

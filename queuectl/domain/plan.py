@@ -55,7 +55,7 @@ class Cost:
 
 
 class PreemptionReason(StrEnum):
-    """By which rule a victim was taken: Kueue's names, and those for policies of our own."""
+    """By which rule a victim was taken: Kueue's names, and those for queuectl's policies."""
 
     IN_CLUSTER_QUEUE = "InClusterQueue"
     IN_COHORT_RECLAMATION = "InCohortReclamation"
@@ -99,7 +99,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Evict a gang for a reason of its own, e.g. nodes lost and no repair possible."""
+    """Evict a gang for its own reason, e.g. nodes lost and no repair possible."""
 
     uid: str
     code: Code
@@ -147,7 +147,7 @@ class ScheduledGang:
 
     Attributes:
         slip: why it is later than the last plan had it; None = it is not.
-        is_current: False: this plan finds no time. ``start`` is that of the last plan. Its ``promised`` is None if ``slip`` names the cause.
+        is_current: False: this plan finds no time. ``start`` is the last plan's. Its ``promised`` is None if ``slip`` names the cause.
     """
 
     uid: str

@@ -17,6 +17,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.gpus import Gpus
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
+from queuectl.domain.selectors import Selector, matches
 from queuectl.domain.workload import Placement
 
 # ---- Pages, history lines and documents
@@ -28,7 +29,9 @@ LONGEST_PAGE: Final = 500
 class WorkloadFilter:
     """Each field that is set must match; no ``states`` means all of them, Finished included.
 
-    ``namespaces``: any of these.
+    Attributes:
+        namespaces: any of these.
+        labels: a selector of the labels of the job.
     """
 
     namespace: str | None = None
@@ -39,6 +42,8 @@ class WorkloadFilter:
     namespaces: frozenset[str] | None = None
     user: str | None = None
     code: Code | None = None
+    name: str | None = None
+    labels: Selector = ()
 
     def matches(self, entry: Entry) -> bool:
         wanted = (
@@ -48,10 +53,12 @@ class WorkloadFilter:
             (self.kind, entry.kind),
             (self.user, entry.user),
             (self.code, entry.reason.code),
+            (self.name, entry.name),
         )
         fields = all(value is None or value == actual for value, actual in wanted)
         seen = self.namespaces is None or entry.namespace in self.namespaces
-        return fields and seen and (not self.states or entry.state in self.states)
+        in_state = not self.states or entry.state in self.states
+        return fields and seen and in_state and matches(self.labels, dict(entry.labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +211,7 @@ class Tolerance:
 
     Attributes:
         documents: keys of all documents of the configuration that it was made from.
-        of: whether the plan is right all the same, given what became of the configuration since.
+        of: whether the plan is right, given how the configuration has changed since.
     """
 
     documents: Collection[DocumentKey]
@@ -388,7 +395,7 @@ class UnmanagedPod:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSum:
-    """The sum of the requests of the unmanaged pods of one namespace."""
+    """The sum of the requests of one namespace's unmanaged pods."""
 
     namespace: str
     pods: int

@@ -72,7 +72,7 @@ class BackfillOrder(StrEnum):
 
 
 ONE_POD_DELAY: Final = 0.1
-"""The default part of the run time of a gang of one pod by which later gangs can delay its planned start."""
+"""The part of its run time by which later gangs can delay the planned start of a gang with one pod, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +300,12 @@ class ClusterQueue:
         split_flavors: whether a podset can use several flavors of one resource group.
         evicts_within_nominal: whether a gang that has quota and finds no placement can evict gangs of lower priority from other
             ClusterQueues of the cohort that are within their own quota.
-        headroom: the fraction of capacity that stays free if nominal quota follows the nodes; None = nominal quota is that of
+        headroom: the fraction of capacity that stays free if nominal quota follows the nodes; None = nominal quota is as in
             the resource groups.
         stated_groups: if nominal quota follows the nodes, the resource groups of the configuration; empty = ``groups``.
         borrow_backoff: the longest back-off, in seconds, of an evicted gang before borrowing; 0 = none.
         reclaim_patience: the longest wait, in seconds, before a gang evicts gangs that borrow; 0 = none.
-        admission_checks: what its gangs need beside quota and nodes. While one of them has no controller, no gang starts.
+        admission_checks: what its gangs need in addition to quota and nodes. While one of them has no controller, no gang starts.
         max_per_user: the most that the gangs of one user can be charged at the same time, by resource; empty = no limit.
         max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
         preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
@@ -405,7 +405,7 @@ def needed_checks(
     """Names of the admission checks that a gang of this ClusterQueue needs on this placement.
 
     A gang on nodes that exist needs no check that makes nodes, unless this check is one of those that are ``ready`` for it: then the
-    nodes are those of its request.
+    nodes belong to its request.
     """
     flavors = {flavor for podset in placement.podsets for flavor in podset.charged}
     return tuple(
@@ -418,7 +418,7 @@ def needed_checks(
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """ClusterQueues and Cohorts that borrow from each other. A Cohort without a document has no quota of its own.
+    """ClusterQueues and Cohorts that borrow from each other. A Cohort without a document has no own quota.
 
     ``backfill``: set if all its ClusterQueues are one line with the strategy Backfill, whatever their own strategies.
     """
@@ -601,7 +601,7 @@ def in_force(config: QueueConfig, now: float) -> QueueConfig:
 
 
 def next_boundary(config: QueueConfig, now: float) -> float | None:
-    """The next start or end of an override after ``now``; None if there is none."""
+    """The next start or end of an override after ``now``, or None."""
     return next(iter(_boundaries(config, now)), None)
 
 
@@ -645,7 +645,7 @@ def _flavor(
 
 
 def _amount(stated: int, acting: Iterable[QuotaOverride]) -> int:
-    """The replacement that began last, else the nominal quota, plus the sum of all additions."""
+    """The replacement that began last, otherwise the nominal quota, plus the sum of all additions."""
     listed = list(acting)
     instead = [o for o in listed if o.nominal is not None]
     last = max(instead, key=lambda o: (o.begins, o.name), default=None)

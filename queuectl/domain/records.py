@@ -200,7 +200,7 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """``resource``: plural as in the API path (``pods``, ``jobs``, ``pytorchjobs``...); ``key`` is the uid for namespaced objects, else the name."""
+    """``resource``: plural as in the API path (``pods``, ``jobs``, ``pytorchjobs``...); ``key`` is the uid for namespaced objects, otherwise the name."""
 
     resource: str
     key: str

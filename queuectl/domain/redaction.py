@@ -18,7 +18,7 @@ from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Reason
 
 ANOTHER_TEAM: Final = "another team"
-"""In place of the name of a workload that the reader may not see."""
+"""Replaces the name of a workload that the reader may not see."""
 
 Explanation = Reason | Obstacle | SuggestedFix
 """Values about a gang that can name others."""
@@ -113,7 +113,7 @@ def redacted_for(
     Args:
         namespace: of the readers.
         reason: of a gang of that namespace.
-        namespaces: those that exist; None = not known, so that what only looks like a name, as an image does, is hidden, too.
+        namespaces: those that exist; None = not known, so that what only looks like a name, as an image does, is also hidden.
     """
     others = namespaces_in(reason) - {namespace}
     hidden = frozenset(other for other in others if namespaces is None or other in namespaces)

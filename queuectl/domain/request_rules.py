@@ -1,7 +1,7 @@
 """Requests and limits of the containers of one pod, their sums, and the requests that the API server refuses.
 
 Requests are counted as kube-scheduler counts them: sum of the containers and sidecars (init containers that restart
-always); at least the peak of the init phase, where each init container runs beside the sidecars started before it;
+always); at least the peak of the init phase, where each init container runs alongside the sidecars started before it;
 pod-level requests replace the sum; overhead is added. A limit replaces a missing request, as the API server's
 defaulting does. ``pods`` is always 1.
 
@@ -57,7 +57,7 @@ class ContainerNeeds:
 
     @property
     def effective_requests(self) -> dict[str, int]:
-        """Its requests, with limits in the place of those that are missing."""
+        """Its requests, with limits instead of those that are missing."""
         return {**dict(self.limits), **dict(self.requests)}
 
 
@@ -179,7 +179,7 @@ def overcommits(resource: str) -> bool:
 
 
 def above_limits(needs: PodNeeds) -> Iterator[tuple[str, str]]:
-    """Field and reason of each request of a container above its limit, as both are written: a LimitRange has reasons of its own."""
+    """Field and reason of each request of a container above its limit, as both are written: a LimitRange has its own reasons."""
     for place, containers in (("containers", needs.containers), ("initContainers", needs.init)):
         for i, one in enumerate(containers):
             limits = dict(one.limits)

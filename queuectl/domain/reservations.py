@@ -1,4 +1,4 @@
-"""Reservations in advance: capacity, or named nodes, that is kept for the gangs of one ClusterQueue from a time to a time.
+"""Reservations in advance: capacity, or named nodes, that is kept for the gangs of one ClusterQueue between two times.
 
 A Reservation has one occurrence, or repeats by a rule of RFC 5545. Only its current or next occurrence counts.
 """
@@ -112,7 +112,7 @@ class AdvanceReservation:
 
 @lru_cache(maxsize=1024)
 def recurrence_rule(text: str, begins: float, time_zone: str = "UTC") -> rrule:
-    """The rule of a recurrence. Its times are those of clocks in the time zone. Raises ValueError if it is not a rule.
+    """The rule of a recurrence. Its times are read from clocks in the time zone. Raises ValueError if it is not a rule.
 
     By RFC 5545, a time that clocks skip counts with the offset before the change, and of a time that they show twice the first one counts.
     """
@@ -177,7 +177,7 @@ def _skipped(first: datetime, parts: Mapping[str, str], after: datetime) -> floa
 
 
 def _implied(first: datetime, parts: Mapping[str, str]) -> dict[str, str]:
-    """The parts of a rule that follow from the day of its first occurrence, which the rule does not begin with any more."""
+    """The parts of a rule that follow from the day of its first occurrence, with which the rule no longer begins."""
     if parts["FREQ"] not in _MONTHS or parts.keys() & _DAYS:
         return {}
     month = {"BYMONTH": str(first.month)} if parts["FREQ"] == "YEARLY" else {}
@@ -210,7 +210,7 @@ class ReservationState:
     Attributes:
         begins, ends: of the occurrence, unix seconds.
         nodes: node and pods on each; empty = no placement.
-        reason: why there is none; empty = there is one.
+        reason: why it has no placement; empty = it has one.
         earliest: unix seconds of the earliest start for which a placement is known; None = none is known.
     """
 

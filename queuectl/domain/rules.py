@@ -106,7 +106,7 @@ class PodsReadyRules:
     Attributes:
         timeout: from admission until all pods have been ready once.
         recovery_timeout: from the loss of a pod of a ready gang until all pods are ready again; None = no limit.
-        requeue_by_eviction: whether a gang queues by the time of its eviction after a failed start, else at its old place.
+        requeue_by_eviction: whether a gang queues by the time of its eviction after a failed start, otherwise at its old place.
         backoff_base, backoff_ceiling: the back-off after failed start n is ``base * 2^(n-1)``, at most the ceiling.
         backoff_jitter: a random time up to this fraction of the back-off is added to it.
         backoff_limit: the number of failed starts in a row that are retried. The next one deactivates the gang. None = no
@@ -124,7 +124,7 @@ class PodsReadyRules:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Seconds that workloads remain in the ledger (``objectRetentionPolicies``); None = without limit. Their history remains."""
+    """Seconds that workloads remain in the ledger (``objectRetentionPolicies``); None = indefinitely. Their history remains."""
 
     after_finished: float | None = None
     after_deactivated: float | None = None
@@ -144,7 +144,7 @@ class Rules:
 
     Attributes:
         fair_sharing: preemption strategies in order; empty = fair sharing is off.
-        excluded_prefixes: prefixes of the names of resources whose requests are not charged. Transformations read these requests all the same.
+        excluded_prefixes: prefixes of the names of resources whose requests are not charged. Transformations still read these requests.
         ignore_undeclared: whether a resource that the ClusterQueue does not cover is ignored instead of refused.
         eviction_grace: seconds between the notice of an eviction and the suspension.
         kueue_keys: whether labels and annotations with Kueue's prefix count.
@@ -154,7 +154,7 @@ class Rules:
         interruption_taints: keys of taints that announce the end of a node.
         interruption_conditions: (type, status) of conditions of nodes that announce it.
         duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learned for it.
-        max_pending: the most pending gangs of a LocalQueue that plans consider, unless the LocalQueue has a limit of its own.
+        max_pending: the most pending gangs of a LocalQueue that plans consider, unless the LocalQueue has its own limit.
         admission_plugins: of the API server, that change new pods.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """

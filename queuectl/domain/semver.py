@@ -58,7 +58,7 @@ def read_semver(text: str) -> Semver:
     """A semantic version.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     match = _SEMVER.fullmatch(text)
     if match is None:

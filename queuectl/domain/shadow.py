@@ -70,7 +70,7 @@ class UnboundGang:
 
     Attributes:
         admitted_at: time of its admission.
-        pods: without a node, also those that were not created yet.
+        pods: without a node, including those that were not created yet.
         gpus: of these pods.
     """
 
@@ -89,6 +89,7 @@ class SeenGang:
         placement: None = not all its pods have nodes.
         since: time of its admission; None = not known.
         blocked: it waits, and must not be planned.
+        admitted: it holds its quota.
     """
 
     gang: GangName
@@ -100,6 +101,7 @@ class SeenGang:
     placement: Placement | None = None
     since: float | None = None
     blocked: bool = False
+    admitted: bool = False
 
     @property
     def age(self) -> tuple[float, str]:
@@ -160,7 +162,7 @@ class GangRecord:
         first_at, last_at: the first and the last of these moments.
         waited: seconds for which it waited.
         fitted: seconds for which it waited and fitted.
-        fits_since: the first moment of the present time for which it fits; None = it does not fit.
+        fits_since: the start of the current period in which it fits; None = it does not fit.
         startable: GPU-seconds with which it would have run while it fitted.
         unbound: seconds for which pods of it had no node after its admission.
         unbound_gpus: GPU-seconds of these pods.

@@ -43,11 +43,13 @@ class TracedAttempt:
     Attributes:
         ended: None while it runs.
         placement: its nodes and flavors at its start.
+        interrupted: it ended because pods lost their nodes, and the gang was not evicted.
     """
 
     started: Between
     placement: Placement
     ended: Between | None = None
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class SideFigures:
     Attributes:
         total: of all gangs that arrived.
         queues: of each LocalQueue, as namespace/name.
-        idle: GPU-seconds that were free while a gang waited that requests GPUs.
+        idle: GPU-seconds on nodes that take pods, of GPUs on which no gang ran while one waited that requests GPUs.
         utilization: GPU-seconds of running gangs, as a part of those and of the free ones.
         evictions: of gangs that ran.
     """

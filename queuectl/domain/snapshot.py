@@ -80,7 +80,7 @@ class Pending:
         excluded: nodes kube-scheduler refused for it after a pin, and those from which it would be evicted again: their hardware
             fails and its queue drains them, or they are taken away.
         borrows_at: unix seconds before which it must not borrow: it was evicted while others needed what it held. Within its
-            ClusterQueue's nominal quota it may start meanwhile. None = it may borrow.
+            ClusterQueue's nominal quota it may start in the meantime. None = it may borrow.
         reclaim_since: unix seconds since when it could evict gangs that borrow and waited instead, because the eviction loses
             more than the wait; None = since now. 0: it has waited as long as it must; gangs that are read from files have 0.
         planned_start: as the last plan has it; None = it had none.
@@ -89,7 +89,7 @@ class Pending:
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
         returns_by: of a blocked gang that has started before and waits for its controller to create its pods again: unix seconds
-            until which it holds its place in a StrictFIFO order all the same. None = it holds none.
+            until which it still holds its place in a StrictFIFO order. None = it does not.
     """
 
     workload: Workload
@@ -127,7 +127,7 @@ class Admitted:
         evictions: unix seconds at which it was preempted or moved, oldest first: those of the last 24 hours and the last one.
         returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
         lease: leaving only to be moved: the place where it will start again, held for it.
-        restartable: its job, as it is now, could be admitted again; else it is never moved.
+        restartable: its job, as it is now, could be admitted again; otherwise it is never moved.
         idle_since: unix seconds since when none of its GPUs did anything; only of one that its queue's ``idleReclaim`` may
             evict for it now: idle at the last evaluation, warned before the grace, not exempt, not evicted lately. None = not so,
             or not known to be so (I5).
@@ -215,7 +215,7 @@ class Snapshot:
         devices: of dynamic resource allocation.
         other_devices: node name to the devices that claims hold whose pods are in no admitted gang.
         claims: (namespace, name) to the ResourceClaims that gangs share.
-        budgets: in the present month, by name.
+        budgets: in the current month, by name.
         reservations: the current or next occurrence of each Reservation, in the order of their starts.
         of_daemons: the part of ``other_pods`` that pods of DaemonSets use, before device rows. Reasons read it, no decision does.
         mixed_nodes: only of reports: ``other_pods`` with the device rows of nodes that are kept for no kind of request.

@@ -16,7 +16,7 @@ from queuectl.domain.reasons import BY_POLICY, FAILED_START
 # ---- Sums and figures
 #
 # Efficiency = used / (allocated - unknown): of the measured GPU-seconds, those that computed. Wasted =
-# allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown beside them.
+# allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown alongside them.
 
 MOST_ROWS: Final = 20_000  # of one report: it is made in memory
 
@@ -36,7 +36,7 @@ class ReportKind(StrEnum):
     EFFICIENCY = (
         "efficiency"  # of the cluster now; the others are sums over hours of the usage ledger
     )
-    BUDGETS = "budgets"  # in the present month
+    BUDGETS = "budgets"  # in the current month
     SHADOW = "shadow"  # what shadow mode has observed
 
 
@@ -63,7 +63,7 @@ _FAILED: Final = frozenset(code.value for code in FAILED_START)
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """``label``: its key, with :attr:`By.LABEL`. ``hourly``: each hour has rows of its own."""
+    """``label``: its key, with :attr:`By.LABEL`. ``hourly``: each hour has separate rows."""
 
     by: By
     label: str = ""

@@ -1,4 +1,4 @@
-"""GPU use of gangs, and the evaluation of it. Unknown is a state of its own: it is never idleness (I5).
+"""GPU use of gangs, and the evaluation of it. Unknown is a separate state: it is never idleness (I5).
 
 A source (Prometheus, or the exporters themselves) gives one :class:`PodUse` per pod it saw. Those of a gang's pods become
 one :class:`GangUse` per gang, which the planner prices evictions by and the usage ledger sums up.
@@ -55,7 +55,7 @@ class PodUse:
         memory_held: 0..1 of the GPU memory of the fullest GPU; None where it is not exported.
         shared: its GPU is time-sliced among pods, and what was measured is the whole device.
         own: its GPU is time-sliced among pods, and what was measured is the part of this pod alone.
-        profiled: measured by profiling metrics; else it is GPU utilization, which cannot distinguish working from spinning.
+        profiled: measured by profiling metrics; otherwise it is GPU utilization, which cannot distinguish working from spinning.
     """
 
     namespace: str
@@ -83,7 +83,7 @@ class UtilizationSample:
         window: seconds.
         reach: seconds before ``at`` of the oldest sample that can be part of it: the window, or more of it.
         gpus: how many GPUs the source knows of, held by pods or not.
-        pods: all it could name, whether or not they are there any more.
+        pods: all that it could name, even those that no longer exist.
         untrusted: scrape jobs that export series of GPUs and are not trusted; nothing of them is in ``pods``.
     """
 

@@ -331,7 +331,7 @@ class PodSetPlacement:
         return frozenset(flavor for _, flavor, _ in self.charges(0))
 
     def by_share(self) -> tuple[PodSetPlacement, ...]:
-        """Each share as a placement of its own, with its pods, nodes and flavors; itself alone when it has none."""
+        """Each share as a separate placement, with its pods, nodes and flavors; itself alone when it has none."""
         if not self.shares:
             return (self,)
         parts: list[PodSetPlacement] = []

@@ -123,7 +123,7 @@ _GROUPS: Final = (
 class RunTimeEstimator:
     """Learns from one finished run at a time: a fixed number of groups, each with a bounded sample.
 
-    The same runs in the same order always give the same estimates. One thread adds runs; others can ask meanwhile.
+    The same runs in the same order always give the same estimates. One thread adds runs; others can ask in the meantime.
     """
 
     def __init__(self, *, limit: int = MOST_RUN_TIMES, most_groups: int = _GROUPS) -> None:
@@ -172,7 +172,7 @@ class RunTimeEstimator:
     def longer(self, work: GangProfile, elapsed: float = 0.0) -> tuple[float, ...]:
         """The run times of finished gangs like this one that ran longer than ``elapsed``, shortest first; empty = none is known.
 
-        They are those of the most specific group with enough of them, else those of the most specific group that has any. If no
+        They belong to the most specific group with enough of them, otherwise to the most specific group that has any. If no
         group has one, it is the longest run of the most specific group, doubled until it is longer.
         """
         fewer: tuple[float, ...] = ()
@@ -255,7 +255,7 @@ class Expectation:
 def planned(
     work: GangProfile, stated: Stated, elapsed: float, part: float, estimator: RunTimeEstimator
 ) -> Expectation | None:
-    """The run time that planning assumes: the limit, else the time that the gang does not exceed with probability ``part``.
+    """The run time that planning assumes: the limit, otherwise the time that the gang does not exceed with probability ``part``.
 
     Args:
         work: the gang.
@@ -365,7 +365,7 @@ def possible_runs(
 
     ``submitted``: unix seconds.
 
-    A stated expectation counts as it is until it is over. Otherwise finished gangs like it count, and its limit if there are none.
+    A stated expectation counts as it is until it is over. Otherwise finished gangs like it count, and its limit without any.
     """
     limit = stated.limit if stated.limit is not None else inf
     group = (work.cluster_queue, work.user, int(submitted // TOGETHER_SECONDS))

@@ -36,7 +36,7 @@ def expected_starts(
     """The expected start of each gang that waits. The same input gives the same result.
 
     Args:
-        scene: the present state.
+        scene: the current state.
         runs: the possible run times of all its gangs, by uid; None = unknown.
         check: is called often; it can raise to end the estimate.
         draws: None = as many as the limit of work permits.

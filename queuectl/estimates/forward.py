@@ -203,7 +203,7 @@ class Forward:
         return False
 
     def _room(self, beside: tuple[_PlannedStart, ...]) -> Room:
-        """The capacity beside planned starts."""
+        """The capacity alongside planned starts."""
         room = self._rooms.get(beside)
         if room is None:
             free = self.free
@@ -243,7 +243,7 @@ class _PlannedStart:
 
     Attributes:
         at: unix seconds.
-        free: (R, N) then, beside the gang and those that were planned before it.
+        free: (R, N) then, alongside the gang and those that were planned before it.
     """
 
     uid: str
@@ -265,7 +265,7 @@ class _PlannedStarts:
     _starts: list[_PlannedStart] = field(default_factory=list)
 
     def beside(self, gang: Waiting, now: float) -> tuple[_PlannedStart, ...] | None:
-        """The planned starts beside which a gang starts now, those before it; None = it would delay one in any case.
+        """The planned starts alongside which a gang starts now, those before it; None = it would delay one in any case.
 
         A gang of unknown length starts only if no gang is planned before it.
         """
@@ -367,7 +367,7 @@ class Room:
         return greedy.find(request, self.free, self._caps_of)
 
     def lacks(self, request: GangRequest) -> int:
-        """The least number of nodes that must be freed before a gang can fit; 0 = perhaps none.
+        """The minimum number of nodes that must be freed before a gang can fit; 0 = perhaps none.
 
         It is a lower bound: each kind of pods is alone in its domain, and each node that is freed holds as many as it can.
         """

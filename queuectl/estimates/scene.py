@@ -1,6 +1,6 @@
 """The state from which all draws begin: the gangs that wait, in queue order, and the gangs that hold capacity.
 
-Requests, places, quota and the queue order are those of the planner. A gang that is evicted and queues again at its old place waits.
+Requests, places, quota and the queue order come from the planner. A gang that is evicted and queues again at its old place waits.
 A gang that a Budget holds is left out: no end of another gang starts it.
 """
 
@@ -90,7 +90,7 @@ class Scene:
     """One snapshot, for all draws.
 
     Attributes:
-        free: (R, N) now, beside what Reservations keep.
+        free: (R, N) now, alongside what Reservations keep.
         left_out: pending gangs beyond the number that is estimated.
     """
 
@@ -200,7 +200,7 @@ def _waiting(
 def _starts(
     snapshot: Snapshot, workload: Workload, seconds: float
 ) -> Iterator[tuple[float, tuple[Occurrence, ...]]]:
-    """The Reservations beside which a gang is if it starts after each time. Those that are over by then keep nothing."""
+    """The Reservations alongside which a gang is if it starts after each time. Those that are over by then keep nothing."""
     yield -inf, ()
     among = beside(snapshot, workload, inf)
     for number, each in enumerate(among, 1):
@@ -210,7 +210,7 @@ def _starts(
 def _requests(
     classes: GangClasses, part: Pending, queue: ClusterQueue, among: tuple[Occurrence, ...]
 ) -> tuple[GangRequest, ...]:
-    """The requests of a gang beside Reservations, without those that never fit."""
+    """The requests of a gang alongside Reservations, without those that never fit."""
     part = replace(part, workload=asking_beside(part.workload, among))
     asked = (request for _, request in classes.of(part, queue).requests)
     return tuple(request for request in asked if _could_fit(classes.problem, request, queue))
@@ -253,7 +253,7 @@ def _kept(problem: Problem) -> Iterator[Holding]:
 def _slots(
     problem: Problem, occurrence: Occurrence, amounts: Iterable[tuple[str, Resources]]
 ) -> Slots:
-    """Node indexes (K,) and amounts (R, K) of what gangs beside a Reservation cannot use."""
+    """Node indexes (K,) and amounts (R, K) of what gangs alongside a Reservation cannot use."""
     index = problem.index
     kept = np.zeros((len(index.resources), index.size), np.int64)
     for node, asked in amounts:

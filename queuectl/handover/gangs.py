@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,8 +15,10 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, OwnerKey, PodGroupMember, PodRecord, PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement
-from queuectl.handover.podsets import HANDED_OVER, running_podsets
+from queuectl.handover.podsets import HANDED_OVER, JOBSET, running_podsets
+from queuectl.handover.scope import KueueScope
 from queuectl.handover.templates import group_marks, of_pod, queue_labels, without_queuectl
+from queuectl.handover.trainjobs import TRAINJOB, jobset_for_kueue, queued_patches
 from queuectl.handover.workloads import (
     AdmittedGang,
     RunningPodSet,
@@ -29,7 +31,9 @@ from queuectl.lifecycle.adoption import running_placement
 from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE, RequestError
 from queuectl.objects.kinds import KINDS, JobKind
+from queuectl.objects.kinds.places import field as field_of
 from queuectl.objects.kinds.pods import POD, POD_GROUP, WireMember, read_member
+from queuectl.objects.kinds.trainjob import composed, runtime_of
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
 from queuectl.state.kueue_pods import KueuePods
@@ -43,10 +47,12 @@ POD_FINALIZER: Final = "kueue.x-k8s.io/managed"
 _KEEP_CLASS: Final = frozenset({"Job", "JobSet"})
 """The kinds whose API servers refuse another PriorityClass in a template."""
 _RAY_SERVICE: Final = "RayService"
+_STATEFUL_SET: Final = "StatefulSet"
 _POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
 _MOST_PODSETS: Final = 8
 _GATED: Final = "a gate cannot be added to a pod that exists: create it again"
 _STOPS: Final = "Kueue suspends a running job without an admitted Workload"
+_OUTSIDE: Final = "it neither stops this job nor starts it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,9 @@ class HandoverObjects:
         config: from the objects of Kueue.
         priority_classes: numbers of the PriorityClasses of Kubernetes, by name.
         prior: by the uid of the job: what Kueue decided before queuectl.
+        runtimes: of TrainJobs, by kind, namespace ("" = none) and name.
+        namespaces: their labels, by name.
+        scope: the jobs that Kueue manages.
         now: unix seconds.
     """
 
@@ -70,9 +79,15 @@ class HandoverObjects:
     now: float
     priority_classes: Mapping[str, int] = field(default_factory=dict)
     prior: Mapping[str, PriorAdmission] = field(default_factory=dict)
+    runtimes: Mapping[tuple[str, str, str], Document] = field(default_factory=dict)
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    scope: KueueScope = KueueScope()
 
-
-_Pods = Mapping[OwnerKey, Sequence[PodDocument]]
+    def runtime_of(self, trainjob: Document) -> Document | None:
+        """None if it does not exist."""
+        kind, name = runtime_of(trainjob)
+        namespace = "" if kind.startswith("Cluster") else _name(trainjob)[0]
+        return self.runtimes.get((kind, namespace, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +113,13 @@ class Queued:
     Attributes:
         document: the whole object without queuectl's gate.
         clear_start: it ran before, so the API server may refuse another template while its start time is set.
+        children: the objects that its controller has created with the gate. They are written before it: its controller reads them.
     """
 
     owner: WorkloadOwner
     document: Document
     clear_start: bool
+    children: Sequence[Queued] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,31 +139,45 @@ Fate = Adopted | Queued | Stopped
 
 def fates(cluster: HandoverObjects) -> Iterator[Fate]:
     """The fate of each job in a queue that has not ended, by kind, namespace and name."""
+    for fate in _fates(cluster):
+        owner = fate.owner
+        labels = cluster.namespaces.get(owner.namespace, {})
+        outside = cluster.scope.reason_outside(owner.group, owner.kind, owner.namespace, labels)
+        yield fate if outside is None else Stopped(owner, f"{outside}: {_OUTSIDE}")
+
+
+def _fates(cluster: HandoverObjects) -> Iterator[Fate]:
     jobs = [
         _read_job(kind, document)
         for name, kind in KINDS.items()
         for document in sorted(cluster.jobs.get(name, ()), key=_name)
     ]
-    pods = _pods(cluster, [job.record for job in jobs if job.record is not None])
+    owned = _owned(cluster, jobs)
     for job in jobs:
-        fate = _fate(job, pods, cluster)
+        fate = _fate(job, owned, cluster)
         if fate is not None:
             yield fate
     yield from _queued_pods(cluster)
 
 
-def _pods(cluster: HandoverObjects, jobs: Iterable[JobRecord]) -> _Pods:
-    """The pods by their job, also those that Kueue started and queuectl adopted."""
+def _owned(cluster: HandoverObjects, jobs: Sequence[_Job]) -> _Owned:
+    """The pods of each job, including those that Kueue started and queuectl adopted."""
     of_kueue = KueuePods(KINDS)
-    for record in jobs:
-        of_kueue.put_job(record)
+    for job in jobs:
+        if job.record is not None:
+            of_kueue.put_job(job.record)
     pods = defaultdict[OwnerKey, list[PodDocument]](list)
     for document in cluster.pods:
         pod = _pod(document)
         if pod is not None:
             owned = of_kueue.put(pod)
             pods[owned.owned_by].append((owned, document))
-    return pods
+    children = defaultdict[OwnerKey, list[_Job]](list)
+    for job in jobs:
+        for one in _controllers(job.document):
+            key = OwnerKey(str(one.get("kind")), job.owner.namespace, str(one.get("uid", "")))
+            children[key].append(job)
+    return _Owned(pods, children)
 
 
 def _name(document: Document) -> tuple[str, str]:
@@ -192,6 +223,21 @@ class _Job:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Objects that the controllers of jobs have created, by the job: pods, and other jobs."""
+
+    pods: Mapping[OwnerKey, Sequence[PodDocument]]
+    jobs: Mapping[OwnerKey, Sequence[_Job]]
+
+    def jobset_of(self, trainjob: OwnerKey, name: str) -> _Job | None:
+        """It has the name of the TrainJob."""
+        jobs = self.jobs.get(trainjob, ())
+        return next(
+            (one for one in jobs if (one.kind.kind, one.owner.name) == (JOBSET, name)), None
+        )
+
+
 def _read_job(kind: JobKind, document: Document) -> _Job:
     owner = _owner(kind.group, kind.version, kind.kind, document)
     try:
@@ -201,7 +247,7 @@ def _read_job(kind: JobKind, document: Document) -> _Job:
     return _Job(kind, document, owner, record)
 
 
-def _fate(job: _Job, pods: _Pods, cluster: HandoverObjects) -> Fate | None:
+def _fate(job: _Job, owned: _Owned, cluster: HandoverObjects) -> Fate | None:
     """Its fate; None if it is in no queue, or has ended."""
     record, owner, document = job.record, job.owner, job.document
     if record is None:
@@ -212,9 +258,10 @@ def _fate(job: _Job, pods: _Pods, cluster: HandoverObjects) -> Fate | None:
         if record.kind not in HANDED_OVER:
             text = f"the templates of a {record.kind} keep the gate of queuectl: create it again in Kueue"
             return Stopped(owner, text)
-        return Queued(owner, _cleaned(job.kind, record, document), _has_started(document))
+        children = tuple(_gated_children(owner, owned))
+        return Queued(owner, _queued(job.kind, record, document), _has_started(document), children)
     try:
-        return _adopted(owner, document, record, pods, cluster)
+        return _adopted(owner, document, record, owned, cluster)
     except UNREADABLE as error:
         return Stopped(owner, f"{error}. {_STOPS}")
 
@@ -223,8 +270,34 @@ def _has_started(document: Document) -> bool:
     return bool((document.get("status") or {}).get("startTime"))
 
 
-def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
-    """A suspended job without the gate in its templates, and with Kueue's labels. The API server keeps the PriorityClass of a Job."""
+def _gated_children(parent: WorkloadOwner, owned: _Owned) -> Iterator[Queued]:
+    """The suspended jobs under a job whose templates have the gate. Their controllers do not remove it from jobs that exist."""
+    for child in owned.jobs.get(OwnerKey(parent.kind, parent.namespace, parent.uid), ()):
+        yield from _gated_children(child.owner, owned)
+        record, document = child.record, child.document
+        if record is not None and record.suspended and _is_gated(child.kind, document):
+            cleaned = _cleaned(child.kind, record, document)
+            yield Queued(child.owner, cleaned, _has_started(document))
+
+
+def _is_gated(kind: JobKind, document: Document) -> bool:
+    gates = (field_of(one, "spec.schedulingGates") or () for one in kind.templates(document))
+    return any(gate.get("name") == keys.GATE for listed in gates for gate in listed)
+
+
+def _queued(kind: JobKind, record: JobRecord, document: Document) -> Document:
+    """A suspended job as Kueue queues it."""
+    queued = _cleaned(kind, record, document)
+    meta = queued["metadata"]
+    labels = meta.get("labels") or {}
+    meta["labels"] = labels | queue_labels(labels)
+    if kind.kind == TRAINJOB:
+        queued["spec"]["runtimePatches"] = queued_patches(document, record.queue or "")
+    return queued
+
+
+def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> dict[str, Any]:
+    """A suspended job without the gate in its templates. The API server keeps the PriorityClass of a Job."""
     cleaned = deepcopy(dict(document))
     for template in kind.templates(cleaned):
         without = without_queuectl(
@@ -233,10 +306,7 @@ def _cleaned(kind: JobKind, record: JobRecord, document: Document) -> Document:
         assert isinstance(template, dict)  # it is a part of the copy
         template.clear()
         template.update(without)
-    meta = cleaned["metadata"]
-    labels = meta.get("labels") or {}
-    meta["labels"] = labels | queue_labels(labels)
-    meta.pop("managedFields", None)
+    cleaned["metadata"].pop("managedFields", None)
     cleaned.pop("status", None)
     return cleaned
 
@@ -245,7 +315,7 @@ def _adopted(
     owner: WorkloadOwner,
     document: Document,
     record: JobRecord,
-    pods: _Pods,
+    owned: _Owned,
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would stop it."""
@@ -257,10 +327,24 @@ def _adopted(
         raise RequestError(
             "Kueue has no arrays, and the Workloads of elastic jobs have another form"
         )
-    of_job = pods.get(OwnerKey(record.kind, record.namespace, record.uid), ())
+    key = OwnerKey(record.kind, record.namespace, record.uid)
+    of_job = owned.pods.get(key, ())
+    holder = document
+    if record.kind == TRAINJOB:
+        record = _with_jobset(record, owned.jobset_of(key, record.name))
+        holder = jobset_for_kueue(document, cluster.runtime_of(document))
     placement = _placement(record, [pod for pod, _ in of_job], cluster)
-    podsets = list(running_podsets(document, record, placement))
+    podsets = list(running_podsets(holder, record, placement))
     return _with_workload(owner, document, record, podsets, of_job, cluster)
+
+
+def _with_jobset(record: JobRecord, jobset: _Job | None) -> JobRecord:
+    """The record of a TrainJob with the request of its JobSet in the cluster, whose pods run."""
+    if jobset is None:
+        raise RequestError("its JobSet does not exist")
+    if jobset.record is None:
+        raise RequestError(f"its JobSet cannot be read: {jobset.error}")
+    return composed(record, jobset.record)
 
 
 def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverObjects) -> Placement:
@@ -279,7 +363,7 @@ def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverOb
 
 
 def _queued_pods(cluster: HandoverObjects) -> Iterator[Fate]:
-    """The fates of the pods with a queue of their own, and of their groups."""
+    """The fates of the pods with their own queue, and of their groups."""
     groups = PodGroups()
     documents: dict[str, Document] = {}
     for document in sorted(cluster.pods, key=_name):
@@ -312,7 +396,7 @@ def _or_stopped(owner: WorkloadOwner, adopt: Callable[[], Adopted]) -> Fate:
 
 
 def _member(document: Document) -> tuple[PodRecord, PodGroupMember] | None:
-    """A pod with a queue of its own, and its request; None if it has none, or has ended. Raises one of UNREADABLE."""
+    """A pod with its own queue, and its request; None if it has none, or has ended. Raises one of UNREADABLE."""
     meta = document["metadata"]
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     taken_in = keys.SUBMITTED_BY in annotations or labels.get(MANAGED_LABEL) == "true"
@@ -341,6 +425,10 @@ def _adopted_group(
     cluster: HandoverObjects,
 ) -> Adopted:
     """Raises RequestError with the reason why Kueue would not manage it."""
+    for _, document in pods:
+        if _STATEFUL_SET in (one.get("kind") for one in _controllers(document)):
+            # Kueue would keep a deleted pod until its replacement runs, and both have the same name.
+            raise RequestError(f"no Workload is written for a {_STATEFUL_SET}")
     members = [pod.member for pod, _ in pods if pod.member is not None]
     total = members[0].total or 1
     if len(pods) != total or record.pods != total:

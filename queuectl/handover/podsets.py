@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.workload import Placement
+from queuectl.domain.workload import Placement, PodSet
 from queuectl.handover.templates import of_job, without_queuectl
+from queuectl.handover.trainjobs import TRAINJOB
 from queuectl.handover.workloads import RunningPodSet, SubGroups
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
@@ -31,6 +32,7 @@ _INDEX_LABELS: Final = {
     "MPIJob": _REPLICA_INDEX,
     JOBSET: _COMPLETION_INDEX,
     "RayCluster": None,
+    TRAINJOB: _COMPLETION_INDEX,
 }
 """The label with the rank of a pod that Kueue states for a podset, by kind."""
 HANDED_OVER: Final = frozenset(_INDEX_LABELS)
@@ -43,7 +45,7 @@ def running_podsets(
     """The podsets of a job in Kueue's order.
 
     Args:
-        document: the job.
+        document: the job; the JobSet of a TrainJob.
         record: of the job.
         placement: of its pods.
 
@@ -55,11 +57,14 @@ def running_podsets(
         return
     requested = {one.name: one for one in record.podsets}
     placed = {one.podset: one for one in placement.podsets}
-    [description] = [one for one in DESCRIPTIONS if one.kind == record.kind]
+    holder = JOBSET if record.kind == TRAINJOB else record.kind
+    [description] = [one for one in DESCRIPTIONS if one.kind == holder]
     for place in entries(description.podsets, document):
         request = requested.get(place.podset)
         if request is None or place.podset not in placed:
             raise RequestError(f"no pod of {place.podset} runs")
+        if holder != record.kind:
+            _check_count(place, request)
         yield RunningPodSet(
             request,
             without_queuectl(_template(place), record.pod_priority_class),
@@ -67,8 +72,18 @@ def running_podsets(
             request.count,
             placed[place.podset],
             index_label=_INDEX_LABELS[record.kind],
-            sub_groups=_sub_groups(place) if record.kind == JOBSET else None,
+            sub_groups=_sub_groups(place) if holder == JOBSET else None,
         )
+
+
+def _check_count(place: PodSetPlace, running: PodSet) -> None:
+    """Kueue reads the numbers of a TrainJob from its runtime as it is now."""
+    job = field(place.content, "template.spec") or {}
+    replicas = field(place.content, "replicas")
+    count = job["parallelism"] * (1 if replicas is None else replicas)
+    if count != running.count:
+        numbers = f"{count} pods in its runtime, and {running.count} in its JobSet"
+        raise RequestError(f"{place.podset} has {numbers}")
 
 
 def _template(place: PodSetPlace) -> Document:

@@ -59,7 +59,7 @@ def without_queuectl(
     gates = [gate for gate in spec.get("schedulingGates") or () if gate.get("name") != keys.GATE]
     _set(spec, "schedulingGates", gates)
     if not keep_class and spec.get("priorityClassName") == keys.POD_PRIORITY_CLASS:
-        # The number and the policy are those of the class, which admission wrote into a pod.
+        # The number and the policy come from the class, which admission wrote into a pod.
         for name in ("priorityClassName", "priority", "preemptionPolicy"):
             spec.pop(name, None)
         if priority_class:

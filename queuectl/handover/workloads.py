@@ -76,7 +76,7 @@ class RunningPodSet:
         template: the pod template without the fields of queuectl.
         count: pods in the request of the job.
         admitted: pods for which the gang was admitted.
-        min_count: the least number of pods, if Kueue can admit fewer; None = all.
+        min_count: the minimum number of pods, if Kueue can admit fewer; None = all.
         placement: its nodes and flavors.
         index_label: the label with the rank of its pods; None = they have none.
         sub_groups: of a podset of a JobSet.

@@ -43,7 +43,7 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
 
 
 def _too_large(entry: Entry, podset: PodSet, pod: PodRecord, most: Resources) -> Evict:
-    """A webhook has changed a new pod, or a user has resized one that runs. The gang does not start again without end."""
+    """A webhook has changed a new pod, or a user has resized one that runs. The gang does not start again endlessly."""
     planned = f"more than the planned {amounts(most)}"
     text = f"pod {pod.name} requests {amounts(pod.requests)}, {planned}"
     if pod.needs is not None and podset.needs is not None:
@@ -70,7 +70,9 @@ def _other_size(
     least = needed(job, podset, pods)
     if job.suspended:
         least = min(least, placed.pods_of(podset))
-    if job.resizable:  # its user takes pods from its gang, and gives it pods that are no part of it
+    if (
+        job.resizable
+    ):  # its user takes pods from its gang, and gives it pods that are not part of it
         return placed.count > podset.count
     return placed.count > 0 and not least <= placed.count <= podset.count
 
@@ -142,7 +144,7 @@ def late_pods(
 def held_up(
     entry: Entry, job: JobRecord, late: Mapping[str, float], now: float, timeout: float
 ) -> Evict | None:
-    """Pods of an earlier attempt have existed in place of the pods of this attempt for ``timeout`` seconds.
+    """Pods of an earlier attempt have existed instead of the pods of this attempt for ``timeout`` seconds.
 
     The job's controller has read an earlier start, which was withdrawn in the meantime, and created its pods. It does not replace
     them, because they are valid pods of the job. After a stop, it deletes them.
@@ -202,7 +204,7 @@ def start_failed(entry: Entry, now: float, rules: PodsReadyRules, why: str) -> E
 
 
 def ready_by(entry: Entry, rules: PodsReadyRules) -> float | None:
-    """The time (unix seconds) by which all pods must be ready; None if there is no such limit."""
+    """The time (unix seconds) by which all pods must be ready; None without a limit."""
     if entry.state is State.STARTING and entry.started_at is not None:
         return entry.started_at + rules.timeout
     if entry.unready_since is not None and rules.recovery_timeout is not None:

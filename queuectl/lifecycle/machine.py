@@ -32,6 +32,7 @@ from queuectl.domain.events import (
     Evict,
     FlavorsDue,
     GatesChanged,
+    LabelsChanged,
     MoveRefused,
     NoteAdded,
     NoticeOver,
@@ -92,6 +93,9 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
     match event:
         case ObjectChanged():
             return _described(entry, event, now)
+        case LabelsChanged():
+            same = entry.labels == event.labels
+            return None if same else EntryChange(entry, next_of(entry, labels=event.labels), now)
         case Admit():
             return _admit(entry, event, now)
         case Adopt():
@@ -192,6 +196,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
         version=1,
         gates=gates,
         user=event.user,
+        labels=job.listed_labels,
     )
     return EntryChange(None, after, now, Note("Queued", None, after.state, reason))
 
@@ -404,7 +409,7 @@ def _not_moved(entry: Entry, event: MoveRefused, now: float) -> EntryChange | No
 
 
 def _refused(entry: Entry, event: RequiredWriteRefused, now: float) -> EntryChange | None:
-    """Show this beside the reason for its state. The reason continues to decide the next state."""
+    """Show this in addition to the reason for its state. The reason continues to decide the next state."""
     if entry.refused_write is not None:
         return None
     message_before = entry.reason.message

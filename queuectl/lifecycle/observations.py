@@ -15,6 +15,7 @@ from queuectl.domain.events import (
     AttemptFound,
     CommandReceived,
     Evict,
+    LabelsChanged,
     ObjectChanged,
     PriorityOver,
     Submitted,
@@ -225,6 +226,8 @@ class Observer:
             self._plan_again |= described is not None
             last = joined(last, described)
             after = last.after if last is not None else before
+        last = _relabeled(last, after, job, now)
+        after = last.after if last is not None else before
         if job is not None and _own_priority_over(after, now):
             last = self._priority_over(last, after, job, config, now)
             after = last.after
@@ -392,6 +395,15 @@ class Observer:
             job = self._mirror.jobs.get(entry.uid)
             if job is not None and self._mirror.sized(job, config).gpus != entry.gpus:
                 yield entry.uid
+
+
+def _relabeled(
+    last: EntryChange | None, after: Entry, job: JobRecord | None, now: float
+) -> EntryChange | None:
+    """The change with the labels that the object has now. A group without pods keeps those of its last pods."""
+    if job is None or job.absent or after.labels == job.listed_labels:
+        return last
+    return joined(last, handle(after, LabelsChanged(job.listed_labels), now))
 
 
 def _own_priority_over(entry: Entry, now: float) -> bool:

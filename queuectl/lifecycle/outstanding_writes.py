@@ -76,7 +76,7 @@ class Write:
 
 
 POD = "Pod"
-_ARRAY_STATUS: Final = "Array: each index has a state of its own"
+_ARRAY_STATUS: Final = "Array: each index has its own state"
 """Status annotation of an array."""
 
 
@@ -111,7 +111,7 @@ def outstanding_writes(
 
 
 def _resize(entry: Entry, job: JobRecord) -> list[Write]:
-    """Pods that its user gives an elastic Job later are no part of the gang that has its slots."""
+    """Pods that its user gives an elastic Job later are not part of the gang that has its slots."""
     placed = entry.placement.podsets if entry.placement is not None else ()
     if job.array is None or not job.resizable or not placed:
         return []
@@ -358,7 +358,7 @@ def slot_numbers(
 ) -> Callable[[int], int]:
     """The number of the slot of each rank.
 
-    The slots of a gang that has started again are those of the ranks that had not ended, in their order, and of the others in
+    The slots of a gang that has started again belong to the ranks that had not ended, in their order, and of the others in
     their slices. Slots without a pod are freed later.
     """
     size = len(_slots_of(placed))

@@ -42,7 +42,7 @@ def next_of(entry: Entry, **changes: Any) -> Entry:
 
 
 def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> EntryChange:
-    """Enter a state, with a line in the history. A planned start is one of a pending gang, and checks are those of a placement."""
+    """Enter a state, with a line in the history. A planned start is one of a pending gang, and checks belong to a placement."""
     if state is not State.PENDING:
         changes["planned_start"] = None
     if state.waiting and state is not State.RESERVED:
@@ -266,7 +266,7 @@ class Dependents:
         return {uid for name in affected if (uid := self._uids.get(name)) is not None}
 
     def statuses(self, job: JobRecord, gates: tuple[str, ...]) -> Mapping[str, Standing]:
-        """Of those of these gates of a job that are dependencies, by gate."""
+        """The dependencies among these gates of a job, by gate."""
         name = JobName.of(job.kind, job.namespace, object_of(job).name)
         return self._graph.statuses(name, gates)
 

@@ -1,4 +1,4 @@
-"""Events of one workload, from its entry in the ledger and the present state of its object and pods.
+"""Events of one workload, from its entry in the ledger and the current state of its object and pods.
 
 Only observations count. The same observations always give the same events, so a restart loses nothing.
 """
@@ -55,7 +55,7 @@ class ObservationRules:
     Attributes:
         rules: time-outs, among others.
         unschedulable: seconds after which a start fails if kube-scheduler cannot schedule a pinned pod, or if pods of an earlier
-            attempt exist in place of its pods.
+            attempt exist instead of its pods.
         names: hostname label -> node name.
         drain: the reason for which its queue evicts running gangs; None if it does not.
         refused: for each pod that kube-scheduler cannot schedule, by uid: the time of the first observation, in unix seconds.

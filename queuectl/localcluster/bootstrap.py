@@ -219,7 +219,7 @@ class Probe:
         self._client = Client(server, (pki / f"{ca}.crt").read_bytes(), pair)
 
     def problem(self) -> str | None:
-        """None if the component is ready, else its problem."""
+        """None if the component is ready, otherwise its problem."""
         try:
             self._client.text(self._path)
         except (ApiServerError, UnreachableError) as error:

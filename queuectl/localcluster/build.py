@@ -111,7 +111,7 @@ def cached(unit: Unit) -> Assets:
 
 
 def existing(unit: Unit, *, thorough: bool = False) -> Assets | None:
-    """The assets of a unit: provided, else cached and complete, else on PATH. None if it is to be built.
+    """The assets of a unit: provided, otherwise cached and complete, otherwise on PATH. None if it is to be built.
 
     Args:
         unit: The unit.
@@ -313,7 +313,7 @@ def _wrapper_module(modules: Sequence[tuple[str, str]], downloads: Path) -> str:
     Kubernetes replaces its libraries by folders of its source, and publishes them with its own minor and patch number.
 
     Args:
-        modules: Path and version of each module; the language version is that of the first.
+        modules: Path and version of each module; the first one gives the language version.
         downloads: The folder of downloaded modules.
     """
     (first, version), *_ = modules
@@ -330,10 +330,10 @@ def _wrapper_module(modules: Sequence[tuple[str, str]], downloads: Path) -> str:
 
 
 def find(progress: Progress) -> Path:
-    """The `go` program for builds: on PATH if it is recent enough, else in the cache.
+    """The `go` program for builds: on PATH if it is recent enough, otherwise in the cache.
 
     Raises:
-        BuildError: There is none, and the installation failed.
+        BuildError: None exists, and the installation failed.
     """
     on_path = shutil.which("go")
     if on_path and _new_enough(Path(on_path)):
@@ -454,7 +454,7 @@ def damage(unit: Unit, *, thorough: bool = False) -> str | None:
             with another size or modification time than in the manifest are compared by digest.
 
     Returns:
-        None for a complete unit, else the damage as part of a sentence.
+        None for a complete unit, otherwise the damage as part of a sentence.
     """
     home = folder(unit)
     try:

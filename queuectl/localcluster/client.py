@@ -40,7 +40,7 @@ _CONNECTIONS = 16
 class Client:
     """Requests to one API server as one user.  Safe to use from several threads.
 
-    Paths are those of the Kubernetes API, such as `/api/v1/nodes/n0`.  Every method raises `ApiServerError` when the
+    Paths belong to the Kubernetes API, such as `/api/v1/nodes/n0`.  Every method raises `ApiServerError` when the
     server refuses, and `UnreachableError` when it does not answer.
     """
 

@@ -115,7 +115,7 @@ class LocalCluster:
         supervisor = KeeperHandle(place.home)
         if not supervisor.alive():
             raise LocalClusterError(
-                f"cluster {name} does not run any more; take it down to remove what is left of it"
+                f"cluster {name} no longer runs; take it down to remove what is left of it"
             )
         if "commands" not in place.description:
             raise LocalClusterError(f"cluster {name} is still starting")
@@ -144,7 +144,7 @@ class LocalCluster:
 
     @property
     def supervisor(self) -> KeeperHandle:
-        """The supervisor of its programs. Other programs that it starts end with the cluster, too."""
+        """The supervisor of its programs. Other programs that it starts also end with the cluster."""
         return self._supervisor
 
     @property

@@ -170,7 +170,7 @@ class Exporters:
     def fault(self, node: str, gpu: int, metric: str, reading: float) -> None:
         """Report this value of a metric for a GPU from now on; 0 = no fault.
 
-        ``metric`` can have labels in braces beside those of the GPU.
+        ``metric`` can have labels in braces in addition to those of the GPU.
         """
         with self._lock:
             self._faults.setdefault(node, {})[metric, gpu] = reading
@@ -331,7 +331,7 @@ class Dialect:
     Attributes:
         dcp: it has the profiling metrics (DCGM_FI_PROF_…).
         pod_uid: it labels pods with their uid.
-        virtual_gpus: each pod of a time-sliced GPU has a series; else only the last pod.
+        virtual_gpus: each pod of a time-sliced GPU has a series; otherwise only the last pod.
         vendor: whose exporter it is: ``nvidia``, ``amd`` or ``intel``.
     """
 

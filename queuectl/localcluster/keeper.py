@@ -7,7 +7,7 @@ It runs as a script with only the standard library, so that it starts in millise
 It is a separate process for this reason: the kernel can kill a child when its parent dies (PR_SET_PDEATHSIG), but the parent
 is a *thread*.  A program that a worker thread starts would end with that thread.  The keeper has one thread, so its programs
 end when it ends.  It watches the pid of its owner, and ends with the owner unless it is detached.  Each program leads its own
-process group, so that its children end, too.
+process group, so that its children also end.
 
 Requests are JSON objects, one per connection, on the socket `keeper.sock` in DIRECTORY:
 

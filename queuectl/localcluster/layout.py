@@ -42,7 +42,7 @@ _DESCRIPTION = "cluster.json"
 
 
 def clusters() -> Path:
-    """The folder of all clusters: `$XDG_STATE_HOME/queuectl/clusters`, else under `~/.local/state`."""
+    """The folder of all clusters: `$XDG_STATE_HOME/queuectl/clusters`, otherwise under `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser().absolute() / "queuectl" / "clusters"
 
@@ -137,7 +137,7 @@ def create(name: str | None) -> Layout:
             ):
                 folder.mkdir()
             return layout.write()
-        except BaseException:  # after an interrupt, too
+        except BaseException:  # also after an interrupt
             layout.remove()
             raise
 
@@ -154,7 +154,7 @@ def reserve(place: Layout, names: Iterable[str]) -> Layout:
 
 
 def find(name: str) -> Layout | None:
-    """The cluster of this name, running or not; None if there is none."""
+    """The cluster of this name, running or not, or None."""
     try:
         content = json.loads((clusters() / name / _DESCRIPTION).read_bytes())
     except (OSError, ValueError):

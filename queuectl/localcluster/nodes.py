@@ -59,7 +59,7 @@ class NodeSpec:
         racks_per_block: Racks in each block.
         hosts_per_rack: Nodes in each rack.
         gpus: GPUs of each node; 0 = nodes without the resource and its labels.
-        devices: GPUs of each node that a driver publishes in ResourceSlices; they are no resource of the node.
+        devices: GPUs of each node that a driver publishes in ResourceSlices; they are not resources of the node.
         cpu: CPU of each node, as a Kubernetes quantity.
         memory: Memory of each node, as a Kubernetes quantity.
         pods: Pods that fit a node.
@@ -251,7 +251,7 @@ class Nodes:
         self._client.patch(_path(name), {"metadata": {"labels": {KUBELET: "running"}}})
 
     def _list(self) -> list[Document]:
-        # The present object, not an older one in the watch cache, from which the server answers.
+        # The current object, not an older one in the watch cache, from which the server answers.
         items: list[Document] = self._client.get("/api/v1/nodes")["items"]
         return items
 
@@ -277,7 +277,7 @@ SLICES = f"/apis/{API_VERSION}/resourceslices"
 DRIVER = "gpu.example.com"
 """Name of the driver and of its DeviceClass."""
 EXTENDED_RESOURCE = "example.com/gpu"
-"""Containers request the devices by this name, too."""
+"""Containers also request the devices by this name."""
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 _GPUS_PER_ROOT = 4
 
@@ -349,7 +349,7 @@ def pool(
         devices: the devices.
         generation: the generation of the pool. The names of slices contain it, so two generations can exist together.
         per_slice: the largest number of devices in a slice.
-        counters: `sharedCounters`, which have a slice of their own.
+        counters: `sharedCounters`, which have their own slice.
         driver: name of the driver.
         owner: the Node object; the slices are deleted with it.
     """

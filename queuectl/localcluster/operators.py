@@ -51,7 +51,7 @@ class Operator:
         account: Name of its ServiceAccount.
         arguments: Its command line without the program, for the ports and folders of a cluster.
         settings: Content of its configuration file, `settings_file`, for a cluster; None if it has none.
-        environment: Its variables of the environment for a cluster, beside those of each component.
+        environment: Its variables of the environment for a cluster, in addition to those of each component.
         health: Path of its health check.
         pod_label: Its webhooks see only pods with this label, as its own manifests say; without it, every pod.
         needs: Names of the operators whose kinds it makes.
@@ -116,7 +116,7 @@ def _training_operator(layout: Layout) -> Iterable[str]:
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={BURST}",
         "--controller-threads=10",
-        # Without the file, its image is that of a registry. No simulated node pulls it.
+        # Without the file, a registry has its image. No simulated node pulls it.
         f"--pytorch-init-container-template-file={layout.home / 'init-container.yaml'}",
         f"--health-probe-bind-address={_address(layout, TRAINING_OPERATOR)}",
         "--metrics-bind-address=0",

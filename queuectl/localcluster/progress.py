@@ -107,7 +107,7 @@ class Spinner:
 
 
 def for_terminal() -> Progress:
-    """The display for standard error: a live line on a terminal, else plain lines."""
+    """The display for standard error: a live line on a terminal, otherwise plain lines."""
     return Spinner() if sys.stderr.isatty() else LineProgress()
 
 

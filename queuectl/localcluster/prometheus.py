@@ -202,7 +202,7 @@ def exporters_job(
 
     Args:
         targets_url: URL of the service discovery.
-        honor_labels: keep their labels `pod` and `namespace`; else these become `exported_pod` and
+        honor_labels: keep their labels `pod` and `namespace`; otherwise these become `exported_pod` and
             `exported_namespace`, because the target has the same labels.
         seconds: seconds between scrapes; None = the default of the server.
     """
@@ -221,7 +221,7 @@ def check_rules(*paths: Path) -> str:
     """Check rule files with promtool.
 
     Raises:
-        LocalClusterError: a rule is invalid; the message is that of promtool.
+        LocalClusterError: a rule is invalid; with promtool's message.
     """
     answer = subprocess.run(
         [build.program(PROMTOOL), "check", "rules", "--lint-fatal", *paths],

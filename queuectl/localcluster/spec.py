@@ -25,10 +25,10 @@ class ClusterSpec:
         lease_seconds: Duration of the node leases, which are renewed four times in that time.  None takes Kubernetes'
             40 s, or longer for many nodes, whose renewals would load the API server.
         kubernetes: Release of Kubernetes, such as `1.36.3`.
-        feature_gates: Feature gates of Kubernetes that are on, beside those that are on by default.
+        feature_gates: Feature gates of Kubernetes that are on, in addition to those that are on by default.
         proxy: Address of an HTTP proxy for the requests of the operators to addresses other than loopback, such as `127.0.0.1:8080`;
             "" = none. No program can reach the pods, because they run no program.
-        apis: Versions of APIs that the API server serves, beside those that it serves by default, such as `resource.k8s.io/v1beta2`.
+        apis: Versions of APIs that the API server serves, in addition to those that it serves by default, such as `resource.k8s.io/v1beta2`.
     """
 
     nodes: tuple[NodeSpec, ...] = (NodeSpec(),)

@@ -1,7 +1,7 @@
 """The pinned versions of the local control plane, and the build of each program from source.
 
 A *unit* is one Go build: one module, its packages, and the source files that a running cluster needs (CRDs, RBAC).
-After a change of a version, the cache builds a new unit beside the old one.
+After a change of a version, the cache builds a new unit alongside the old one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Unit:
             them; empty = only its own. Units with the same modules use the same libraries, which Go compiles once.
         variables: Go variables set at link time.
         patches: Replacements in the source of programs, which are then built from a copy of the module.
-        patched: Folders of the module, beside those of the programs, in which patches apply.
-        files: Source files to keep beside the programs: cached name to path in the module.
+        patched: Folders of the module, in addition to those of the programs, in which patches apply.
+        files: Source files to keep with the programs: cached name to path in the module.
         tags: Build tags.
         reports: Version that its programs report, if it is not that of the module.
         minutes: Duration of a build without caches on two cores, for the progress line.
@@ -215,7 +215,7 @@ HELM = Unit(
     module="helm.sh/helm/v3",
     version="v3.19.0",
     programs={"helm": "cmd/helm"},
-    # Its releases have these, too: the version of Kubernetes that it assumes without a cluster.
+    # Its releases also have these: the version of Kubernetes that it assumes without a cluster.
     variables={
         "helm.sh/helm/v3/internal/version.version": "v3.19.0",
         "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor": "1",

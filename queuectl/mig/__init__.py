@@ -2,7 +2,7 @@
 
 - :mod:`configurations`: the configurations that a node can get, and the node under each
 - :mod:`fixes`: the fewest nodes to reconfigure for a gang, and the gangs that migrate first
-- :mod:`search`: the gang for which nodes are reconfigured beside a plan
+- :mod:`search`: the gang for which nodes are reconfigured alongside a plan
 - :mod:`changes`: the changes that are active, and the next step of each
 - :mod:`reconfigurer`: carries the changes out
 

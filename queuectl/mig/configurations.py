@@ -62,7 +62,7 @@ def gpus_of(node: Node, configs: Sequence[MigConfig]) -> int | None:
 
 
 def _offered(node: Node) -> Counter[str] | None:
-    """Instances by profile, whole GPUs under the empty profile; None if there are none, or pods share them."""
+    """Instances by profile, whole GPUs under the empty profile; None if it has neither, or pods share them."""
     model = model_of(node.labels)
     if model is None or model.invalid or model.shared:
         return None
@@ -120,7 +120,7 @@ def _profile(resource: str) -> str:
 
 
 def choices(node: Node, pools: Iterable[MigPool]) -> Iterator[tuple[MigConfig, Node]]:
-    """Each configuration that a node could get, and the node under it, without the present one.
+    """Each configuration that a node could get, and the node under it, without the current one.
 
     Args:
         node: it can be unready or in use; neither is judged.

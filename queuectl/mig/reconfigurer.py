@@ -113,7 +113,7 @@ class MigReconfigurer:
         return MigScope(gangs, able, rule.max_nodes) if able else None
 
     def question(self, snapshot: Snapshot) -> MigSearch:
-        """What to search beside the plan for a snapshot."""
+        """What to search alongside the plan for a snapshot."""
         now = self._clock()
         scope = self._scope(now)
         if scope is not None:
@@ -188,7 +188,7 @@ class MigReconfigurer:
         await self._tell(change, "Normal", text)
         return True
 
-    # ---- beside the cycles
+    # ---- alongside the cycles
 
     async def run(self) -> None:
         """Take the next step of each change until canceled."""

@@ -1,4 +1,4 @@
-"""Searches beside a plan: the gang for which nodes are reconfigured, and new places of the gangs on nodes that are emptied.
+"""Searches alongside a plan: the gang for which nodes are reconfigured, and new places of the gangs on nodes that are emptied.
 
 The plan is carried out first, so no node that a gang starts on, or that is reserved, is reconfigured.
 """
@@ -55,7 +55,7 @@ class MigSearch:
     def answer(
         self, snapshot: Snapshot, plan: Plan, selects: Selects | None, stop: StopSignal
     ) -> MigFound:
-        """The answer beside a plan. A stopped search finds nothing.
+        """The answer alongside a plan. A stopped search finds nothing.
 
         Args:
             snapshot: the input of the plan.

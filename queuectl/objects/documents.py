@@ -1,7 +1,7 @@
 """YAML and JSON streams of objects, and the address of each object in them.
 
 A stream is YAML (documents divided by ``---``), JSON (one object, or several one after the other), or either of them
-holding a ``List``, whose items count as objects of their own. An item can be a ``List`` again.
+holding a ``List``, whose items count as separate objects. An item can be a ``List`` again.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def read_documents(text: str | bytes, source: str = "") -> list[Document]:
 
 
 def read_values(text: str | bytes, source: str = "") -> list[Any]:
-    """The values of a stream whose documents are no objects of Kubernetes. Raises DocumentError: it is not YAML or JSON."""
+    """The values of a stream whose documents are not objects of Kubernetes. Raises DocumentError: it is not YAML or JSON."""
     return list(_load(text, source)[0])
 
 
@@ -271,7 +271,7 @@ def _check_plain(
             raise DocumentError(address, path, f"{node} is not a number")
         return
     if not isinstance(node, (dict, list)):
-        raise DocumentError(address, path, f"{type(node).__name__} is no JSON value")
+        raise DocumentError(address, path, f"{type(node).__name__} is not a JSON value")
     if id(node) in open_:
         raise DocumentError(address, path, "contains itself")
     if id(node) in checked:

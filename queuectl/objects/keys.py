@@ -135,7 +135,7 @@ def either(mapping: Mapping[str, str] | None, suffix: str, *, kueue: bool = True
         kueue: False where a Kueue runs: its keys are not ours then.
 
     Raises:
-        RequestError: both keys are present and their values differ.
+        RequestError: both keys exist and their values differ.
     """
     if not mapping:
         return None

@@ -447,7 +447,7 @@ class Assembly:
 
 
 def _distinct(pods: Iterable[PodRecord]) -> list[PodRecord]:
-    """Each pod with a uid of its own."""
+    """Each pod with its own uid."""
     seen: set[str] = set()
     found = []
     for pod in pods:

@@ -114,7 +114,7 @@ class Ledgers:
         )
 
     def _priority(self, gang: DocumentedGang, job: JobRecord) -> int:
-        """The number of its Workload, else that of its classes. The class of a Workload is fixed when its job is created."""
+        """The number of its Workload, otherwise that of its classes. The class of a Workload is fixed when its job is created."""
         if gang.workload is not None and gang.workload.priority is not None:
             return gang.workload.priority
         named = job.priority_class

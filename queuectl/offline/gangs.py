@@ -34,7 +34,7 @@ class DocumentedGang:
     """A gang, or an array, as its documents have it.
 
     Attributes:
-        document: of the job; of the Workload without it; of the first pod of a gang of pods.
+        document: of the job; of the Workload without it; of the first pod for a gang of pods.
         position: in the order of the input.
         record: of the job, with the changes of its Workload.
         created_at: unix seconds; None without a time.
@@ -123,7 +123,7 @@ def read_job(
     """A job of any kind.
 
     A RayService that does not exist yet is the cluster that KubeRay would create for it, under the name of the service. Of one that
-    exists, its RayClusters count, and this is None.
+    exists, its RayClusters count, and it is None.
 
     Args:
         document: of the job.
@@ -148,7 +148,7 @@ def read_job(
 
 
 def of_workload(document: Document, position: int, workload: GivenWorkload) -> DocumentedGang:
-    """A Workload as a gang of its own."""
+    """A Workload as a separate gang."""
     found = replace(documented(document, position, workload.record), draft=False)
     return replace(found, created_at=workload.created_at, workload=workload)
 

@@ -105,7 +105,7 @@ def read_snapshot(
     Args:
         documents: of all files, in order.
         kinds: of jobs.
-        now: unix seconds; by default the newest time in the input, 0 if there is none.
+        now: unix seconds; by default the newest time in the input, 0 without one.
 
     Raises:
         DocumentError: naming file, document and field.
@@ -263,7 +263,7 @@ def _about(snapshot: Snapshot, parts: _Input) -> Iterator[str]:
 
 
 def newest_time(documents: Iterable[Document]) -> float:
-    """The newest time in the documents, in unix seconds; 0 if there is none. Deadlines do not count."""
+    """The newest time in the documents, in unix seconds; 0 without one. Deadlines do not count."""
     newest = 0.0
     seen: set[int] = set()
     stack: list[Any] = [document.body for document in documents]

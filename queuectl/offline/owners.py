@@ -1,4 +1,4 @@
-"""The gang of each pod of a file, and its podset: by uid where there is one, else by names in labels and owners."""
+"""The gang of each pod of a file, and its podset: by uid where there is one, otherwise by names in labels and owners."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Seats:
         )
 
     def _podset(self, pod: GivenPod, gang: DocumentedGang) -> str:
-        """That of its label, else one with room; those of its own size first."""
+        """That of its label, otherwise one with room; those of its own size first."""
         podsets = gang.record.podsets
         for label in _PODSET_LABELS:
             if any(podset.name == pod.labels.get(label) for podset in podsets):

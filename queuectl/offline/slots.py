@@ -1,4 +1,4 @@
-"""The slots of running gangs of files: the hosts of their admission, else the nodes of their pods, else room in the admitted domain.
+"""The slots of running gangs of files: the hosts of their admission, otherwise the nodes of their pods, otherwise room in the admitted domain.
 
 An assignment can end above the host. Its pods still use nodes, so without them too much capacity would look free. They get free
 capacity of nodes that they can use: the choice of nodes is a guess, the sum of free capacity in the stated domain is correct.
@@ -92,7 +92,7 @@ class Binding:
     Attributes:
         uid: of the gang.
         admitted_at: unix seconds of its admission by its Workload; None without one, and before its admission checks are ready.
-        unbound: podset to pods that have no node, also those that were not created yet. Podsets without such pods are absent.
+        unbound: podset to pods that have no node, including those that were not created yet. Podsets without such pods are absent.
     """
 
     uid: str

@@ -15,17 +15,24 @@ from queuectl.domain.diagnosis import AddNodes
 from queuectl.domain.errors import BadInput, TookTooLong
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ignored import Ignored
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.plan import Eviction
 from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import DEFAULT_NAME, QueueConfig, in_force
+from queuectl.domain.reasons import Reason
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record
 from queuectl.domain.reservations import occurrences, states_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.what_if import WhatIf
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.links import dangling
-from queuectl.objects.configuration.queue_config import inadmissible_reason, is_config, validate
+from queuectl.objects.configuration.queue_config import (
+    inadmissible_reason,
+    is_config,
+    refused_job,
+    validate,
+)
 from queuectl.objects.documents import Document, as_document, with_names
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.files.children import Children
@@ -57,10 +64,12 @@ class ReadingContext:
 
     Attributes:
         records: the objects from which the requests of jobs follow: see :meth:`queuectl.state.mirror.Mirror.requests`.
+        jobs: of the pending gangs, by uid.
         kinds: of jobs.
     """
 
     records: tuple[Record, ...] = ()
+    jobs: Mapping[str, JobRecord] = field(default_factory=dict)
     kinds: JobKinds = field(default_factory=lambda: KINDS)
 
 
@@ -91,7 +100,7 @@ def changed(
     """The snapshot after the changes of a question.
 
     Args:
-        snapshot: the present one.
+        snapshot: the current one.
         documents: its configuration.
         question: the changes.
         around: further state of the cluster.
@@ -104,7 +113,7 @@ def changed(
     warnings: list[str] = []
     fleet, devices = _fleet(snapshot, question)
     config = _config(snapshot, fleet, documents, question, warnings)
-    pending = tuple(_stands(each, snapshot, config) for each in snapshot.pending)
+    pending = tuple(_stands(each, snapshot, config, around.jobs) for each in snapshot.pending)
     admitted = tuple(
         _without_pods_on(each, frozenset(question.drain)) for each in snapshot.admitted
     )
@@ -134,7 +143,7 @@ def _fleet(snapshot: Snapshot, question: WhatIf) -> tuple[Fleet, DeviceInventory
     for field_, names in (("drain", question.drain), ("add", [like for like, _ in question.add])):
         for name in names:
             if name not in by_name:
-                raise BadInput(f"{field_}: there is no node {name}")
+                raise BadInput(f"{field_}: node {name} does not exist")
     if not (question.drain or question.add):
         return fleet, devices
     out = frozenset(question.drain)
@@ -188,16 +197,23 @@ def _written(body: Mapping[str, Any], warnings: list[str]) -> Mapping[str, Any]:
     return document
 
 
-def _stands(pending: Pending, snapshot: Snapshot, config: QueueConfig) -> Pending:
+def _stands(
+    pending: Pending, snapshot: Snapshot, config: QueueConfig, jobs: Mapping[str, JobRecord]
+) -> Pending:
     """The gang with the reason of its queue after the change. Other reasons against planning remain."""
     if config is snapshot.config:
         return pending
     workload = pending.workload
     labels = snapshot.namespaces.get(workload.namespace, {})
-    place = (workload.namespace, workload.queue or "")
-    if pending.blocked != inadmissible_reason(*place, snapshot.config, labels):
+    queue, job = workload.queue or "", jobs.get(workload.uid)
+
+    def refused(queues: QueueConfig) -> Reason | None:
+        why = inadmissible_reason(workload.namespace, queue, queues, labels)
+        return why or (refused_job(job, queue, queues) if job is not None else None)
+
+    if pending.blocked != refused(snapshot.config):
         return pending
-    blocked = inadmissible_reason(*place, config, labels)
+    blocked = refused(config)
     return pending if blocked == pending.blocked else replace(pending, blocked=blocked)
 
 

@@ -36,13 +36,15 @@ log = structlog.get_logger()
 
 _BURST_SECONDS: Final = 0.05
 _QUIET_SECONDS: Final = 30.0
+_READ_SECONDS: Final = 30.0
+"""The time between two reads of the catalog. A write to a catalog that others have changed is refused, and it is read again."""
 _RETRY_SECONDS: Final = 1.0
 _CONFIRMATION_SECONDS: Final = 1.0
 _NAMED_CHANGES: Final = 20
 
 
 class ObjectFollower:
-    """Follows objects until canceled. Each leadership has one of its own."""
+    """Follows objects until canceled. Each leadership has its own."""
 
     def __init__(
         self,
@@ -80,8 +82,8 @@ class ObjectFollower:
         self._observed = ObservedObjects(FOLLOWED[owner], form.read)
         self._reducer = Reducer(settle_seconds)
         self._documents: dict[DocumentKey, Document] = {}
-        self._revision = 0  # of the catalog that was read
-        self._written = 0  # of the catalog with the last batch
+        self._revision = 0  # of the catalog with these documents
+        self._next_read = 0.0  # of the catalog, of the monotonic clock
         self._batch: Batch | None = None
         self._report = FollowedReport()
         self._wake = asyncio.Event()
@@ -137,6 +139,7 @@ class ObjectFollower:
                 self._hand_on(batch, objects)
             await self._tell()
         except StaleConfiguration:
+            self._next_read = 0.0
             return 0.0  # a person has stopped a queue in the meantime
         except (StoreUnavailable, ClusterError) as error:
             log.warning("objects_not_followed", error=str(error))
@@ -156,7 +159,7 @@ class ObjectFollower:
         known = self._observed.known_kinds
         self._on_decision(
             Decision(
-                objects, known, batch.faults, batch.waiting, self._written, self._observed.status
+                objects, known, batch.faults, batch.waiting, self._revision, self._observed.status
             )
         )
 
@@ -167,19 +170,19 @@ class ObjectFollower:
             StoreUnavailable, ClusterError: no answer.
         """
         while True:
-            objects = await asyncio.to_thread(self._observed.objects)
             await self._read_catalog()
             waits = self._batch is not None and self._batch.deletion is not None
             confirmed = await self._store.confirmed_deletion() if waits else ""
-            batch = await asyncio.to_thread(self._decided, objects, confirmed)
+            batch, objects = await asyncio.to_thread(self._decided, confirmed)
             removed = {key.kind for key, edit in batch.edits.items() if edit.document is None}
             removed |= {key.kind for key in batch.deletion.keys} if batch.deletion else set()
             if not await self._distrusted(removed):
                 return batch, objects
 
-    def _decided(self, objects: Mapping[DocumentKey, FollowedObject], confirmed: str) -> Batch:
+    def _decided(self, confirmed: str) -> tuple[Batch, Mapping[DocumentKey, FollowedObject]]:
+        objects = self._observed.objects()
         stored = {key: one for key, one in self._documents.items() if key.kind in self._kinds}
-        return self._reducer.decide(
+        batch = self._reducer.decide(
             stored,
             objects,
             self._observed.known_kinds,
@@ -187,6 +190,7 @@ class ObjectFollower:
             now=self._clock(),
             confirmed=confirmed,
         )
+        return batch, objects
 
     async def _distrusted(self, kinds: Iterable[str]) -> bool:
         """Whether one of these kinds is being removed: its objects are then not known, and not gone."""
@@ -201,23 +205,32 @@ class ObjectFollower:
         return found
 
     async def _read_catalog(self) -> None:
+        now = time.monotonic()
+        if now < self._next_read:
+            return
         changes = await self._store.config_changes(self._revision, self._documents.keys())
         for key in changes.deleted:
             self._documents.pop(key, None)
         self._documents |= {DocumentKey.of(one): one for one in changes.written}
-        self._revision = changes.revision
+        self._revision, self._next_read = changes.revision, now + _READ_SECONDS
 
     async def _write(self, batch: Batch) -> None:
-        self._written = self._revision
         if not batch.edits:
             return
         written = [edit.document for edit in batch.edits.values() if edit.document is not None]
         removed = [key for key, edit in batch.edits.items() if edit.document is None]
         lines = [self._line(key, edit) for key, edit in batch.edits.items()]
         changes = ConfigurationBatch(self._revision, written, removed, lines)
-        revision = await self._store.write_configuration(changes, epoch=self._epoch)
-        self._written = revision
-        log.info("objects_followed", written=len(written), removed=len(removed), revision=revision)
+        self._revision = await self._store.write_configuration(changes, epoch=self._epoch)
+        self._documents |= {DocumentKey.of(document): document for document in written}
+        for key in removed:
+            self._documents.pop(key, None)
+        log.info(
+            "objects_followed",
+            written=len(written),
+            removed=len(removed),
+            revision=self._revision,
+        )
 
     def _line(self, key: DocumentKey, edit: Edit) -> AuditLine:
         verb = "DELETE" if edit.document is None else "PUT"

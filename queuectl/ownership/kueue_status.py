@@ -1,7 +1,7 @@
-"""The statuses of Kueue's own objects, in Kueue's words: ClusterQueue, LocalQueue, and the AdmissionCheck that provisions nodes.
+"""The statuses of Kueue's own objects, in Kueue's words: ClusterQueue, LocalQueue, Cohort, and the AdmissionCheck that provisions nodes.
 
-Kueue writes none of the other kinds, apart from the fair share of a Cohort if it is configured to. A status is about the version of an
-object that acts: a message ends with the error of an edit that does not.
+Kueue writes none of the other kinds. A status is about the version of an object that acts: a message ends with the error of an edit that
+does not. ClusterQueues and Cohorts have a share while fair sharing is on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import ClusterQueue, QueueConfig, StopPolicy
 from queuectl.objects.configuration.kueue_status import (
+    ENDLESS_SHARE,
     FlavorUse,
     KueueQueueStatus,
+    KueueShare,
     ResourceUse,
     kueue_status_body,
     seen_kueue_status,
@@ -38,9 +40,11 @@ from queuectl.ownership.status_form import (
     acts,
     condition,
 )
+from queuectl.planner.quota import QuotaRow, build_pools, cohort_pools, share_of, use_of
 from queuectl.state.holdings import Row
 
 _CHECK: Final = "AdmissionCheck"
+_COHORT: Final = "Cohort"
 _FLAVOR: Final = "ResourceFlavor"
 _ADMITS: Final = ("Ready", "Can admit new workloads")
 _REFUSES: Final = "Can't admit new workloads"
@@ -72,6 +76,12 @@ class KueueStatusForm:
         key = followed.key
         if key.kind not in KUEUE_STATUSES:
             return None
+        share = had.fair_sharing if isinstance(had, KueueQueueStatus) else None
+        if share is not None and key.kind != LOCAL_QUEUE:
+            share = KueueShare(0)  # without fair sharing: that of Kueue cannot be removed
+        if key.kind == _COHORT:
+            on = share is not None or queues.config.rules.fair_sharing
+            return KueueQueueStatus(conditions=[], fair_sharing=share) if on else None
         if key in decision.waiting or (key not in decision.faults and not acts(key, queues.config)):
             conditions = had.conditions if had is not None else []  # of the generation that acts
         else:
@@ -85,7 +95,7 @@ class KueueStatusForm:
             conditions = [condition(had, generation, now, ACTIVE, status, reason, text)]  # type: ignore[arg-type]
         if key.kind == _CHECK:
             return ObjectStatus(conditions=conditions)
-        return KueueQueueStatus(conditions=conditions)
+        return KueueQueueStatus(conditions=conditions, fair_sharing=share)
 
 
 def _verdict(followed: FollowedObject, config: QueueConfig, fault: str) -> _Verdict | None:
@@ -168,22 +178,27 @@ def _check(name: str, config: QueueConfig) -> _Verdict | None:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Gangs, and quota by flavor and resource in the order of the queue."""
+    """Gangs, quota by flavor and resource in the order of the queue, and shares of ClusterQueues and Cohorts while fair sharing is on."""
 
     gangs: GangsByQueue
     config: QueueConfig
     held: Mapping[DocumentKey, Counter[_Row]]
     reserved: Mapping[DocumentKey, Counter[_Row]]
+    shares: Mapping[DocumentKey, int]
 
     @classmethod
     def of(cls, use: QueueUse, config: QueueConfig) -> _Counts:
-        return cls(
-            GangsByQueue.of(use.entries), config, _by_queue(use.held), _by_queue(use.reserved)
-        )
+        held, reserved = _by_queue(use.held), _by_queue(use.reserved)
+        shares = _shares(config, held, reserved) if config.rules.fair_sharing else {}
+        return cls(GangsByQueue.of(use.entries), config, held, reserved, shares)
 
     def fill(self, status: QueueStatus, key: DocumentKey) -> None:
-        self.gangs.fill(status, key)
-        if isinstance(status, KueueQueueStatus):
+        if not isinstance(status, KueueQueueStatus):
+            return
+        if self.config.rules.fair_sharing and key.kind != LOCAL_QUEUE:
+            status.fair_sharing = KueueShare(self.shares.get(key, 0))
+        if key.kind != _COHORT:
+            self.gangs.fill(status, key)
             held = self.held.get(key, Counter())
             status.flavors_usage = self._uses(key, held)
             status.flavors_reservation = self._uses(key, held + self.reserved.get(key, Counter()))
@@ -229,3 +244,23 @@ def _by_queue(rows: Mapping[Row, int]) -> Mapping[DocumentKey, Counter[_Row]]:
         sums[DocumentKey(CLUSTER_QUEUE, "", target)][flavor, resource] += amount
         sums[DocumentKey(LOCAL_QUEUE, namespace, name)][flavor, resource] += amount
     return sums
+
+
+def _shares(
+    config: QueueConfig,
+    held: Mapping[DocumentKey, Counter[_Row]],
+    reserved: Mapping[DocumentKey, Counter[_Row]],
+) -> Mapping[DocumentKey, int]:
+    """As Kueue counts them, with the quota that is reserved."""
+    queues = build_pools(config)
+    rows: Counter[QuotaRow] = Counter()
+    for amounts in (held, reserved):
+        for key, by_row in amounts.items():
+            if key.kind == CLUSTER_QUEUE and key.name in queues:
+                for (flavor, resource), amount in by_row.items():
+                    rows[key.name, flavor, resource] += amount
+    use = use_of(queues, rows)
+    pools = {DocumentKey(CLUSTER_QUEUE, "", name): pool for name, pool in queues.items()}
+    pools |= {DocumentKey(_COHORT, "", name): pool for name, pool in cohort_pools(queues).items()}
+    weighted = {key: share_of(pool, use).weighted for key, pool in pools.items()}
+    return {key: ENDLESS_SHARE if one is None else one for key, one in weighted.items()}

@@ -23,7 +23,7 @@ from queuectl.objects.configuration.owners import FollowedKind
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.configuration.status_wire import QueueStatus, seen_status
 
-_UNREADABLE: Final = "the object is no object of Kubernetes that can be decoded"
+_UNREADABLE: Final = "the object is not an object of Kubernetes that can be decoded"
 NO_GENERATION: Final = -1
 """The generation of an object that cannot be decoded."""
 _CONTENT: Final = ("spec", "value", "description")
@@ -98,7 +98,7 @@ class ObservedObjects:
                 case ListCompleted():
                     edited |= self._complete(delta)
                 case _:
-                    raise TypeError(f"{type(delta).__name__} is no change of configuration")
+                    raise TypeError(f"{type(delta).__name__} is not a change of configuration")
         if edited:
             self.last_edit = now
         return edited
@@ -158,7 +158,7 @@ class ObservedObjects:
         return self._faults.pop(plural, None) is not None
 
     def distrust(self, plural: str, why: str) -> None:
-        """The deletions of a kind are no decision of a person: it is unknown until its next complete list."""
+        """The deletions of a kind are not a decision of a person: it is unknown until its next complete list."""
         self._listed.discard(plural)
         self._faults[plural] = why
 
@@ -186,19 +186,8 @@ class ObservedObjects:
         entry = self._entries[self._plurals[followed.key.kind]].get(followed.uid)
         return entry.status if entry is not None else None
 
-    def unread(self) -> dict[DocumentKey, FollowedObject]:
-        """All objects that are not being deleted, without their content, which is not needed and is forgotten."""
-        unread = {}
-        for entries in self._entries.values():
-            for entry in entries.values():
-                entry.content = b""
-                if not entry.deleting:
-                    key, uid, generation = entry.key, entry.uid, entry.generation
-                    unread[key] = FollowedObject(key, uid, generation, entry.order, None)
-        return unread
-
     def objects(self) -> dict[DocumentKey, FollowedObject]:
-        """All objects that are not being deleted. New content is parsed, which takes about 0.1 ms for each object."""
+        """All objects that are not being deleted, each as before unless it was edited. New content is parsed in about 0.1 ms for each object."""
         newest: dict[DocumentKey, FollowedObject] = {}
         for entries in self._entries.values():
             for entry in list(entries.values()):
@@ -211,6 +200,16 @@ class ObservedObjects:
                 if other is None or other.order < entry.order:
                     newest[entry.key] = entry.read
         return newest
+
+    def unread(self) -> dict[DocumentKey, FollowedObject]:
+        """The same without their content, which is not needed and is forgotten."""
+        for entries in self._entries.values():
+            for entry in entries.values():
+                if entry.read is None:
+                    key, uid, generation = entry.key, entry.uid, entry.generation
+                    entry.read = FollowedObject(key, uid, generation, entry.order, None)
+                    entry.content = b""
+        return self.objects()
 
 
 def _read(entry: _Entry) -> FollowedObject:

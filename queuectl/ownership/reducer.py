@@ -22,7 +22,7 @@ from queuectl.ownership.effects import permits_more
 from queuectl.ownership.observed import FollowedObject
 
 LONGEST_WAIT: Final = 60.0
-"""Seconds after which an edit acts, also if other edits keep coming."""
+"""Seconds after which an edit acts, even if other edits keep coming."""
 GUARDED: Final = ("ClusterQueue", "ResourceFlavor")
 """Kinds of which at most a third can be deleted at once without a confirmation."""
 _REMOVED: Final = 1 << 62  # a deletion is the newest edit of its object
@@ -167,7 +167,7 @@ def _mass_deletion(
     deleted = [key for key, edit in edits.items() if edit.document is None]
     for kind in GUARDED:
         among = sum(key.kind == kind for key in deleted)
-        if 3 * among > sum(key.kind == kind for key in stored):
+        if among and 3 * among > sum(key.kind == kind for key in stored):
             return MassDeletion.of(deleted)
     return None
 
@@ -243,6 +243,8 @@ def _wrong_queues(
     stored: Mapping[DocumentKey, Document], edits: dict[DocumentKey, Edit]
 ) -> Iterator[tuple[DocumentKey, str]]:
     """Take out edits of ClusterQueues that name a flavor which does not exist. A deletion of a flavor in use is the newer edit."""
+    if not any(key.kind == _QUEUE for key in edits):
+        return
     there = {key for key in stored if key.kind == _FLAVOR and not _deletes(edits.get(key))}
     there |= {key for key in edits if key.kind == _FLAVOR and not _deletes(edits[key])}
     for key, edit in list(edits.items()):

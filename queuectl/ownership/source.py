@@ -17,6 +17,7 @@ from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api
 from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import Resource
 from queuectl.cluster.review import active_kueue
+from queuectl.cluster.server import DEFINITIONS
 from queuectl.cluster.writes import MANAGER
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone
@@ -28,7 +29,6 @@ from queuectl.objects.configuration.owners import GROUP, FollowedKind
 from queuectl.objects.configuration.status_wire import ObjectStatus
 from queuectl.ownership.status_form import StatusForm
 
-_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RECHECK_SECONDS: Final = 60.0
 """Time between two reads of a CustomResourceDefinition while the watch of its objects works."""
 _FIRST_PAUSE = 0.5
@@ -58,7 +58,7 @@ class ObjectSource(Protocol):
         """Pass all changes on until canceled."""
 
     async def doubt(self, plural: str) -> str:
-        """Why the deletions of a kind are no decision about its objects; empty if they are. A kind in doubt is listed again.
+        """Why the deletions of a kind do not decide about its objects; empty if they are. A kind in doubt is listed again.
 
         Raises:
             ClusterError: the API server does not say.
@@ -261,7 +261,7 @@ class KubernetesObjects:
         return stored.name
 
     async def _definition(self, name: str) -> _Definition:
-        path = f"{_DEFINITIONS}/{name}"
+        path = f"{DEFINITIONS}/{name}"
         body = await self._api.request("GET", path)
         try:
             return _definition(body)
@@ -271,7 +271,7 @@ class KubernetesObjects:
 
 
 def _ignored(_: str) -> None:
-    """The end of the first list is a delta, too."""
+    """The end of the first list is also a delta."""
 
 
 class _Hooks:

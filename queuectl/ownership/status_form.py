@@ -1,9 +1,10 @@
-"""The content of the status of an object, apart from the time of its write. Each API group has a form of its own."""
+"""The content of the status of an object, apart from the time of its write. Each API group has its own form."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
@@ -36,9 +37,22 @@ class Decision:
     objects: Mapping[DocumentKey, FollowedObject]
     known_kinds: Collection[str]
     faults: Mapping[DocumentKey, str]
-    waiting: Collection[DocumentKey]
+    waiting: AbstractSet[DocumentKey]
     revision: int
     status: Callable[[FollowedObject], QueueStatus | None]
+
+    def changes(self, before: Decision | None) -> list[DocumentKey]:
+        """The objects whose content, error or wait is another one than before, the newest edit last."""
+        objects = self.objects
+        if before is None:
+            keys = set(objects)
+        else:
+            was = before.objects  # an object that stays is the same one
+            keys = {key for key, followed in objects.items() if was.get(key) is not followed}
+            keys |= self.waiting ^ before.waiting
+            faults = self.faults.items() ^ before.faults.items()
+            keys |= {key for key, _ in faults}
+        return sorted(keys & objects.keys(), key=lambda key: objects[key].order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +131,12 @@ def condition(
 ) -> ObjectCondition:
     """A condition. It keeps the time of the one that the object has, if its status stays."""
     conditions = had.conditions if had is not None else None
-    since = next(
-        (
-            one.last_transition_time
-            for one in conditions or ()
-            if (one.type, one.status) == (kind, status)
-        ),
-        datetime.fromtimestamp(now, UTC).strftime(_TIME),
-    )
+    for one in conditions or ():
+        if (one.type, one.status) == (kind, status):
+            since = one.last_transition_time
+            break
+    else:
+        since = datetime.fromtimestamp(now, UTC).strftime(_TIME)
     return ObjectCondition(kind, status, reason, message, since, generation)
 
 

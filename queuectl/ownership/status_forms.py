@@ -1,4 +1,4 @@
-"""The form of the statuses of each owner of the configuration whose objects have one."""
+"""The form of the statuses, for each owner of the configuration whose objects have one."""
 
 from __future__ import annotations
 

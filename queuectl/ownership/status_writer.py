@@ -1,5 +1,6 @@
 """The task of a leader that writes the statuses of the objects, few in a second. An object that cannot be written stops no other.
 
+Each kind has at most one write at a time, so that a kind whose writes are slow, or that the API server does not answer, stops no other.
 Kueue writes the statuses of its own objects while it runs. Whether it does is checked before each batch.
 """
 
@@ -9,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -17,7 +19,7 @@ from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone,
 from queuectl.domain.pacing import doubling
 from queuectl.domain.queues import QueueConfig
 from queuectl.ownership.source import ObjectSource
-from queuectl.ownership.status_form import Decision, QueuesNow, StatusForm
+from queuectl.ownership.status_form import Decision, QueuesNow, StatusCounts, StatusForm
 from queuectl.ownership.statuses import DueStatus, StatusReducer
 
 log = structlog.get_logger()
@@ -29,10 +31,12 @@ _BATCH_SECONDS: Final = 1.0
 _OTHER_SECONDS: Final = 10.0
 """The time between two checks while another controller writes them."""
 _TICK_SECONDS: Final = 0.2
-_RECKON_SECONDS: Final = 10.0
+_SLICE: Final = 256
+"""The objects that are examined at once. It keeps the leader from other work for about 3 ms."""
+_SLICE_SECONDS: Final = 0.02
+"""The shortest time between two slices, so that constant edits take a sixth of a core at most."""
+_EXAMINE_SECONDS: Final = 10.0
 """Counts, namespaces and statuses that others write change without a decision."""
-_SHARE: Final = 5
-"""The time between two reckonings, as a multiple of the last one."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _LOG_SECONDS: Final = 60.0
 
@@ -51,8 +55,16 @@ class WriteRate:
             self._earliest = time.monotonic() + WRITE_SECONDS
 
 
+@dataclass(slots=True)
+class _Outage:
+    """Writes to one kind without an answer."""
+
+    failures: int = 0  # in a row
+    until: float = 0.0  # of the monotonic clock
+
+
 class StatusWriter:
-    """Writes statuses until canceled. Each leadership has one of its own."""
+    """Writes statuses until canceled. Each leadership has its own."""
 
     def __init__(
         self,
@@ -72,33 +84,43 @@ class StatusWriter:
             rate: of all writers of the leader.
         """
         self._source = source
+        self._form = form
         self._queues = queues
         self._clock = clock
         self._rate = rate
         self._reducer = StatusReducer(form, clock())
-        self._decision: Decision | None = None
-        self._reckoned: tuple[Decision, QueueConfig] | None = None
-        self._next_reckoning = 0.0  # of the monotonic clock
-        self._earliest_reckoning = 0.0
-        self._due: deque[DueStatus] = deque()
+        self._decisions: deque[Decision] = deque()  # that the configuration does not have yet
+        self._examined: tuple[QueueConfig, StatusCounts] | None = None
+        self._next_round = 0.0  # of the monotonic clock, as are the others
         self._batch_ends = 0.0
-        self._outages = 0
+        self._writing: set[str] = set()  # kinds with a write that has not ended
+        self._outages: dict[str, _Outage] = {}  # by kind
         self._refusals = 0  # since the last line of the log
         self._logged_at = -_LOG_SECONDS
 
     def decided(self, decision: Decision) -> None:
         """Take in a decision that the catalog has."""
-        self._decision = decision
+        if (
+            len(self._decisions) > 1
+        ):  # the oldest stays: with constant edits, the configuration never has the newest
+            self._decisions.pop()
+        self._decisions.append(decision)
 
     async def run(self) -> None:
         """Write until canceled."""
-        while True:
-            await self._reckon()
-            if not self._due:
-                await asyncio.sleep(_TICK_SECONDS)
-            elif await self._others_rest():
-                await self._rate.turn()
-                await asyncio.sleep(await self._write(self._due.popleft()))
+        async with asyncio.TaskGroup() as writes:
+            while True:
+                await self._examine()
+                if not self._reducer.writable(self._clock(), self._paused()):
+                    pause = _SLICE_SECONDS if self._reducer.unexamined else _TICK_SECONDS
+                    await asyncio.sleep(pause)
+                elif await self._others_rest():
+                    await self._rate.turn()
+                    await self._examine()  # there can be an edit
+                    due = self._reducer.next(self._clock(), self._paused())
+                    if due is not None:
+                        self._writing.add(due.followed.key.kind)
+                        writes.create_task(self._write(due))
 
     async def _others_rest(self) -> bool:
         """Whether no other controller writes the statuses. If one does, wait until it ends, and forget what was due."""
@@ -114,8 +136,7 @@ class StatusWriter:
             await asyncio.sleep(_OTHER_SECONDS)
             other = await self._other_writer()
         log.info("statuses_written_again")
-        self._due.clear()
-        self._reckoned, self._next_reckoning = None, 0.0
+        self._reducer.forget_due()
         return False
 
     async def _other_writer(self) -> str:
@@ -125,43 +146,47 @@ class StatusWriter:
         except ClusterError as error:
             return str(error)
 
-    async def _reckon(self) -> None:
-        """Find the statuses that are due, if they can have changed."""
-        decision, queues, began = self._decision, self._queues(), time.monotonic()
-        if decision is None or queues is None or queues.config.revision < decision.revision:
-            return
-        state = decision, queues.config
-        changed = self._reckoned is None or any(
-            now is not before for now, before in zip(state, self._reckoned, strict=True)
-        )
-        if began < (self._earliest_reckoning if changed else self._next_reckoning):
-            return
-        self._due = deque(
-            await asyncio.to_thread(
-                self._reducer.due, decision, queues, queues.use(), self._clock()
-            )
-        )
-        self._reckoned = state
-        ended = time.monotonic()
-        self._earliest_reckoning = ended + _SHARE * (ended - began)
-        self._next_reckoning = max(self._earliest_reckoning, ended + _RECKON_SECONDS)
+    def _paused(self) -> set[str]:
+        """The kinds of which no status can be written now."""
+        now = time.monotonic()
+        return self._writing | {kind for kind, one in self._outages.items() if now < one.until}
 
-    async def _write(self, due: DueStatus) -> float:
-        """Write one status. Returns seconds in which no write can succeed."""
+    async def _examine(self) -> None:
+        """Find the due statuses of the objects that were edited, and of some others if they can have changed."""
+        queues, now = self._queues(), time.monotonic()
+        if queues is None:
+            return
+        while self._decisions and queues.config.revision >= self._decisions[0].revision:
+            self._reducer.decided(self._decisions.popleft())
+        config, counts = self._examined or (None, None)
+        if counts is None or config is not queues.config or now >= self._next_round:
+            counts = await asyncio.to_thread(self._form.counts, queues.use(), queues)
+            self._reducer.examine_all()
+            self._examined = queues.config, counts
+            self._next_round = now + _EXAMINE_SECONDS
+        self._reducer.examine(queues, counts, self._clock(), _SLICE)
+
+    async def _write(self, due: DueStatus) -> None:
+        """Write one status."""
+        key = due.followed.key
         try:
-            await self._source.write_status(due.followed.key, due.status)
+            await self._source.write_status(key, due.status)
         except ObjectGone:
-            return 0.0  # the watch shows it
+            pass  # the watch shows it
         except ClusterError as error:
-            self._reducer.failed(due, self._clock())
+            self._reducer.failed(due)
             self._log(due, error)
-            if isinstance(error, ClusterUnavailable):  # others would fail too
-                self._outages += 1
-                return doubling(_FIRST_PAUSE, _LONGEST_PAUSE, self._outages)
+            if isinstance(error, ClusterUnavailable):  # others of the kind would fail too
+                outage = self._outages.setdefault(key.kind, _Outage())
+                outage.failures += 1
+                pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, outage.failures)
+                outage.until = time.monotonic() + pause
+                return
         else:
             self._reducer.written(due, self._clock())
-        self._outages = 0
-        return 0.0
+        finally:
+            self._writing.discard(key.kind)
+        self._outages.pop(key.kind, None)
 
     def _log(self, due: DueStatus, error: ClusterError) -> None:
         """One line in a while, because a missing right refuses thousands of objects."""

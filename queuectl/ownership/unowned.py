@@ -17,7 +17,7 @@ _BURST_SECONDS: Final = 1.0
 
 
 class UnownedObjects:
-    """Watches until canceled. Each leadership has one of its own. A kind that does not exist, or cannot be read, has no objects."""
+    """Watches until canceled. Each leadership has its own. A kind that does not exist, or cannot be read, has no objects."""
 
     def __init__(
         self,
@@ -77,4 +77,4 @@ class UnownedObjects:
         known = {
             kind for kind in observed.known_kinds if self._plurals[kind] not in observed.faults
         }
-        self._on_decision(Decision(observed.unread(), known, {}, (), 0, observed.status))
+        self._on_decision(Decision(observed.unread(), known, {}, frozenset(), 0, observed.status))

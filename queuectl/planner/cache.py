@@ -28,7 +28,7 @@ class PlannerCache:
         return PlannerCache(self)
 
     def get(self, owner: object, kind: type[T]) -> T | None:
-        """The value of this type that is kept for ``owner``; None if there is none."""
+        """The value of this type that is kept for ``owner``, or None."""
         kept = self._kept.get(owner, {})
         if kind in kept or self._source is None:
             found: T | None = kept.get(kind)
@@ -36,7 +36,7 @@ class PlannerCache:
         return self._source.get(owner, kind)
 
     def keep(self, owner: object, entry: T) -> T:
-        """Keep ``entry`` for ``owner``, in place of the one of its type; returns it."""
+        """Keep ``entry`` for ``owner``, instead of the one of its type; returns it."""
         self._kept.setdefault(owner, {})[type(entry)] = entry
         return entry
 

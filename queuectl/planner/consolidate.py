@@ -445,7 +445,7 @@ def _used_together(placed: Sequence[PlacedPodSetGroup]) -> list[int]:
 
 
 def _solve(model: ConsolidationModel, solver: Solver) -> tuple[NodeCounts, ...] | None:
-    """Where the bundles of each podset group are in another solution; None when there is none, or none was found in time."""
+    """Where the bundles of each podset group are in another solution; None if no other exists, or none is found in time."""
     outcome = solver.solve(model.model)
     if outcome.status is not Status.SOLVED or list(outcome.assignment) == model.model.hint:
         return None
@@ -462,7 +462,9 @@ def _solve(model: ConsolidationModel, solver: Solver) -> tuple[NodeCounts, ...] 
 
 _WIDTH: Final = 5  # podset groups placed again at once
 _TARGETS: Final = 2  # racks that one scattered podset group is offered
-_MORE: Final = 2  # racks beside those in use, of either sort: with whole nodes, with parts of nodes
+_MORE: Final = (
+    2  # racks in addition to those in use, of either sort: with whole nodes, with parts of nodes
+)
 
 
 class Round(NamedTuple):
@@ -477,7 +479,7 @@ class Placements:
     """The podset groups of all gangs that may move, as placed so far.
 
     Attributes:
-        free: (R, N) beside them.
+        free: (R, N) alongside them.
         placed: each as asked, and where it is.
         bundles: the same in bundles.
     """

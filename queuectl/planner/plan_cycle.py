@@ -1,8 +1,8 @@
 """From a snapshot to a plan: the problem, repairs, the admission cycle, the final check, and the answer with its proofs.
 
-Each answer carries a proof of its own:
+Each answer carries its own proof:
 
-- ``optimal``: proved. The gang starts, and so does each gang considered before it that can; or it does not fit beside them,
+- ``optimal``: proved. The gang starts, and so does each gang considered before it that can; or it does not fit alongside them,
   wherever they are placed; or these are the least victims.
 - ``feasible``: it holds, but a better answer is not ruled out: victims that are not proved to be the least, fewer pods than perhaps
   fit, or a gang considered before is undecided and could have taken the place.
@@ -332,8 +332,8 @@ def _even(podset_group: PodSetGroup, level: int, pods: ShapePods, per_node: Ints
 # ---- The dry run
 #
 # Which gangs would be evicted for not using their GPUs, and for which, were it not only a dry run in their ClusterQueues. It runs last, when
-# the plan is made and nothing depends on the state any more: for gangs that neither start nor wait for victims, in the order of priority,
-# time queued and uid, beside all that the plan starts and leases. The room that one of them would get is held for it before the next one, so
+# the plan is made and nothing depends on the state from then on: for gangs that neither start nor wait for victims, in the order of priority,
+# time queued and uid, alongside all that the plan starts and leases. The room that one of them would get is held for it before the next one, so
 # no GPU counts twice. The solver's work is not counted with the plan's, and where the wall clock cuts it, no gang is named from there on: a
 # dry run changes nothing else of a plan. A gang is asked for whole, also where it may start with fewer pods.
 

@@ -5,7 +5,7 @@ its members lend. The part that a lending limit withholds is its *local* quota, 
 is passed up and counts against the parent, so a cohort's use is what its members take from the common pool. A borrowing
 limit bounds what a member takes from there beyond what it put in.
 
-Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource without a quota has none.
+Amounts are as in :mod:`queuectl.domain.quantity`; a flavor and resource without a quota has none.
 
 The *dominant resource share* of a pool is the largest part of what its cohort can lend that the pool takes. A pool *borrows* of a flavor
 and resource what it uses beyond its subtree quota. Per resource, what it borrows over all flavors is set against what its parent could
@@ -250,7 +250,7 @@ class QuotaUse:
     ) -> None:
         """Keep quota for one gang: in every pool, the part of ``rows`` beyond the quota that ``back`` returns first.
 
-        Computed twice, beside the quota kept for others and beside the use ``now`` alone; the more of the two counts,
+        Computed twice, alongside the quota kept for others and alongside the use ``now`` alone; the more of the two counts,
         because it is not known which of the others takes its share first.
         """
         change = [*((row, -amount) for row, amount in back), *rows]
@@ -337,6 +337,17 @@ class QuotaUse:
     def lends(self, pool: QuotaNode, row: FlavorResource) -> int:
         """The use that a pool passes up: the most that exits below it can lower the use of its parent."""
         return pool.passed_up(row, self.used_of(pool, row))
+
+
+def cohort_pools(queues: QuotaTree) -> Mapping[str, QuotaNode]:
+    """Cohort name to its pool, of the Cohorts above the ClusterQueues."""
+    pools: dict[str, QuotaNode] = {}
+    for queue in queues.values():
+        pool = queue.parent
+        while pool is not None and pool.name not in pools:
+            pools[pool.name] = pool
+            pool = pool.parent
+    return pools
 
 
 def use_of(pools: QuotaTree, rows: Mapping[QuotaRow, int]) -> QuotaUse:

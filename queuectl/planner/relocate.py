@@ -2,7 +2,7 @@
 
 Cost is layered: lost work of the restarts, then gangs, then pods. Moved gangs keep flavors and quota; what this plan starts
 stays where it is. A set that helps must first make room for the blocked gang, so the least *leaving* set bounds the cost
-from below; the gangs that leave must then find a place beside it. In the order of what proves most for least:
+from below; the gangs that leave must then find a place alongside it. In the order of what proves most for least:
 
 1. Less is free in all than the gang asks: no move helps.
 2. The least leaving set, by the search that finds victims (:mod:`queuectl.planner.preempt.search`). None: no move helps. If
@@ -336,7 +336,7 @@ class MoveSearch:
     # A set, settled exactly.
 
     def _try(self, moved: frozenset[int]) -> Status:
-        """Settle one set; it becomes the best if all find a place, else it is never suggested again."""
+        """Settle one set; it becomes the best if all find a place, otherwise it is never suggested again."""
         if not self.candidates.allows(moved):
             return Status.UNKNOWN
         requests, free = self._asking(moved), self._freed(moved)
@@ -466,7 +466,7 @@ def _size(request: GangRequest) -> int:
 # Which gangs to move, as one model: the model builder with an exit per gang that may leave, each placed again if it does.
 #
 # The model is a relaxation, so what it costs bounds the true cost from below and what it refutes is refuted. Nodes that a gang may
-# leave are node classes of their own; the others are summed. Whether the set it suggests really finds a place is decided by
+# leave are separate node classes; the others are summed. Whether the set it suggests really finds a place is decided by
 # placing all of it; a set that does not is cut off.
 
 
@@ -503,7 +503,7 @@ class MoveModel:
             n for n, request in zip(among, requests[1:], strict=True) for _ in request.podset_groups
         ]
         marks = np.zeros(free.shape[1], dtype=np.int64)
-        marks[rows.node] = rows.node + 1  # a node that a gang may leave is a class of its own
+        marks[rows.node] = rows.node + 1  # a node that a gang may leave is a separate class
         classes = PlacementClasses(
             [podset_group for request in requests for podset_group in request.podset_groups],
             free,

@@ -1,6 +1,6 @@
-"""Gangs that lost nodes: exactly the lost pods are placed again, beside the healthy ones that stay.
+"""Gangs that lost nodes: exactly the lost pods are placed again, alongside the healthy ones that stay.
 
-Where no level is required they stay near the healthy ones if they can. If there is no room now, but there will be once
+Where no level is required they stay near the healthy ones if they can. If no room exists now, but will once
 those leaving have left, or once victims have left that the queue's policy allows, the gang waits: its healthy pods stay, and
 the room is held for it as by a lease. Nothing of this is stored. A broken gang is considered in every cycle before any gang
 that starts, and takes the first of: room that is free now; room that leaving gangs make; room that new victims make. So the
@@ -142,7 +142,7 @@ class Broken:
         )
 
     def bounds(self, podset_group: PodSetGroup, level: int) -> Mask | None:
-        """Nodes of the domains that the podset group's healthy pods hold at a level; None when there are no bounds."""
+        """Nodes of the domains that the podset group's healthy pods hold at a level; None without bounds."""
         nodes = np.array(sorted(self._healthy(podset_group)), dtype=np.int64)
         if level == ANYWHERE or not len(nodes):
             return None
@@ -326,7 +326,7 @@ def repair(
 
 
 def _decided(state: CycleState, request: GangRequest, solver: Solver) -> Feasibility:
-    """Now, beside all that starts so far; asked again with a larger limit before it is left open."""
+    """Now, alongside all that starts so far; asked again with a larger limit before it is left open."""
     decision = Feasibility(Status.UNKNOWN)
     for budget in _BUDGETS:
         decision = decide(state, _with(request, budget), solver)
@@ -350,7 +350,7 @@ def _placed(
 def _later(
     state: CycleState, broken: Broken, request: GangRequest, solver: Solver
 ) -> Victims | None:
-    """Room once those leaving have left, else once the least victims have; None = proved that there is none."""
+    """Room once those leaving have left, otherwise once the least victims have; None = proved that none exists."""
     queue = state.problem.snapshot.queue_of(broken.gang.workload)
     if queue is None:
         return _left(place(request, state.later.free, solver))
@@ -399,7 +399,7 @@ def _lost(gang: Admitted) -> str:
 def _near(state: CycleState, broken: Broken, request: GangRequest) -> Feasibility | None:
     """A placement on the healthy pods' own nodes, or in the finest domains they hold, widening level by level.
 
-    Each time on as few nodes as can be that no healthy pod of the gang is on. None when there is none.
+    Each time on as few nodes as can be that no healthy pod of the gang is on. None if impossible.
     """
     deepest = max((podset_group.tree.depth for podset_group in request.podset_groups), default=0)
     near = broken.healthy_nodes

@@ -2,7 +2,7 @@
 
 One worker, a fixed seed and deterministic time make the same bytes of the same model (invariant I8); the wall clock is a
 safety net only, and a plan it cut is discarded. A defect (MODEL_INVALID, an exception of the native call) is an answer
-of its own, never an exception of the planner.
+of the solver, never an exception of the planner.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class StopSignal:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Stop; returns when no solve is running any more. May be called from any thread, any number of times."""
+        """Stop; returns when the last solve has ended. May be called from any thread, any number of times."""
         self._stopped.set()
         while not self._idle.wait(_POLL_SECONDS):
             with self._lock:
@@ -196,9 +196,9 @@ class Solver:
     """Runs models under the snapshot's limits and counts what it did.
 
     Attributes:
-        light: with an objective, too, spare what pays off in long searches only.
+        light: even with an objective, spare what pays off in long searches only.
         brief: one short try, for questions that can be asked otherwise.
-        placements: searches for a place on the nodes of the present capacity, with or without a model.
+        placements: searches for a place on the nodes of the current capacity, with or without a model.
         cut: the wall clock or a stop ended a solve: the plan must be discarded.
         alarms: defects met, as sentences.
     """

@@ -2,7 +2,7 @@
 
 The map has the nodes of each gang, and the free capacity of each domain. The efficiency puts each GPU of a map in one part, by node and
 by the value of a node label. A part takes at most what the parts before it have left of the node, in this order: measured gangs, gangs
-and other pods without a measurement, free GPUs, failed GPUs. The parts of a node therefore add up to its GPUs, also while a gang holds a
+and other pods without a measurement, free GPUs, failed GPUs. The parts of a node therefore add up to its GPUs, even while a gang holds a
 failed GPU.
 """
 
@@ -199,7 +199,7 @@ def all_parts(
     uses: Mapping[str, GangUse],
     cache: PlannerCache | None = None,
 ) -> GpuParts:
-    """The parts of all GPUs together; the arguments are those of the cluster map."""
+    """The parts of all GPUs together; the arguments are as for the cluster map."""
     found = efficiency_of(*occupied(snapshot, original, uses, cache or PlannerCache()))
     return sum(found.values(), NO_GPUS)
 

@@ -1,6 +1,6 @@
 """Fragmentation: free GPUs that pods cannot use, and gangs over more domains than necessary.
 
-The measure is that of fragmentation gradient descent (FGD). The free GPUs of a node are fragments for a pod shape that does not fit the
+The measure is the one of fragmentation gradient descent (FGD). The free GPUs of a node are fragments for a pod shape that does not fit the
 node, because other resources are used up, too few GPUs are free, or its labels and taints exclude the pod. The average over the
 shapes of pending and running gangs, weighted by their number of pods, is the expected number of free GPUs that the next pod cannot use.
 A shape that does not fit any empty node of a flavor does not count for that flavor. Fragments *inside* nodes have enough of all amounts,
@@ -265,7 +265,7 @@ def spreads(
     """The domains of all started podsets, by the label of the level.
 
     Repaired gangs are left out, because most of their pods do not move. Podsets that are split over flavors, and podsets of flavors
-    without a topology, are left out, too.
+    without a topology, are also left out.
     """
     index = index_of(snapshot.fleet, cache or PlannerCache())
     started = {admission.uid: admission for admission in admissions if not admission.repaired}

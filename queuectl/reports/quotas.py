@@ -33,7 +33,7 @@ class QuotaBar:
 
     Attributes:
         used: by its gangs; None = this process does not know the cluster.
-        limit: the most that it may use, borrowing included; None = no limit of its own, only that of its cohort.
+        limit: the most that it may use, borrowing included; None = no own limit, only that of its cohort.
         lending: the most of ``nominal`` that others may use; None = all of it.
         left: available now, borrowing included.
         lent: of ``nominal``, the part that it cannot use now because other members of the cohort hold it.

@@ -6,11 +6,11 @@ last attempt, and at most all of them. A gang that never ran can end at once, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
-from statistics import median
 from typing import Final
 
 from queuectl.domain.fleet import Fleet, Node
@@ -62,7 +62,7 @@ class ObservedJob:
     Attributes:
         job: for the planner.
         replayed: for the replay of the records.
-        ran_before: it ran at the begin.
+        ran_before: it ran at the start.
         attempts: of the records.
     """
 
@@ -93,7 +93,7 @@ class TraceJobs:
 
     def _observed(self, traced: TracedGang, rank: int, times: RunTimeCase) -> ObservedJob:
         recent = [a for a in traced.attempts if a.ended is None or a.ended.most > self.begin]
-        attempts = [self._replayed(attempt, times) for attempt in recent]
+        attempts = list(self._replayed(recent, times))
         before = bool(recent) and recent[0].started.most <= self.begin
         gone = self._at(times.end(traced.gone)) if traced.gone is not None else None
         submit = 0.0 if before else self._at(traced.arrived)
@@ -122,12 +122,17 @@ class TraceJobs:
         replayed = replace(job, duration=inf, limit=None, placement=None, deleted=gone)
         return ObservedJob(job, replayed, before, tuple(attempts))
 
-    def _replayed(self, attempt: TracedAttempt, times: RunTimeCase) -> ReplayedAttempt:
-        start = self._at(times.start(attempt.started))
-        end = self._at(times.end(attempt.ended)) if attempt.ended is not None else None
-        return ReplayedAttempt(
-            start, max(end, start) if end is not None else None, attempt.placement
-        )
+    def _replayed(
+        self, attempts: Iterable[TracedAttempt], times: RunTimeCase
+    ) -> Iterator[ReplayedAttempt]:
+        """Each begins when the one before has ended, at the earliest: both can be between the same two moments."""
+        earliest = 0.0
+        for attempt in attempts:
+            start = max(self._at(times.start(attempt.started)), earliest)
+            end: float | None = None
+            if attempt.ended is not None:
+                earliest = end = max(self._at(times.end(attempt.ended)), start)
+            yield ReplayedAttempt(start, end, attempt.placement, attempt.interrupted)
 
     def _duration(
         self,
@@ -157,8 +162,9 @@ class TraceJobs:
             case RunTimeCase.LONGEST:
                 return inf
             case RunTimeCase.USUAL:
-                longer = [s for s in self._lengths.get(traced.gang.cluster_queue, ()) if s > worked]
-                return median(longer) if longer else inf
+                lengths = self._lengths.get(traced.gang.cluster_queue, ())
+                longer = bisect_right(lengths, worked)
+                return lengths[(longer + len(lengths)) // 2] if longer < len(lengths) else inf
 
     def _at(self, at: float) -> float:
         return min(max(at - self.begin, 0.0), self.seconds)
@@ -181,7 +187,7 @@ def _runs_last(traced: TracedGang) -> bool:
 
 
 def _lengths(gangs: Iterable[TracedGang]) -> Mapping[str, Sequence[float]]:
-    """By ClusterQueue, the seconds for which gangs ran that have ended."""
+    """By ClusterQueue, the seconds for which gangs ran that have ended, shortest first."""
     lengths: dict[str, list[float]] = {}
     for one in gangs:
         if one.state is TracedState.GONE and _runs_last(one):
@@ -189,7 +195,7 @@ def _lengths(gangs: Iterable[TracedGang]) -> Mapping[str, Sequence[float]]:
             assert last.ended is not None
             seconds = RunTimeCase.USUAL.end(last.ended) - RunTimeCase.USUAL.start(last.started)
             lengths.setdefault(one.gang.cluster_queue, []).append(seconds)
-    return lengths
+    return {queue: sorted(of_queue) for queue, of_queue in lengths.items()}
 
 
 # ---- Nodes and configuration

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -30,10 +31,15 @@ from queuectl.domain.errors import (
     StoreUnavailable,
 )
 from queuectl.domain.estimates import DAY
+from queuectl.domain.followed import FollowedReport
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.shadow import LastMoment, Moment
 from queuectl.domain.shadow_trace import TraceBook
 from queuectl.objects.kinds import JobKinds
-from queuectl.shadow.configuration import with_configuration
+from queuectl.ownership.follower import ObjectFollower
+from queuectl.ownership.source import ObjectSource
+from queuectl.ownership.status_forms import FORMS
+from queuectl.shadow.configuration import on_hosts
 from queuectl.shadow.folding import fold
 from queuectl.shadow.observing import ClusterObserver
 from queuectl.shadow.simulation import Simulation, SimulationFailed
@@ -81,6 +87,7 @@ class ShadowLoop:
         containment: Containment,
         simulation: Simulation,
         metrics: MetricsRecorder,
+        objects: ObjectSource | None,
     ) -> None:
         """Connect nothing yet.
 
@@ -93,8 +100,12 @@ class ShadowLoop:
             containment: of the process.
             simulation: makes the simulated report.
             metrics: of the process.
+            objects: that own the configuration; None = the database owns it.
         """
         self._simulation = simulation
+        self._objects = objects
+        self._followed = FollowedReport()
+        self._configured = asyncio.Event()  # the catalog has the configuration of the objects
         self._metrics = metrics
         self._book: TraceBook | None = None
         self._took = 0.0  # seconds of the last simulation
@@ -141,11 +152,17 @@ class ShadowLoop:
             finally:
                 self._leads = False
                 self._book = None
+                self._configured.clear()
                 self._metrics.following()
 
     async def _lead_until_lost(self, epoch: int) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leadership.keep(self.stalled), name="lease")
+            if self._objects is None:
+                self._configured.set()
+            else:
+                objects = self._objects
+                self._supervise(group, "objects", lambda: self._follow(objects, epoch))
             self._supervise(group, "moments", lambda: self._observe(epoch))
             self._supervise(group, "prune", lambda: self._prune(epoch))
             self._supervise(group, "simulation", lambda: self._simulate(epoch))
@@ -155,16 +172,41 @@ class ShadowLoop:
     ) -> None:
         group.create_task(supervised(name, job, self.containment), name=name)
 
+    async def _follow(self, objects: ObjectSource, epoch: int) -> None:
+        """Keep the catalog as the objects are that own the configuration, until canceled. Their statuses are not written.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        owner = self._settings.configuration_owner
+        await ObjectFollower(
+            objects,
+            self._store,
+            owner,
+            self._settings.configuration_settle_seconds,
+            self._clock,
+            self._show,
+            epoch,
+            lambda _: self._configured.set(),
+            FORMS[owner],
+        ).run()
+
+    def _show(self, report: FollowedReport) -> None:
+        self._followed = report
+        self._metrics.followed.show(report)
+
     async def _observe(self, epoch: int) -> None:
         """Store a moment at each interval until canceled.
 
         Raises:
             Fenced: another leader has taken over.
         """
+        self._leads = True
+        with self._progress.idle():
+            await self._configured.wait()
         took = 0.0
         while True:
             self._progress.step()
-            self._leads = True
             began = time.monotonic()
             try:
                 await self._moment(epoch, self._longest(took))
@@ -185,12 +227,13 @@ class ShadowLoop:
         """Observe and store one moment."""
         _, stored = await self._store.configuration()
         now = self._clock()
-        bodies = with_configuration(await self._cluster.objects(), [dict(one) for one in stored])
+        bodies = on_hosts([*stored, *await self._cluster.objects()])
         # A moment that is not stored leaves no book, so the next one reads it again.
         book, self._book = self._book, None
         if book is None:
             book = await self._store.shadow.book(now - REMEMBERED)
         moment = await asyncio.to_thread(self._observer.moment, bodies, now)
+        moment = replace(moment, left_out=(*_without_effect(self._followed), *moment.left_out))
         before = await self._store.shadow.last()
         records = await self._store.shadow.records(_gangs_of(before, moment))
         step, traced = await asyncio.to_thread(
@@ -245,6 +288,16 @@ class ShadowLoop:
                 log.info("old_moments_not_deleted", error=str(error))
                 deleted = 0
             await asyncio.sleep(_AGAIN_SECONDS if deleted else _PRUNE_SECONDS)
+
+
+def _without_effect(followed: FollowedReport) -> Iterator[str]:
+    """The objects of the configuration whose content does not act, and the kinds that are not known, with the reasons."""
+    for source in followed.sources:
+        if source.fault:
+            yield f"{source.resource}: {source.fault}"
+    for faulty in followed.faulty:
+        key = DocumentKey(faulty.kind, faulty.namespace, faulty.name)
+        yield f"{key}: {faulty.error}"
 
 
 def _gangs_of(before: LastMoment | None, moment: Moment) -> list[str]:

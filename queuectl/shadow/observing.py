@@ -135,9 +135,10 @@ class ClusterObserver:
 
 
 def _version(body: Mapping[str, Any]) -> _Version:
-    """An object at one version. An object that was edited is read again."""
+    """An object at one version. An object that was edited is read again. Documents of the catalog are their own version."""
     meta = body.get("metadata") or {}
-    return f"{_name(body)} {meta.get('uid', '')}", str(meta.get("resourceVersion", ""))
+    version = meta.get("resourceVersion")
+    return f"{_name(body)} {meta.get('uid', '')}", str(body if version is None else version)
 
 
 def _name(body: Mapping[str, Any]) -> str:
@@ -203,7 +204,7 @@ def _seen(bindings: Iterable[Binding], snapshot: Snapshot) -> Iterator[SeenGang]
         whole = binding is None or not binding.unbound
         since = binding.admitted_at if binding is not None else gang.started_at or None
         placement = gang.placement if whole else None
-        yield _of_trace(gang.workload, snapshot, placement, since)
+        yield _of_trace(gang.workload, snapshot, placement, since, admitted=True)
 
 
 def _of_trace(
@@ -213,6 +214,7 @@ def _of_trace(
     since: float | None = None,
     *,
     blocked: bool = False,
+    admitted: bool = False,
 ) -> SeenGang:
     duration = workload.duration
     return SeenGang(
@@ -225,6 +227,7 @@ def _of_trace(
         placement=placement,
         since=since,
         blocked=blocked,
+        admitted=admitted,
     )
 
 

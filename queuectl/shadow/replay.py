@@ -16,11 +16,17 @@ from queuectl.simulate.trace import NodeEvent, TraceJob
 
 @dataclass(frozen=True, slots=True)
 class ReplayedAttempt:
-    """Seconds after the begin. ``end``: None = the gang runs until it is deleted, or at the end of the simulation."""
+    """Seconds after the begin.
+
+    Attributes:
+        end: None = the gang runs until it is deleted, or at the end of the simulation.
+        interrupted: at its end, the gang loses a node. Otherwise it is evicted.
+    """
 
     start: float
     end: float | None
     placement: Placement
+    interrupted: bool
 
 
 _Step = tuple[float, int, int, int]
@@ -72,15 +78,16 @@ class TraceReplay:
             _, starts, rank, number = heappop(self._steps)
             run = self._runs.get(rank)
             if run is not None:
-                self._step(run, self._attempts[rank][number] if starts else None)
+                self._step(run, self._attempts[rank][number], starts=bool(starts))
         self._wake()
 
-    def _step(self, run: Run, attempt: ReplayedAttempt | None) -> None:
-        if attempt is not None and run.running_since is None:
+    def _step(self, run: Run, attempt: ReplayedAttempt, *, starts: bool) -> None:
+        if starts and run.running_since is None:
             placed = run.job.held_on(attempt.placement)
             self._world.start(run, [one for one in placed if one[0] in self._nodes])
-        elif attempt is None and run.running_since is not None:
-            self._world.evict(run)
+        elif not starts and run.running_since is not None:
+            stop = self._world.interrupt if attempt.interrupted else self._world.evict
+            stop(run)
 
     def _ring(self) -> None:
         """The records have something at this time."""

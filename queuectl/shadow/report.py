@@ -25,11 +25,11 @@ LIMITS: Final = (
 )
 """Facts that the observed figures do not show."""
 SIMULATED_LIMITS: Final = (
-    "The arrivals, the sizes and the run times are those of the cluster. Users would react to other waiting times: they submit other jobs, or at other times.",
+    "The arrivals, the sizes and the run times come from the cluster. Users would react to other waiting times: they submit other jobs, or at other times.",
     "Each gang starts at once and starts well: image pulls, volumes, webhooks and admission checks take no time and never fail.",
     "The run time of a gang does not depend on its nodes, although it can: a gang in one rack can be faster.",
     "An interval is what the records permit. It has the shortest and the longest run times of gangs whose end no moment shows.",
-    "Queues, quotas and priorities are those of the last moment, for the whole time.",
+    "Queues, quotas and priorities count as in the last moment, for the whole time.",
     "A node that was removed while it was empty is removed in the simulation too, although a gang can run on it there.",
     "Gangs that came and went between two moments are not known. Devices of resource claims are not simulated.",
 )
@@ -140,7 +140,7 @@ def about_simulated(report: SimulatedReport) -> list[str]:
     span = f"{_moment(report.began)} to {_moment(report.until)} UTC"
     extent = f"One simulation from {span}, with {report.gangs:,} gangs"
     begin, end = f"{report.running_at_begin:,}", f"{report.unfinished:,}"
-    sentences = [f"{extent}: {begin} ran at its begin, and {end} had not left at its end."]
+    sentences = [f"{extent}: {begin} ran at its start, and {end} had not finished at its end."]
     if not report.whole:
         sentences.append("It ends before the last moment, because the rest takes too long.")
     if report.gaps:

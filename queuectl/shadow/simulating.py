@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from typing import Final
 
@@ -29,11 +29,13 @@ from queuectl.shadow.replay import TraceReplay
 from queuectl.simulate.free_gpus import FreeGpus
 from queuectl.simulate.outcomes import nearest_rank
 from queuectl.simulate.planned import Planned
-from queuectl.simulate.setting import Setting, make_setting
-from queuectl.simulate.simulation import Durations, Policy, Run, Sample, Scheduler, World
+from queuectl.simulate.setting import LocalQueueKey, Setting, make_setting
+from queuectl.simulate.simulation import Durations, Policy, Run, Scheduler, World
 
 _POLICY: Final = Policy(durations=Durations.LEARNED)
 """The planner knows what jobs state, and what earlier gangs have shown, as in the controller."""
+_Wait = tuple[float, bool]
+"""Seconds for which a gang has waited, and whether it still waits at the end."""
 
 
 def simulated(
@@ -53,7 +55,7 @@ def simulated(
         setting: configuration and namespaces of the last moment.
         begin: unix seconds of its begin, at the earliest.
         resolution: seconds between two moments.
-        seconds: for the first of the simulations. The time that it does not reach is left out of all of them.
+        seconds: for each of the three simulations. The time that one of them does not reach is left out of all.
         clock: seconds, of any begin.
         now: unix seconds.
     """
@@ -62,29 +64,27 @@ def simulated(
     jobs = TraceJobs(trace, setting.config, begin)
     fleet, events = nodes_of(trace, begin)
     snapshot = simulated_setting(setting, fleet, jobs.gangs)
-    # The usual run times are first: they decide how far the others run.
-    order = (RunTimeCase.USUAL, RunTimeCase.SHORTEST, RunTimeCase.LONGEST)
-    gangs = {times: jobs.under(times) for times in order}
-    settings = {
-        times: make_setting(
-            snapshot, "the records", [one.job for one in gangs[times]], events, begins=begin
-        )
-        for times in order
-    }
+
+    def case(times: RunTimeCase) -> _Case:
+        gangs = jobs.under(times)
+        listed = [one.job for one in gangs]
+        return _Case(make_setting(snapshot, "the records", listed, events, begins=begin), gangs)
+
+    # The longest run times are first: most gangs wait then, so that the others seldom end earlier.
+    order = (RunTimeCase.LONGEST, RunTimeCase.USUAL, RunTimeCase.SHORTEST)
     until = jobs.seconds
-    planned: list[_Side] = []
+    planned: dict[RunTimeCase, _Side] = {}
     for times in order:
-        limit = started + seconds if not planned else inf
-        late = partial(_is_late, clock, limit)
-        side = _planned(settings[times], gangs[times], until, late)
-        until = side.until
-        planned.append(side)
-    observed = [_replayed(settings[times], gangs[times], until) for times in order[1:]]
-    usual, taking_part = (
-        gangs[RunTimeCase.USUAL],
-        {one.rank for one in settings[RunTimeCase.USUAL].jobs},
-    )
-    arrived = [one for one in usual if one.job.submit <= until and one.job.rank in taking_part]
+        late = partial(_is_late, clock, clock() + seconds)
+        planned[times] = _planned(case(times), until, late)
+        until = planned[times].until
+    for times in order:
+        if planned[times].until > until:  # it has done so much within its limit
+            planned[times] = _planned(case(times), until, lambda: False)
+    bounds = (RunTimeCase.SHORTEST, RunTimeCase.LONGEST)
+    observed = [_replayed(case(times), until) for times in bounds]
+    usual = case(RunTimeCase.USUAL)
+    arrived = [one for one in usual.taking_part if one.job.submit <= until]
     return SimulatedReport(
         began=begin,
         until=begin + until,
@@ -94,12 +94,12 @@ def simulated(
         arrived=_counts(one for one in arrived if not one.ran_before),
         running_at_begin=sum(one.ran_before for one in arrived),
         unfinished=sum(jobs.gangs[one.job.rank].state is not TracedState.GONE for one in arrived),
-        left_out=jobs.left_out + len(settings[RunTimeCase.USUAL].skipped),
+        left_out=jobs.left_out + len(usual.setting.skipped),
         resized=sum(jobs.gangs[one.job.rank].resized for one in arrived),
         gaps=_overlap(trace.span.gaps, begin, begin + until),
         whole=until >= jobs.seconds,
         observed=_figures(observed, 0.0),
-        simulated=_figures(planned, resolution),
+        simulated=_figures(list(planned.values()), resolution),
     )
 
 
@@ -107,71 +107,98 @@ def simulated(
 
 
 @dataclass(frozen=True, slots=True)
+class _Case:
+    """The gangs under one choice of run times. Only one case is in memory at a time: each has all gangs."""
+
+    setting: Setting
+    gangs: Sequence[ObservedJob]
+
+    @property
+    def taking_part(self) -> list[ObservedJob]:
+        """The gangs whose queues exist."""
+        ranks = {job.rank for job in self.setting.jobs}
+        return [one for one in self.gangs if one.job.rank in ranks]
+
+
+@dataclass(frozen=True, slots=True)
 class _Side:
-    """A simulation that has ended.
+    """The sums of a simulation that has ended. Gangs that ran at the begin are in no waiting time.
 
     Attributes:
-        runs: of all gangs but those that ran at the begin.
-        samples: the state over time.
+        waits: of the gangs of each LocalQueue.
         until: seconds after the begin.
         started: GPUs of the gangs that started, summed over their starts.
         evictions: of all gangs.
+        idle: GPU-seconds of GPUs on which no gang ran while one waited that requests GPUs.
+        ran: GPU-seconds of gangs that ran.
+        total: these, and the GPU-seconds on which no gang ran.
     """
 
-    runs: Sequence[Run]
-    samples: Sequence[Sample]
+    waits: Mapping[LocalQueueKey, Sequence[_Wait]]
     until: float
     started: float
     evictions: int
+    idle: float
+    ran: float
+    total: float
+
+    @property
+    def utilization(self) -> float | None:
+        return self.ran / self.total if self.total else None
 
 
-def _planned(
-    setting: Setting, gangs: Sequence[ObservedJob], until: float, late: Callable[[], bool]
-) -> _Side:
-    world = World(_free(setting))
+def _planned(case: _Case, until: float, late: Callable[[], bool]) -> _Side:
+    world = World(_free(case.setting))
 
     def stop_if_late(world: World) -> None:
         if late():
             world.stop()
 
-    before = {one.job.rank for one in gangs if one.ran_before}
-    runs = [Run(job) for job in setting.jobs]
-    return _ran(world, runs, before, setting, Planned(setting, _POLICY, world), until, stop_if_late)
+    runs = [Run(job) for job in case.setting.jobs]
+    scheduler = Planned(case.setting, _POLICY, world)
+    return _ran(world, runs, case, scheduler, until, stop_if_late)
 
 
-def _replayed(setting: Setting, gangs: Sequence[ObservedJob], until: float) -> _Side:
-    world = World(_free(setting))
-    taking_part = {job.rank for job in setting.jobs}
-    jobs = [one for one in gangs if one.job.rank in taking_part]
+def _replayed(case: _Case, until: float) -> _Side:
+    world = World(_free(case.setting))
+    jobs = case.taking_part
     scheduler = TraceReplay(
         world,
         {one.job.rank: one.attempts for one in jobs},
-        (node.name for node in setting.fleet.nodes),
+        (node.name for node in case.setting.fleet.nodes),
     )
-    before = {one.job.rank for one in jobs if one.ran_before}
-    runs = [Run(one.replayed) for one in jobs]
-    return _ran(world, runs, before, setting, scheduler, until, lambda _: None)
+    return _ran(world, [Run(one.replayed) for one in jobs], case, scheduler, until, lambda _: None)
 
 
 def _ran(
     world: World,
     runs: Sequence[Run],
-    before: set[int],
-    setting: Setting,
+    case: _Case,
     scheduler: Scheduler,
     until: float,
     progress: Callable[[World], None],
 ) -> _Side:
     world.wake(_begins, 0.0)
-    world.run(runs, setting.events, scheduler, progress, until)
-    counted = [run for run in runs if run.job.rank not in before and run.job.submit <= world.now]
+    world.run(runs, case.setting.events, scheduler, progress, until)
+    before, now = {one.job.rank for one in case.gangs if one.ran_before}, world.now
+    counted = [run for run in runs if run.job.rank not in before and run.job.submit <= now]
     started = sum(
         run.job.gpus * (run.evictions + 1)
         for run in counted
         if run.ran or run.running_since is not None
     )
+    waits: dict[LocalQueueKey, list[_Wait]] = {}
+    for run in counted:
+        waits.setdefault(run.job.queue, []).append((run.waited_by(now), _waits_at_end(run)))
+    idle = ran = total = 0.0
+    for sample, following in pairwise(world.samples):
+        seconds, running = following.time - sample.time, sample.held - sample.stalled
+        ran += running * seconds
+        total += (running + sample.idle) * seconds
+        if sample.requested > 0 or sample.stalled > 0:
+            idle += sample.idle * seconds
     evictions = sum(run.evictions for run in runs)
-    return _Side(counted, world.samples, world.now, float(started), evictions)
+    return _Side(waits, now, float(started), evictions, idle, ran, total)
 
 
 def _is_late(clock: Callable[[], float], limit: float) -> bool:
@@ -195,22 +222,18 @@ def _free(setting: Setting) -> FreeGpus:
 
 
 def _figures(sides: Sequence[_Side], resolution: float) -> SideFigures:
-    """The intervals of several simulations of one side. ``resolution``: seconds by which starts can be later."""
-    names = sorted({run.job.queue for side in sides for run in side.runs})
+    """The intervals of several simulations of one side. ``resolution``: seconds by which each start can be later, with the GPUs of its gang."""
     by_queue = {
-        f"{namespace}/{name}": _waits(
-            [_of_queue(side, (namespace, name)) for side in sides], resolution
-        )
-        for namespace, name in names
+        "/".join(name): _waits([side.waits.get(name, ()) for side in sides], resolution)
+        for name in sorted({name for side in sides for name in side.waits})
     }
-    idle = [_idle(side) for side in sides]
-    use = [_utilization(side) for side in sides]
-    late = max((side.started for side in sides), default=0.0) * resolution
-    total = max((_gpu_seconds(side) for side in sides), default=0.0)
+    idle = [side.idle for side in sides]
+    shares = [side.utilization for side in sides if side.utilization is not None]
+    late = max(side.started for side in sides) * resolution
+    total = max(side.total for side in sides)
     share = late / total if total else 0.0
-    shares = [one for one in use if one is not None]
     return SideFigures(
-        total=_waits([[(run, side.until) for run in side.runs] for side in sides], resolution),
+        total=_waits([list(chain(*side.waits.values())) for side in sides], resolution),
         queues=by_queue,
         idle=FigureInterval(max(min(idle) - late, 0.0), min(max(idle) + late, total)),
         utilization=FigureInterval(max(min(shares) - share, 0.0), min(max(shares) + share, 1.0))
@@ -223,13 +246,9 @@ def _figures(sides: Sequence[_Side], resolution: float) -> SideFigures:
     )
 
 
-def _of_queue(side: _Side, queue: tuple[str, str]) -> list[tuple[Run, float]]:
-    return [(run, side.until) for run in side.runs if run.job.queue == queue]
-
-
-def _waits(sides: Sequence[Sequence[tuple[Run, float]]], resolution: float) -> QueueWaits:
-    """``sides``: of each simulation, the gangs of a queue with its end."""
-    waiting = [float(sum(_waits_at_end(run) for run, _ in runs)) for runs in sides]
+def _waits(sides: Sequence[Sequence[_Wait]], resolution: float) -> QueueWaits:
+    """``sides``: of each simulation, the gangs of a queue."""
+    waiting = [float(sum(waits for _, waits in side)) for side in sides]
     return QueueWaits(
         _percentile(sides, 50, resolution),
         _percentile(sides, 95, resolution),
@@ -238,12 +257,11 @@ def _waits(sides: Sequence[Sequence[tuple[Run, float]]], resolution: float) -> Q
 
 
 def _percentile(
-    sides: Sequence[Sequence[tuple[Run, float]]], percent: int, resolution: float
+    sides: Sequence[Sequence[_Wait]], percent: int, resolution: float
 ) -> FigureInterval:
-    """A gang that still waits has waited at least so long."""
+    """A gang that still waits has waited at least this long."""
     least, most = list[float](), list[float]()
-    for runs in sides:
-        waits = [(run.waited_by(until), _waits_at_end(run)) for run, until in runs]
+    for waits in sides:
         low = nearest_rank(sorted(wait for wait, _ in waits), percent)
         high = nearest_rank(sorted(inf if waiting else wait for wait, waiting in waits), percent)
         if low is None or high is None:
@@ -256,29 +274,6 @@ def _percentile(
 
 def _waits_at_end(run: Run) -> bool:
     return run.finished_at is None and run.deleted_at is None and run.running_since is None
-
-
-def _idle(side: _Side) -> float:
-    """GPU-seconds that were free while a gang waited that requests GPUs."""
-    return sum(
-        max(sample.free, 0) * (after.time - sample.time)
-        for sample, after in pairwise(side.samples)
-        if sample.requested > 0
-    )
-
-
-def _gpu_seconds(side: _Side) -> float:
-    """Held and free GPUs over time."""
-    return sum(
-        (sample.held + max(sample.free, 0)) * (after.time - sample.time)
-        for sample, after in pairwise(side.samples)
-    )
-
-
-def _utilization(side: _Side) -> float | None:
-    held = sum(sample.held * (after.time - sample.time) for sample, after in pairwise(side.samples))
-    total = _gpu_seconds(side)
-    return held / total if total else None
 
 
 def _counts(gangs: Iterable[ObservedJob]) -> Mapping[str, int]:

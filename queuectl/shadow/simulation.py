@@ -27,8 +27,8 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.shadow.simulating import simulated
 
 _COMMAND: Final = (sys.executable, "-m", "queuectl.shadow.simulation_process")
-_FIRST_SECONDS: Final = 900.0
-"""For the first of its simulations. It decides how much of the trace the others simulate."""
+_SECONDS: Final = 600.0
+"""For each of its simulations. Together they stay within the limit of processor time."""
 _PROCESSOR_SECONDS: Final = 3600
 _READ_SECONDS: Final = 300.0
 _LEAST_PRIORITY: Final = 19
@@ -64,6 +64,7 @@ class SimulationInput:
         days: for which records are kept.
         now: unix seconds.
         memory: the limit of memory, in bytes.
+        seconds: for each simulation.
     """
 
     database_url: str
@@ -72,6 +73,7 @@ class SimulationInput:
     days: float
     now: float
     memory: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +84,26 @@ class ChildSimulation:
         database_url: of the database with the trace.
         resolution: seconds between two moments.
         days: for which records are kept.
+        seconds: for each of the simulations of the report.
         command: that runs the child.
     """
 
     database_url: str
     resolution: float
     days: float
+    seconds: float = _SECONDS
     command: Sequence[str] = _COMMAND
 
     async def __call__(self, setting: Snapshot, now: float) -> SimulatedReport:
         """See :class:`Simulation`."""
         given = SimulationInput(
-            self.database_url, setting, self.resolution, self.days, now, memory_left()
+            self.database_url,
+            setting,
+            self.resolution,
+            self.days,
+            now,
+            memory_left(),
+            self.seconds,
         )
         process = await asyncio.create_subprocess_exec(
             *self.command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -144,7 +154,7 @@ async def _report(inputs: SimulationInput) -> SimulatedReport:
         inputs.setting,
         begin=begin,
         resolution=inputs.resolution,
-        seconds=_FIRST_SECONDS,
+        seconds=inputs.seconds,
         clock=time.monotonic,
         now=inputs.now,
     )

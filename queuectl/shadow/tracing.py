@@ -6,7 +6,8 @@ others can be wrong. If the clock of the moments is set back by more than an hou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +27,7 @@ from queuectl.domain.shadow_trace import (
     TraceSpan,
     TraceStep,
 )
+from queuectl.domain.workload import Placement
 
 REMEMBERED: Final = 3600.0
 """Seconds for which a gang that left can come back, by which the clock can be set back, and after which a change of CPU or memory of a node is
@@ -45,7 +47,8 @@ def trace(book: TraceBook, moment: Moment, longest: float) -> TraceStep:
     span = _span(book.span, moment.at, longest)
     since = Between(span.until if book.span is None else book.span.until, span.until)
     shown = {gang.gang.uid: gang for gang in moment.gangs}
-    gangs = [*_present(book, shown, since), *_left(book, shown, since)]
+    usable = frozenset(one.name for one in moment.nodes if one.ready and not one.unschedulable)
+    gangs = [*_present(book, shown, since, usable), *_left(book, shown, since)]
     nodes = tuple(_nodes(book, moment, span.until))
     return TraceStep(span, tuple(gangs), nodes, begins=book.span is None)
 
@@ -72,8 +75,10 @@ def _span(before: TraceSpan | None, at: float, longest: float) -> TraceSpan:
     return TraceSpan(before.began, until, gaps)
 
 
-def _present(book: TraceBook, shown: dict[str, SeenGang], since: Between) -> Iterator[TracedGang]:
-    """The changed gangs of those that the moment shows."""
+def _present(
+    book: TraceBook, shown: dict[str, SeenGang], since: Between, usable: Container[str]
+) -> Iterator[TracedGang]:
+    """The changed gangs of those that the moment shows. ``usable``: nodes that take pods."""
     for uid, gang in shown.items():
         before = book.gangs.get(uid)
         if before is None:
@@ -82,7 +87,7 @@ def _present(book: TraceBook, shown: dict[str, SeenGang], since: Between) -> Ite
             before = _arrived(gang, since)
             yield _started(before, gang, since) if gang.placement is not None else before
             continue
-        changed = _changed(before, gang, since)
+        changed = _changed(before, gang, since, usable)
         if changed != before:
             yield changed
 
@@ -99,19 +104,52 @@ def _arrived(shown: SeenGang, since: Between) -> TracedGang:
     )
 
 
-def _changed(before: TracedGang, shown: SeenGang, since: Between) -> TracedGang:
+def _changed(
+    before: TracedGang, shown: SeenGang, since: Between, usable: Container[str]
+) -> TracedGang:
     """A gang that was there before, or that left for less than an hour."""
     returned = before
     if before.state is TracedState.GONE:
         returned = _returned(before, running=shown.placement is not None)
-    if shown.placement is not None:
-        if returned.state is TracedState.RUNNING:
-            resized = returned.resized or shown.gang.gpus != returned.gang.gpus
-            return replace(returned, resized=resized)
+    last = returned.attempts[-1] if returned.attempts else None
+    if shown.placement is None:
+        return _as_now(_stopped(returned, shown, since), shown)
+    if last is None or returned.state is not TracedState.RUNNING:
         return _started(_as_now(returned, shown), shown, since)
-    if returned.state is TracedState.RUNNING:
-        returned = replace(returned, attempts=_ended(returned, since), state=TracedState.WAITING)
-    return _as_now(returned, shown)
+    if shown.gang.gpus != returned.gang.gpus:
+        return replace(returned, resized=True)
+    if _moved(last.placement, shown.placement, usable):
+        moved = replace(returned, attempts=_ended(returned, since, interrupted=True))
+        return _started(moved, shown, since)
+    return returned
+
+
+def _stopped(gang: TracedGang, shown: SeenGang, since: Between) -> TracedGang:
+    """A gang of which at least one pod has no node. It is interrupted as long as it keeps its quota, and evicted otherwise."""
+    if gang.state is TracedState.RUNNING:
+        attempts = _ended(gang, since, interrupted=shown.admitted)
+        return replace(gang, attempts=attempts, state=TracedState.WAITING)
+    if gang.attempts and not shown.admitted:
+        attempts = (*gang.attempts[:-1], replace(gang.attempts[-1], interrupted=False))
+        return replace(gang, attempts=attempts)
+    return gang
+
+
+def _moved(before: Placement, now: Placement, usable: Container[str]) -> bool:
+    """Whether pods left nodes that no longer take pods. Pods that end and are replaced elsewhere do not interrupt their gang."""
+    if before == now:
+        return False
+    old, new = _places(before), _places(now)
+    return bool(new - old) and any(node not in usable for _, node in old - new)
+
+
+def _places(placement: Placement) -> Counter[tuple[str, str]]:
+    """The number of pods of each podset on each node."""
+    places = Counter[tuple[str, str]]()
+    for podset in placement.podsets:
+        for node, pods in podset.nodes:
+            places[podset.podset, node] += pods
+    return places
 
 
 def _returned(gone: TracedGang, *, running: bool) -> TracedGang:
@@ -157,9 +195,11 @@ def _left(book: TraceBook, shown: dict[str, SeenGang], since: Between) -> Iterat
         yield replace(before, state=TracedState.GONE, attempts=attempts, gone=since)
 
 
-def _ended(gang: TracedGang, since: Between) -> tuple[TracedAttempt, ...]:
+def _ended(
+    gang: TracedGang, since: Between, *, interrupted: bool = False
+) -> tuple[TracedAttempt, ...]:
     last = gang.attempts[-1]
-    return (*gang.attempts[:-1], replace(last, ended=since))
+    return (*gang.attempts[:-1], replace(last, ended=since, interrupted=interrupted))
 
 
 def _within(at: float, since: Between) -> float:

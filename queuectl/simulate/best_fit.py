@@ -1,7 +1,7 @@
 """The reference rule of published simulators: best fit on nodes, and FIFO, shortest job first or naive backfill per ClusterQueue.
 
 A job with as many GPUs as one node can have, or fewer, gets the node with the fewest free GPUs on which it fits. A larger job
-gets wholly free nodes. StrictFIFO and SJF stop at the first job that does not fit. BestEffortFIFO starts each job of the queue that
+gets completely free nodes. StrictFIFO and SJF stop at the first job that does not fit. BestEffortFIFO starts each job of the queue that
 fits, in queue order (naive backfill). The rule knows no cohorts, no preemption and no topology.
 """
 

@@ -1,6 +1,6 @@
 """The free GPUs of nodes over time, and how many of them the next pod is expected to be unable to use.
 
-The measure is that of :mod:`queuectl.reports.fragmentation`, for pods that request only GPUs. It is updated with each gang that starts or
+The measure is defined in :mod:`queuectl.reports.fragmentation`, for pods that request only GPUs. It is updated with each gang that starts or
 stops, so that it costs the same for each number of nodes.
 """
 
@@ -97,6 +97,10 @@ class FreeGpus:
         else:
             self._count(node, self._free[node], -1)
             self._down.add(node)
+
+    def takes_pods(self, node: str) -> bool:
+        """Whether a node is up."""
+        return node not in self._down
 
     def resize(self, node: str, gpus: int) -> None:
         """A node has so many GPUs from now on."""

@@ -1,8 +1,8 @@
 """The leader of a simulation: the ledger, the snapshots and the decisions of the controller, without a cluster and a database.
 
-The state machine, the snapshots, the planner and the decisions are those of the controller. A simulated cluster obeys at once: the
+The state machine, the snapshots, the planner and the decisions come from the controller. A simulated cluster obeys at once: the
 pods of a gang are ready when it is admitted, and have ended when it is stopped. Idle reclaim has the evaluations, warnings and evictions
-of the controller, in simulated time; an evaluation reads the utilization of the trace in place of samples.
+of the controller, in simulated time; an evaluation reads the utilization of the trace instead of samples.
 
 Each submission to a full cluster would be planned only to be refused. It needs no plan if a gang that is equal, or is before it in a strict
 order, was refused, and no gang has ended since. The planner gives equal gangs of one LocalQueue the same answer. Where there are planned
@@ -287,7 +287,7 @@ class SimulatedLeader:
         return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
 
     def _is_news(self, refusal: Refusal, planned: Mapping[str, ScheduledGang]) -> bool:
-        """Whether the ledger must know it: the leader would write new numbers of the same reason, too."""
+        """Whether the ledger must know it: the leader would also write new numbers of the same reason."""
         entry = self.ledger.get(refusal.uid)
         if entry is None or entry.state is not State.PENDING or refusal.lease is not None:
             return True
@@ -390,7 +390,7 @@ class IdleGangs:
             self._due[uid] = (self._tick(at), run)
 
     def stopped(self, uid: str) -> None:
-        """A gang does not work from now on. If it was idle, it is not evaluated again: otherwise a job could be evicted without limit."""
+        """A gang does not work from now on. If it was idle, it is not evaluated again: otherwise a job could be evicted again and again."""
         self._due.pop(uid, None)
         use = self.uses.get(uid)
         if use is not None and use.state is UseState.IDLE:

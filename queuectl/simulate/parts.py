@@ -57,7 +57,7 @@ def _shared(
     reserved: Mapping[str, Sequence[Node]],
     config: QueueConfig,
 ) -> Iterator[str]:
-    """Names of what other queues can have, too."""
+    """Names of what other queues can also have."""
     here = {node.name for node in nodes}
     yield from (f"node {name}" for name in sorted(here))
     if (root := config.root_cohort(queue)) is not None:

@@ -16,7 +16,7 @@ from queuectl.simulate.simulation import Order, Policy, Run, World
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
 PATIENCE: Final = 366.0 * DAY
-"""Seconds after the last event in which it still plans: a gang that no time lets start would otherwise keep it running without end."""
+"""Seconds after the last event in which it still plans: a gang that no time lets start would otherwise keep it running indefinitely."""
 
 _STRATEGIES: Final = {
     Order.STRICT_FIFO: QueueingStrategy.STRICT_FIFO,
@@ -71,7 +71,7 @@ class Planned:
 
 
 class _Part:
-    """One independent part, with a leader of its own."""
+    """One independent part, with its own leader."""
 
     def __init__(
         self,

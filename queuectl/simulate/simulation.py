@@ -224,19 +224,23 @@ class Sample:
     Attributes:
         time: in seconds.
         held: GPUs that gangs hold.
-        used: held GPUs, weighted with the utilization of their jobs where it is known, else fully.
+        stalled: GPUs of these whose gangs have lost a node and do not run.
+        used: held GPUs, weighted with the utilization of their jobs where it is known, otherwise fully.
         waiting: jobs that are submitted and do not run.
         requested: GPUs that the jobs request which are submitted and hold nothing.
         free: GPUs that no gang holds, on nodes that take pods.
+        idle: these, and GPUs of stalled gangs on such nodes.
         fragmented: free GPUs that the next pod is expected to be unable to use.
     """
 
     time: float
     held: int
+    stalled: int
     used: float
     waiting: int
     requested: int
     free: int
+    idle: int
     fragmented: float
 
 
@@ -264,6 +268,7 @@ class World:
     placed: dict[Run, list[tuple[str, int]]] = field(default_factory=dict)
     _agenda: Agenda[_Event] = field(default_factory=Agenda)
     _shares: dict[Run, float] = field(default_factory=dict)
+    _stalled: set[Run] = field(default_factory=set)
     _stopped: bool = False
 
     @property
@@ -276,6 +281,7 @@ class World:
         if run.held_since is None:
             self._hold(run, 1)
         self.waiting -= 1
+        self._stalled.discard(run)
         end = run.start(self.now)
         if end < _LATEST:
             self._add((Phase.END, run), end)
@@ -288,17 +294,19 @@ class World:
             run.interrupt(self.now)
             self._agenda.remove((Phase.END, run))
             self._agenda.remove((Phase.USE, run))
+            self._stalled.add(run)
             self.waiting += 1
 
     def evict(self, run: Run) -> None:
         """A job that holds GPUs stops and waits again."""
         self.interrupt(run)
+        self._stalled.remove(run)
         run.evict(self.now)
         self._hold(run, -1)
         self._place(run, ())
 
     def wake(self, ring: Callable[[], None], at: float | None) -> None:
-        """Call ``ring`` and let the scheduler decide at a time (seconds), in place of the time before; None = not at all."""
+        """Call ``ring`` and let the scheduler decide at a time (seconds), instead of the time before; None = not at all."""
         if at is None:
             self._agenda.remove((Phase.ALARM, ring))
         else:
@@ -337,7 +345,7 @@ class World:
             progress(self)
 
     def stop(self) -> None:
-        """Nothing happens after the present instant."""
+        """Nothing happens after the current instant."""
         self._stopped = True
 
     def _happen(self, event: _Event, scheduler: Scheduler) -> None:
@@ -368,6 +376,7 @@ class World:
         if run.running_since is None:
             self.waiting -= 1
         held = run.held_since is not None
+        self._stalled.discard(run)
         run.delete(self.now)
         if held:
             self._agenda.remove((Phase.END, run))
@@ -394,13 +403,17 @@ class World:
         scheduler.node_changed(event)
 
     def _sample(self) -> Sample:
+        parts = (part for run in self._stalled for part in self.placed.get(run, ()))
+        stalled_free = sum(gpus for node, gpus in parts if self.free.takes_pods(node))
         return Sample(
             self.now,
             self.held,
+            sum(run.job.gpus for run in self._stalled),
             self.used,
             self.waiting,
             self.requested,
             self.free.total,
+            self.free.total + stalled_free,
             self.free.fragmented,
         )
 

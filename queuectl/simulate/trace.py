@@ -108,7 +108,7 @@ class TraceJob:
 
     @property
     def declared(self) -> float:
-        """The run time that its submitter declares, in seconds: the expectation, else the limit, else the true run time."""
+        """The run time that its submitter declares, in seconds: the expectation, otherwise the limit, otherwise the true run time."""
         if self.expected is not None:
             return self.expected
         return self.duration if self.limit is None else self.limit
@@ -228,7 +228,7 @@ def read_utilization(content: bytes, name: str) -> Utilization:
         if at <= last.get(job, -1.0):
             raise row.invalid(_AFTER, f"is not later than in the row of {job!r} before")
         last[job] = at
-        # Utilization before the first row is that of the first row.
+        # The first row also gives the utilization before it.
         steps.append((at if steps else 0.0, _percent(row, _USE) / 100))
     return ByJob({job: Curve(tuple(steps)) for job, steps in by_job.items()})
 
@@ -302,7 +302,7 @@ class Curve:
         return self.steps[max(bisect_right(self.steps, (work, inf)) - 1, 0)][1]
 
     def next_change(self, work: float) -> float | None:
-        """The next step after so many seconds of work; None = there is none."""
+        """The next step after so many seconds of work, or None."""
         place = bisect_right(self.steps, (work, inf))
         return self.steps[place][0] if place < len(self.steps) else None
 
@@ -363,7 +363,7 @@ class Row:
         return BadInput(f"{self.name}: line {self.line}: {column}: {what}")
 
     def text(self, column: str) -> str:
-        """The cell without spaces around it; empty if there is none."""
+        """The cell without spaces around it; empty without one."""
         return self.cells.get(column, "").strip()
 
     def required(self, column: str) -> str:

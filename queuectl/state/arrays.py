@@ -38,7 +38,7 @@ class Arrays:
         self._known: dict[str, set[int]] = {}  # likewise, with an entry in the ledger
 
     def owner(self, pod: PodRecord) -> PodRecord:
-        """The pod with its index as owner, if it is one of an index; else as it is.
+        """The pod with its index as owner, if it is one of an index; otherwise as it is.
 
         The template of an elastic Job has the attempt of its gang. A pod above the gang has an attempt only once it was released.
         """
@@ -56,7 +56,7 @@ class Arrays:
 
         The parallelism of a Job can be less than it was. An index keeps its entry, and waits.
 
-        ``all_of_them``: there are no other entries.
+        ``all_of_them``: no other entries exist.
         """
         if all_of_them:
             self._known = {}

@@ -27,7 +27,7 @@ def checkpoint_of(
 
 
 def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:
-    """The priority of its WorkloadPriorityClass label, else of the class ``default``, else of the pods' PriorityClass, else 0.
+    """The priority of its WorkloadPriorityClass label, otherwise of the class ``default``, otherwise of the pods' PriorityClass, otherwise 0.
 
     It is at most the ``maxPriority`` of its ClusterQueue.
     """
@@ -41,7 +41,7 @@ def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, i
 
 
 def preempts(job: JobRecord, config: QueueConfig, never: Collection[str]) -> bool:
-    """Whether other gangs can be evicted for it: not if its priority is that of a PriorityClass of pods that never preempts."""
+    """Whether other gangs can be evicted for it: not if a PriorityClass of pods that never preempts gives its priority."""
     named = config.priority_class_of(job.priority_class)
     return named is not None or (job.pod_priority_class or "") not in never
 

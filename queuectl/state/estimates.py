@@ -1,4 +1,4 @@
-"""The input of estimates from the ledger, the present expected starts, and how good the first estimate of each gang was."""
+"""The input of estimates from the ledger, the current expected starts, and how good the first estimate of each gang was."""
 
 from __future__ import annotations
 

@@ -24,7 +24,11 @@ from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, Placement, PodSet, PodShape, Workload
-from queuectl.objects.configuration.queue_config import inadmissible_reason, refused_gpus, too_long
+from queuectl.objects.configuration.queue_config import (
+    inadmissible_reason,
+    refused_gpus,
+    refused_job,
+)
 from queuectl.objects.kubernetes.nodes import never_preempting
 from queuectl.state.arrays import (
     RETURN_SECONDS,
@@ -372,12 +376,7 @@ class SnapshotBuilder:
         if queue not in self._inadmissible:
             labels = self._namespaces.get(entry.namespace, {})
             self._inadmissible[queue] = inadmissible_reason(*queue, config, labels)
-        why = self._inadmissible[queue]
-        named = job.priority_class
-        if why is None and named is not None and named not in config.priority_classes:
-            text = f"WorkloadPriorityClass {named} does not exist"
-            return Reason(Code.MISCONFIGURED, text)
-        return why or too_long(*queue, config, job.max_execution)
+        return self._inadmissible[queue] or refused_job(job, entry.queue, config)
 
     def _own_fault(self, job: JobRecord, config: QueueConfig) -> Reason | None:
         """The reason for which the gang cannot start, whatever its queue and its state are."""

@@ -32,7 +32,7 @@ class KueuePods:
         self._pods: dict[_WorkloadKey, set[str]] = {}  # uids
 
     def put(self, pod: PodRecord) -> PodRecord:
-        """The pod with the job of its Workload as its owner, if that job is known; else as it is."""
+        """The pod with the job of its Workload as its owner, if that job is known; otherwise as it is."""
         if not pod.kueue_workload:
             return pod
         key = _WorkloadKey(pod.namespace, pod.kueue_workload)

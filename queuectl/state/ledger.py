@@ -26,7 +26,7 @@ class Ledger:
         for entry in entries:
             self._put(entry)
         self.get: Final = self._entries.get  # called for each gang in each cycle
-        """The entry of a uid, None if there is none."""
+        """The entry of a uid, or None."""
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -186,7 +186,7 @@ class Mirror:
         Args:
             job_resources: plural resource name -> kind, for each watched job kind.
             kinds: how they are read and written.
-            containment: of the process; None = one of its own.
+            containment: of the process; None = its own.
         """
         self._kinds = dict(job_resources)
         self._plurals = {kind: resource for resource, kind in job_resources.items()}
@@ -217,7 +217,7 @@ class Mirror:
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
-        self._own_queues: dict[str, str] = {}  # children with a queue of their own, by their parent
+        self._own_queues: dict[str, str] = {}  # children with their own queue, by their parent
         self._kueue_pods = KueuePods(self.kinds)
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # the pods that declare checkpoints
@@ -355,7 +355,7 @@ class Mirror:
         return None
 
     def _take_back(self, resource: str, key: str) -> None:
-        """The object does not exist any more."""
+        """The object no longer exists."""
         for table in (self._given, self._last):
             table.get(resource, {}).pop(key, None)
         self.containment.passed(Boundary.RECORD, key)
@@ -669,7 +669,7 @@ class Mirror:
             self._groups.put_set(job)
             return
         if old is not None and _indexes(old) != _indexes(job):
-            self._forget_job(job.uid)  # it became an array, or is none any more
+            self._forget_job(job.uid)  # it became an array, or is no longer one
             old = None
         if job.queues:
             self._keep_job(job, old)

@@ -50,7 +50,7 @@ class NodeTable(Mapping[str, NodeRecord]):
         return self._fleet
 
     def put(self, record: NodeRecord) -> bool:
-        """Keep it, unless the present one is as new. A heartbeat changes no plan."""
+        """Keep it, unless the current one is as new. A heartbeat changes no plan."""
         old = self._records.get(record.node.name)
         if old is not None and record.version <= old.version:
             return False
@@ -65,7 +65,7 @@ class NodeTable(Mapping[str, NodeRecord]):
         return judged_anew
 
     def expect_again(self, name: str) -> None:
-        """Let the next record of this node replace the present one, also with the same version."""
+        """Let the next record of this node replace the current one, also with the same version."""
         self._records[name] = replace(self._records[name], version=0)
 
     def drop(self, name: str) -> bool:
@@ -166,11 +166,11 @@ class NodeHealthTracker:
 
         Args:
             nodes: all nodes.
-            faults: of GPUs, as of ``now``; None = the source does not answer, or there is none.
+            faults: of GPUs, as of ``now``; None = the source does not answer, or does not exist.
             rules: those in use.
             now: unix seconds.
         """
-        # The last leader does not say when it observed the faults last: at most so long ago, they count from now on.
+        # The last leader does not record when it observed the faults last: at most this long ago, they count from now on.
         self._began = now if self._began is None else self._began
         if now - self._began > rules.hold:
             self._earlier = {}

@@ -300,7 +300,7 @@ class BudgetSums:
             at = month.ends
 
     def balances(self, config: QueueConfig, now: float) -> tuple[BudgetBalance, ...]:
-        """The budgets in the present month, by name."""
+        """The budgets in the current month, by name."""
         top_ups = list(config.top_ups.values())
         budgets = sorted(config.budgets.items())
         return tuple(self._balance(budget, top_ups, now) for _, budget in budgets)

@@ -41,7 +41,7 @@ class PendingWindow:
         self._shapes = shapes
         self._numbers: dict[Hashable, int] = {}  # of the shapes that wait
         self._last_number = 0
-        # Of each LocalQueue: the shape that was considered last, and the last one of its present round.
+        # Of each LocalQueue: the shape that was considered last, and the last one of its current round.
         self._rounds: dict[_Queue, tuple[int, int]] = {}
         self._known: dict[str, tuple[Pending, int]] = {}  # by uid
         self._pinned: dict[str, None] = {}
@@ -128,7 +128,7 @@ class PendingWindow:
         return considered
 
     def _of_one(self, queue: _Queue, shapes: dict[int, Place], part: int) -> Iterator[int]:
-        """The head of a LocalQueue, and the next ones of its present round.
+        """The head of a LocalQueue, and the next ones of its current round.
 
         A round has the shapes that waited when it began, so that later ones cannot delay its end.
         """

@@ -53,7 +53,7 @@ class PodGroups:
             self._adopt(name, record)
 
     def remove_set(self, uid: str) -> None:
-        """A set that does not exist any more, by uid; without effect for other objects."""
+        """A set that no longer exists, by uid; without effect for other objects."""
         record = self.sets.pop(uid, None)
         if record is None:
             return
@@ -103,7 +103,7 @@ class PodGroups:
         return before is None or not _same(before, pod)
 
     def remove(self, uid: str) -> None:
-        """A pod that does not exist any more, by uid; without effect for other pods."""
+        """A pod that no longer exists, by uid; without effect for other pods."""
         key = self._keys.pop(uid, None)
         if key is None:
             return

@@ -121,7 +121,7 @@ def in_the_way(job: JobRecord, pods: Iterable[PodRecord]) -> str:
 def still_needed(
     placement: Placement, job: JobRecord, pods: Sequence[PodRecord], names: Mapping[str, str]
 ) -> Placement:
-    """The placement without the slots of pods that have succeeded; the same object if there are none.
+    """The placement without the slots of pods that have succeeded; the same object if no pod has.
 
     The slots are known after each pod that is still needed has its slot: they are the other slots.
 

@@ -1,6 +1,6 @@
 """The node on which each pod counts.
 
-The use of a node is the sum of the committed slots of live attempts and of each non-terminal pod that fills no such slot: pods of
+A node's use is the committed slots of live attempts plus each non-terminal pod that fills no such slot: pods of
 other owners, of older attempts and of evicted gangs. One pod fills one slot: of the pods of a gang on a node, those beyond its
 slots count as other pods. A pinned pod counts on its node before it is bound. A gated pod without a pin does not count.
 """

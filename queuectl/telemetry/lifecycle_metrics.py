@@ -186,7 +186,7 @@ class LifecycleMetrics:
         self._kept_wait.labels(*by).observe(at - before.since if leased and before else 0.0)
         self._admitted.labels(*by).inc()
         *where, priority = by
-        for reason in _LIKELY:  # born with 0, too
+        for reason in _LIKELY:  # these also start with 0
             self._evicted.labels(*where, reason, priority)
             self._evicted_once.labels(*where, reason, priority)
             self._requeued.labels(*where, reason)

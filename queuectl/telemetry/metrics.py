@@ -1,7 +1,7 @@
-"""The metrics that queuectl exports to Prometheus, in a registry of their own.
+"""The metrics that queuectl exports to Prometheus, in their own registry.
 
 Names follow Kueue's (with the prefix ``queuectl_``) where the meaning is the same, so that you can adapt a dashboard by
-replacing the prefix. Labels are those of docs/reference/metrics.md. No label is a workload, a pod or a node, so the
+replacing the prefix. docs/reference/metrics.md lists the labels. No label is a workload, a pod or a node, so the
 configuration bounds the number of series, not the load.
 """
 
@@ -64,10 +64,10 @@ from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pen
 # ---- Budgets
 
 _HELP: Final = {
-    "granted_gpu_seconds": "GPU-seconds of a Budget in the present month, with top-ups.",
-    "spent_gpu_seconds": "GPU-seconds of a Budget that are used in the present month.",
+    "granted_gpu_seconds": "GPU-seconds of a Budget in the current month, with top-ups.",
+    "spent_gpu_seconds": "GPU-seconds of a Budget that are used in the current month.",
     "committed_gpu_seconds": "GPU-seconds of a Budget that running gangs use until their ends.",
-    "spent_timestamp_seconds": "Time at which running gangs will have spent a Budget; absent if not in the present month.",
+    "spent_timestamp_seconds": "Time at which running gangs will have spent a Budget; absent if not in the current month.",
 }
 
 
@@ -311,7 +311,7 @@ class IdleReclaims:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gangs = Counter(
             "queuectl_idle_reclaim_total",
-            "Gangs that do not use their GPUs, by result; cluster_queue is that of the idle gang.",
+            "Gangs that do not use their GPUs, by result; cluster_queue names the idle gang's.",
             ["cluster_queue", "result"],
             registry=registry,
         )
@@ -638,7 +638,7 @@ class MetricsRecorder:
         )
         self._attempts = self._counter(
             "admission_attempts_total",
-            "Planning cycles by result: success if a gang was admitted, else inadmissible.",
+            "Planning cycles by result: success if a gang was admitted, otherwise inadmissible.",
             "result",
         )
         self._attempt_time = self._histogram(
@@ -679,7 +679,7 @@ class MetricsRecorder:
     def _define_workloads(self) -> None:
         self._preempted = self._counter(
             "preempted_workloads_total",
-            "Gangs evicted in favor of another gang; cluster_queue is that of the preemptor.",
+            "Gangs evicted in favor of another gang; cluster_queue names the preemptor's.",
             "cluster_queue", "reason",
         )  # fmt: skip
         self._lost = self._counter(
@@ -741,7 +741,7 @@ class MetricsRecorder:
         self._stages.labels(stage).observe(seconds)
 
     def planned(self, plan: Plan, seconds: float) -> None:
-        """Count a plan and its duration with verification, also if the plan is discarded."""
+        """Count a plan and its duration with verification, even if the plan is discarded."""
         self._plans.labels(plan.proof).inc()
         result = "success" if plan.admitted else "inadmissible"
         self._attempts.labels(result).inc()
@@ -850,7 +850,7 @@ class MetricsRecorder:
             self._used_lately.labels(*labels).set(amount)
 
     def wrote(self, kind: str, outcome: WriteResult, seconds: float) -> None:
-        """Count one write to the API server. ``kind`` is that of the object: Job, Pod, Event..."""
+        """Count one write to the API server. ``kind`` names the kind of the object: Job, Pod, Event..."""
         if kind not in self._kinds:
             self._kinds.add(kind)
             for each in WriteResult:  # as above

@@ -16,7 +16,15 @@ from prometheus_client.registry import Collector
 
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.quota import QuotaNode, QuotaTree, QuotaUse, pools_of, share_of, use_of
+from queuectl.planner.quota import (
+    QuotaNode,
+    QuotaTree,
+    QuotaUse,
+    cohort_pools,
+    pools_of,
+    share_of,
+    use_of,
+)
 from queuectl.state.holdings import Holdings, Row
 from queuectl.telemetry.fleet import nodes
 from queuectl.telemetry.workload_gauges import finished, gauge_family, in_units
@@ -156,7 +164,7 @@ def _views(
 def _cohorts(
     config: QueueConfig, queues: QuotaTree, held: Mapping[Row, int], leased: Mapping[Row, int]
 ) -> Iterator[Metric]:
-    pools = _cohort_pools(queues)
+    pools = cohort_pools(queues)
     yield gauge_family(
         "cohort_info", "Always 1; the labels have the parent and the root.",
         ("cohort", "parent_cohort", "root_cohort"),
@@ -201,23 +209,13 @@ def _shares(config: QueueConfig, queues: QuotaTree, held: Mapping[Row, int]) -> 
     )  # fmt: skip
     yield gauge_family(
         "cohort_weighted_share", "Dominant resource share of a Cohort within its parent, divided by the weight, in thousandths.", ("cohort",),
-        (((name,), _weighted(pool, use)) for name, pool in _cohort_pools(queues).items()),
+        (((name,), _weighted(pool, use)) for name, pool in cohort_pools(queues).items()),
     )  # fmt: skip
 
 
 def _weighted(pool: QuotaNode, use: QuotaUse) -> float:
     weighted = share_of(pool, use).weighted
     return inf if weighted is None else float(weighted)
-
-
-def _cohort_pools(queues: QuotaTree) -> Mapping[str, QuotaNode]:
-    pools: dict[str, QuotaNode] = {}
-    for queue in queues.values():
-        pool = queue.parent
-        while pool is not None and pool.name not in pools:
-            pools[pool.name] = pool
-            pool = pool.parent
-    return pools
 
 
 def _ancestors(config: QueueConfig, cluster_queue: str) -> Iterator[str]:

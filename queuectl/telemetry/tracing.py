@@ -221,7 +221,7 @@ class OtlpSink:
         self._exporter = _exporter(endpoint)
 
     async def export(self, spans: Sequence[Span]) -> bool:
-        """See the Protocol. The SDK repeats an export for some seconds, in a thread."""
+        """See the Protocol. The SDK repeats an export for a few seconds, in a thread."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         converted = [self._converted(span) for span in spans]

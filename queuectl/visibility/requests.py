@@ -14,16 +14,16 @@ import orjson
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import LONGEST_NAME, Right
 from queuectl.domain.ledger import Entry
-from queuectl.visibility.discovery import AGGREGATED_TYPE
-from queuectl.visibility.objects import GROUP, PLURAL, VERSION, fields_of, labels_of
-from queuectl.visibility.rows import ObjectKey
-from queuectl.visibility.selectors import (
+from queuectl.domain.selectors import (
     Selector,
     exact,
     field_selector,
     label_selector,
     matches,
 )
+from queuectl.visibility.discovery import AGGREGATED_TYPE
+from queuectl.visibility.objects import FIELDS, GROUP, PLURAL, VERSION, fields_of, labels_of
+from queuectl.visibility.rows import ObjectKey
 from queuectl.visibility.status import JSON, StatusError
 from queuectl.visibility.tables import IncludeObject
 
@@ -85,10 +85,10 @@ class ListOptions:
         parameters = _parameters(query)
         include = parameters.get("includeObject", "") or IncludeObject.METADATA
         if include not in set(IncludeObject):
-            raise BadInput("includeObject is None, Metadata or Object")
+            raise BadInput("includeObject must be None, Metadata or Object")
         return cls(
             labels=label_selector(parameters.get("labelSelector", "")),
-            fields=field_selector(parameters.get("fieldSelector", "")),
+            fields=field_selector(parameters.get("fieldSelector", ""), FIELDS),
             limit=_whole(parameters, "limit"),
             after=_position(parameters.get("continue", "")),
             watch=_flag(parameters, "watch"),

@@ -45,7 +45,7 @@ class KnownWorkloads:
         read_at: when this replica read them, on the clock of the process.
         by_key: in the order of their keys.
         versions: of each object, by uid.
-        positions: by uid. A change of the position alone gives the object a new version after some seconds.
+        positions: by uid. A change of the position alone gives the object a new version after a few seconds.
     """
 
     version: int

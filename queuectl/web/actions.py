@@ -128,7 +128,7 @@ class RecentCommands:
     """The commands that are shown, the newest first.
 
     Attributes:
-        newest: id of the newest command; 0 where there is none.
+        newest: id of the newest command; 0 without one.
         next_read: number of the next read; None = all commands have results, or the page has read often enough.
     """
 

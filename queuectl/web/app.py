@@ -1,4 +1,4 @@
-"""The dashboard as an application of its own, mounted under ``/ui`` beside the REST API.
+"""The dashboard as a separate application, mounted under ``/ui`` alongside the REST API.
 
 Its errors are pages. The middleware of the API authenticates callers and sets the security headers for both.
 """
@@ -66,7 +66,7 @@ OPEN: Final = (f"{PREFIX}/static/", SIGN_IN)
 
 
 class _Static(StaticFiles):
-    """Static files, which browsers cache without limit when the address has a digest."""
+    """Static files, which browsers cache indefinitely when the address has a digest."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
@@ -85,7 +85,7 @@ def add_dashboard(
     in_shadow: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Offer the pages beside the API; ``/`` redirects to them.
+    """Offer the pages alongside the API; ``/`` redirects to them.
 
     Args:
         app: the API's application, whose middleware authenticates callers.
@@ -93,7 +93,7 @@ def add_dashboard(
         guard: checks the rights of callers.
         cluster_reader: the state of the cluster; None where no controller runs.
         diagnoser: as for the API.
-        signs_in: users sign in; else the dashboard has no authentication.
+        signs_in: users sign in; otherwise the dashboard has no authentication.
         in_shadow: this process runs in shadow mode.
         clock: unix seconds.
     """

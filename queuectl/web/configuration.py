@@ -243,7 +243,7 @@ async def form_of(request: Request, bodies: Bodies) -> dict[str, str]:
     """The fields of a form, line ends as one character.
 
     Raises:
-        Problem: it is none, or too large.
+        Problem: it is not one, or too large.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != _FORM:
@@ -264,7 +264,7 @@ def _fields(body: bytes) -> dict[str, str]:
 
 
 def draft_of(form: dict[str, str]) -> Draft:
-    """The draft in a form. Raises ApiProblem when it is no form of the editor."""
+    """The draft in a form. Raises ApiProblem when it is not a form of the editor."""
     part = form.get("of", "")
     return Draft(
         form.get("text", ""),
@@ -276,7 +276,7 @@ def draft_of(form: dict[str, str]) -> Draft:
 
 
 def version_of(form: dict[str, str]) -> int | None:
-    """The version that a form is about; None = there was no such object. Raises ApiProblem when it is no version."""
+    """The version that a form is about; None = the object did not exist. Raises ApiProblem when it is not a version."""
     given = form.get("version", "")
     if given and not (given.isdecimal() and len(given) < 19):
         raise ApiProblem(ProblemType.INVALID_PARAMETER, f"version: {given!r} is not a version")

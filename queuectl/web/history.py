@@ -92,7 +92,7 @@ class Chart:
 def chart_of(points: Sequence[HistoryPoint]) -> Chart | None:
     """The chart of these hours, one after the other; None where there is nothing to draw.
 
-    The GPUs that pending gangs request have a panel of their own: they can be many times those of the cluster.
+    The GPUs that pending gangs request have their own panel: they can be many times those of the cluster.
     """
     if not points:
         return None

@@ -170,7 +170,7 @@ def _levels(podset: PodSetPlacement, snapshot: Snapshot | None) -> tuple[str, ..
 
 
 def _topology(config: QueueConfig, named: str | None) -> Topology:
-    """The one of this name, else the one with the most levels."""
+    """The one of this name, otherwise the one with the most levels."""
     known = config.topologies
     if named is not None and named in known:
         return known[named]

@@ -64,7 +64,7 @@ class AccessScope:
     Attributes:
         who: user name of the caller.
         namespaces: namespaces whose workloads the caller may list; None = all.
-        queues: the caller may list all ClusterQueues; else only those of visible LocalQueues are shown.
+        queues: the caller may list all ClusterQueues; otherwise only those of visible LocalQueues are shown.
         nodes: the caller may list nodes.
         plan: the caller may create plans.
         usage: the caller may get reports, of all namespaces or of a visible one.
@@ -148,7 +148,7 @@ TEMPLATES: Final = Path(__file__).with_name("templates")
 
 @lru_cache(maxsize=64)
 def asset(name: str) -> str:
-    """The address of a static file with its digest, so that browsers can cache the file without limit."""
+    """The address of a static file with its digest, so that browsers can cache the file indefinitely."""
     digest = hashlib.blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
     return f"{PREFIX}/static/{name}?v={digest}"
 
@@ -191,13 +191,13 @@ def _environment() -> jinja2.Environment:
 
 
 def whole(request: Request, name: str) -> int:
-    """A whole number in the query of an address; 0 where there is none, or it is too large for an id."""
+    """A whole number in the query of an address; 0 without one, or if it is too large for an id."""
     given = request.query_params.get(name, "")
     return int(given) if given.isdecimal() and len(given) < 19 else 0
 
 
 def text(request: Request, name: str) -> str:
-    """A short text in the query of an address; empty where there is none."""
+    """A short text in the query of an address; empty without one."""
     return request.query_params.get(name, "").replace("\0", "").strip()[:LONGEST_NAME]
 
 

@@ -45,7 +45,7 @@ kind: Cohort
 metadata:
   name: research
 spec:
-  # parentName: company # can borrow from this cohort, too
+  # parentName: company # can also borrow from this cohort
   resourceGroups: # quota that all members share
   - coveredResources: [nvidia.com/gpu]
     flavors:

@@ -116,7 +116,7 @@ def timeline_of(
     """The timeline of the gangs of some namespaces.
 
     Args:
-        snapshot: the present state.
+        snapshot: the current state.
         expected: by uid.
         sees: whether the caller may see a namespace.
         queue: only gangs of this ClusterQueue; empty = of all.

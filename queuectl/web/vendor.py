@@ -34,7 +34,7 @@ def packed(package: str, version: str) -> Iterator[tarfile.TarFile]:
     """A published package, from the registry that npm is set up with; its files are below ``package/``.
 
     Raises:
-        RuntimeError: there is no npm, or it cannot fetch the package.
+        RuntimeError: npm is not installed, or cannot fetch the package.
     """
     npm = shutil.which("npm")
     if npm is None:

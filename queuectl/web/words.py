@@ -178,7 +178,7 @@ class Heading:
     Attributes:
         title: its text.
         address: query of the link that sorts by this column, or that reverses the order; None = no link.
-        aria_sort: ``ascending`` or ``descending`` where the table is sorted by this column; else None.
+        aria_sort: ``ascending`` or ``descending`` where the table is sorted by this column; otherwise None.
         numeric: as in :class:`TableColumn`.
     """
 

@@ -51,7 +51,7 @@ class WebhookSettings:
         listen: where it listens.
         namespace: of its Secret.
         hosts: names and addresses of all replicas, for the certificate.
-        policies: file with the policies of declared job kinds; None = there are none.
+        policies: file with the policies of declared job kinds; None = none are declared.
     """
 
     listen: ListenAddress
@@ -178,7 +178,7 @@ def answer(mutation: Mutation, body: bytes) -> bytes:
     An object that the policy cannot be evaluated for is refused, as the API server refuses it for ``failurePolicy: Fail``.
 
     Raises:
-        BadInput: the body is no AdmissionReview of a new object.
+        BadInput: the body is not an AdmissionReview of a new object.
     """
     try:
         request = _read(body).request

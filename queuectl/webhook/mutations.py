@@ -41,7 +41,7 @@ class Mutation:
         self.name: str = policy["metadata"]["name"]
         given = {
             "failurePolicy",
-            "matchConditions",  # of the webhook, too, so that the API server evaluates them
+            "matchConditions",  # also of the webhook, so that the API server evaluates them
             "matchConstraints",
             "mutations",
             "reinvocationPolicy",

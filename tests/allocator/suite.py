@@ -59,7 +59,7 @@ class Result:
 
 @contextmanager
 def published(workspace: DeviceWorkspace, random: Random) -> Iterator[None]:
-    """Random pools in place of those of the nodes."""
+    """Random pools instead of those of the nodes."""
     client, driver = workspace.base.client, workspace.driver
     before = [_bare("ResourceSlice", one) for one in client.get(SLICES)["items"]]
     nodes = sorted(one["spec"]["nodeName"] for one in before)

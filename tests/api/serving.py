@@ -1,4 +1,4 @@
-"""The REST API on a real port: in a thread of its own, as a command line talks to it, or on the event loop of a test."""
+"""The REST API on a real port: in its own thread, as a command line talks to it, or on the event loop of a test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The fields of parameters, made once in a process and not once for each application.
 
-About a thousand tests make an application of their own. Two thirds of the time that this takes, 0.07 s of 0.1 s, go into the validators
+About a thousand tests make their own application. Two thirds of the time that this takes, 0.07 s of 0.1 s, go into the validators
 of parameters, most of which many routes have in common. A server makes one application, so this is here and not in the product.
 """
 

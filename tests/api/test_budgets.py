@@ -1,4 +1,4 @@
-"""Budgets over REST and on the command line: top-ups with a right of their own, and the report."""
+"""Budgets over REST and on the command line: top-ups with their own right, and the report."""
 
 from __future__ import annotations
 

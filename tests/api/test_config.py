@@ -286,7 +286,7 @@ class TestPreconditions:
 @pytest.mark.parametrize(
     "value", ["0", "-1", "true", "1.5", '"many"', "2147483648", "9" * 400, "1e400", "[]"]
 )
-async def test_a_limit_of_pending_gangs_that_is_no_positive_number_is_refused(
+async def test_a_limit_of_pending_gangs_that_is_not_a_positive_number_is_refused(
     api: httpx2.AsyncClient, value: str
 ) -> None:
     spec = {"clusterQueue": "team-a", "policy": {"maxPending": "VALUE"}}

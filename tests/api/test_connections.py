@@ -1,4 +1,4 @@
-"""Connections are bounded in number and time, on real sockets; a caller with valid credentials is served meanwhile."""
+"""Connections are bounded in number and time, on real sockets; a caller with valid credentials is served in the meantime."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Writer:
         self.cycle = 0
 
     async def commit(self, changes: Sequence[EntryChange]) -> None:
-        """Each in a transaction of its own."""
+        """Each in its own transaction."""
         self.epoch = self.epoch or await self.store.take_over("test", 0)
         for change in changes:
             self.cycle += 1

@@ -1,4 +1,4 @@
-"""Metrics and health: beside the API, and alone on a port that is open to other machines."""
+"""Metrics and health: alongside the API, and alone on a port that is open to other machines."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def health_port(health: FixedHealth) -> FastAPI:
     return create_health_app(health)
 
 
-@pytest.fixture(params=["beside the API", "alone"])
+@pytest.fixture(params=["alongside the API", "alone"])
 def with_metrics(request: pytest.FixtureRequest, app: FastAPI, metrics_port: FastAPI) -> FastAPI:
     return metrics_port if request.param == "alone" else app
 
 
-@pytest.fixture(params=["beside the API", "alone"])
+@pytest.fixture(params=["alongside the API", "alone"])
 def with_health(request: pytest.FixtureRequest, app: FastAPI, health_port: FastAPI) -> FastAPI:
     return health_port if request.param == "alone" else app
 
@@ -125,7 +125,7 @@ async def test_a_process_whose_event_loop_hangs_is_not_live(health: FixedHealth)
     assert await seen.live() == ["event loop: has not run for 31 s"]
 
 
-async def test_the_faults_of_the_controller_are_shown_beside_its_event_loop() -> None:
+async def test_the_faults_of_the_controller_are_shown_alongside_its_event_loop() -> None:
     class Stalled(FixedHealth):
         async def live(self) -> list[str]:
             return ["the loop of the leader has made no progress for 91 s"]

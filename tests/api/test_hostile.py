@@ -200,13 +200,13 @@ async def test_a_connection_cut_in_the_middle_of_a_body_writes_nothing(
 # ---- bodies
 
 BAD = {
-    "UTF-8 that is none": b'{"kind": "\xff\xfe"}',
+    "invalid UTF-8": b'{"kind": "\xff\xfe"}',
     "UTF-16": '{"kind": "Cohort"}'.encode("utf-16"),
     "an overlong form": b'{"kind": "\xc0\xaf"}',
     "half a surrogate": b'{"kind": "\\ud800"}',
     "NUL": b'{"kind": "a\x00"}',
     "NaN": b'{"kind": NaN}',
-    "a number without end": b'{"kind": 1' + b"0" * 100_000 + b"}",
+    "an endless number": b'{"kind": 1' + b"0" * 100_000 + b"}",
     "deep": b'{"a":' * 50_000,
     "two documents": b"{}{}",
     "a byte order mark": b"\xef\xbb\xbf{}",

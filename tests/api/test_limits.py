@@ -119,7 +119,7 @@ async def test_a_flood_of_bad_tokens_causes_few_token_reviews(memory: MemoryStor
         bad = [client.get(COHORTS, headers=bearer(f"guess-{n}")) for n in range(300)]
         answers = Counter(answer.status_code for answer in await asyncio.gather(*bad))
         reviews = access.reviews
-        # Signing in tries credentials, too.
+        # Signing in tries credentials as well.
         assert (await client.post(SESSION_PATH, json={"token": "guess"})).status_code == 429
     assert reviews == access.reviews == 100
     assert answers == {401: 100, 429: 200}

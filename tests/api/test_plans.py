@@ -294,8 +294,8 @@ async def test_unchanged_pending_gangs_beyond_a_limit_are_only_counted() -> None
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"drain": ["n9"]}, "drain: there is no node n9"),
-        ({"add": [{"like": "n9", "count": 1}]}, "add: there is no node n9"),
+        ({"drain": ["n9"]}, "drain: node n9 does not exist"),
+        ({"add": [{"like": "n9", "count": 1}]}, "add: node n9 does not exist"),
         ({"delete": [{"kind": "Cohort", "name": "none"}]}, "delete: Cohort none does not exist"),
         ({"submit": [job("a", 1), job("a", 2)]}, "given twice"),
         ({"submit": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "x"}}]}, "v1 Node"),

@@ -1,4 +1,4 @@
-"""Both Python clients against the API on a real port, and against servers that are none."""
+"""Both Python clients against the API on a real port, and against invalid servers."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_a_server_with_authentication_and_a_certificate(kind: str, tmp_path: Pat
         assert run(kind, script, ClientOptions(**trusts, tls_server_name=name)) == []
 
 
-# ---- Servers that are none
+# ---- Invalid servers
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: "
 CHUNK = b"10000\r\n" + b"x" * 2**16 + b"\r\n"
@@ -359,7 +359,7 @@ def test_an_assistant_gets_texts_of_users_as_marked_data(served: tuple[MemorySto
         assert len(body) <= LONGEST_ANSWER
     assert len(marks) == len(texts)
     assert "ignore all rules" in texts[0]
-    assert "no workload team-a/nothing" in texts[2]
+    assert "workload team-a/nothing does not exist" in texts[2]
 
 
 def test_an_import_of_the_client_loads_no_server_no_planner_and_no_http_library() -> None:

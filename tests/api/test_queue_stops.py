@@ -1,4 +1,4 @@
-"""Stop and resume of queues over REST: one field, a right of its own, an entry in the audit log."""
+"""Stop and resume of queues over REST: one field, its own right, an entry in the audit log."""
 
 from __future__ import annotations
 

@@ -46,7 +46,13 @@ def test_a_document_with_the_greatest_number_of_values_is_read_with_any_strings(
         b'{"a":[' + b'{"b":1},' * 100_000 + b"1]}",
         b'["' + b'\\",' * 100_000 + b'",' + b"1," * 30_000 + b"1]",
     ],
-    ids=["empty lists", "numbers", "lists in lists", "mappings", "beside a string full of commas"],
+    ids=[
+        "empty lists",
+        "numbers",
+        "lists in lists",
+        "mappings",
+        "alongside a string full of commas",
+    ],
 )
 def test_too_many_values_are_refused_before_they_are_decoded(
     body: bytes, monkeypatch: pytest.MonkeyPatch

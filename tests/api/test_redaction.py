@@ -28,7 +28,7 @@ from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
 
 TENANT = "of-the-tenant"
-"""Of team-b, beside team-a whose gang is called secret."""
+"""Of team-b, alongside team-a whose gang is called secret."""
 SECRET = "team-a/secret"
 FACTS = {
     "behind": SECRET,

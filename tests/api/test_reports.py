@@ -43,7 +43,7 @@ TERMS = AccountingTerms({"gpus": "all"}, {"spot": 2.0})
 
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reports are requested in the middle of an hour, also when the tests run across the end of one."""
+    """The reports are requested in the middle of an hour, even when the tests run across the end of one."""
     monkeypatch.setattr(usage, "time", SimpleNamespace(time=lambda: NOW))
 
 

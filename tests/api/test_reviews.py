@@ -17,7 +17,7 @@ from tests.doubles.store import MemoryStore
 
 WORKLOADS = "/api/v1/workloads"
 BURST = 300
-"""Reviews in a burst, in place of those of the product."""
+"""Reviews in a burst, instead of those of the product."""
 
 
 class Reviewer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import httpx2
 import pytest
@@ -139,7 +140,7 @@ TENANT = "of-the-tenant"
 
 @pytest.fixture
 async def tenant(app: FastAPI, access: MemoryAccess, store: MemoryStore) -> MemoryAccess:
-    """Of team-b, beside team-a."""
+    """Of team-b, alongside team-a."""
     resources = ("workloads", "localqueues", "reports")
     rights = [Right(v, r, "team-b") for r in resources for v in ("get", "list", "watch")]
     access.know(TENANT, "tenant", *rights, Right("create", "workloads/hold", "team-b"))
@@ -239,3 +240,25 @@ async def test_a_dry_run_of_unknown_documents_needs_more_rights_than_a_team_has(
         assert (await client.post("/api/v1/dryrun", json={"items": [item]})).status_code == 403
     async with asking(app, ADMIN) as client:
         assert (await client.post("/api/v1/dryrun", json={"items": [item]})).status_code == 422
+
+
+@pytest.mark.usefixtures("store")
+async def test_a_workload_is_named_only_in_namespaces_that_the_caller_lists(
+    access: MemoryAccess,
+) -> None:
+    for namespace in ("team-b", "team-c", "team-d"):
+        mine = replace(job("mine", namespace=namespace), uid=f"uid-{namespace}")
+        await commit(STORE, live_through(mine))
+    list_b, get_a = Right("list", "workloads", "team-b"), Right("get", "workloads", "team-a")
+    for token, rights, status, elsewhere in (
+        ("of-b", (list_b,), 403, ["team-b/mine"]),
+        ("of-a-and-b", (list_b, get_a), 404, ["team-b/mine"]),
+        ("of-a", (get_a,), 404, []),
+        (NO_RIGHTS, (), 403, []),
+        (ADMIN, (), 404, ["team-b/mine", "team-c/mine", "team-d/mine"]),
+    ):
+        if rights:
+            access.know(token, token, *rights)
+        async with asking(APP, token) as client:
+            answer = await client.get("/api/v1/namespaces/team-a/workloads/mine/explain")
+        assert (answer.status_code, answer.json()["elsewhere"]) == (status, elsewhere), token

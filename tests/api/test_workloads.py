@@ -56,6 +56,24 @@ class TestList:
     ) -> None:
         assert await names(api, **query) == expected
 
+    async def test_labels_select(self, api: httpx2.AsyncClient, store: AnyStore) -> None:
+        labels = (("stage", "train"), ("team", "nlp"))
+        await commit(store, live_through(replace(job("labeled"), labels=labels)))
+        assert await names(api, label_selector="team in (nlp, vision),stage") == ["labeled"]
+        (item,) = (await api.get(LIST, params={"label_selector": "team"})).json()["items"]
+        assert item["labels"] == dict(labels)
+        assert await names(api, label_selector="!team") == sorted(LIVES)
+        assert await names(api, label_selector="team=nlp", state="Running") == []
+        for wrong in (
+            "team in nlp",
+            "queuectl.dev/queue-name=a",
+            "kueue.x-k8s.io/queue-name",
+            "a,,b",
+        ):
+            answer = await api.get(LIST, params={"label_selector": wrong})
+            assert answer.status_code == 422
+            assert answer.json()["errors"][0]["field"] == "label_selector"
+
     async def test_the_list_is_sorted_as_asked(self, api: httpx2.AsyncClient) -> None:
         by_name, by_state = await names(api, sort="-name"), await names(api, sort="state")
         assert by_name == sorted(LIVES, reverse=True)
@@ -135,7 +153,7 @@ class TestOne:
         assert by_name.status_code == by_uid.status_code == 200
         assert by_name.json() == by_uid.json()
 
-    async def test_an_index_of_an_array_has_a_name_of_its_own(
+    async def test_an_index_of_an_array_has_its_own_name(
         self, api: httpx2.AsyncClient, ledger: AnyStore
     ) -> None:
         await commit(ledger, live_through(job("sweep_3")))

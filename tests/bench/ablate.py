@@ -1,6 +1,6 @@
 """The effect of each heuristic of placement: ``python -m tests.bench.ablate --nodes 10000``.
 
-Each snapshot is planned in turns: with all heuristics, then without each of them, each way with a cache of its own. One line per load and
+Each snapshot is planned in turns: with all heuristics, then without each of them, each way with its own cache. One line per load and
 heuristic that is off: the CPU time of the planning thread and the work of the solver, as ratios to the plans with all heuristics, and how
 many plans are worse by the score of the corpus (:mod:`tests.corpus.compare`). A heuristic without effect has ratios of 1 and no worse plan.
 """

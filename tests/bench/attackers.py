@@ -1,6 +1,6 @@
-"""Clients that send the most expensive requests there are, as a process of its own: ``python -m tests.bench.attackers URL``.
+"""Clients that send the most expensive requests there are, as a separate process: ``python -m tests.bench.attackers URL``.
 
-It prints ``ready`` when it begins and continues until its standard input ends. Requests without a response some seconds later
+It prints ``ready`` when it begins and continues until its standard input ends. Requests without a response a few seconds later
 are canceled and count as unfinished. Then it prints the responses as JSON.
 """
 

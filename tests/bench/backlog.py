@@ -130,7 +130,7 @@ class Backlog:
         await self.at_rest("the rest waits", step=False)
 
     async def at_rest(self, what: str, *, step: bool = True) -> None:
-        """Wait until all jobs are known, and ledger and cluster have not changed for some seconds; ``step``: advances the pods."""
+        """Wait until all jobs are known, and ledger and cluster have not changed for a few seconds; ``step``: advances the pods."""
         began = still = time.monotonic()
         now: tuple[int, dict[State, int]] = (0, {})
         seen: object = None

@@ -1,9 +1,9 @@
-"""The API under load beside the controller that serves it: ``python -m tests.bench.bench_api``.
+"""The API under load alongside the controller that serves it: ``python -m tests.bench.bench_api``.
 
 The burst: 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres: first with
 no requests, then with 200 clients that read (lists, cluster map, nodes, decisions; each pauses 5 seconds between two requests)
 and 50 event streams, half of which break every second and resume. Server and controller share one process and event loop; the
-cluster double is a process of its own, and so are the clients. Printed for both runs: seconds until all gangs run, lag of the event
+cluster double is a separate process, and so are the clients. Printed for both runs: seconds until all gangs run, lag of the event
 loop; for the clients: latencies by path, and whether any stream lost or doubled a line.
 
 The backlog: 5,000 nodes, full, and 10,000 pending gangs; the time of one view on the leader and on a

@@ -1,10 +1,10 @@
-"""The API under attack beside the controller that serves it: ``python -m tests.bench.bench_attack``.
+"""The API under attack alongside the controller that serves it: ``python -m tests.bench.bench_attack``.
 
 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres, with the REST API,
 the dashboard and authentication on a real port: first without requests, then while 30 clients send the most expensive legal
 and illegal requests there are (tests/bench/attackers.py): unknown ones, one without rights, a tenant and a viewer. Server and
-controller share one process and event loop; the cluster double is a process of its own, and so are the attackers. Printed for
-both runs: the lag of the event loop, and of one that does nothing, in a process of its own; renewals of the LeaderLease and the longest time between two, memory; for the attack: the
+controller share one process and event loop; the cluster double is a separate process, and so are the attackers. Printed for
+both runs: the lag of the event loop, and of one that does nothing, in its own process; renewals of the LeaderLease and the longest time between two, memory; for the attack: the
 requests of each sort and their answers. Goal: lag p99 below 100 ms, the lease kept.
 """
 
@@ -130,10 +130,10 @@ def print_results(alone: Run, attacked: Run, gangs: int, console: Console) -> No
             [
                 ("alone", alone.lags),
                 ("of that its own CPU", alone.worked),
-                ("an idle process beside it", alone.beside),
+                ("an idle process alongside it", alone.beside),
                 ("attacked", attacked.lags),
                 ("of that its own CPU", attacked.worked),
-                ("an idle process beside it", attacked.beside),
+                ("an idle process alongside it", attacked.beside),
             ],
             "lag of the event loop",
         )

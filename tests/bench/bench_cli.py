@@ -1,8 +1,8 @@
 """How fast the command line starts: ``python -m tests.bench.bench_cli``.
 
-Each program runs in a process of its own, in turns with the others, so that all of them meet the same load of the machine.
+Each program runs in its own process, in turns with the others, so that all of them meet the same load of the machine.
 A command without a server is measured until it ends. A command with a server is measured until its first request arrives.
-kubectl does the same beside queuectl, and the interpreter alone shows the share of Python.
+kubectl does the same alongside queuectl, and the interpreter alone shows the share of Python.
 """
 
 from __future__ import annotations

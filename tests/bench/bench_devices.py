@@ -1,4 +1,4 @@
-"""Planning with devices beside planning with counts: ``python -m tests.bench.bench_devices``.
+"""Planning with devices alongside planning with counts: ``python -m tests.bench.bench_devices``.
 
 The same cluster and the same gangs three times: GPUs as a resource of the device plugin; GPUs that a driver publishes, requested by
 claims; and the latter with a tenth of the pending gangs asking for pairs of GPUs of one PCIe root. A node has 8 GPUs on 4 roots. Each GPU
@@ -84,7 +84,7 @@ def published(node: str) -> Iterator[SliceRecord]:
 
 
 def claimed(podset: PodSet, pairs: bool) -> PodSet:
-    """The podset with a claim in place of its GPUs."""
+    """The podset with a claim instead of its GPUs."""
     amounts = dict(podset.shape.requests)
     gpus = amounts.pop(GPU, 0)
     constraints = (DeviceConstraint((), ROOT),) if pairs and gpus == 2 else ()
@@ -98,7 +98,7 @@ def with_claims(workload: Workload, pairs: bool) -> Workload:
 
 
 def as_devices(snapshots: Sequence[Snapshot], pairs: bool) -> Iterator[Snapshot]:
-    """The snapshots with devices in place of the GPUs of the device plugin."""
+    """The snapshots with devices instead of the GPUs of the device plugin."""
     first = snapshots[0]
     slices = [one.content for node in first.fleet.nodes for one in published(node.name)]
     inventory = DeviceInventory(DevicePools().nodes(slices, first.fleet), CLASSES)
@@ -125,7 +125,7 @@ def of_kind(kind: str, snapshots: Sequence[Snapshot]) -> Sequence[Snapshot]:
 
 
 class Kind:
-    """Snapshots with caches of their own. Nodes and requests are known from a cycle before, as in the running loop."""
+    """Snapshots with their own caches. Nodes and requests are known from a cycle before, as in the running loop."""
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
         self.snapshots = snapshots

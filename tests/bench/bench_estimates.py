@@ -1,7 +1,7 @@
 """The cost of expected starts: ``python -m tests.bench.bench_estimates``.
 
 1,000 nodes that are full, gangs of 50 users with learned run times, and pending gangs that differ in shape. *Event loop* is what the
-leader does between two cycles: the snapshot again, and the input of the estimate. The other columns are of the thread beside it. *Longest
+leader does between two cycles: the snapshot again, and the input of the estimate. The other columns are of the thread alongside it. *Longest
 without a pause* is the time for which a new cycle can compete with the estimate for the interpreter. Times are CPU time of the thread.
 """
 

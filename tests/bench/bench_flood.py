@@ -1,4 +1,4 @@
-"""Thousands of objects of one tenant on a whole real control plane, and a gang of another tenant that is submitted meanwhile.
+"""Thousands of objects of one tenant on a whole real control plane, and a gang of another tenant that is submitted in the meantime.
 
     python -m tests.bench.bench_flood
 
@@ -136,7 +136,7 @@ def written(play: Stage) -> Counter[str]:
 
 
 def said(play: Stage) -> Counter[str]:
-    """The Events and statuses that queuectl has written about Jobs of the tenant, once there are no more."""
+    """The Events and statuses that queuectl has written about Jobs of the tenant, once it writes no more."""
     path = f"/apis/events.k8s.io/v1/namespaces/{TENANT}/events"
     about, before = 0, -1
     while about < JOBS or about != before:

@@ -1,4 +1,4 @@
-"""Kueue's own performance workloads on queuectl, and beside it on Kueue: every workload a batch/v1 Job.
+"""Kueue's own performance workloads on queuectl, and alongside it on Kueue: every workload a batch/v1 Job.
 
     python -m tests.bench.bench_kueue [baseline] [tas] [large-scale] [--part 0.1] [--cohorts 1] [--peer FOLDER]
 

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_neighbor [--samples 10] [NAME ...]
 
-Each case has a control plane of its own. The neighbor creates a gang of two pods in its own queue, and deletes it when both pods run:
+Each case has its own control plane. The neighbor creates a gang of two pods in its own queue, and deletes it when both pods run:
 ten times before the case, and ten times during it. The case is a class of hostile objects (tests/chaos/hostile.py), which the tenant
 also changes every second, or a flood. Printed for each: the median and the slowest time from the creation until both pods run, before
 and during; whether the leader kept its lease; the memory of the controller; the time of each stage of the planning cycles.
@@ -217,7 +217,7 @@ CASES: Final[dict[str, Callable[[Plane], Callable[[], None]]]] = {
 
 @contextmanager
 def repeated(act: Callable[[], None]) -> Iterator[None]:
-    """Do something again and again in another thread. An API server that does not answer is no error of the case."""
+    """Do something again and again in another thread. An API server that does not answer is not an error of the case."""
     over = threading.Event()
 
     def run() -> None:

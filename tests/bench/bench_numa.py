@@ -1,4 +1,4 @@
-"""Planning with NUMA nodes beside planning with counts: ``python -m tests.bench.bench_numa``.
+"""Planning with NUMA nodes alongside planning with counts: ``python -m tests.bench.bench_numa``.
 
 The cluster and the gangs of :mod:`tests.bench.bench_devices`, twice: plain, and with a NodeResourceTopology object for each node. The kubelet
 of each node gives each pod one of two NUMA nodes, with half of the CPUs, the memory and the GPUs. A tenth of the pending gangs request one

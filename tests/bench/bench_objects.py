@@ -8,17 +8,19 @@ With the default of 1,000 ClusterQueues and 5,000 LocalQueues it takes half an h
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, get_plain, wait_until
-from tests.bench.stage import peak_of, resident_of
+from tests.bench.stage import cpu_of, peak_of, resident_of
 from tests.operations.custom import defined
 from tests.system.installation import leading_controller, policies
 
@@ -30,6 +32,9 @@ SETTINGS = {
 }
 ROOT = "/apis/queuectl.dev/v1"
 NAMESPACES = 100
+EDITS = 10
+_PAUSE = 3.0
+"""Seconds between two edits."""
 _EVERY = 15.0
 """Seconds between two counts of the statuses."""
 _SECONDS = 600.0
@@ -88,13 +93,32 @@ def _current(body: Any) -> bool:
     return bool(seen == body["metadata"]["generation"])
 
 
-def edited(client: Client) -> float:
-    """Seconds from an edit of one queue until its status is about it."""
-    path = f"{ROOT}/clusterqueues/queue-0"
-    began = time.monotonic()
-    client.patch(path, {"spec": {"namespaceSelector": {"matchLabels": {"at": str(int(began))}}}})
-    wait_until(lambda: _current(client.get(path)), "the status after an edit", 60.0)
-    return time.monotonic() - began
+def edited(client: Client, pid: int, number: int) -> tuple[float, float]:
+    """Seconds from more quota for one queue until its status is about it, and the CPU seconds of the controller in this time."""
+    path = f"{ROOT}/clusterqueues/queue-{number}"
+    spec = client.get(path)["spec"]
+    spec["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = 16 + number
+    used, began = cpu_of(pid), time.monotonic()
+    client.patch(path, {"spec": spec})
+    wait_until(lambda: _ready(client.get(path)), "the status after an edit", 60.0)
+    return time.monotonic() - began, cpu_of(pid) - used
+
+
+def _ready(body: Document) -> bool:
+    conditions = body.get("status", {}).get("conditions", [])
+    states = {one["type"]: one["status"] for one in conditions}
+    return _current(body) and states == {"Active": "True", "Ready": "True"}
+
+
+def edits(client: Client, pid: int, first: int, when: str) -> None:
+    """Print the times of some edits, each of another queue."""
+    times = []
+    for number in range(first, first + EDITS):
+        time.sleep(_PAUSE)
+        times.append(edited(client, pid, number))
+    walls, used = (sorted(each) for each in zip(*times, strict=True))
+    text = f"{median(walls):.1f} s, at most {walls[-1]:.1f} s; CPU of the controller {median(used):.2f} s"
+    print(f"status after an edit {when}: {text}; load {os.getloadavg()[0]:.0f}", flush=True)
 
 
 def run(cluster_queues: int, locals_: int) -> None:
@@ -120,24 +144,26 @@ def run(cluster_queues: int, locals_: int) -> None:
         )
         print(f"all in the catalog {time.monotonic() - created:.1f} s later", flush=True)
         statuses(client, controller.pid, created, total)
-        print(
-            f"memory: {resident_of(controller.pid):.0f} MiB, peak {peak_of(controller.pid):.0f} MiB"
-        )
+        pid = controller.pid
+        print(f"memory: {resident_of(pid):.0f} MiB, peak {peak_of(pid):.0f} MiB")
 
 
 def statuses(client: Client, pid: int, created: float, total: int) -> None:
     """Print the rate until all statuses are written."""
+    first, began = written(client), time.monotonic()
+    edits(client, pid, 0, "amid the others")
     before, at = written(client), time.monotonic()
-    print(f"status after an edit amid the others: {edited(client):.1f} s", flush=True)
     while before < total:
         time.sleep(_EVERY)
         count, now = written(client), time.monotonic()
         rate = 60 * (count - before) / (now - at)
         text = f"{count} statuses after {now - created:.0f} s, {rate:.0f} in a minute"
-        print(f"{text}, {resident_of(pid):.0f} MiB", flush=True)
+        print(f"{text}, {resident_of(pid):.0f} MiB, load {os.getloadavg()[0]:.0f}", flush=True)
         before, at = count, now
+    mean = 60 * (total - first) / (time.monotonic() - began)
     print(f"all statuses {time.monotonic() - created:.0f} s after the last object")
-    print(f"status after an edit: {edited(client):.1f} s")
+    print(f"statuses in a minute: {mean:.0f}", flush=True)
+    edits(client, pid, EDITS, "alone")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 One line per load: the whole of ``plan()`` from snapshot to plan, in milliseconds; *wall* as the clock saw it, *cpu* of the
 planning thread, the solver included (what an idle machine would show). *Unsearched* is the share of gangs that counting
-and a witness decided; the one solve that confirms every plan is not a search. The figure of the prototype is beside
+and a witness decided; the one solve that confirms every plan is not a search. The figure of the prototype is alongside
 ours. Clusters are synthetic (:mod:`tests.bench.clusters`), three quarters of their nodes full; each has a process of its
 own, so its peak memory is that of the load. The garbage collector is set as the controller sets it. Every plan is verified,
 outside the clock.

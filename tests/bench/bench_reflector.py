@@ -2,7 +2,7 @@
 
 Two measures, on pods and jobs as a live API server sends them (managed fields, status and all):
 
-- decoding alone, from the bytes of a watch to records, beside the client library's own typed models on the same bytes;
+- decoding alone, from the bytes of a watch to records, alongside the client library's own typed models on the same bytes;
 - the whole reflector, a WatchList over plain HTTP on loopback from a process that does nothing else.
 
 CPU is that of this process. Memory is the growth of its resident set while it holds every record, as the mirror does.

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_system [burst] [gang] [refusal] [preempt]
 
-Kueue's figures beside ours were measured on such a machine with Kueue HEAD of 2026-08 (full manager, client QPS 300/500);
+Kueue's figures alongside ours were measured on such a machine with Kueue HEAD of 2026-08 (full manager, client QPS 300/500);
 they are not re-run here. Everything runs on 2 cores: etcd without fsync, API server in-flight 2000/1000, other components
 with QPS 1000/2000. KWOK simulates the kubelets.
 """

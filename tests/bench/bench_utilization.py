@@ -1,8 +1,8 @@
 """The cost of one evaluation of all GPUs: ``python -m tests.bench.bench_utilization [--nodes N]``.
 
 A real Prometheus that has recorded half an hour of a full cluster of 8-GPU nodes, one pod each, as deploy/chart/rules/rules.yaml
-records it; every twentieth gang does nothing, so the longer window is read, too. Times are CPU times of queuectl and of
-Prometheus, with the wall time beside them. The second line is for exporters that queuectl scrapes itself: 8 GPUs and 6 metrics each.
+records it; every twentieth gang does nothing, so the longer window is read as well. Times are CPU times of queuectl and of
+Prometheus, with the wall time alongside them. The second line is for exporters that queuectl scrapes itself: 8 GPUs and 6 metrics each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The answers of the webhook: ``python -m tests.bench.bench_webhook [--peer FOLDER]``.
 
 Eight users at the same time send reviews of new Jobs to the webhook, each one after the other. Then they create Jobs as dry runs, so that no
-controller works meanwhile: without admission, with the webhook and the validating policies, and with all policies. With ``--peer``, the
+controller works in the meantime: without admission, with the webhook and the validating policies, and with all policies. With ``--peer``, the
 same against the webhooks of Kueue, on a control plane of its own (tests.bench.kueue.peer describes the files of the folder).
 Printed: the time of an answer at a client, the same at the API server, and the time of a dry run. Goal: the 99th percentile of the answers is
 below 50 ms.

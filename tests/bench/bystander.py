@@ -1,4 +1,4 @@
-"""An event loop that does nothing, as a process of its own: what its lag is, the machine's other work costs everything.
+"""An event loop that does nothing, as a separate process: what its lag is, the machine's other work costs everything.
 
 ``python -m tests.bench.bystander URL`` prints ``ready``, measures until its standard input ends, and prints the lags as JSON, in
 seconds. The address is ignored: it asks nothing.
@@ -18,7 +18,7 @@ EVERY_SECONDS: Final = 0.01
 async def lag(into: list[float], worked: list[float] | None = None) -> None:
     """The lag of the event loop, measured repeatedly.
 
-    ``worked``: processor time of the loop's thread meanwhile, which is the same on a machine that is busy with other things.
+    ``worked``: processor time of the loop's thread in the meantime, which is the same on a machine that is busy with other things.
     """
     while True:
         began, busy = time.perf_counter(), time.thread_time()

@@ -1,4 +1,4 @@
-"""The cluster double in a process of its own, as an API server is one: its work takes nothing from the loop that is measured.
+"""The cluster double in its own process, as an API server is one: its work takes nothing from the loop that is measured.
 
 Both sides speak in pickled frames over a pair of sockets. ``python -m tests.bench.faraway FD NODES`` is the far side.
 """

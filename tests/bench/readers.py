@@ -1,4 +1,4 @@
-"""Two hundred clients that read and fifty that listen, as a process of its own: ``python -m tests.bench.readers URL``.
+"""Two hundred clients that read and fifty that listen, as a separate process: ``python -m tests.bench.readers URL``.
 
 It prints ``ready`` once all streams are open, continues until its standard input has the line of history with which the
 streams end, and prints what it saw as JSON.

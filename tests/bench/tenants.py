@@ -48,7 +48,7 @@ class Line:
 
     ``large``: the share of gangs of several whole nodes in the mixed loads; it sets how many gangs there are.
     ``lenders``: the gangs belong to so many other ClusterQueues of one cohort, which borrow what is the blocked gang's own;
-    0 = all are of its own queue. ``fair``: they are taken back by fair shares; the blocked gang has too little of its own.
+    0 = all are of its own queue. ``fair``: they are taken back by fair shares; the blocked gang's own quota is too small.
     """
 
     blocks: int
@@ -59,7 +59,7 @@ class Line:
     level: str | None
     prototype: str
     several: bool = (
-        False  # beside the workers a launcher without GPUs and six 2-GPU pods, all in one domain
+        False  # alongside the workers a launcher without GPUs and six 2-GPU pods, all in one domain
     )
     large: float = 0.35
     target: str = "-"

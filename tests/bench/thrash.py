@@ -2,7 +2,7 @@
 
 300 gangs of ``round(2^U(0, 6))`` pods; 1, 2, 4 or 8 GPUs a pod with weights 50, 25, 15, 10; each runs for a uniform number
 of whole seconds from 5 to 60. They arrive one after the other, the time between two of them exponential with mean 0.4 s. Half of them
-require, and a quarter prefer, one domain: a rack if the gang fits 128 GPUs, else a block. Gang *i* is in queue *i* mod 4 of one
+require, and a quarter prefer, one domain: a rack if the gang fits 128 GPUs, otherwise a block. Gang *i* is in queue *i* mod 4 of one
 cohort; each queue owns a quarter of the 1,024 GPUs and reclaims what it lent from any borrower.
 """
 

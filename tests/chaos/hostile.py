@@ -235,7 +235,7 @@ def node_selectors(name: str, size: int) -> Iterator[Document]:
 
 
 def sparks(name: str, size: int) -> Iterator[Document]:
-    """Factors and amounts that are no numbers, and templates of wrong types."""
+    """Factors and amounts that are not numbers, and templates of wrong types."""
     factors = ("inf", "nan", "1e400", "-1", "9" * 5000)
     templates = ({"metadata": "x"}, {"spec": [1]}, {"spec": {"containers": ["x", None]}}, {"spec": {"nodeSelector": [["a", "b"]]}})  # fmt: skip
     for number in range(size):
@@ -275,7 +275,7 @@ def selectors(name: str, size: int) -> Iterator[Document]:
 
 
 def elastic(name: str, size: int) -> Iterator[Document]:
-    """Elastic jobs that :func:`fewer` changes to fewer pods than their least number, and some that begin there."""
+    """Elastic jobs that :func:`fewer` changes to fewer pods than their minimum number, and some that begin there."""
     for number in range(size):
         pods = PodSetManifest(2 if number % 2 else 4, gpus=1)
         yield elastic_of("Job", job(f"{name}-{number}", pods), 3)

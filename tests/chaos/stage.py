@@ -132,7 +132,7 @@ class Stage:
         """Let time pass."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            # Of several faults at a time, each waits in a thread of its own, and one of them acts.
+            # Of several faults at a time, each waits in its own thread, and one of them acts.
             if self.reachable and self._acting.acquire(blocking=False):
                 try:
                     self.meanwhile()

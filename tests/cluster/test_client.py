@@ -106,7 +106,7 @@ async def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
         await Api.connect(Connection(kubeconfig=tmp_path / "nowhere"))
 
 
-async def test_outside_of_a_pod_without_kubeconfig_there_is_no_cluster(
+async def test_outside_of_a_pod_and_without_kubeconfig_no_cluster_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -237,7 +237,7 @@ ASKED: dict[str, Callable[[Api], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("body", NO_ANSWERS)
 @pytest.mark.parametrize("asked", ASKED)
-async def test_a_response_that_is_not_from_an_api_server_is_no_answer(
+async def test_a_response_that_is_not_from_an_api_server_is_not_an_answer(
     tmp_path: Path, asked: str, body: bytes
 ) -> None:
     async def answer(_: web.Request) -> web.Response:
@@ -256,3 +256,15 @@ async def test_a_response_that_is_not_from_an_api_server_is_no_answer(
                     await ASKED[asked](api)
         finally:
             await api.close()
+
+
+async def test_a_refused_connection_names_the_address_and_the_cause(tmp_path: Path) -> None:
+    api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, 9)))
+    try:
+        with pytest.raises(ClusterUnavailable) as refused:
+            await api.request("GET", "/version")
+        assert (
+            str(refused.value) == "GET /version: cannot connect to 127.0.0.1:9 (Connection refused)"
+        )
+    finally:
+        await api.close()

@@ -410,7 +410,7 @@ KUEUE = keys.KUEUE_PREFIX + keys.QUEUE_NAME
 
 @QUEUED
 @pytest.mark.parametrize("label", [None, "theirs", "", "default"])
-def test_a_label_of_kueue_is_no_way_around_the_default_queue(
+def test_a_label_of_kueue_is_not_a_way_around_the_default_queue(
     plane: Plane, with_default: str, one: One, label: str | None
 ) -> None:
     document = documents(one)[0]

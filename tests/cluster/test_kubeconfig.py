@@ -63,7 +63,7 @@ def without(name: str) -> Callable[[Kubeconfig], None]:
         ("current-context: gone", "'gone' not found: `kubectl config get-contexts` lists"),
     ],
 )
-async def test_a_file_that_is_no_kubeconfig(tmp_path: Path, text: str | None, says: str) -> None:
+async def test_a_file_that_is_not_a_kubeconfig(tmp_path: Path, text: str | None, says: str) -> None:
     path = tmp_path / "config"
     if text is not None:
         path.write_text(text)
@@ -132,7 +132,7 @@ def test_data_in_lines_is_base64(tmp_path: Path) -> None:
     check(context)
 
 
-async def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
+async def test_invalid_certificates_are_named(tmp_path: Path) -> None:
     path, text = tmp_path / "config", "aGVsbG8="
     pair = {"client-certificate-data": text, "client-key-data": text}
     for damage in (cluster(**{"certificate-authority-data": text}), user(**pair)):

@@ -124,7 +124,7 @@ async def test_an_added_owner_reference_permits_no_resume(world: KubernetesWorld
         await world.user_patch("Job", job.name, patch)
 
 
-async def test_a_cluster_admin_is_no_exception(world: KubernetesWorld) -> None:
+async def test_a_cluster_admin_is_not_an_exception(world: KubernetesWorld) -> None:
     job = await submitted(world, batch_job("admins", namespace=world.namespace))
     world.user = world.admin
     with pytest.raises(WriteRefused, match="only queuectl may resume"):

@@ -66,7 +66,7 @@ def test_what_is_below_a_level_is_emptied(
 
 
 @pytest.mark.parametrize("garbage", [b"", b"]", b'"', b"\\", b'{"a":[', b"[[[[", b"}{", b'["\\"]'])
-def test_bytes_that_are_no_json_stay_that(garbage: bytes) -> None:
+def test_bytes_that_are_not_json_stay_that(garbage: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         msgspec.json.decode(shallow(garbage, 2))
     with pytest.raises(msgspec.MsgspecError):
@@ -94,7 +94,7 @@ WHOLE = ObjectIdentity("u", "team", "n", "7", "n0", "Running", "", {"a": "b"}, {
 
 
 @pytest.mark.parametrize("place", ["managedFields", "ownerReferences", "labels", "annotations"])
-def test_the_identity_is_found_beside_a_part_that_is_deep(place: str) -> None:
+def test_the_identity_is_found_alongside_a_part_that_is_deep(place: str) -> None:
     document = {
         "metadata": META | {place: "@deep"},
         "spec": {"x": "@deep", "nodeName": "n0"},

@@ -1,4 +1,4 @@
-"""Admission of pods with a queue label of their own, on a real API server."""
+"""Admission of pods with their own queue label, on a real API server."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ async def test_the_controller_writes_to_a_pod_in_a_queue_only_what_the_protocol_
     assert (moved.gated, moved.pin, moved.attempt) == (False, "n1", 3)
 
 
-async def test_the_controller_deletes_only_pods_in_a_queue_of_their_own(
+async def test_the_controller_deletes_only_pods_in_their_own_queue(
     world: KubernetesWorld,
 ) -> None:
     await created(world, a_pod(labels=QUEUE))
@@ -230,7 +230,7 @@ async def test_the_controller_deletes_only_pods_in_a_queue_of_their_own(
         await world.cluster.stop_pod(world.namespace, "forged", mine.uid)
 
 
-async def test_the_pods_of_a_managed_job_are_no_workloads(world: KubernetesWorld) -> None:
+async def test_the_pods_of_a_managed_job_are_not_workloads(world: KubernetesWorld) -> None:
     document = batch_job("gang", namespace=world.namespace, pods=1)
     document["spec"]["template"]["metadata"] = {"labels": dict(QUEUE)}
     job = await submitted(world, document)
@@ -240,7 +240,7 @@ async def test_the_pods_of_a_managed_job_are_no_workloads(world: KubernetesWorld
 
 
 CONTROLLER_MANAGER = "system:kube-controller-manager"
-"""The user of all its controllers where they have no ServiceAccounts of their own."""
+"""The user of all its controllers where they have no own ServiceAccounts."""
 OF_REPLICAS = [owner(kind="ReplicaSet", apiVersion="apps/v1")]
 OF_DEPLOYMENTS = {
     "the gate": a_pod({"schedulingGates": [{"name": keys.GATE}]}, ownerReferences=OF_REPLICAS),

@@ -77,7 +77,7 @@ async def test_kube_scheduler_preempts_no_gang_for_a_pod_of_a_class_of_users(
 async def test_no_pod_of_a_system_class_is_created_in_another_namespace(
     world: KubernetesWorld, name: str, spec: Document
 ) -> None:
-    """A kubelet preempts for a system class, too, so the node makes no difference. A cluster admin is no exception."""
+    """A kubelet preempts for a system class as well, so the node makes no difference. A cluster admin is not an exception."""
     for client in (world.user, world.admin):
         with pytest.raises(ApiServerError, match=REFUSED):
             await asyncio.to_thread(
@@ -161,7 +161,7 @@ def daemon_sets(world: KubernetesWorld) -> str:
 
 
 async def test_a_daemonset_of_an_administrator_runs_on_each_node(world: KubernetesWorld) -> None:
-    """Also if it is older than the policies: its pods are not checked again."""
+    """Even if it is older than the policies: its pods are not checked again."""
     document = daemon_set(SYSTEM[0])
     await asyncio.to_thread(world.admin.create, daemon_sets(world), document)
 
@@ -283,7 +283,7 @@ def burstable(name: str, **metadata: Any) -> Document:
 
 
 async def test_the_requests_of_a_pod_of_a_gang_are_not_resized(world: KubernetesWorld) -> None:
-    """Those of another pod can be. The limits of a pod of a gang can change, too."""
+    """Those of another pod can be. The limits of a pod of a gang can change as well."""
     document = batch_job("gang", namespace=world.namespace)
     document["spec"]["template"]["spec"]["containers"] = burstable("x")["spec"]["containers"]
     job = await submitted(world, document)

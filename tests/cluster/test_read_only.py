@@ -75,7 +75,7 @@ async def test_all_objects_are_listed_with_their_kinds(api: ReadOnlyApi) -> None
     assert not any("managedFields" in one["metadata"] for one in bodies)
 
 
-async def test_a_list_that_is_none_is_not_an_empty_cluster(
+async def test_an_invalid_list_is_not_an_empty_cluster(
     api: ReadOnlyApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def page_of_a_proxy(*_: object, **__: object) -> bytes:

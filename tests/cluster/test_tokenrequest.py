@@ -67,7 +67,7 @@ def written(plane: ControlPlane, folder: Path, form: str) -> KubeconfigContext:
 
 
 def plugin(folder: Path, status: dict[str, str]) -> dict[str, Any]:
-    """A program beside the kubeconfig that prints a credential."""
+    """A program next to the kubeconfig that prints a credential."""
     version = "client.authentication.k8s.io/v1"
     (folder / "printed").write_text(
         json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})

@@ -118,7 +118,7 @@ class World(Protocol):
         """Create PodDisruptionBudgets that have no pod to spare, for all pods of the test's namespace."""
 
     async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
-        """The present condition PodScheduled of the pod."""
+        """The current condition PodScheduled of the pod."""
 
     async def interrupt(self) -> None:
         """Let the API server close all connections and forget old versions."""
@@ -248,6 +248,6 @@ def first_role(kind: str) -> str:
 
 
 def replicas_patch(kind: str, replicas: dict[str, Any]) -> dict[str, Any]:
-    """A patch of some podsets of a job of any kind but ``batch/v1`` Job."""
+    """A patch of some podsets, for a job of any kind but ``batch/v1`` Job."""
     [one] = [described for described in DESCRIPTIONS if described.kind == kind]
     return nested(one.podsets[0].path, replicas)

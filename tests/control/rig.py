@@ -142,7 +142,7 @@ class Rig:
     running: bool = True
     clock: Callable[[], float] = time.time
     each_turn: Callable[[], None] = lambda: None  # runs with each pass of the controllers
-    loop: Loop | None = None  # of the present controller
+    loop: Loop | None = None  # of the current controller
     _task: asyncio.Task[None] | None = None
 
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
@@ -206,7 +206,7 @@ class Rig:
         return "; ".join(lines)
 
     def check(self) -> None:
-        """Check invariants I1 and I2 on the present cluster."""
+        """Check invariants I1 and I2 on the current cluster."""
         use: dict[str, Resources] = {}
         for uid in self.cluster.uids():
             pods = self.cluster.pods_of(uid)
@@ -223,7 +223,7 @@ class Rig:
     def _check_gang(self, uid: str, pods: Sequence[PodRecord]) -> None:
         free = [p for p in pods if not p.gated and not p.terminal]
         attempts = {p.attempt for p in free}
-        if len(attempts) > 1:  # the indexes of an array are gangs of their own
+        if len(attempts) > 1:  # the indexes of an array are separate gangs
             job = self.cluster.job(uid)
             attempts = {p.attempt for p in free if gang_uid(job, p) == uid}
         assert len(attempts) <= 1, f"two attempts of {uid} run at once: {attempts}"

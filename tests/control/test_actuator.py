@@ -134,7 +134,7 @@ PAGES: dict[str, tuple[int, str]] = {
 
 
 class Proxy:
-    """Answers each request with a page of its own while ``page`` is set, and then as an API server of version 1.33."""
+    """Answers each request with its own page while ``page`` is set, and then as an API server of version 1.33."""
 
     def __init__(self, page: tuple[int, str]) -> None:
         self.page: tuple[int, str] | None = page

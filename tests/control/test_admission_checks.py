@@ -347,7 +347,7 @@ async def test_work_of_any_kind_waits_for_its_checks_and_is_gated_until_they_are
         assert {entry.attempt for entry in await work.entries()} == {1}
 
 
-async def test_each_index_of_an_array_waits_for_a_check_of_its_own(database_url: str) -> None:
+async def test_each_index_of_an_array_waits_for_its_own_check(database_url: str) -> None:
     """The second one has a pod, and can be placed, only after the first one has resumed the Job."""
     async with rig(database_url, 2) as world:
         await with_checks(world, "budget")

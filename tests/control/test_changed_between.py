@@ -26,7 +26,7 @@ from tests.doubles.known import KNOWN
 
 Document = dict[str, Any]
 KINDS = ("Job", "PyTorchJob", "RayCluster", "GangRun")
-"""Each way to write a start: a merge patch of a Job, of a map of replicas and of one template, and a JSON patch of a list.
+"""Each way to write a start: merge patches of a Job, a map of replicas and one template, and a JSON patch of a list.
 
 The operator of JobSets, which have a list too, refuses most of the changes.
 """
@@ -203,7 +203,7 @@ def edits_before(world: Rig, kind: str, last: Purpose) -> dict[str, bool]:
 
 
 def attempt(world: Rig, uid: str) -> list[PodRecord]:
-    """The live pods of the present attempt."""
+    """The live pods of the current attempt."""
     job = world.cluster.job(uid)
     return [p for p in live(world.cluster.pods_of(uid)) if p.attempt == job.attempt]
 

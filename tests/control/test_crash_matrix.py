@@ -31,7 +31,7 @@ ENDLESS = ("RayCluster",)
 BOTH, ONE = tuple(Moment), (Moment.AFTER,)
 """The sides of a step on which the controller dies."""
 PERIODS = (1, 3) if EVERY_KILL else (1,)
-"""The controller dies at every n-th step. `make test-faults` has longer runs between the deaths, too."""
+"""The controller dies at every n-th step. `make test-faults` has longer runs between the deaths as well."""
 ROUNDS = 3
 """Runs for the points that no schedule met, at most. A controller that dies skips steps, such as a report of a state that has passed."""
 WORLDS = 4
@@ -89,7 +89,7 @@ def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
     setattr(world, SORTS[what], kill_point)
     try:
         yield
-    except BaseException as error:  # a time-out, too: the message names the step
+    except BaseException as error:  # a time-out as well: the message names the step
         error.add_note(f"killed {moment.name} {what} {number}")
         raise
     # Timing can save at most two steps at the end.
@@ -136,7 +136,7 @@ async def survives(
                 setattr(world, sort, schedule)
             try:
                 await story(world)
-            except BaseException as error:  # a time-out, too
+            except BaseException as error:  # a time-out as well
                 error.add_note(f"killed by {schedule.period}, {schedule.offset}, {schedule.sides}")
                 raise
 

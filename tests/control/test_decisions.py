@@ -120,7 +120,7 @@ def changed(event: Event, entry: Entry = RUNS) -> EntryChange:
     ],
     ids=["a note", "an eviction", "nothing"],
 )
-def test_a_gang_that_is_moved_off_a_node_beside_a_plan_has_one_change(
+def test_a_gang_that_is_moved_off_a_node_alongside_a_plan_has_one_change(
     decided: list[Event], kept: list[Code]
 ) -> None:
     other = changed(NoteAdded(Reason(Code.WOULD_RECLAIM, "idle")), replace(RUNS, uid="u2"))

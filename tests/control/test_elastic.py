@@ -1,4 +1,4 @@
-"""Elastic Jobs on a real Postgres and the double of the cluster: they start with their least number of pods, grow and shrink."""
+"""Elastic Jobs on a real Postgres and the double of the cluster: they start with their minimum number of pods, grow and shrink."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def resize(world: Rig, name: str, pods: int) -> None:
     )
 
 
-async def test_it_starts_with_its_least_number_and_grows_as_far_as_there_is_room(
+async def test_it_starts_with_its_minimum_number_and_grows_as_far_as_there_is_room(
     database_url: str,
 ) -> None:
     async with rig(database_url, 3) as world:
@@ -103,7 +103,7 @@ async def test_a_pod_is_added_in_the_topology_domain_of_its_gang(database_url: s
         await world.at_rest()
 
 
-async def test_the_success_of_its_least_number_completes_it(database_url: str) -> None:
+async def test_the_success_of_its_minimum_number_completes_it(database_url: str) -> None:
     async with rig(database_url, 1) as world:
         uid = world.cluster.submit(elastic("train", 1, 3))
         await world.until_state(uid, State.RUNNING)
@@ -113,7 +113,7 @@ async def test_the_success_of_its_least_number_completes_it(database_url: str) -
         assert world.cluster.job(uid).outcome is JobOutcome.SUCCEEDED
 
 
-async def test_it_does_not_start_without_room_for_its_least_number(database_url: str) -> None:
+async def test_it_does_not_start_without_room_for_its_minimum_number(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         uid = world.cluster.submit(elastic("train", 3, 4))
         waits = await world.until_entry(
@@ -207,7 +207,7 @@ async def test_its_user_changes_the_number_of_pods_while_it_runs(database_url: s
         resize(world, "train", 1)
         two = world.cluster.submit(gang("Job", "two", 2))
         await world.until_state(two, State.RUNNING)
-        assert ranks(world, uid) == [0], "the room of its gang's pods is free, too"
+        assert ranks(world, uid) == [0], "the room of its gang's pods is free as well"
         world.cluster.finish(two)
         await world.stop()
         world._task, world.running = None, True
@@ -238,7 +238,7 @@ async def test_an_index_that_succeeded_runs_again_when_its_user_makes_the_job_la
         await world.at_rest()
 
 
-async def test_it_starts_again_with_the_size_that_its_user_set_below_its_least_number(
+async def test_it_starts_again_with_the_size_that_its_user_set_below_its_minimum_number(
     database_url: str,
 ) -> None:
     async with rig(database_url, 3) as world:

@@ -1,4 +1,4 @@
-"""Elastic jobs of other kinds on a real Postgres and the double of the cluster: pods above the least number start and leave one by one."""
+"""Elastic jobs of other kinds on a real Postgres and the double of the cluster: pods above the minimum start and leave one by one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def entry_of(world: Rig, uid: str) -> Entry:
 
 
 @KINDS
-async def test_it_starts_with_its_least_number_and_grows_as_far_as_there_is_room(
+async def test_it_starts_with_its_minimum_number_and_grows_as_far_as_there_is_room(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 3) as world:
@@ -71,7 +71,7 @@ def notice(world: Rig, uid: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["Job", *first_alone(GROWING)])
-async def test_a_rank_has_a_notice_of_its_own_and_leaves_when_its_pod_is_ready(
+async def test_a_rank_has_its_own_notice_and_leaves_when_its_pod_is_ready(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 3 + (kind in GROWING)) as world:
@@ -229,7 +229,7 @@ async def test_a_job_is_resumed_for_its_gang_only_while_the_release_of_an_added_
         await world.until_state(added, State.STARTING)
         again = await stop(world, uid)
         await world.until_entry(uid, lambda e: e.evictions == 1, "its gang stops")
-        left = await world.until_entry(added, lambda e: e.evictions == 1, "the pod stops, too")
+        left = await world.until_entry(added, lambda e: e.evictions == 1, "the pod stops as well")
         assert left.failures == 0
         answers[0] = True
         stopped = "its gang has stopped, and possibly runs again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from queuectl.db.ports import ConfigurationBatch
 from queuectl.domain.audit import LEADER, AuditFilter
 from queuectl.domain.errors import Fenced
-from queuectl.domain.queries import DocumentKey
+from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import StopPolicy
 from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.configuration.queue_config import build
@@ -103,6 +103,31 @@ async def test_writes_of_status_raise_no_revision() -> None:
         objects.apply(f.queue("b"))
         await until(lambda: "b" in names(store, "ClusterQueue"))
         assert store.database.revision == before + 1
+
+
+async def test_an_edit_is_written_without_a_read_of_the_catalog_unless_another_has_changed_it() -> (
+    None
+):
+    objects, store = MemoryObjects(), MemoryStore()
+    read, reads = store.config_changes, []
+
+    async def counted(since: int, known: Collection[DocumentKey]) -> ConfigChanges:
+        reads.append(since)
+        return await read(since, known)
+
+    store.config_changes = counted  # type: ignore[method-assign]
+    objects.apply(f.flavor("gpu"), f.queue("a"))
+    async with following(objects, store):
+        for quota in range(1, 4):
+            revision = store.database.revision
+            objects.apply(f.queue("a", 8 + quota))
+            await until(lambda: store.database.revision > revision)  # noqa: B023
+        assert reads == [0]
+        await store.put_config(with_operation(queue_of(store, "a"), StopPolicy.HOLD))
+        objects.apply(f.queue("a", 16))
+        await until(lambda: "16" in str(queue_of(store, "a")["spec"]))
+        assert stop_of(queue_of(store, "a")) is StopPolicy.HOLD
+        assert len(reads) == 2
 
 
 async def test_a_restart_decides_the_same_and_writes_nothing() -> None:

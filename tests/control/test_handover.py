@@ -120,7 +120,7 @@ async def test_what_a_silent_watch_did_not_show_is_neither_deleted_nor_stopped(
 
 
 async def test_pods_that_a_silent_watch_did_not_show_take_their_nodes(database_url: str) -> None:
-    """A pod of no queue was created meanwhile, and a node was cordoned."""
+    """A pod of no queue was created in the meantime, and a node was cordoned."""
     async with rig(database_url, 3) as world, standby_of(world) as standby:
         connection = await standby.watch()
         connection.hold(True)

@@ -1,4 +1,4 @@
-"""Idle gangs are warned, evicted by the mode of their queue, and requeued, also if the controller is killed."""
+"""Idle gangs are warned, evicted by the mode of their queue, and requeued, even if the controller is killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Watched:
     clock: Clock
     idle: set[str] = field(default_factory=set)
     unknown: bool = False
-    blind: bool = False  # there are no more evaluations
+    blind: bool = False  # no more evaluations exist
 
     def look(self) -> None:
         self.clock.now += 1.0

@@ -110,7 +110,7 @@ async def test_a_running_gang_keeps_the_requests_of_its_creation(database_url: s
         assert entry.attempt == 1
 
 
-async def test_a_pending_gang_is_planned_with_the_present_defaults(
+async def test_a_pending_gang_is_planned_with_the_current_defaults(
     database_url: str,
 ) -> None:
     """Its own object does not change when the LimitRange does."""

@@ -233,7 +233,7 @@ async def test_a_gang_that_is_deleted_ends_the_change(database_url: str) -> None
 
 @pytest.mark.gpus
 async def test_two_nodes_are_changed_together(database_url: str) -> None:
-    """The first is not given back before the second has the new configuration, too."""
+    """The first is not given back before the second has the new configuration as well."""
     async with mig_rig(database_url) as mig:
         mig.manager.slow = {"n1"}
         gang = mig.notebooks(40)

@@ -137,7 +137,7 @@ async def test_past_use_survives_a_kill_and_decays_during_the_outage(
 
 
 async def sampled_idle(world: Rig, clock: Clock) -> None:
-    """Wait for a sample at the present time, through a gang that holds nothing."""
+    """Wait for a sample at the current time, through a gang that holds nothing."""
     seen = shown(world, "busy")
     clock.now += 300.0
     await world.until(lambda: shown(world, "busy") != seen, "a sample")

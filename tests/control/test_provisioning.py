@@ -134,7 +134,7 @@ async def test_a_gang_gets_the_nodes_that_it_needs_on_an_empty_cluster(database_
         assert not world.cluster.server.all("podtemplates")
 
 
-async def test_a_gang_that_fits_the_present_nodes_starts_without_a_request(
+async def test_a_gang_that_fits_the_current_nodes_starts_without_a_request(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -319,7 +319,7 @@ async def test_a_podset_without_a_managed_resource_needs_no_request(database_url
         entry = await world.until_entry(
             uid, lambda e: CHECK in e.checks.ready, "its check is ready without a request"
         )
-        assert entry.state is State.RESERVED, "there is no node for it"
+        assert entry.state is State.RESERVED, "no node exists for it"
         assert requests(world) == []
 
 
@@ -411,7 +411,7 @@ async def test_a_request_with_a_finalizer_is_deleted_once(database_url: str) -> 
         assert len(deletions) == len(set(deletions)), deletions
 
 
-def test_each_podset_has_a_template_of_its_own() -> None:
+def test_each_podset_has_its_own_template() -> None:
     names = [
         "a-b",
         "a.b",
@@ -494,7 +494,7 @@ async def two_flavors(world: Rig, **spec: Any) -> SimulatedAutoscaler:
 
 
 async def fails(world: Rig, autoscaler: SimulatedAutoscaler, times: int = 2) -> None:
-    """The present request fails, and those that follow it."""
+    """The current request fails, and those that follow it."""
     answered: set[str] = set()
     for _ in range(times):
         await world.until(

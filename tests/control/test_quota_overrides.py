@@ -73,7 +73,7 @@ async def test_an_override_begins_and_ends_by_the_clock_and_running_gangs_run_on
         waits = await world.until_state(third, State.PENDING)
         assert waits.attempt == 0
         assert "of nominal quota 16 in use" in waits.reason.message, (
-            "the reason has the present quota"
+            "the reason has the current quota"
         )
         world.cluster.finish(second)
         await world.until_state(third, State.RUNNING)
@@ -92,7 +92,7 @@ async def test_an_override_that_began_without_a_leader_counts_for_the_next_leade
         await quota_is(world, 16)
 
 
-async def test_a_standby_shows_the_present_quota(database_url: str) -> None:
+async def test_a_standby_shows_the_current_quota(database_url: str) -> None:
     async with rig(database_url, 2) as world, standby(world) as other:
         now = time.time()
         await world.store.put_config(override(now - 60, now + 3600, nominalQuota=8))

@@ -113,7 +113,7 @@ def forge(world: Rig, kind: str, name: str) -> str:
 async def test_annotations_of_a_tenant_neither_admit_nor_release_nor_set_a_priority(
     database_url: str, postgres: TestPostgres, kind: str
 ) -> None:
-    """A job that claims to be held is held: that is no advantage for its tenant."""
+    """A job that claims to be held is held: that is not an advantage for its tenant."""
     async with rig(database_url, 8) as world:
         held = world.cluster.submit(gang(kind, "held", 2))
         await world.ask(held, Action.HOLD)

@@ -288,7 +288,7 @@ async def test_a_pod_that_a_disruption_budget_protects_stays_and_another_victim_
             assert protected.refused_write is Purpose.STOP
             assert "udget" in protected.reason.message
             assert "remove the cause" in protected.reason.message
-        if not grown:  # a suspension of its elastic Job stops an added pod, too
+        if not grown:  # a suspension of its elastic Job stops an added pod as well
             assert len(live(world.cluster.pods_of(index))) == 1
         world.cluster.budgets = {}
         world.cluster.finish(high)
@@ -333,7 +333,7 @@ async def test_pods_whose_release_has_no_answer_keep_their_nodes_if_its_withdraw
             if write.resource != "Pod" or not write.name.startswith("g-"):
                 return None
             if "spec" not in write.patch:
-                return 403  # a status, too: with it, the pod has a newer version than the release expects
+                return 403  # a status as well: with it, the pod has a newer version than the release expects
             releases.append(write)
             return 503
 

@@ -84,7 +84,7 @@ async def test_a_gang_waits_until_its_runtime_class_exists(database_url: str, ki
         assert (await world.until_state(uid, State.RUNNING)).attempt == 1, "its pods exist"
 
 
-async def test_a_pending_gang_is_planned_with_the_present_runtime_class(database_url: str) -> None:
+async def test_a_pending_gang_is_planned_with_the_current_runtime_class(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         made = world.cluster.server.create(
             "runtimeclasses", runtime_class(overhead={"podFixed": {"cpu": "64"}})

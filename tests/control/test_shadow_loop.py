@@ -16,13 +16,16 @@ from queuectl.control.settings import Settings
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterUnavailable, WriteConflict
 from queuectl.domain.records import LeaderRecord
-from queuectl.domain.shadow_trace import SimulatedReport
+from queuectl.domain.shadow_trace import SimulatedReport, TracedState
 from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.kinds import KINDS
+from queuectl.ownership.source import ObjectWatcher
 from queuectl.shadow.loop import ShadowLoop
 from queuectl.shadow.simulation import SimulationFailed
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.db.conformance import SHADOW_SIMULATED
+from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support import polling
 from tests.unit.test_shadow_observing import node, queues, workload
@@ -36,7 +39,7 @@ class Objects:
     """The objects of a cluster, and its Lease. ``failure``: of each list."""
 
     def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = [*queues(), node("a"), workload("w", 1, 8)]
+        self.bodies: list[dict[str, Any]] = [node("a"), workload("w", 1, 8)]
         self.failure: Exception | None = None
         self.lists = 0
         self.leader: LeaderRecord | None = None
@@ -64,7 +67,11 @@ class Objects:
 class Rig:
     """A database and a cluster, with processes of shadow mode."""
 
+    clock = staticmethod(SteadyClock)
+
     def __init__(self) -> None:
+        self.objects: MemoryObjects | None = MemoryObjects()
+        self.objects.apply(*queues())
         self.database = MemoryDatabase()
         self.cluster = Objects()
         self.loop: ShadowLoop
@@ -89,12 +96,15 @@ class Rig:
         """Seconds for which gangs fitted."""
         return sum(one.fitting for one in self.database.shadow.hours.values())
 
+    def fitted_longer_than(self, seconds: float) -> bool:
+        return self.fitted > seconds
+
     @asynccontextmanager
     async def running(self, holder: str = "first") -> AsyncIterator[ShadowLoop]:
-        settings = Settings(holder=holder, lease_duration=0.4, lease_renew=0.05)
+        settings = Settings(shadow=True, holder=holder, lease_duration=0.4, lease_renew=0.05)
         times = {"shadow_seconds": INTERVAL, "shadow_simulation_seconds": 5 * INTERVAL}
-        settings = settings.model_copy(update=times)
-        clock = SteadyClock()
+        settings = settings.model_copy(update={**times, "configuration_settle_seconds": 0.0})
+        clock = self.clock()
         loop = ShadowLoop(
             store=MemoryStore(self.database),
             cluster=self.cluster,
@@ -104,6 +114,7 @@ class Rig:
             containment=Containment(clock),
             simulation=self.simulation,
             metrics=MetricsRecorder(),
+            objects=self.objects,
         )
         stop = asyncio.Event()
         task = asyncio.create_task(loop.run(stop))
@@ -136,7 +147,7 @@ async def test_the_ledger_of_a_live_queuectl_stays_empty(rig: Rig):
     assert (rig.database.entries, rig.database.history, rig.database.commands) == ({}, [], {})
 
 
-async def test_a_list_that_fails_is_no_empty_cluster(rig: Rig):
+async def test_a_list_that_fails_is_not_an_empty_cluster(rig: Rig):
     async with rig.running() as loop:
         await until(lambda: rig.fitted > 0.0)
         rig.cluster.failure = ClusterUnavailable("pods: 503")
@@ -202,3 +213,132 @@ async def test_the_trace_of_a_new_leader_continues(rig: Rig):
     [gang] = rig.database.shadow.traced.values()
     assert before is not None
     assert (gang.arrived, gang.gone) == (before.began, None)
+
+
+# ---- The configuration
+
+
+def fits(rig: Rig) -> bool:
+    """Whether the waiting gang fits at the last moment."""
+    last = rig.database.shadow.last
+    return last is not None and bool(last.fits)
+
+
+def left_out(rig: Rig) -> str:
+    last = rig.database.shadow.last
+    return "; ".join(last.left_out) if last is not None else ""
+
+
+async def test_each_moment_has_the_configuration_of_the_objects(rig: Rig):
+    assert rig.objects is not None
+    async with rig.running():
+        await until(lambda: fits(rig))
+        rig.objects.apply(queues(quota=4)[1])
+        await until(lambda: not fits(rig))
+        assert rig.objects.writes == []
+
+
+async def test_objects_that_are_not_known_or_not_valid_leave_the_last_configuration(rig: Rig):
+    assert rig.objects is not None
+    _, queue, _ = queues()
+    async with rig.running():
+        await until(lambda: fits(rig))
+    rig.objects.apply({**queue, "spec": {**queue["spec"], "queueingStrategy": "Random"}})
+    rig.objects.unknown["localqueues"] = "403"
+    async with rig.running():
+        await until(lambda: "localqueues.kueue.x-k8s.io: 403" in left_out(rig))
+        assert "ClusterQueue pool: " in left_out(rig)
+        assert fits(rig)
+
+
+class UnlistedObjects(MemoryObjects):
+    """An API server that does not answer."""
+
+    async def watch(self, observer: ObjectWatcher) -> None:
+        del observer
+        await asyncio.Event().wait()
+
+
+async def test_a_leader_is_not_ready_before_it_knows_the_configuration(rig: Rig):
+    rig.objects = UnlistedObjects()
+    async with rig.running() as loop:
+        await until(lambda: loop.blockers() == ["no moment yet"])
+        assert rig.cluster.lists == 0
+
+
+async def test_without_any_configuration_moments_are_recorded(rig: Rig):
+    """A cluster without Kueue: its kinds do not exist."""
+    rig.objects = MemoryObjects()
+    rig.objects.unknown = {kind.plural: "does not exist" for kind in FOLLOWED[Owner.KUEUE]}
+    async with rig.running() as loop:
+        await until(lambda: "clusterqueues.kueue.x-k8s.io: does not exist" in left_out(rig))
+        assert loop.blockers() == []
+    assert rig.database.shadow.last is not None
+    assert rig.database.shadow.last.gpus == 8.0
+
+
+async def test_the_database_can_own_the_configuration(rig: Rig):
+    rig.objects = None
+    store = MemoryStore(rig.database)
+    for document in queues():
+        await store.put_config(document)
+    async with rig.running():
+        await until(lambda: fits(rig))
+
+
+# ---- Faults
+
+
+class Clock(SteadyClock):
+    """A clock that a test sets forward and back."""
+
+    jump = 0.0
+
+    def __call__(self) -> float:
+        return super().__call__() + Clock.jump
+
+
+async def test_a_clock_that_jumps_adds_no_time(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Rig, "clock", Clock)
+    began = asyncio.get_running_loop().time()
+    async with rig.running():
+        for jump in (0.0, 86400.0, -7200.0, 60.0):
+            monkeypatch.setattr(Clock, "jump", jump)
+            before = rig.fitted
+            await until(partial(rig.fitted_longer_than, before))
+    assert rig.fitted <= asyncio.get_running_loop().time() - began
+
+
+async def test_an_hour_without_a_database_is_not_observed_and_moments_go_on_after_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Rig, "clock", Clock)
+    async with rig.running() as loop:
+        await until(lambda: rig.fitted > 0.0)
+        rig.database.down = True
+        await until(lambda: loop.blockers() != [])
+        before = rig.fitted
+        monkeypatch.setattr(Clock, "jump", 3600.0)
+        rig.database.down = False
+        await until(lambda: rig.fitted > before)
+        await until(lambda: loop.blockers() == [])
+    assert rig.fitted < 3600.0
+    span = rig.database.shadow.span
+    assert span is not None
+    assert [gap.most - gap.least >= 3600.0 for gap in span.gaps] == [True]
+    [gang] = rig.database.shadow.traced.values()
+    assert (gang.state, gang.attempts, gang.gone) == (TracedState.WAITING, (), None)
+
+
+async def test_a_restart_in_the_middle_of_an_hour_counts_no_time_twice(rig: Rig):
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    for number in range(4):
+        before = rig.fitted
+        async with rig.running(f"process-{number}"):
+            await until(partial(rig.fitted_longer_than, before))
+    assert rig.fitted <= clock() - began
+    [record] = rig.database.shadow.gangs.values()
+    assert record.fitted == pytest.approx(rig.fitted)
+    [gang] = rig.database.shadow.traced.values()
+    assert gang.state is TracedState.WAITING

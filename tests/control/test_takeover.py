@@ -199,7 +199,9 @@ async def test_a_suspended_job_is_started_with_gates_and_labels(
         assert all(pod.attempt == 1 for pod in cluster.pods_of(uid))
 
 
-async def test_a_suspended_trainjob_gets_an_entry_beside_that_of_kueue(database_url: str) -> None:
+async def test_a_suspended_trainjob_gets_an_entry_alongside_that_of_kueue(
+    database_url: str,
+) -> None:
     """Its JobSet is older than the policies of queuectl: the entry has the gate of its pods."""
     cluster = FakeCluster(nodes(2), clock=time.time)
     document = dict(gang("TrainJob", "train", 2))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
+from queuectl.demo import scenario as m
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
 from queuectl.domain.what_if import WhatIf, WhatIfResult
 from queuectl.planner.cache import PlannerCache
-from tests.control.rig import Rig, gang, rig
+from tests.control.rig import Rig, configuration, gang, rig
 
 
 async def asked(world: Rig, question: WhatIf) -> WhatIfResult:
@@ -98,3 +103,33 @@ async def test_jobs_with_generated_names_are_distinct(database_url: str) -> None
         trial = await asked(world, WhatIf(submit=[job, job]))
         names = [pending.workload.name for pending in trial.after.pending]
         assert names == ["train-1", "train-2"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes"),
+    [
+        ({"max-exec-time-seconds": "3600"}, {"policy": {"maxExecTimeSeconds": 7200}}),
+        ({"priority-class": "urgent"}, None),
+    ],
+    ids=["a longer run time is permitted", "its class is created"],
+)
+async def test_the_change_that_a_refused_gang_waits_for_starts_it(
+    labels: dict[str, str], changes: dict[str, Any] | None, database_url: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+        limited = {**queue["spec"], "policy": {"maxExecTimeSeconds": 60}}
+        await world.store.put_config({**queue, "spec": limited})
+        job = gang("Job", "refused", 1)
+        job["metadata"]["labels"] |= {f"queuectl.dev/{key}": text for key, text in labels.items()}
+        uid = world.cluster.submit(job)
+        await world.until_entry(
+            uid, lambda entry: entry.reason.code is Code.MISCONFIGURED, "refused"
+        )
+        change = (
+            m.priority_class("urgent", 50)
+            if changes is None
+            else {**queue, "spec": {**queue["spec"], **changes}}
+        )
+        trial = await asked(world, WhatIf(config=[change]))
+        assert [admitted.uid for admitted in trial.plan.admitted] == [uid]

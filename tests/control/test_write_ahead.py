@@ -17,7 +17,7 @@ from tests.control.rig import Rig, gang, rig
 
 
 async def one_runs(world: Rig) -> None:
-    """Submit a gang and wait until it runs: afterwards there is no query for commands before each commit."""
+    """Submit a gang and wait until it runs: afterwards no query for commands precedes each commit."""
     first = world.cluster.submit(gang("Job", "first", 1))
     await world.until_state(first, State.RUNNING)
     await world.at_rest()

@@ -27,7 +27,7 @@ _app.command()(plan_command)
 
 
 def documentation() -> Iterator[Named]:
-    """Commands of the pages, then each example alone and beside the nodes and queues of the examples."""
+    """Commands of the pages, then each example alone and alongside the nodes and queues of the examples."""
     with chdir(ROOT):
         for number, arguments in enumerate(_commands()):
             yield from _planned(f"command {number}", arguments)

@@ -27,7 +27,7 @@ def main() -> None:
             same = digest_of(plain(made)) == recorded.digest
             given.file.write_bytes(pack(snapshot, made if same else plan_of(recorded), ()))
             return
-    parser.error(f"there is no snapshot {given.key}")
+    parser.error(f"snapshot {given.key} does not exist")
 
 
 if __name__ == "__main__":

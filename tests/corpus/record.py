@@ -68,7 +68,7 @@ class Outcome:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--collect", action="store_true", help="collect the snapshots, too")
+    parser.add_argument("--collect", action="store_true", help="collect the snapshots as well")
     collect = parser.parse_args().collect
     entries = list(_collected() if collect else read_entries())
     before = {one.key: one.digest for one in read_recorded()} if (DATA / PLANS).exists() else {}
@@ -130,7 +130,7 @@ def _collected() -> Iterator[Entry]:
         if timeless.content not in seen:
             seen.add(timeless.content)
             yield timeless
-    print(f"{clocked} snapshots had limits of wall time of their own, and have none now")
+    print(f"{clocked} snapshots had their own limits of wall time, and have none now")
 
 
 def _sources() -> Iterator[Entry]:

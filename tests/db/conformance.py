@@ -29,6 +29,7 @@ from queuectl.domain.events import (
     Drained,
     Ended,
     Evict,
+    LabelsChanged,
     ObjectChanged,
     ObjectDeleted,
     PodsReady,
@@ -72,6 +73,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
+from queuectl.domain.selectors import label_selector
 from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
 from queuectl.domain.shadow_trace import (
     Between,
@@ -893,7 +895,7 @@ class StoreConformance:
             [("u1", "a"), ("u2", "a"), ("u1", "bob"), ("u1", "a"), ("gone", "a")], 1
         ):
             await store.add_command(replace(asked(uid, Action.HOLD, f"r{number}"), by=by))
-        results = {"r1": "done", "r2": "it was so already", "r3": "there is no such workload"}
+        results = {"r1": "done", "r2": "it was so already", "r3": "the workload no longer exists"}
         ids = {c.request_id: c.id for c in await store.commands()}
         answers = [Answer(ids[request], outcome) for request, outcome in results.items()]
         await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
@@ -1150,6 +1152,7 @@ class StoreConformance:
             (WorkloadFilter(namespace="team-a", states=frozenset({State.FINISHED})), {"u3"}),
             (WorkloadFilter(namespace="nowhere"), set()),
             (WorkloadFilter(user="ann"), {"u4"}),
+            (WorkloadFilter(name="job-u2"), {"u2"}),
         ],
     )
     async def test_a_list_has_the_workloads_of_the_filter(
@@ -1171,6 +1174,44 @@ class StoreConformance:
         assert page.cursor is None
         bare = replace(admitted.after, placement=None, lease=None, intent=None)
         assert all(e == bare for e in page.entries if e.uid == "u1")
+
+    async def test_labels_select_as_in_kubernetes(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1", labels=(("stage", ""), ("team", "nlp")))
+        changes = (
+            first,
+            submitted("u2", namespace="team-b", labels=(("team", "nlp"),)),
+            submitted("u3"),
+            submitted("u4", labels=(("a.example/b", "1"), ("team", "vision"))),
+        )
+        await commit(store, epoch, *changes)
+        table = {
+            "": {"u1", "u2", "u3", "u4"},
+            "team=nlp": {"u1", "u2"},
+            "team=nlp,stage": {"u1"},
+            "team in (nlp,vision)": {"u1", "u2", "u4"},
+            "team in (nothing,none)": set(),
+            "team!=nlp": {"u3", "u4"},
+            "team notin (nlp,vision)": {"u3"},
+            "!team": {"u3"},
+            "stage": {"u1"},
+            "stage=": {"u1"},
+            "team=nlp,!stage": {"u2"},
+            "a.example/b in (1)": {"u4"},
+        }
+        for text, uids in table.items():
+            page = await store.list_workloads(WorkloadFilter(labels=label_selector(text)))
+            assert {entry.uid for entry in page.entries} == uids, text
+        there = WorkloadFilter(namespace="team-b", labels=label_selector("team=nlp"))
+        assert [entry.uid for entry in (await store.list_workloads(there)).entries] == ["u2"]
+        relabeled = step(first.after, LabelsChanged((("team", "vision"),)))
+        await commit(store, epoch, relabeled)
+        page = await store.list_workloads(WorkloadFilter(labels=label_selector("team=nlp")))
+        assert [entry.uid for entry in page.entries] == ["u2"]
+        read = await store.get_workload("u1")
+        assert read is not None
+        assert read.labels == (("team", "vision"),)
 
     async def test_pages_hold_each_workload_once_by_code_point(self, open_store: OpenStore):
         store = await open_store()

@@ -15,6 +15,7 @@ from queuectl.domain.events import (
     Event,
     Evict,
     GatesChanged,
+    LabelsChanged,
     MoveRefused,
     NoticeOver,
     ObjectChanged,
@@ -90,9 +91,11 @@ def submitted(
     cluster_queue: str = "gpus",
     at: float = 1700000000.25,
     gates: tuple[str, ...] = (),
+    labels: tuple[tuple[str, str], ...] = (),
 ) -> EntryChange:
     """The change that adds a new job."""
-    job = JobRecord(kind, namespace, name or f"job-{uid}", uid, 7, at, queue, gates=gates)
+    name = name or f"job-{uid}"
+    job = JobRecord(kind, namespace, name, uid, 7, at, queue, gates=gates, labels=labels)
     change = handle(None, Submitted(job, 50, cluster_queue), at)
     assert change is not None
     return change
@@ -154,6 +157,7 @@ def legal_events(entry: Entry) -> list[Event]:
     """The legal next events, in each variation that is stored differently."""
     events: list[Event] = [
         ObjectChanged("other", "cpus", entry.priority + 1, 8, 1),
+        LabelsChanged((("example.com/team", "nlp"), ("stage", ""), ("team", "vision"))),
         ObjectDeleted(),
     ]
     if entry.state in (State.PENDING, State.RESERVED):

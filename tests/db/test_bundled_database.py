@@ -1,4 +1,4 @@
-"""The bundled server: its password, its Secret and its rules, and the refusal of an empty database beside its volume."""
+"""The bundled server: its password, its Secret and its rules, and the refusal of an empty database next to its volume."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_others_cannot_log_in_and_no_connection_is_without_tls(
             await fetched(url(cluster), "SELECT 1")
 
 
-async def test_a_restart_keeps_password_certificate_and_rows_also_if_a_mount_changed_the_modes(
+async def test_a_restart_keeps_password_certificate_and_rows_even_if_a_mount_changed_the_modes(
     directory: Path, cluster: DatabaseObjects
 ) -> None:
     async with running(directory):

@@ -108,7 +108,7 @@ async def test_a_database_without_a_trusted_certificate_receives_nothing(
 
 @pytest.mark.parametrize("name", ["sslrootcert", "sslcert", "sslkey"])
 async def test_a_missing_file_of_a_url_is_named(name: str):
-    with pytest.raises(BadInput, match=f"{name}: there is no file /nowhere"):
+    with pytest.raises(BadInput, match=f"{name}: the file /nowhere does not exist"):
         await PostgresStore.connect(DatabaseSettings(f"postgresql://h/d?{name}=/nowhere"))
 
 
@@ -149,8 +149,8 @@ def test_the_environment_has_passwords_and_pgbouncer(
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"QUEUECTL_DATABASE_PGBOUNCER": "yes"}, "'yes' is no pool mode: set session or trans"),
-        ({"QUEUECTL_DATABASE_PGBOUNCER": "statement"}, "'statement' is no pool mode"),
+        ({"QUEUECTL_DATABASE_PGBOUNCER": "yes"}, "'yes' is not a pool mode: set session or trans"),
+        ({"QUEUECTL_DATABASE_PGBOUNCER": "statement"}, "'statement' is not a pool mode"),
         ({"QUEUECTL_DATABASE_DIRECT_URL": "d"}, "only with QUEUECTL_DATABASE_PGBOUNCER=trans"),
     ],
 )

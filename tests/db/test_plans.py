@@ -23,6 +23,7 @@ from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import BY_NAME, PagePosition, WorkloadFilter
 from queuectl.domain.rules import Retention
+from queuectl.domain.selectors import label_selector
 from queuectl.domain.usage_reports import Period
 from tests.db.histories import HERE, step, submitted
 from tests.support.postgres import TestPostgres
@@ -39,6 +40,9 @@ SELECT 'u' || n, 1, 'Job', 'team-' || n % 50, 'job-' || n, CASE WHEN n % 100 = 0
        'Queued', '', '{}', 0, '[]', ''
 FROM generate_series(1, 20000) n
 """
+FILL_LABELS = (
+    "UPDATE workloads SET labels = jsonb_build_object('run', 'run-' || queued_at::int % 1000)"
+)
 FILL_USERS = "UPDATE workloads SET \"user\" = 'user-' || queued_at::int % 100"
 FILL_HISTORY = """
 INSERT INTO history (uid, kind, namespace, name, at, epoch, cycle, attempt, event, to_state, code, message, details)
@@ -65,7 +69,15 @@ AFTER = PagePosition(BY_NAME, ("team-7", "job-1057", "u1057"))
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled_url(postgres: TestPostgres):
     name = await postgres.fresh()
-    filled = (FILL, FILL_USERS, FILL_HISTORY, FILL_DECISIONS, FILL_SUBJECTS, FILL_COMMANDS)
+    filled = (
+        FILL,
+        FILL_USERS,
+        FILL_LABELS,
+        FILL_HISTORY,
+        FILL_DECISIONS,
+        FILL_SUBJECTS,
+        FILL_COMMANDS,
+    )
     for statement in (*filled, "ANALYZE"):
         await postgres.execute(statement, name)
     yield postgres.server.url(name)
@@ -110,6 +122,8 @@ def page(after: PagePosition | None = None, **wanted: Any) -> ClauseElement:
         ),
         (page(cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
         (page(user="user-7"), "workloads_user_idx"),
+        (page(labels=label_selector("run=run-7")), "workloads_labels_idx"),
+        (page(AFTER, labels=label_selector("run in (run-7,run-8)")), "workloads_labels_idx"),
         (page(AFTER, user="user-7"), "workloads_user_idx"),
         (page(AFTER, cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
         (select(workloads).where(workloads.c.uid == "u5"), "workloads_pkey"),

@@ -115,7 +115,7 @@ async def test_the_leader_keeps_the_days_of_the_retention_rules(
     running = asyncio.create_task(prune(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch))
     try:
         async with asyncio.timeout(30):
-            # There is no notification of the deletion: the test polls the table.
+            # Postgres does not notify of the deletion: the test polls the table.
             while await ledger.fetchval("SELECT min(hour) FROM usage_hours") != CUTOFF:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:

@@ -54,7 +54,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def url(database_url: str) -> str:
-    """A database with the schema of the present release, which is the earlier one here."""
+    """A database with the schema of the current release, which is the earlier one here."""
     return database_url
 
 
@@ -128,7 +128,9 @@ async def test_the_refusal_names_each_replica_and_the_next_step(url: str, revisi
     assert "counts for 60 s after its last heartbeat" in text
 
 
-async def test_the_pre_half_runs_beside_replicas_of_the_earlier_release(url: str, revisions: Path):
+async def test_the_pre_half_runs_alongside_replicas_of_the_earlier_release(
+    url: str, revisions: Path
+):
     (revisions / "versions" / "9003_pre_made_up.py").unlink()
     async with replica(url):
         state = await upgrade(url, pre_only=True, directory=revisions)
@@ -273,7 +275,7 @@ async def test_registrations_of_past_days_are_deleted_by_the_next_start(url: str
 
 
 async def test_heartbeats_do_not_wait_for_a_long_pre_revision(url: str, revisions: Path):
-    """Otherwise the replicas of the earlier release would expire meanwhile, and a post revision would follow."""
+    """Otherwise the replicas of the earlier release would expire in the meantime, and a post revision would follow."""
     async with replica(url) as old:
         holder = await asyncpg.connect(url)
         await holder.execute("BEGIN")

@@ -21,7 +21,7 @@ HANG_UP = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename 
 
 
 def insert(file: Path, rules: str, *, whole: bool = False) -> str:
-    """Insert rules before the present ones, or replace these. Returns the present rules."""
+    """Insert rules before the current ones, or replace these. Returns the current rules."""
     before = file.read_text()
     file.write_text(rules if whole else rules + before)
     return before

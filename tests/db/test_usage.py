@@ -275,7 +275,7 @@ class Recorded:
     entries: list[tuple[float, int]] = field(default_factory=list)
 
     def of(self, entry: Entry, moment: float) -> GangUse | None:
-        """The evaluation for a moment: the next one that was known at its accounting, else the last one, if it is recent."""
+        """The evaluation for a moment: the next one that was known at its accounting, otherwise the last one, if it is recent."""
         until, leader = next(one for one in self.entries if one[0] > moment)
         known = [
             sample
@@ -364,7 +364,7 @@ async def test_used_and_idle_are_those_of_every_evaluation_after_any_failure(
     report = await store.usage.report(period, Grouping.parse("cohort"))
     expected = recorded.split(world.sums, world.now)
     for name in ("used", "idle", "stuck", "unknown"):
-        total = sum(getattr(row.amounts, name) for row in report.rows)
+        total = sum(getattr(row.amounts, name) for row in report.rows) / UNITS
         assert total == pytest.approx(expected[name], abs=1e-3), name
 
 
@@ -428,7 +428,7 @@ async def test_a_gang_that_ended_is_charged_by_its_last_evaluation(
     assert (found.used, found.unknown) == pytest.approx((65 * 40.0, 0.0))
 
 
-async def test_workloads_without_a_mark_are_accounted_beside_workloads_with_many(
+async def test_workloads_without_a_mark_are_accounted_alongside_workloads_with_many(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("queuectl.control.leader.accounting.BATCH", 3)

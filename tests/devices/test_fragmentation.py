@@ -50,7 +50,7 @@ def nodes(number: int, roots: int, pending: Sequence[Workload], *admitted: Admit
     return cluster(devices, pending, admitted)
 
 
-def test_free_gpus_of_empty_nodes_are_no_fragments() -> None:
+def test_free_gpus_of_empty_nodes_are_not_fragments() -> None:
     snapshot = nodes(3, 4, [wanted("p", PAIR), wanted("s", ONE)])
     assert free(snapshot) == Free(24, 24, 0.0, 0.0, 0.0)
 
@@ -70,7 +70,7 @@ def test_gpus_that_are_too_few_are_fragments_but_not_inside_nodes() -> None:
     assert found.inside == 0.0
 
 
-def test_whole_roots_that_are_sure_to_be_left_are_no_fragments() -> None:
+def test_whole_roots_that_are_sure_to_be_left_are_not_fragments() -> None:
     snapshot = nodes(1, 4, [wanted("p", PAIR)], running("s", ONE, {"n0": 3}))
     assert free(snapshot).fragmented == 0.0
     snapshot = nodes(1, 4, [wanted("p", PAIR)], running("s", ONE, {"n0": 4}))

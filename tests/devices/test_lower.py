@@ -85,7 +85,7 @@ def test_claims_and_extended_resources_share_the_devices_of_a_node() -> None:
     assert starts(cluster({"n": build.node(*gpus(8))}, more)) == {"a": {"n": 3}, "b": {"n": 1}}
 
 
-def test_plain_counts_need_no_row_beside_the_charged_resource() -> None:
+def test_plain_counts_need_no_row_alongside_the_charged_resource() -> None:
     taken = lowered(cluster({"n": build.node(*gpus(8))}, [gang("a", claiming(3, TWO), queue=None)]))
     assert not any(name.startswith(DEVICE_ROW) for name in taken.fleet.nodes[0].allocatable)
     assert taken.fleet.nodes[0].allocatable[GPU] == 8

@@ -224,7 +224,7 @@ def test_guaranteed_pods_that_do_not_request_it_keep_others_off_their_node() -> 
 
 
 def test_other_pods_share_a_node_with_pods_of_one_numa_node() -> None:
-    """The kubelet gives them no CPUs of their own."""
+    """The kubelet gives them no exclusive CPUs."""
     needs = PodNeeds((ContainerNeeds((("cpu", 4 * CPU), ("memory", 4 * GIB))),))
     plain = replace(pods(2, container(4, 4), aligned=False), limits=limited(needs), needs=needs)
     ran = holding(one(pods(2, container(4, 4)), uid="r"), {"n": 2}, flavor=None)

@@ -90,7 +90,7 @@ CASES = {
         {(2, 1), (1, 2), (0, 3)},
     ),
     "two devices of one root": (node(*gpus(8, roots=4)), (PAIR,), {(4,)}),
-    "a GPU and a NIC of one root beside single GPUs": (
+    "a GPU and a NIC of one root alongside single GPUs": (
         node(*gpus(4, roots=4), *gpus(4, roots=4, kind="nic")),
         (WITH_NIC, ONE),
         {(4, 0), (3, 1), (2, 2), (1, 3), (0, 4)},
@@ -178,7 +178,7 @@ EXACT = {
     "plain devices": (node(*gpus(4)), (ONE, TWO)),
     "disjoint classes": (node(*gpus(2), *gpus(2, kind="nic")), (ONE, pod(option("nic")))),
     "two of one root": (node(*gpus(5, roots=2)), (PAIR,)),
-    "a NIC beside each GPU": (
+    "a NIC alongside each GPU": (
         node(*gpus(2, roots=2), *gpus(2, roots=2, kind="nic")),
         (WITH_NIC, ONE),
     ),

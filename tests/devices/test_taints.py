@@ -190,7 +190,7 @@ def test_the_blocking_constraint_names_the_devices_with_taints() -> None:
 @pytest.mark.parametrize(
     "pods", [asking(4, DeviceToleration(operator="Exists", effect=NO_EXECUTE)), build.pod(build.option("nic", 4))]
 )  # fmt: skip
-def test_devices_that_the_gang_cannot_use_or_tolerates_are_no_evidence(pods: PodDevices) -> None:
+def test_devices_that_the_gang_cannot_use_or_tolerates_are_not_evidence(pods: PodDevices) -> None:
     nodes = {"n": build.node(*tainted(BROKEN))}
     snapshot = lowered(cluster(nodes, [gang("g", claiming(2, pods), queue=None)]))
     for obstacle in diagnose(snapshot, "g").conflict:
@@ -239,7 +239,7 @@ def test_taints_that_do_not_matter_are_not_in_the_fix() -> None:
         ({"n": build.node(*tainted(BROKEN))}, 2),
         ({"n": build.node(*gpus(4))}, 2),
     ],
-    ids=["the gang would not start without taints", "there is no taint"],
+    ids=["the gang would not start without taints", "no node has a taint"],
 )
 def test_a_fix_is_suggested_only_if_the_gang_starts_with_it(
     nodes: dict[str, NodeDevices], pods: int

@@ -1,4 +1,4 @@
-"""Identities, rights, sessions and the audit log in memory, in place of the API server and the database."""
+"""Identities, rights, sessions and the audit log in memory, instead of the API server and the database."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _mark(job: Document) -> None:
 
 
 def pod_born(document: Document, user: str = "alice") -> Document:
-    """A pod as admission stores it. With a queue label of its own, it is gated."""
+    """A pod as admission stores it. With its own queue label, it is gated."""
     pod = copied(document)
     if queue_of(pod) is None:
         return pod

@@ -273,7 +273,7 @@ class FakeCluster:
     async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
         await self._answering()
         if self.leader is None and over is not None:
-            raise ObjectGone("there is no lease")
+            raise ObjectGone("the lease does not exist")
         if self.leader is not None and (over is None or over.version != self.leader.version):
             raise WriteConflict("another process wrote the lease")
         self.leader = replace(record, version=str(next(self._lease_versions)))

@@ -75,7 +75,7 @@ class Controllers:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._made = 0
-        self._withdrawn: set[str] = set()  # uids of pods whose success does not count any more
+        self._withdrawn: set[str] = set()  # uids of pods whose success no longer counts
         self.hold_starts = False
         self.hold_ends = False
         self.slow_nodes: frozenset[str] = frozenset()
@@ -439,7 +439,7 @@ class Controllers:
                 self._make_replica(job, kind.lower(), index, replica["template"])
 
     def _succeeded(self, job: Document, pods: list[Document]) -> bool:
-        """Whether the pods that decide on the end have succeeded: a chief or a master, else worker 0 of a TFJob, else each worker."""
+        """Whether the pods that decide on the end have succeeded: a chief or a master, otherwise worker 0 of a TFJob, otherwise each worker."""
         present = replicas(job)
         leading: list[str] = [kind for kind in ("Chief", "Master") if kind in present]
         decisive = (leading or ["Worker"])[0]

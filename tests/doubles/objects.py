@@ -42,8 +42,10 @@ class MemoryObjects:
         """Kinds whose CustomResourceDefinition is being removed, with the reason."""
         self.refusals: dict[str, ClusterError] = {}
         """Names of objects of which each write fails."""
+        self.slow: dict[str, asyncio.Event] = {}
+        """Kinds of which a write is answered only when the event is set."""
         self.writes: list[tuple[str, str]] = []
-        """Kind and name of the objects of successful writes of a status."""
+        """Kind and name of each object whose status was written."""
         self.other = ""
         """The other controller that writes the statuses."""
 
@@ -71,6 +73,8 @@ class MemoryObjects:
 
     async def write_status(self, key: DocumentKey, status: ObjectStatus) -> None:
         await asyncio.sleep(0)
+        if key.kind in self.slow:
+            await self.slow[key.kind].wait()
         if key.name in self.refusals:
             raise self.refusals[key.name]
         records = self._records[self._plural(key.kind)]

@@ -80,7 +80,7 @@ class MemoryShadow:
     ) -> None:
         tables = await self._fenced(epoch)
         if (tables.last.at if tables.last is not None else None) != over:
-            raise StaleSnapshot("another process has written a moment meanwhile")
+            raise StaleSnapshot("another process has written a moment in the meantime")
         tables.last = fold.last
         for hour, sums in fold.hours.items():
             tables.hours[hour] = tables.hours.get(hour, ShadowSums()) + sums

@@ -274,7 +274,7 @@ class MemoryStore:
             return
         expected = change.before.version if change.before is not None else None
         if (stored.version if stored is not None else None) != expected:
-            raise StaleSnapshot(f"{change.after.ref} changed meanwhile")
+            raise StaleSnapshot(f"{change.after.ref} changed in the meantime")
 
     def _write(self, change: EntryChange, cycle: int) -> None:
         after, note = change.after, change.line

@@ -39,7 +39,7 @@ def sync(server: Server, job: Document) -> None:
 
 
 def _child(server: Server, job: Document) -> Document:
-    """Its JobSet, which exists also while it is suspended."""
+    """Its JobSet, which exists even while it is suspended."""
     for found in server.all("jobsets"):
         if owner_of(found) == job["metadata"]["uid"]:
             return found

@@ -99,10 +99,10 @@ class MemoryUsage:
         if epoch != current:
             raise Fenced(f"epoch {epoch} is over")
         if tables.until != over:
-            raise StaleSnapshot("the usage ledger has been written meanwhile")
+            raise StaleSnapshot("the usage ledger has been written in the meantime")
         last = max(marks, default=0)
         if sum(number <= last for number, _ in tables.marks) != len(marks):
-            raise StaleSnapshot("marks of the usage ledger have been folded meanwhile")
+            raise StaleSnapshot("marks of the usage ledger have been folded in the meantime")
         tables.until = until
         tables.marks = [(number, mark) for number, mark in tables.marks if number > last]
         changed = {**tables.meters, **fold.meters}

@@ -1,4 +1,4 @@
-"""How good learned run times are on traces of jobs: error and calibration, beside a moving average.
+"""How good learned run times are on traces of jobs: error and calibration, alongside a moving average.
 
     python -m tests.durations FILE.csv.gz...
 

@@ -1,4 +1,4 @@
-"""One draw beside Reservations in advance, and with gangs that Budgets hold."""
+"""One draw alongside Reservations in advance, and with gangs that Budgets hold."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reserved(begins: float, *, whole_node: bool = False) -> Occurrence:
         (120.0, 4, 60.0, 400.0),
     ],
 )
-def test_a_gang_starts_beside_a_reservation_until_that_ends(
+def test_a_gang_starts_alongside_a_reservation_until_that_ends(
     whole_node: bool, begins: float, pods: int, seconds: float | None, expected: float
 ) -> None:
     asked = replace(job("p", pods), duration=None if seconds is None else Duration(seconds))
@@ -61,7 +61,7 @@ def test_a_gang_that_a_reservation_admits_starts_on_its_nodes(begins: float) -> 
     assert starts(snapshot, ENDS) == {"p": 100.0, "q": 150.0}
 
 
-def test_equal_gangs_of_two_users_start_beside_different_reservations() -> None:
+def test_equal_gangs_of_two_users_start_alongside_different_reservations() -> None:
     """Both Reservations begin at one time, so that only their users differ."""
     ann, bob = (
         replace(job(uid, 1, at), queue="own", user=uid, duration=Duration(60.0))
@@ -79,7 +79,7 @@ def test_equal_gangs_of_two_users_start_beside_different_reservations() -> None:
     assert starts(snapshot, ENDS) == {"ann": 100.0, "bob": 150.0}
 
 
-def test_a_reservation_has_no_run_time_of_its_own() -> None:
+def test_a_reservation_has_no_run_time() -> None:
     snapshot = replace(world(RACKS, [job("p", 1)], FULL), reservations=(reserved(120.0),))
     assert scene(snapshot).uids == {"p", "a", "b", "c", "d"}
 

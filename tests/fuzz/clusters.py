@@ -1,6 +1,6 @@
 """Objects of all kinds in one cluster, on the path of the leader: stream, copy of the cluster, observation, plan, explanation, writes, rows.
 
-Each input has valid objects and a few mutated ones beside them, and a neighbor: a gang with a queue and a node of its own, which must start
+Each input has valid objects and a few mutated ones alongside them, and a neighbor: a gang with its own queue and node, which must start
 whatever the others are. Then some objects change again, and some are deleted.
 """
 
@@ -147,7 +147,7 @@ class Database:
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[Database]:
-        """A server of its own, until the end of the block."""
+        """A separate server, until the end of the block."""
         with asyncio.Runner() as loop:
             server = running_postgres()
             postgres = loop.run(server.__aenter__())

@@ -289,7 +289,7 @@ class Quota:
 
 
 def charges(config: QueueConfig, workload: Workload, placement: Placement) -> Use:
-    """The use of a gang of the quota of its queue."""
+    """The quota of its queue that a gang uses."""
     queue = config.cluster_queue_of(workload.namespace, workload.queue)
     found: Use = defaultdict(int)
     by_name = {podset.name: podset for podset in workload.podsets}

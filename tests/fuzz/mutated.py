@@ -93,7 +93,7 @@ def _changed(
     wire: type[msgspec.Struct] | None,
     keep: Callable[[Path], bool],
 ) -> bool:
-    """Change the document in place. False if there is no such place."""
+    """Change the document in place. False if the document has no such place."""
     if kind == "annotation":
         return _annotated(rng, document)
     path = _place(rng, document, kind, wire, keep)

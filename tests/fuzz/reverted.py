@@ -75,7 +75,7 @@ class Defect:
 
 
 def _roomiest_of_none(request: GangRequest, free: Any) -> bool:
-    """It examines the domain with the most nodes although there is none."""
+    """It examines the domain with the most nodes although none exists."""
     for group in request.podset_groups:
         if not group.sliced and not group.on_one_node and group.required != ANYWHERE:
             np.argmax(group.tree.sums(group.required, np.ones(free.shape[1], dtype=np.int64)))

@@ -46,7 +46,7 @@ _MOST_PODS: Final = 7  # of a snapshot for which all answers are tried
 
 
 class Snapshots:
-    """The stage, or some of its parts. Each part has random numbers of its own, so that it makes the same snapshots without the others."""
+    """The stage, or some of its parts. Each part has its own random numbers, so that it makes the same snapshots without the others."""
 
     def __init__(self, parts: Collection[str] = PARTS, cycles: int = _CYCLES) -> None:
         """``parts``: those that run, of :data:`PARTS`. ``cycles``: of the larger snapshot."""

@@ -26,9 +26,9 @@ class Answers:
     _known: dict[tuple[str, bool], list[Any]] = field(default_factory=dict)
 
     def document(self, boards: list[Json]) -> dict[str, Any]:
-        """The dashboards with the selected variables in place, and the result of each query beside it.
+        """The dashboards with the selected variables in place, and the result of each query alongside it.
 
-        Each target has ``result``: Prometheus' vector where it is instant, else its matrix.
+        Each target has ``result``: Prometheus' vector where it is instant, otherwise its matrix.
         """
         return {
             "since": self.since,

@@ -29,7 +29,7 @@ class RenderError(Exception):
 
 
 def rendered(document: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The uid and the screenshot (PNG) of each dashboard of a document of :class:`tests.grafana.answers.Answers`."""
+    """The uid and the screenshot (PNG) of each dashboard in a document of :class:`tests.grafana.answers.Answers`."""
     with tempfile.TemporaryDirectory() as name, sync_playwright() as tools:
         folder = Path(name)
         _bundle(folder)
@@ -58,7 +58,7 @@ def _note(errors: list[PlaywrightError], error: PlaywrightError) -> None:
 
 
 def _serve(folder: Path, route: Route) -> None:
-    """Answers a request of the page with a file of the bundle. There is no other file: icons stay empty."""
+    """Answers a request of the page with a file of the bundle. Other files do not exist: icons stay empty."""
     path = route.request.url.removeprefix("http://localhost/")
     if not path:
         route.fulfill(content_type="text/html", body=_PAGE)

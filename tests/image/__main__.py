@@ -44,7 +44,7 @@ def version(folder: Path) -> str:
 
 @contextlib.contextmanager
 def source(ref: str) -> Iterator[Source]:
-    """The working tree if ``ref`` is empty, else the tree of that commit. The tag is the version, and names the commit."""
+    """The working tree if ``ref`` is empty, otherwise the tree of that commit. The tag is the version, and names the commit."""
     if not ref:
         yield Source(ROOT, version(ROOT))
         return

@@ -110,7 +110,7 @@ def _start(supervisor: KeeperHandle, programs: Programs, state: Path) -> BuildKi
 
 
 def _remove_control_groups() -> None:
-    """BuildKit leaves control groups, also those of steps that were killed. A group with a process cannot be removed."""
+    """BuildKit leaves control groups, including those of steps that were killed. A group with a process cannot be removed."""
     for top in (*_CONTROL_GROUPS.glob("buildkit"), *_CONTROL_GROUPS.glob("*/buildkit")):
         for folder, _, _ in os.walk(top, topdown=False):
             with contextlib.suppress(OSError):

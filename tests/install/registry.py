@@ -77,7 +77,7 @@ class Registry:
 
 @contextmanager
 def running(cluster: LocalCluster) -> Iterator[Registry]:
-    """An empty registry beside the control plane. It refuses requests without the password."""
+    """An empty registry alongside the control plane. It refuses requests without the password."""
     home = cluster.kubeconfig.parents[1]
     folder = home / "registry"
     folder.mkdir()

@@ -33,13 +33,14 @@ group of a LeaderWorkerSet. A PodGroup is a [group of pods](../how-to/pods.md).
 
 ## Other tests
 
-`make test-kinds` also runs tests of what each kind has alone, of what its users can change, and of `queuectl hold`. The
-examples of Kueue for these kinds run unchanged. More tests cover [RayServices](../how-to/rayservice.md), of which each RayCluster is a gang, and
-[custom job kinds](../how-to/bring-your-own-kind.md).
+`make test-kinds` also tests what only one kind has, what its users can change, and `queuectl hold`. The examples of Kueue
+for these kinds run unchanged. More tests cover [RayServices](../how-to/rayservice.md), of which each RayCluster is a gang, and [custom job
+kinds](../how-to/bring-your-own-kind.md).
 
 `make test` runs the life cycle of a Job, a PyTorchJob, a PodGroup and a StatefulSet.
 
-The drivers of SparkApplications run Spark itself, as a process of the test, and create the executors. The operator runs without its webhook.
+The drivers of SparkApplications run Spark itself, as a process of the test, and create the executors. The operator runs without its
+webhook.
 """
 _outcomes: Final[dict[str, dict[str, str]]] = defaultdict(dict)
 

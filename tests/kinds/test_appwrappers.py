@@ -27,7 +27,7 @@ _RIGHTS = [{"apiGroups": ["workload.codeflare.dev"], "resources": ["*"], "verbs"
 
 
 def wrapped_jobset(name: str, workspace: Workspace, pods: PodSetManifest) -> Document:
-    """A component: a JobSet of a driver and workers, with a queue label of its own."""
+    """A component: a JobSet of a driver and workers, with its own queue label."""
     made = jobset(
         name,
         workspace.namespace,
@@ -59,7 +59,7 @@ def test_the_pods_of_all_components_are_one_gang(installation: Installation) -> 
         remove(workspace, "first")
         workspace.until_running("all", 5, lambda p: True, "all run")
         workspace.until_state("all", "Running")
-        assert set(workspace.workloads()) == {"first", "all"}, "its components are no workloads"
+        assert set(workspace.workloads()) == {"first", "all"}, "its components are not workloads"
         placed = workspace.running("all")
         assert {p.podset for p in placed} == {"main-1", "driver-2", "work-2"}
         ranked = [p for p in placed if p.podset == "work-2"]

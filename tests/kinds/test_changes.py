@@ -64,7 +64,7 @@ OF_KINDS: Final = _by_kind(
 )
 """tests/kinds/test_trainjobs.py has those of TrainJobs, whose templates are in their runtime, tests/kinds/test_appwrappers.py those of
 AppWrappers, whose templates are in their components, and tests/kinds/test_sparkapplications.py those of SparkApplications, which have the labels
-of their pods beside the templates."""
+of their pods alongside the templates."""
 OF_PODS: Final = _by_kind([one for one in POD_ENTRIES if one.kind != "array"])
 OF_CONTROLLERS: Final = _by_kind(
     [one for one in POD_ENTRIES if one.kind in ("Deployment", "StatefulSet", "LeaderWorkerSet")]

@@ -26,7 +26,7 @@ _KUEUES_LABELS: Final = {BLOCK: "cloud.provider.com/topology-block", RACK: "clou
 EXAMPLES: Final = {
     # file: kind, gangs, pods
     "job": ("Job", 1, 3),
-    "job-partial": ("Job", 1, 9),  # of 20, for which there is no quota
+    "job-partial": ("Job", 1, 9),  # of 20, for which the quota is too small
     "job-topology": ("Job", 2, 50),
     "jobset": ("JobSet", 1, 2),
     "jobset-required": ("JobSet", 1, 4),

@@ -47,7 +47,7 @@ def test_a_copy_of_the_queue_label_changes_nothing(installation: Installation) -
         driver = replicated("driver", 1, PodSetManifest(1, gpus=8))
         workspace.submit(jobset("train", workspace.namespace, driver, workers))
         workspace.until_state("train", "Running")
-        assert set(workspace.workloads()) == {"train"}, "its Jobs are no workloads"
+        assert set(workspace.workloads()) == {"train"}, "its Jobs are not workloads"
         assert {one["spec"]["suspend"] for one in jobs_of(workspace, "train")} == {False}
         assert {(pod.podset, pod.rank) for pod in workspace.running("train")} == {
             ("driver", 0), *(("workers", n) for n in range(4)),

@@ -57,7 +57,7 @@ def test_a_group_that_loses_a_pod_is_created_again_in_its_places(
 def test_workers_that_come_after_their_leader_have_their_nodes_from_the_start(
     installation: Installation,
 ) -> None:
-    """Leader and workers have templates of their own, and are in one domain."""
+    """Leader and workers have their own templates, and are in one domain."""
     with installation.workspace(128) as workspace:
         workers = PodSetManifest(3, gpus=8, required=RACK, group="all")
         leader = PodSetManifest(1, gpus=4, required=RACK, group="all")
@@ -190,7 +190,7 @@ def test_other_requests_in_a_rollout_are_planned_again(installation: Installatio
                     "leaderTemplate": WHOLE.template("main", None, restart="Always")
                 }
             },
-            "whether their leaders have a template of their own",
+            "whether their leaders have their own template",
         ),
     ],
     ids=["size", "leader"],

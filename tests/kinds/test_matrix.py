@@ -78,7 +78,7 @@ def test_it_runs_again_before_later_gangs_of_its_priority(
     with installation.workspace(128, strategy="StrictFIFO") as workspace:
         low = entry.submit(workspace, "low", 16, priority="low")
         low.runs()
-        # It takes all nodes: a later gang has no room, also when the pods of the first do not exist yet.
+        # It takes all nodes: a later gang has no room, even when the pods of the first do not exist yet.
         high = entry.submit(workspace, "high", 16, priority="high")
         later = entry.submit(workspace, "later", 4, priority="low")
         high.until("Running")

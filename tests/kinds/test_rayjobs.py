@@ -1,4 +1,4 @@
-"""RayJobs run by KubeRay: a Ray cluster of their own, and a pod that submits the entrypoint. KubeRay reads the end of the job from a simulated Ray."""
+"""RayJobs run by KubeRay: a Ray cluster for each, and a pod that submits the entrypoint. KubeRay reads the end of the job from a simulated Ray."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clusters(workspace: Workspace) -> list[Document]:
     return items
 
 
-def test_the_children_of_a_rayjob_are_no_workloads(installation: Installation) -> None:
+def test_the_children_of_a_rayjob_are_not_workloads(installation: Installation) -> None:
     """Without a template of the submitter, admission writes one with the container and the image that KubeRay would use."""
     with installation.workspace(32) as workspace:
         workers = worker_group("small-group", PodSetManifest(1, cpu="200m"))

@@ -1,4 +1,4 @@
-"""RayServices run by KubeRay: each of their Ray clusters is a gang of its own. A simulated Ray answers KubeRay about their applications."""
+"""RayServices run by KubeRay: each of their Ray clusters is a separate gang. A simulated Ray answers KubeRay about their applications."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def clusters(workspace: Workspace) -> dict[str, Document]:
 
 
 def another(workspace: Workspace, *others: str) -> str:
-    """The name of the RayCluster beside these, once KubeRay has created it and queuectl knows it."""
+    """The name of the RayCluster alongside these, once KubeRay has created it and queuectl knows it."""
     workspace.until(
         lambda: workspace.workloads().keys() & clusters(workspace).keys() - {*others},
         "a RayCluster is queued",
@@ -62,7 +62,7 @@ def active(workspace: Workspace) -> tuple[str, Document]:
 
 
 def receives(workspace: Workspace) -> str:
-    """The name of the cluster to which the Service sends requests; "" while there is no Service."""
+    """The name of the cluster to which the Service sends requests; "" while it has no Service."""
     path = f"/api/v1/namespaces/{workspace.namespace}/services"
     selectors = {
         one["metadata"]["name"]: one["spec"].get("selector", {})
@@ -122,7 +122,9 @@ def test_a_job_of_higher_priority_takes_the_nodes_of_a_service_and_gives_them_ba
         assert clusters(workspace).keys() == {name}
 
 
-def test_an_upgrade_is_another_gang_beside_the_one_that_serves(installation: Installation) -> None:
+def test_an_upgrade_is_another_gang_alongside_the_one_that_serves(
+    installation: Installation,
+) -> None:
     with installation.workspace(16) as workspace:
         chat(workspace)
         old = another(workspace)

@@ -68,7 +68,7 @@ def test_a_trainjob_is_gated_preempted_repaired_and_ends(installation: Installat
         assert template["spec"]["template"]["spec"]["priorityClassName"] == keys.POD_PRIORITY_CLASS
         workspace.until_running("train", 4, lambda _: True, "all run")
         workspace.until_state("train", "Running")
-        assert set(workspace.workloads()) == {"train"}, "its JobSet is no workload"
+        assert set(workspace.workloads()) == {"train"}, "its JobSet is not a workload"
         placed = sorted((p.podset, p.rank or 0) for p in workspace.running("train"))
         assert placed == [("node", rank) for rank in range(4)]
         assert child(workspace, "train")["metadata"]["labels"]["example.com/team"] == "a"

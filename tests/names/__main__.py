@@ -84,7 +84,7 @@ def _parameters(function: _Function | ast.Lambda) -> Iterator[ast.arg]:
 
 
 def _uses(tree: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[tuple[str, int, bool]]:
-    """The names in a function, with the line and whether it binds them. Comprehensions and lambdas hide names of their own."""
+    """The names in a function, with the line and whether it binds them. Comprehensions and lambdas hide their own names."""
     for node in ast.iter_child_nodes(tree):
         inner = hidden
         match node:
@@ -141,7 +141,7 @@ class _Names(ast.NodeVisitor):
                 if not self._in_function() and not self._is_api():
                     self._add_public("attribute" if self._outer else "constant", node.lineno, name)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                pass  # it has names of its own
+                pass  # it has its own names
             case _:
                 self.generic_visit(node)
 

@@ -1,4 +1,4 @@
-"""A certified OpenID Connect provider, npm's oidc-provider, as a process of its own."""
+"""A certified OpenID Connect provider, npm's oidc-provider, as a separate process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An exec plugin of kubeconfigs: `python -m tests.oidc.plugin ISSUER CLIENT LOGIN` logs in and prints an ExecCredential.
 
-It does what plugins such as kubelogin do, with the form of the provider in place of a browser.
+It does what plugins such as kubelogin do, with the form of the provider instead of a browser.
 """
 
 from __future__ import annotations

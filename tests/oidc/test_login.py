@@ -105,7 +105,7 @@ async def test_it_asks_for_a_code_with_pkce_state_and_nonce(browser: httpx2.Asyn
     assert not {asked[0][n][0] for n in ("state", "nonce")} & {asked[1]["state"][0]}
 
 
-async def test_the_cookies_are_out_of_reach_of_scripts_and_of_other_hosts(
+async def test_scripts_and_other_hosts_cannot_read_the_cookies(
     browser: httpx2.AsyncClient, issuer: FakeIssuer
 ) -> None:
     first = await browser.get(START)

@@ -66,7 +66,7 @@ class Dashboard:
 
 @contextmanager
 def dashboard(id_token_seconds: int = 3600, **given: Any) -> Iterator[Dashboard]:
-    """It runs in a thread of its own until the block ends."""
+    """It runs in its own thread until the block ends."""
     access = people()
     access.masters.add("oidc:alice")
     made = Dashboard("", OidcSettings(), access)

@@ -86,7 +86,7 @@ def program(name: str) -> str:
 def own_server(
     configuration: str = "", rules: str = "", *, superuser: str = USER
 ) -> Iterator[Path]:
-    """A server as an administrator creates it. Returns its folder: the data are in `data`, the socket is beside them.
+    """A server as an administrator creates it. Returns its folder: the data are in `data`, the socket is next to them.
 
     Args:
         configuration: further lines of postgresql.conf.

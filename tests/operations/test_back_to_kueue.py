@@ -70,8 +70,8 @@ OPERATORS = tuple(
 OUTSIDE = ("pod-there", "group-there")
 """Pods that Kueue starts are outside the queues of queuectl."""
 FIRST, LAST = ("job", "torch", "pod", "group"), tuple(kind.lower() for kind in KINDS)
-WAITING = ("waits", "torch-waits")
-"""The first one was queued by Kueue, the second one by queuectl."""
+WITH_CHILDREN = ("trainjob", "jobset", "mpijob")
+"""The kinds whose operators create other jobs while they are suspended."""
 IN_POD = "kubectl -n queuectl-system exec deployment/queuectl -- queuectl"
 COMMANDS = (
     "get clusterqueues",
@@ -89,20 +89,20 @@ class Gangs:
     Attributes:
         there: those that Kueue starts.
         ours: those that queuectl starts. They have only its own label.
-        waits: the pods of the Job that Kueue queues.
+        waiting: those that never start before the return: Kueue queues the first one, and queuectl the others.
     """
 
     there: dict[str, int]
     ours: dict[str, int]
-    waits: int
+    waiting: dict[str, int]
 
     @classmethod
-    def of(cls, prefixes: Sequence[str], waits: int) -> Gangs:
+    def of(cls, prefixes: Sequence[str], waiting: dict[str, int]) -> Gangs:
         """A gang of Kueue and one of queuectl for each prefix."""
         there, ours = (
             {f"{one}-{end}": PODS.get(one, 4) for one in prefixes} for end in ("there", "ours")
         )
-        return cls(there, ours, waits)
+        return cls(there, ours, waiting)
 
     @property
     def used(self) -> int:
@@ -116,13 +116,19 @@ class Gangs:
 
 
 PODS = {"job": 2, "torch": 2, "pod": 1, "group": 2}
-OWNERS = {"database": Gangs.of((*FIRST, *LAST), 10), "kueue": Gangs.of(FIRST, 6)}
-"""The gangs by the owner of the configuration of queuectl."""
+OWNERS = {
+    "database": Gangs.of(
+        (*FIRST, *LAST),
+        {"waits": 10, "torch-waits": 1, **{f"{one}-waits": 4 for one in WITH_CHILDREN}},
+    ),
+    "kueue": Gangs.of(FIRST, {"waits": 6, "torch-waits": 1}),
+}
+"""The gangs by the owner of the configuration of queuectl. ``waits`` needs more GPUs than the gangs that queuectl starts after it."""
 
 
 def gpus_of(name: str) -> int:
     """Of each pod of a gang."""
-    return 8 if name.startswith(("job-", "torch-", "pod-")) else 1
+    return 8 if name.startswith(("job-", "torch-", "pod-", "waits")) else 1
 
 
 @dataclass
@@ -303,7 +309,7 @@ def way(
             for name, pods in gangs.there.items():
                 submit(client, name, QUEUE_LABEL, pods)
             before = until_running(client, gangs.there)
-            submit(client, "waits", QUEUE_LABEL, gangs.waits)
+            submit(client, "waits", QUEUE_LABEL, gangs.waiting["waits"])
             until(lambda: "waits" in workloads(client), "Kueue queues a job")
         finally:
             stop_kueue(cluster, kueue)
@@ -377,8 +383,9 @@ def under_queuectl(returning: Return) -> None:
                 ) from error
             for name in gangs.ours:
                 until(partial(_is, rest, name, "Running"), f"{name} runs")
-            submit(client, "torch-waits", keys.QUEUE_LABEL, 1)
-            for name in WAITING:
+            for name in gangs.waiting.keys() - {"waits"}:
+                submit(client, name, keys.QUEUE_LABEL, gangs.waiting[name])
+            for name in gangs.waiting:
                 until(partial(_is, rest, name, "Pending"), f"{name} is pending")
         page = Page("back-to-kueue.md", typing)
         for command in COMMANDS + (() if follows else ("config export",)):
@@ -403,7 +410,8 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     assert "Job research/waits: queued" in listed
     before = workloads(client)
     written = page.type("queuectl kueue hand-over")
-    assert f"{len(way.pods)} adopted, 2 queued, 0 stopped by Kueue" in written, written
+    queued = len(way.gangs.waiting)
+    assert f"{len(way.pods)} adopted, {queued} queued, 0 stopped by Kueue" in written, written
     after = workloads(client)
     # The name of the command's Workload is the name that the real Kueue gave it.
     for name in way.gangs.there:
@@ -413,7 +421,7 @@ def test_running_gangs_keep_their_pods(way: Return) -> None:
     page.type("kubectl -n kueue-system scale")
     typed = (*COMMANDS, "config export")
     page.end("kubectl get workloads.kueue", "helm uninstall", *(f"{IN_POD} {one}" for one in typed))
-    assert "Kueue runs: scale Deployment" in refused(typing, 4)
+    assert "Kueue runs: kueue-controller-manager has replicas" in refused(typing, 4)
     kueue = start_kueue(way.cluster)
     try:
         kueue_adopts(way, after)
@@ -458,21 +466,24 @@ def refused_for_a_workload_of_another(way: Return) -> None:
     client.delete(f"{listed}/{name}")
 
 
+def usage(client: Client) -> int:
+    """GPUs that Kueue charges."""
+    status = client.get(f"/apis/{API}/clusterqueues/pool").get("status", {})
+    used = [
+        resource["total"]
+        for flavor in status.get("flavorsUsage", ())
+        for resource in flavor["resources"]
+        if resource["name"] == GPU
+    ]
+    return sum(map(int, used))
+
+
 def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
     client = way.client
-    until(lambda: set(WAITING) <= workloads(client).keys(), "Kueue queues the suspended jobs")
+    waiting = way.gangs.waiting.keys()
+    until(lambda: waiting <= workloads(client).keys(), "Kueue queues the suspended jobs")
 
-    def usage() -> int:
-        status = client.get(f"/apis/{API}/clusterqueues/pool").get("status", {})
-        used = [
-            resource["total"]
-            for flavor in status.get("flavorsUsage", ())
-            for resource in flavor["resources"]
-            if resource["name"] == GPU
-        ]
-        return sum(map(int, used))
-
-    until(lambda: usage() == way.gangs.used, "Kueue charges the gangs that it adopts")
+    until(lambda: usage(client) == way.gangs.used, "Kueue charges the gangs that it adopts")
     stopped = [name for name, uids in way.pods.items() if running(client, name) != uids]
     assert stopped == []
     for name in way.pods:
@@ -480,15 +491,15 @@ def kueue_adopts(way: Return, written: dict[str, Document]) -> None:
         assert workload["metadata"]["uid"] == written[name]["metadata"]["uid"]
         assert holds(workload, "Admitted")
         assert not holds(workload, "Evicted")
-    for name in WAITING:
-        waiting = workloads(client)[name]
-        assert not holds(waiting, "QuotaReserved")
-        assert waiting["spec"]["priority"] == 0
+    for name in waiting:
+        workload = workloads(client)[name]
+        assert not holds(workload, "QuotaReserved")
+        assert workload["spec"]["priority"] == 0
 
 
 def changed_pods(way: Return) -> list[str]:
     """The requests that deleted, evicted or created a pod of a gang after that gang ran, by the audit log of the API server."""
-    begun: dict[str, str] = {}
+    bound: dict[str, set[str]] = {one: set() for one in way.pods}
     changes = []
     lines = [json.loads(line) for line in way.audit.read_text().splitlines()]
     for line in sorted(lines, key=lambda one: str(one["requestReceivedTimestamp"])):
@@ -501,10 +512,13 @@ def changed_pods(way: Return) -> list[str]:
         if line["verb"] == "deletecollection":
             changes.append(text)
         elif of and target.get("subresource") == "binding":
-            begun[of] = text
-        elif of in begun and line["verb"] in ("create", "delete"):
-            changes.append(f"{text} after {begun[of]}")
-    assert begun.keys() == way.pods.keys()
+            bound[of].add(name)
+        # A controller creates the last pods of a gang when the first ones are bound already.
+        elif of and len(bound[of]) >= len(way.pods[of]) and line["verb"] in ("create", "delete"):
+            changes.append(f"{text} after {sorted(bound[of])}")
+    assert {of: len(names) for of, names in bound.items()} == {
+        of: len(uids) for of, uids in way.pods.items()
+    }
     return changes
 
 
@@ -512,8 +526,15 @@ def pending_jobs_start(way: Return) -> None:
     """A gang that leaves frees its quota in Kueue, and the next one starts without a gate of queuectl."""
     client = way.client
     for name in way.pods.keys() - {"torch-ours"}:
+        if name.startswith("group-"):
+            # Kueue charges a group until its Workload is deleted, and deletes its pods then. Otherwise it waits for replacements.
+            client.delete(f"/apis/{API}/namespaces/{SPACE}/workloads/{name}")
+            continue
         for document in gang(name, QUEUE_LABEL, (way.gangs.there | way.gangs.ours)[name]):
             if document["metadata"]["name"].startswith(name):  # and not what several jobs share
                 client.delete(client.path_of(document), propagationPolicy="Background")
-    until_running(client, {"waits": way.gangs.waits, "torch-waits": 1})
+    until_running(client, way.gangs.waiting)
     assert running(client, "torch-ours") == way.pods["torch-ours"]
+    staying = way.gangs.waiting | {"torch-ours": way.gangs.ours["torch-ours"]}
+    left = sum(pods * gpus_of(name) for name, pods in staying.items())
+    until(lambda: usage(client) == left, "Kueue charges none of the gangs that left")

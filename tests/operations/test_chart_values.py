@@ -350,6 +350,10 @@ def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
             if verb not in ("get", "list", "watch")
         }
         assert writes == {("create", "tokenreviews"), ("create", "subjectaccessreviews")}
+        definitions = {kind.definition for kind in FOLLOWED[Owner.KUEUE]}
+        assert _permitted(rules, "watch") == definitions
+        assert definitions <= _permitted(rules, "list")
+        assert {name for rule in rules for name in rule.get("resourceNames", ())} == definitions
         own = [rule for rule in roles["Role", "queuectl-shadow"]["rules"] for _ in rule["verbs"]]
         assert {tuple(rule["resources"]) for rule in own} == {("leases",)}
         bound = [one for one in made if one["kind"].endswith("RoleBinding") if "roleRef" in one]
@@ -376,11 +380,9 @@ def test_the_owner_of_the_configuration_adds_its_setting_and_the_rights_on_its_o
     values = {**IMAGE, "configuration": {"owner": owner.value, "settleSeconds": 9}}
     made = by_name(documents(values))
     variables = {one["name"]: one.get("value") for one in pod(values)["containers"][0]["env"]}
-    if owner is Owner.DATABASE:
-        assert "QUEUECTL_CONFIGURATION_OWNER" not in variables
-    else:
-        assert variables["QUEUECTL_CONFIGURATION_OWNER"] == owner
-        assert variables["QUEUECTL_CONFIGURATION_SETTLE_SECONDS"] == "9"
+    assert variables["QUEUECTL_CONFIGURATION_OWNER"] == owner
+    settle = variables.get("QUEUECTL_CONFIGURATION_SETTLE_SECONDS")
+    assert settle == (None if owner is Owner.DATABASE else "9")
     rules = made["ClusterRole", "queuectl-configuration-owner"]["rules"]
     groups = {Owner.KUBERNETES, *({owner} - {Owner.DATABASE})}
     kinds = [kind for group in groups for kind in FOLLOWED[group]]
@@ -577,10 +579,11 @@ def test_the_certificate_has_the_names_of_the_service_and_those_of_the_user() ->
     ("values", "message"),
     [
         ({"tls": {"secretName": "a", "issuerRef": {"name": "b"}}}, "exclude each other"),
-        ({"database": {"sslMode": "require"}}, "database.sslMode is for a database of your own"),
-        ({"database": {"startEmpty": True}}, "database.startEmpty is for a database of your own"),
+        ({"database": {"sslMode": "require"}}, "database.sslMode is for your own database"),
+        ({"database": {"startEmpty": True}}, "database.startEmpty is for your own database"),
         ({"visibility": {"enabled": True}, "replicas": 1}, "visibility.enabled needs replicas: 2"),
         ({"visibility": {"enabled": True}, "shadow": True}, "exclude each other"),
+        ({"configuration": {"owner": "kubernetes"}, "shadow": True}, "exclude each other"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(

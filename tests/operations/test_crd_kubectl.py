@@ -239,7 +239,7 @@ def test_the_page_on_custom_resources(api: CustomCluster) -> None:
 
 
 def stored() -> list[Fields]:
-    """Each accepted row of the tables, under a name of its own, in the form of the database."""
+    """Each accepted row of the tables, under its own name, in the form of the database."""
     accepted = [body for by, what, body in HOSTILE if by == "both" and "deep" not in what]
     rows = [named(row, f"x{n}") for n, row in enumerate([*ROWS, *accepted]) if row["kind"] in KINDS]
     return [validate(row)[0] for row in rows if refused(row) is None]

@@ -139,7 +139,7 @@ async def _statuses(client: Client) -> None:
 
 
 async def _edits(client: Client, store: MemoryStore) -> None:
-    """An edit acts in less than a second, a write of status is none, and a deletion acts."""
+    """An edit acts in less than a second, a write of status has no effect, and a deletion acts."""
     queue = f"{path_of(f.queue('a'))}/a"
     before = store.database.revision
     for number in range(20):

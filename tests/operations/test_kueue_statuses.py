@@ -39,6 +39,13 @@ KINDS = FOLLOWED[Owner.KUEUE]
 VALUES = {"image": {"repository": "queuectl"}, "configuration": {"owner": "kueue"}}
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
 LOCALS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/localqueues"
+COHORT = "/apis/kueue.x-k8s.io/v1beta2/cohorts/all"
+FAIR = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "fairSharing": {},
+}
 GATES = {"VisibilityOnDemand": False}
 _RBAC = {"apiVersion": "rbac.authorization.k8s.io/v1"}
 _NAMED = {"metadata": {"name": "election", "namespace": "kueue-system"}}
@@ -122,7 +129,7 @@ class Leader:
 
     def _queues(self) -> QueuesNow:
         database = self.store.database
-        stored = [one.document for one in database.documents.values()]
+        stored = [*(one.document for one in database.documents.values()), FAIR]
         held = {("default", "team", "a", "gpu", "nvidia.com/gpu"): 4}
         use = QueueUse(list(self.entries), held)
         return QueuesNow(build(stored, database.revision), lambda _: {}, lambda: use)
@@ -169,7 +176,8 @@ async def test_a_real_kueue_has_its_statuses_to_itself_and_a_stopped_one_leaves_
 ) -> None:
     client = cluster.client
     account = cluster.kubeconfig_for_service_account("queuectl-system", "queuectl")
-    create(client, f.flavor("gpu"), f.queue("a"), f.local_queue("default", "team", "a"))
+    a, b = (f.queue(name, 2, cohortName="all") for name in "ab")
+    create(client, f.flavor("gpu"), f.cohort("all"), a, b, f.local_queue("default", "team", "a"))
     api = await Api.connect(Connection(account), watches=len(KINDS))
     leader = Leader(api)
     leader.entries = [
@@ -182,7 +190,10 @@ async def test_a_real_kueue_has_its_statuses_to_itself_and_a_stopped_one_leaves_
         status = client.get(f"{QUEUES}/a")["status"]
         assert status["admittedWorkloads"] == 1
         [used] = status["flavorsUsage"][0]["resources"]
-        assert used == {"name": "nvidia.com/gpu", "total": "4", "borrowed": "0"}
+        assert used == {"name": "nvidia.com/gpu", "total": "4", "borrowed": "2"}
+        assert status["fairSharing"] == {"weightedShare": 500}, "2 of the 4 of the Cohort"
+        await until(lambda: "status" in client.get(COHORT))
+        assert client.get(COHORT)["status"] == {"fairSharing": {"weightedShare": 0}}
 
         create(client, *ELECTION)
         kueue = await asyncio.to_thread(
@@ -209,11 +220,11 @@ async def _left_to_kueue(client: Client, api: Api, leader: Leader) -> None:
     client.patch(f"{QUEUES}/a", {"spec": {"stopPolicy": "Hold"}})
     await until(lambda: active(client, f"{QUEUES}/a")[:2] == ("False", "Stopped"))
     assert client.get(f"{QUEUES}/a")["status"]["admittedWorkloads"] == 0, "Kueue's own count"
-    create(client, f.queue("b"))
-    await until(lambda: active(client, f"{QUEUES}/b")[0] == "True")
+    create(client, f.queue("c"))
+    await until(lambda: active(client, f"{QUEUES}/c")[0] == "True")
     await asyncio.sleep(3.0)
     assert len(leader.writes) == before
-    assert leader.store.database.documents.keys() >= {DocumentKey("ClusterQueue", "", "b")}
+    assert leader.store.database.documents.keys() >= {DocumentKey("ClusterQueue", "", "c")}
 
 
 async def _taken_back(client: Client, leader: Leader) -> None:

@@ -55,7 +55,7 @@ def in_sessions(postgres: TestPostgres) -> Iterator[PgBouncer]:
 
 
 class TestTransactionModeWithDirectConnections(StoreConformance):
-    """Three connections of the server for all clients. LISTEN uses connections of its own."""
+    """Three connections of the server for all clients. LISTEN uses its own connections."""
 
     @pytest_asyncio.fixture
     async def open_store(

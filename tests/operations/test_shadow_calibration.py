@@ -13,9 +13,11 @@ pytestmark = pytest.mark.operations
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_history_of_queuectl_shows_no_gain(seed: int) -> None:
-    report = history(random.Random(1000 + seed), 150, failures=seed % 2 == 1).report()
+    """The noise is the interval of each figure: what the records permit, and one time between two moments for each start."""
+    records = history(random.Random(1000 + seed), 150, failures=seed % 2 == 1)
+    report = records.report()
     assert report.whole
-    assert report.gangs >= 149, "the last one can arrive after the last moment"
-    # The GPUs of a gang that has lost one of its nodes are free in the records, and held in the simulation.
-    unequal = {"idle", "utilization"} if seed % 2 == 1 else set()
-    assert set(differences(report)) <= unequal
+    assert report.gangs == len(records.gangs) >= 145, (
+        "the last ones can arrive after the last moment"
+    )
+    assert differences(report) == []

@@ -43,7 +43,7 @@ from tests.system.leftovers import (
 )
 from tests.system.transcript import Page, shell
 
-pytestmark = pytest.mark.operations
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(900)]
 
 INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
@@ -156,7 +156,7 @@ def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
     workspace.job("new", PodSetManifest(2, gpus=8), queue="team")
     workspace.job("vip", PodSetManifest(2, gpus=8), queue="team", priority_class="urgent")
     workspace.until(
-        lambda: workspace.state("vip") in ("Reserved", "Running"), "the class is taken over, too"
+        lambda: workspace.state("vip") in ("Reserved", "Running"), "the class is taken over as well"
     )
     workspace.until_state("vip", "Running")
     evicted = {name for name, one in workspace.workloads().items() if one["evictions"]}

@@ -135,7 +135,7 @@ def test_jobs_outlive_queuectl(
             one.create(workspace, name, 4, documents).until("Pending")
         stop_starts(page)
         workspace.audit()
-        monkeypatch.setattr(Workspace, "audit", lambda _: None)  # jobs are no gangs from here on
+        monkeypatch.setattr(Workspace, "audit", lambda _: None)  # jobs are not gangs from here on
         delete_controller(installation, page, way)
         assert {name: running(client, workspace.namespace, name) for name in pods} == pods
         typing.type("sleep 10")

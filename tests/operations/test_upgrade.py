@@ -92,7 +92,7 @@ def test_gangs_continue_through_an_upgrade_and_a_rollback(
         workspace.until_state("train", "Running")
         pods = {pod.uid for pod in workspace.running("train")}
 
-        # The pre half, beside the earlier release.
+        # The pre half, alongside the earlier release.
         assert typing.type(f"{of_newer} queuectl db upgrade --pre")[0] == 0
         started = newer.start(installation, server)
         status, printed = typing.type(f"{of_newer} queuectl db upgrade")
@@ -132,7 +132,7 @@ def after_expiry(typing: Shell, of_newer: str) -> None:
 
 
 def ends_with_a_reason(installation: Installation) -> None:
-    """The frozen replica of the earlier release ends when it continues, and does not start any more.
+    """The frozen replica of the earlier release ends when it continues, and no longer starts.
 
     The timer of a loop without progress ends it, if its heartbeat does not do so before.
     """

@@ -79,7 +79,7 @@ def notes(version: str, root: Path = ROOT) -> str:
     """The section of a version in the changelog.
 
     Raises:
-        NotReleased: there is none.
+        NotReleased: it does not exist.
     """
     pattern = rf"^## {re.escape(version)} - \S+\n(.*?)(?=^## |\Z)"
     text = (root / "CHANGELOG.md").read_text()

@@ -70,7 +70,7 @@ def test_the_manifest_follows_the_rules_of_krew(dist: Path) -> None:
     assert faults("queuectl", plugin) == ["version"]
 
 
-def test_without_a_repository_there_is_no_manifest(tmp_path: Path) -> None:
+def test_a_manifest_needs_a_repository(tmp_path: Path) -> None:
     (tmp_path / "x.whl").write_bytes(b"a wheel")
     krew.main(str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == [krew.archive_name(), "x.whl"]

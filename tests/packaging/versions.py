@@ -46,7 +46,7 @@ PLACES: Final = (
     Place("docs/**/*.md", r"\bnewTag: "),
     Place("docs/**/*.yaml", r"\bqueuectl[:-]"),
 )
-"""Text such as ``queuectl:0.1.0`` and ``queuectl-0.1.0.tar`` is always the present version."""
+"""Text such as ``queuectl:0.1.0`` and ``queuectl-0.1.0.tar`` is always the current version."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def job(
     least: int | None = None,
     of: str = "main",
 ) -> Workload:
-    """A gang of equal pods that runs for some seconds; None = it is unknown. ``least``: pods that are enough for its start."""
+    """A gang of equal pods that runs for a few seconds; None = it is unknown. ``least``: pods that are enough for its start."""
     pods_of = podset(count=pods, gpu=gpu, required=required, preferred=preferred)
     pods_of = replace(pods_of, min_count=least)
     made = gang(uid, pods_of, queued_at=queued_at, priority=priority, queue=of)
@@ -85,7 +85,7 @@ class Clock:
     """One cluster, cycle by cycle. A victim stops at once, and queues again at its place.
 
     Attributes:
-        others: ClusterQueues beside ``queue``.
+        others: ClusterQueues alongside ``queue``.
         expects: seconds after its expected end at which a gang is expected to end then, each time.
         plans: of each cycle, with its time.
         started: by uid, when each gang started last.

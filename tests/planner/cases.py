@@ -56,7 +56,7 @@ def _together(name: str, count: int, **amounts: Any) -> PodSet:
 BATCH = [
     Batch(
         "launcher needs the workers' rack",
-        "b fits the workers tighter, but only a has cpu left for the launcher beside them",
+        "b fits the workers tighter, but only a has cpu left for the launcher alongside them",
         [
             node("a0", "a", gpu=8, cpu=10),
             node("a1", "a", gpu=8, cpu=4),
@@ -198,7 +198,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Preempt:
-    """One gang ``w`` on a full cluster; ``free`` is the capacity of each node beside its tenants."""
+    """One gang ``w`` on a full cluster; ``free`` is the capacity of each node alongside its tenants."""
 
     name: str
     why: str
@@ -281,7 +281,7 @@ PREEMPT = [
     ),
     Preempt(
         "a victim that spans two racks counts once",
-        "alone it completes b beside an idle node; in a another would have to go too",
+        "alone it completes b alongside an idle node; in a another would have to go too",
         {"a0": _FULL, "a1": _FULL, "a2": _FULL, "b0": _FULL, "b1": _FULL, "b2": {"gpu": 8}},
         [
             Tenant("span", 400, _whole("a0", "a1", "b0", "b1")),

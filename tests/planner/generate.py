@@ -109,7 +109,7 @@ def podsets(draw: st.DrawFn, most: int = 3) -> tuple[PodSet, ...]:
 def running(
     draw: st.DrawFn, room: FreeNodes, uid: str, flavor_of: dict[str, str]
 ) -> Admitted | None:
-    """A gang of up to three pods wherever there is room; None when there is none."""
+    """A gang of up to three pods wherever there is room, or None."""
     gpu = draw(st.sampled_from([0, 1, 2, 4, 4]))
     cpu = draw(st.sampled_from([0, 1, 2])) if gpu else draw(st.sampled_from([1, 4]))
     shape = resources(pods=1, gpu=gpu, cpu=cpu)

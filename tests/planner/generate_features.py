@@ -506,7 +506,7 @@ def lose_nodes(
     return nodes, gangs
 
 
-# Limits beside quota.
+# Limits in addition to quota.
 
 
 def _allowances(dice: _Dice) -> dict[str, tuple[Allowance, ...]]:

@@ -1,6 +1,6 @@
 """Fragmented clusters: enough capacity is free in total, but not where one gang needs it. Drawn evenly from a seed.
 
-Running gangs have topologies of their own, some unlike what they hold now, so that not every move is possible.
+Running gangs have their own topologies, some unlike what they hold now, so that not every move is possible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Invariants of every history. Each one yields its violations; a correct history has none.
 
-The invariants are computed from the recorded events, with sums and small searches of their own; nothing here uses the planner.
+The invariants are computed from the recorded events, with their own sums and small searches; nothing here uses the planner.
 The verifier is used only to judge plans that the planner did *not* make.
 """
 
@@ -50,7 +50,7 @@ Complaints = Iterator[str]
 def no_preemption_without_a_start(history: History) -> Complaints:
     """Every eviction names a gang that starts before its lease ends.
 
-    Unless that gang was deleted or its queue stopped meanwhile, a node was lost or a quota changed, a gang that leaves
+    Unless that gang was deleted or its queue stopped in the meantime, a node was lost or a quota changed, a gang that leaves
     takes longer to end than the lease lasts, or an earlier gang of its StrictFIFO queue is pending now.
     """
     for eviction in history.preempted:
@@ -280,7 +280,7 @@ def could_start(
 
 
 def _places(snapshot: Snapshot, made: Plan, pending: Pending) -> Iterator[Placement]:
-    """Everywhere its pods fit beside the gangs that are there now or start."""
+    """Everywhere its pods fit alongside the gangs that are there now or start."""
     (podset,) = pending.workload.podsets
     queue = snapshot.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
     assert queue is not None

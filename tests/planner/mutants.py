@@ -417,7 +417,7 @@ def move_without_a_preemptor(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]
 
 
 def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """Its new placement is its present one: the capacity that the move was to free is not there."""
+    """Its new placement is its current one: the capacity that the move was to free is not there."""
     held = {a.workload.uid: a.placement for a in snapshot.admitted}
     for number, move in enumerate(plan.moved):
         stays = replace(move, placement=held[move.uid])

@@ -30,7 +30,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """GPUs of one ClusterQueue or Cohort; ``borrows`` and ``lends``: at most, None = without limit. ``parent``: of a tree, "" = its root."""
+    """GPUs of one ClusterQueue or Cohort; ``borrows`` and ``lends``: at most, None = unlimited. ``parent``: of a tree, "" = its root."""
 
     nominal: int
     borrows: int | None = None
@@ -60,7 +60,7 @@ class Cluster:
     """Nodes with GPUs, each in a rack; on each node the GPUs in use, with the time until which (relative to now).
 
     ``delay``: the part of its run by which a single planned gang can start later than it could at first.
-    ``quotas``: of the ClusterQueues of one tree of cohorts, each with planned starts of its own; empty = there is enough quota. All
+    ``quotas``: of the ClusterQueues in one tree of cohorts, each with its own planned starts; empty = the quota suffices. All
     that is in use belongs to the first of them. ``cohorts``: of the Cohorts directly below the root.
     """
 
@@ -104,7 +104,7 @@ class Cluster:
     def _height(self, gang: Gang) -> int:
         """How far up the tree it borrows: 0 = not at all; of a Cohort, the levels below it.
 
-        A gang for which there is no quota now does not borrow if its ClusterQueue has enough for it alone.
+        A gang whose quota is not free now does not borrow if its ClusterQueue has enough for it alone.
         """
         if not self._borrows(gang):
             return 0
@@ -140,7 +140,7 @@ class Cluster:
         return False
 
     def _counts_for(self, gang: Gang, planned: Gang, at: float) -> bool:
-        """Whether a gang must not delay a planned one: always, except that it uses quota of its own that the other borrows."""
+        """Whether a gang must not delay a planned one: always, except that it uses its own quota that the other borrows."""
         if planned.queue == gang.queue or not self.quotas:
             return True
         used = self._used(planned.queue, at) + planned.gpus

@@ -31,7 +31,7 @@ Quota = dict[tuple[str, str, str], int]  # ClusterQueue, flavor, resource -> lef
 class Task:
     """A podset under one choice of flavors and domain: how many pods, what each takes, where they may go.
 
-    ``slices``: every set of nodes holds a multiple of the size beside it.
+    ``slices``: every set of nodes holds a multiple of the size alongside it.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""Reservations in advance: where they are kept, which gangs start beside them, and what they evict."""
+"""Reservations in advance: where they are kept, which gangs start alongside them, and what they evict."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ def why(made: Plan, uid: str) -> Code:
             job("g", 4, 101, gpu=2), reserved(nodes=("n0",)), False, id="maintenance of a node"
         ),
         pytest.param(job("g", 4, 99, gpu=2), reserved(nodes=("n0",)), True, id="ends before it"),
-        pytest.param(job("g", 3, None, gpu=2), reserved(nodes=("n0",)), True, id="beside the node"),
+        pytest.param(
+            job("g", 3, None, gpu=2), reserved(nodes=("n0",)), True, id="alongside the node"
+        ),
     ],
 )
 def test_a_gang_starts_if_the_reservation_keeps_its_capacity(
@@ -279,7 +281,7 @@ def test_a_notice_is_given_before_the_start() -> None:
         pytest.param(None, 200.0, id="of unknown length"),
     ],
 )
-def test_a_planned_start_is_beside_reservations(seconds: float | None, at: float) -> None:
+def test_a_planned_start_is_alongside_reservations(seconds: float | None, at: float) -> None:
     busy = runs(job("busy", 1, None, gpu=2), "n0", ends=40)
     made = planned(
         cluster(

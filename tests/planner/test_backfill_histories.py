@@ -1,4 +1,4 @@
-"""Planned starts over many cycles: they are kept, they move only for a cause, and no gang waits without limit."""
+"""Planned starts over many cycles: they are kept, they move only for a cause, and no gang waits indefinitely."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_without_borrowing_no_cohort_delays_a_planned_start(gangs: list[Arrival]
 
 @settings(max_examples=15)
 @given(arrivals(priorities=(0, 0, 5)))
-def test_a_gang_of_the_highest_priority_keeps_its_planned_start_beside_preemption(
+def test_a_gang_of_the_highest_priority_keeps_its_planned_start_alongside_preemption(
     gangs: list[Arrival],
 ) -> None:
     clock = Clock(NODES, gangs, line(within=WithinClusterQueue.LOWER_PRIORITY))

@@ -46,7 +46,7 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
 
 @st.composite
 def cohorts(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
-    """The same in two ClusterQueues of a cohort, each with quota of its own and limits for borrowing and lending."""
+    """The same in two ClusterQueues of a cohort, each with its own quota and limits for borrowing and lending."""
     cluster, gangs = draw(clusters())
     limits = st.sampled_from([None, 0, 1, 2])
     quotas = {
@@ -61,7 +61,7 @@ def cohorts(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
-    """The same with a third ClusterQueue; two or three of them are in a Cohort below the root, with quota and limits of its own."""
+    """The same with a third ClusterQueue; two or three of them are in a Cohort below the root, with its own quota and limits."""
     cluster, gangs = draw(cohorts())
     limits = st.sampled_from([None, 0, 1, 2])
     quotas = {**cluster.quotas, "third": Quota(draw(st.integers(0, 3)), draw(limits), draw(limits))}

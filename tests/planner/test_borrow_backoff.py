@@ -60,7 +60,7 @@ HOLDS = holding(asking("holds", 1), {"n0": 1})
     [
         pytest.param(2, (), LATER, True, id="within nominal quota it starts"),
         pytest.param(3, (), LATER, False, id="it does not borrow"),
-        pytest.param(2, (HOLDS,), LATER, False, id="nor beside what runs in its queue"),
+        pytest.param(2, (HOLDS,), LATER, False, id="nor alongside what runs in its queue"),
         pytest.param(1, (HOLDS,), LATER, True, id="what is left of nominal quota is free for it"),
         pytest.param(3, (), NOW, True, id="once the back-off is over it borrows"),
         pytest.param(4, (), NOW - 1, True, id="though it is larger than the nominal quota"),

@@ -44,7 +44,7 @@ def is_extreme(w: tuple[int, ...]) -> bool:
 
 
 def test_the_weights_for_up_to_eight_devices_are_all_extreme_superadditive_functions() -> None:
-    """By values up to 10; enumerated up to 14 once, there are no others."""
+    """By values up to 10; enumerated up to 14 once, no others exist."""
     found = {w for w in superadditive(DEVICES, 10) if any(w) and gcd(*w) == 1 and is_extreme(w)}
     assert found == set(RAYS)
 

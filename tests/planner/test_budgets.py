@@ -217,7 +217,7 @@ def test_the_whole_runs_that_start_never_exceed_what_is_left(
     ("spent", "running", "at"),
     [
         pytest.param(8.0, [], None, id="nothing runs"),
-        pytest.param(8.0, [runs("r", 2, None)], 1.0, id="at the present rate"),
+        pytest.param(8.0, [runs("r", 2, None)], 1.0, id="at the current rate"),
         pytest.param(8.0, [runs("r", 2, 0.5)], None, id="the gang ends before"),
         pytest.param(8.0, [runs("r", 2, 0.5), runs("s", 1, None)], 1.0, id="two rates"),
         pytest.param(10.0, [], 0.0, id="it is spent"),

@@ -124,7 +124,7 @@ def test_a_new_node_is_suggested_only_if_its_daemonsets_leave_room_for_the_gang(
 
 
 def test_no_fix_contains_another_one() -> None:
-    """A higher priority starts the gang, so more quota and a higher priority is no other fix."""
+    """A higher priority starts the gang, so more quota and a higher priority is not another fix."""
     strict = replace(queue(gpu=16), strategy=QueueingStrategy.STRICT_FIFO)
     pending = [
         gang("head", podset(count=2, gpu=8), queued_at=1.0),

@@ -65,7 +65,7 @@ def test_a_borrowing_limit_holds_and_the_lender_keeps_the_rest() -> None:
 
 
 def test_a_lending_limit_refuses_although_nodes_are_idle() -> None:
-    """a may borrow without limit, but b lends only 4: three nodes need 8 borrowed."""
+    """a may borrow without a limit, but b lends only 4: three nodes need 8 borrowed."""
     made = planned(
         IDLE,
         cluster_queue("a", 16, "all"),
@@ -395,7 +395,7 @@ def test_the_pending_head_of_a_strict_queue_keeps_its_own_quota_from_borrowers(
     assert made.started == starts
 
 
-# Preemption and leases beside borrowing.
+# Preemption and leases alongside borrowing.
 
 
 def test_a_victim_of_the_own_queue_frees_what_was_borrowed_as_well() -> None:

@@ -104,7 +104,7 @@ TWO_RACKS = [*rack("a", 2), *rack("b", 2)]
         ({"b0": 1, "b1": 1}, 1, 1, 2, 0, 1, 0),
         ({"b0": 2}, 1, 1, 1, 0, 0, 0),
     ],
-    ids=["a whole rack", "scattered", "beside the tenant", "on the tenant's node"],
+    ids=["a whole rack", "scattered", "alongside the tenant", "on the tenant's node"],
 )
 def test_the_measure_counts_whole_racks_and_nodes(
     where: dict[str, int], blocks: int, racks: int, nodes: int, vain: int,
@@ -113,7 +113,7 @@ def test_the_measure_counts_whole_racks_and_nodes(
     """b0 has a tenant, so it is not whole, nor is rack b; the gang prefers a rack."""
     wanted = gang("g", podset(count=2, gpu=4, preferred="rack"))
     tenant = holding(gang("t", podset(gpu=1)), {"b0": 1})
-    # two pods of 4 GPUs do not fit beside the tenant of b0; the measure does not ask
+    # two pods of 4 GPUs do not fit alongside the tenant of b0; the measure does not ask
     snapshot = world(TWO_RACKS, [wanted], [tenant])
     made = plan(snapshot)
     moved = replace(made.admitted[0], placement=placed(wanted, where))

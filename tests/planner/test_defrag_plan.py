@@ -71,7 +71,7 @@ def test_the_gang_that_loses_least_moves_at_once_to_its_new_placement() -> None:
     assert refusal.lease.victims == ("small0",)
 
 
-def test_a_move_is_no_preemption_and_ignores_priorities() -> None:
+def test_a_move_is_not_a_preemption_and_ignores_priorities() -> None:
     important = replace(SMALL[0], priority=1000)
     snapshot = half_full(workload=important)
     assert moved(planned(snapshot)) == {"small0": ["n1"]}

@@ -1,4 +1,4 @@
-"""Spread of gangs: domains used, beside the fewest that suffice, against trying all sets of domains."""
+"""Spread of gangs: domains used, alongside the fewest that suffice, against trying all sets of domains."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def two(weight: int = 1000, lending: int | None = None) -> QueueConfig:
 @pytest.mark.parametrize(
     ("weight", "use", "asked", "ratio"),
     [
-        (1000, 2, 0, Fraction(0)),  # all of its own: nothing borrowed
+        (1000, 2, 0, Fraction(0)),  # all inside its quota: nothing borrowed
         (1000, 3, 0, Fraction(1, 10)),
         (1000, 2, 1, Fraction(1, 10)),  # the candidate counts as if it ran
         (1000, 4, -1, Fraction(1, 10)),  # and one that leaves as if it did not

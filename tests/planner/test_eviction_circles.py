@@ -1,4 +1,4 @@
-"""Evictions that could repeat without end: a victim of a borrower does not return and evict the borrower again."""
+"""Evictions that could repeat endlessly: a victim of a borrower does not return and evict the borrower again."""
 
 from __future__ import annotations
 

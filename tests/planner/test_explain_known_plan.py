@@ -1,4 +1,4 @@
-"""An explanation beside an existing plan searches for no other gang again, where no gang evicts others; its answers are as good."""
+"""An explanation alongside an existing plan searches for no other gang again, where no gang evicts others; its answers are as good."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_walk_that_knows_its_plan_repeats_it(snapshot: Snapshot) -> None:
 
 @_SLOW
 @given(snapshots(gangs=3) | contested())
-def test_every_suggested_fix_beside_a_plan_makes_the_planner_start_the_gang_or_evict_others_for_it(
+def test_every_suggested_fix_alongside_a_plan_makes_the_planner_start_the_gang_or_evict_others_for_it(
     snapshot: Snapshot,
 ) -> None:
     for diagnosis in _window(snapshot):

@@ -69,7 +69,7 @@ def test_without_fair_sharing_the_oldest_gangs_take_all() -> None:
 
 @pytest.mark.parametrize(
     ("weight", "starts"),
-    [(1000, 3), (2000, 4), (500, 2), (0, 0)],  # of 6, beside a queue of weight 1
+    [(1000, 3), (2000, 4), (500, 2), (0, 0)],  # of 6, alongside a queue of weight 1
 )
 def test_weights_divide_the_borrowed_quota(weight: int, starts: int) -> None:
     snapshot = quota_only(

@@ -126,7 +126,7 @@ def test_on_a_divisor_chain_bounds_and_greedy_are_exact(sizes: list[int], free: 
     ("sizes", "free", "refuted"),
     [
         ([5, 5], [4, 8], True),  # one pod of more than half a node each
-        ([6, 6, 4], [8, 8], True),  # sixteen of sixteen, but nothing goes beside a six but two
+        ([6, 6, 4], [8, 8], True),  # sixteen of sixteen, but nothing fits with a six but two
         ([3, 2], [5], False),  # floors by size two alone would refuse it
         ([4, 4, 2], [7, 3], True),
         ([4, 4, 2, 1, 1], [7, 5], False),

@@ -93,7 +93,7 @@ def test_no_change_of_policy_can_be_left_out(seed: int, fair: bool, nodes: bool)
 
 
 def _counts_only_beside(change: SuggestedChange, way: SuggestedFix) -> bool:
-    """``borrowWithinCohort`` is valid only beside ``reclaimWithinCohort``, whether or not that is needed."""
+    """``borrowWithinCohort`` is valid only with ``reclaimWithinCohort``, whether or not that is needed."""
     fields = {c.field for c in way.changes if isinstance(c, AllowPreemption)}
     return (
         isinstance(change, AllowPreemption)

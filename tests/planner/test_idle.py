@@ -56,7 +56,7 @@ def spared(made: Plan) -> list[tuple[str, str]]:
     return [(p.victim, p.preemptor) for p in made.spared]
 
 
-# Victims for idleness: one gang is idle, another one is pending, and there is no other capacity.
+# Victims for idleness: one gang is idle, another one is pending, and no other capacity is free.
 
 
 class Row(NamedTuple):
@@ -79,7 +79,7 @@ class Row(NamedTuple):
 
 VICTIMS = [
     Row("an idle gang of the own queue goes", True),
-    Row("under Always, too", True, ALWAYS),
+    Row("under Always as well", True, ALWAYS),
     Row("in a dry run no gang is evicted", False, DRY_RUN),
     Row("nor where reclaim is off", False, OFF),
     Row("one that works stays", False, idle=False),
@@ -241,7 +241,7 @@ def test_the_idle_gang_is_evicted_before_busy_ones_of_lower_priority() -> None:
     assert evicted(busy) == {"low": "InClusterQueue"}
 
 
-def test_beside_other_victims_an_idle_gang_is_one_more_candidate() -> None:
+def test_alongside_other_victims_an_idle_gang_is_one_more_candidate() -> None:
     """Two nodes of one rack are needed: an idle gang holds one, a gang that policy lets preempt the other."""
     within = WithinClusterQueue.LOWER_PRIORITY
     there = (on("idle", "a0", idle=True), on("low", "a1", 0))

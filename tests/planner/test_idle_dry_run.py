@@ -42,7 +42,7 @@ def test_a_dry_run_names_the_gang_that_would_be_evicted_and_its_loss() -> None:
     assert verify(snapshot, made) == ()
 
 
-def test_legal_victims_are_named_beside_it_where_both_are_needed() -> None:
+def test_legal_victims_are_named_alongside_it_where_both_are_needed() -> None:
     there = [idler("dry", 8, "a"), idler("real", 8, "b")]
     both = dry(gpus("in", 16, "a", 9.0, 5), there=there)
     assert spared(plan(both)) == [("dry", "in"), ("real", "in")]

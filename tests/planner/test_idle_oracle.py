@@ -54,7 +54,7 @@ def test_a_set_refused_by_shares_does_not_refuse_idle_gangs() -> None:
 
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
 def test_the_snapshots_cover_every_combination_of_idle_and_other_victims(fair: bool) -> None:
-    """Idle gangs alone, beside others, and not at all; of the own queue and of another one."""
+    """Idle gangs alone, alongside others, and not at all; of the own queue and of another one."""
     seen = Counter[str]()
     for seed in range(300):
         oracle, answer, _ = ask(idlers(seed, fair=fair))

@@ -72,7 +72,7 @@ def test_a_victim_leaves_when_its_protection_ends_without_another_event() -> Non
 
 
 def test_capacity_freed_by_two_victims_is_kept_although_a_third_leaves_much_later() -> None:
-    """After a second b-in starts: a-0 does not take its capacity back meanwhile, as b-in would then have to wait for c-slow."""
+    """After a second b-in starts: a-0 does not take its capacity back in the meantime, as b-in would then have to wait for c-slow."""
     queues = (
         cq("a", 4),
         cq("b", 4, reclaim_within_cohort=ReclaimWithinCohort.LOWER_PRIORITY),

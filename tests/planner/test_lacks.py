@@ -124,7 +124,7 @@ CASES = {
         ("one node with room for 4 pods × 1 nvidia.com/gpu + 16 cpu is needed; none of 1 eligible node has it: "
         "1 node lacks cpu (56 free; team/a holds 40 of 96)"),
     ),
-    "more pods than fit beside each other": (
+    "more pods than fit alongside each other": (
         reason_of(ALONE, podset(count=6, gpu=1, cpu=16_000), [runs("a", "n0", cpu=10_000)]),
         ("room for 1 more pod × 1 nvidia.com/gpu + 16 cpu is needed; at most 5 of 6 fit on 1 eligible node: "
         "1 node lacks cpu for one more pod (team/a holds 10 of 96)"),
@@ -243,7 +243,7 @@ OBSTACLES = {
             "running: pods without a queue hold 190 of 288 cpu on eligible nodes",
         ],
     ),
-    "a node without GPUs beside a full one": (
+    "a node without GPUs alongside a full one": (
         [gpu_node("n0"), node("c0", cpu=96_000, memory=1024 * GI)],
         [runs("a", "n0", cpu=90_000)],
         {},

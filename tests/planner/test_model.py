@@ -155,7 +155,7 @@ def undecided(made: Plan) -> dict[str, object]:
     return dict(refusal.reasons[0].details)
 
 
-def test_a_limit_that_ends_the_search_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_ends_the_search_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cp_model.CpSolver, "solve", lambda self, model: _answer(self, "UNKNOWN"))
     made = plan(TIGHT.snapshot)
     assert undecided(made) == {"budget": 0}

@@ -101,7 +101,7 @@ class Broken:
 
 
 def three_queues() -> Snapshot:
-    """Each has a gang that runs and one that waits, and a node of its own."""
+    """Each has a gang that runs and one that waits, and its own node."""
     names = "abc"
     running = [
         holding(gang(f"runs-{name}", podset(gpu=8), queue=name), {f"n-{name}": 1}) for name in names

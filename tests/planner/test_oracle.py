@@ -72,7 +72,7 @@ def test_quota_refuses_a_gang_that_nodes_would_hold() -> None:
 
 
 def test_a_preferred_level_evicts_no_gang() -> None:
-    """Only without the expensive one would it have a rack of its own; without the cheap one it uses two."""
+    """Only without the expensive one would it have its own rack; without the cheap one it uses two."""
     nodes = [node(f"{r}{i}", r, gpu=8) for r in "ab" for i in range(2)]
     dear = holding(gang("dear", podset(count=1, gpu=8)), {"a0": 1}, started_at=0.0)
     cheap = holding(gang("cheap", podset(count=1, gpu=8)), {"b0": 1})

@@ -95,7 +95,7 @@ def test_a_head_lends_quota_that_it_does_not_need(strategy: QueueingStrategy, st
 def test_quota_that_a_head_would_borrow_itself_is_not_kept_for_it(
     strategy: QueueingStrategy,
 ) -> None:
-    """It asks 6 with 4 of its own: until they are free, the other queue may use all free quota."""
+    """It asks 6 with a quota of 4: until they are free, the other queue may use all free quota."""
     assert started(pair(strategy, [(6, 9)], [4], uses=(3, 0))) == ["t0"]
 
 
@@ -170,7 +170,7 @@ def test_a_gang_that_fits_only_nodes_that_a_head_waits_for_waits_behind_it(
 
 
 @pytest.mark.parametrize(("strategy", "starts"), [(STRICT, ["t0"]), (BEST, ["m1", "t0"])])
-def test_beside_a_head_that_waits_for_its_victim(
+def test_alongside_a_head_that_waits_for_its_victim(
     strategy: QueueingStrategy, starts: list[str]
 ) -> None:
     """Its lease holds 8 of the 16 GPUs of both; the rest is free for others, but not for those behind it in a strict queue."""

@@ -193,8 +193,8 @@ def test_a_gang_that_waits_for_other_gangs_alone_does_not_wait_for_capacity_out_
     assert not reason.waits_for_capacity
 
 
-def test_a_gang_that_waits_for_a_device_keeps_its_place_beside_a_reservation() -> None:
-    """The Reservation has a node of its own."""
+def test_a_gang_that_waits_for_a_device_keeps_its_place_alongside_a_reservation() -> None:
+    """The Reservation has its own node."""
     nodes = [node("n0", gpu=2), node("n1", gpu=8), OUT["one GPU fails"][0]]
 
     def snapshot(count: int) -> Snapshot:
@@ -206,7 +206,7 @@ def test_a_gang_that_waits_for_a_device_keeps_its_place_beside_a_reservation() -
     is_passed(snapshot(3))
 
 
-def test_a_gang_that_waits_for_a_device_keeps_its_place_beside_shared_gpus() -> None:
+def test_a_gang_that_waits_for_a_device_keeps_its_place_alongside_shared_gpus() -> None:
     """It can use whole GPUs only."""
     nodes = [shared("n0"), node("n1", gpu=8), OUT["one GPU fails"][0]]
     pair, one = podset(count=2, gpu=8), podset(cpu=0)
@@ -265,12 +265,12 @@ def test_a_gang_that_waits_for_devices_of_a_driver_that_restarts_keeps_its_place
     is_passed(snapshot(THREE))
 
 
-def test_devices_of_which_each_choice_leaves_none_never_fit_beside_a_taint() -> None:
+def test_devices_of_which_each_choice_leaves_none_never_fit_alongside_a_taint() -> None:
     roots = [devices.device(f"gpu{i}", root=f"root{i}") for i in range(2)]
     is_passed(of_devices(SAME_ROOT, *roots, replace(BAD, id=devices.device("gpu2").id)))
 
 
-def test_a_gang_of_one_numa_node_keeps_its_place_beside_a_guaranteed_pod_of_no_gang() -> None:
+def test_a_gang_of_one_numa_node_keeps_its_place_alongside_a_guaranteed_pod_of_no_gang() -> None:
     def snapshot(cpu: int) -> Snapshot:
         first = gang("first", pods(1, container(cpu, 8)))
         behind = gang("behind", podset(gpu=1), queued_at=1.0)

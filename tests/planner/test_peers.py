@@ -1,4 +1,4 @@
-"""Gangs as ordinary objects, beside Kueue's result for them.
+"""Gangs as ordinary objects, alongside Kueue's result for them.
 
 Each case states in how many domains of each level Kueue's placement is, or that Kueue refuses: measured with its own snapshot
 of the topology (v1beta2, August 2026) on the same nodes. The clusters are ours. Where a placement exists ours is found,
@@ -122,7 +122,7 @@ CASES: list[Case] = [
     Case("one node", nodes(ONE_BLOCK), [podset(3, required=HOST)], (1, 1, 1)),
     Case("no node holds it", nodes(ONE_BLOCK), [podset(4, required=HOST)], None),
     Case(
-        "total room is no room: every pod needs a node",
+        "total room is not enough: every pod needs a node",
         nodes({"b0-r0": (3, 3, 3)}),
         [podset(4, cpu=2, required=RACK)],
         None,
@@ -147,7 +147,7 @@ CASES: list[Case] = [
         ours=(1, 1, 1),
     ),
     Case(
-        "nothing asked: few nodes all the same",
+        "nothing asked: still few nodes",
         nodes({"b0-r0": (1, 1), "b1-r0": (1, 2)}),
         [podset(3)],
         (2, 2, 3),
@@ -243,7 +243,7 @@ CASES: list[Case] = [
     ),
     # leader and workers
     Case(
-        "a leader beside its workers",
+        "a leader alongside its workers",
         nodes({"b0-r0": (2, 2), "b0-r1": (3, 2)}),
         [
             podset(1, name="leader", required=RACK, group="g"),
@@ -269,7 +269,7 @@ CASES: list[Case] = [
         ],
         None,
     ),
-    # podsets of their own
+    # their own podsets
     Case(
         "the first podset takes the second one's only rack",
         [node("b0-r0-0", 8, gpu=4), node("b0-r1-0", 9)],

@@ -1,4 +1,4 @@
-"""Cohorts, flavors and shares as ordinary objects, beside the result of Kueue's own scheduler (August 2026).
+"""Cohorts, flavors and shares as ordinary objects, alongside the result of Kueue's own scheduler (August 2026).
 
 Each row lists the running and the new gangs, and ``peer``: how many gangs Kueue evicts and the highest priority among them.
 Ours must admit or evict where Kueue must, not evict where it must not, and never evict more gangs nor higher ones. A row
@@ -183,7 +183,7 @@ DEEP = [
         (*ROOT, MAY, BESIDE, runs("x", "b", 4, 1)), comes("a", 2, 5), ("",), (0, 0)),
     Row("outside the cohort the threshold does not apply",
         (*ROOT, MAY, OUT, runs("x", "far", 4, 1)), comes("a", 2, 5), ("x",), (1, 1)),
-    Row("one from outside and one of its own; not the one outside that is not lower",
+    Row("one from outside and one of the same queue; not the one outside that is not lower",
         (*ROOT, plain("a", 0, "left", reclaim=LOWER), OUT, runs("x", "far", 1, 7), runs("y", "far", 2), runs("own", "a", 1)),
         comes("a", 3, 5), ("own y",), (2, 0)),
     Row("one from outside and one of its sister's",
@@ -193,7 +193,7 @@ DEEP = [
         (*ROOT, IN, OUT, runs("x", "far", 2, 9), runs("own", "a", 2)), comes("a", 2, 5), ("own",), (1, 9)),
     Row("what its cohort has none of, outside neither gives nor takes",
         (*ROOT, IN, plain("far", 4, "root"), runs("x", "far", 8, -9)), comes("a", 5, 5), ("",), (0, 0)),
-    Row("the cohort above may lend free quota all the same",
+    Row("free quota of the cohort above can still be lent",
         (*ROOT, IN, plain("far", 4, "root"), runs("x", "far", 3, -9)), comes("a", 5, 5), None),
     Row("of what the queue keeps and what its cohort has, both come back",
         (*ROOT, plain("a", quota(3, None, 1), "left"), OUT, runs("x", "far", 5, 9)), comes("a", 6), ("x",), (1, 9)),
@@ -242,7 +242,7 @@ GREEDY = [
          runs("x", "b", 3, -1), runs("y", "b", 1), runs("z", "b", 2, 1)), comes("a", 2), ("a2 x",)),
 ]  # fmt: skip
 
-# Victims that would return and evict the preemptor, without end. Kueue evicts none either, unless the row states it.
+# Victims that would return and evict the preemptor, endlessly. Kueue evicts none either, unless the row states it.
 RETURNING = [
     Row("the large one would evict the small one in its queue, and this one reclaim from the borrower",
         (plain("a", 0, borrow=LOWER), plain("b", 3), plain("bank", 2), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
@@ -282,7 +282,7 @@ ROWS = [*RESOURCES, *DEEP, *FAIR, *GREEDY, *RETURNING]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
+def test_the_victims_are_not_worse_than_those_of_kueue(row: Row) -> None:
     made = outcome(*row.world, row.incoming)
     if row.victims is None:
         assert made.started == ["in"]
@@ -370,7 +370,7 @@ SPLIT = {
 
 
 def _offers(**policies: Any) -> list[Doc]:
-    """cpu of one flavor, GPUs of two, in groups of their own."""
+    """cpu of one flavor, GPUs of two, in their own groups."""
     (body, local) = queue("a", {"cpus": SPLIT["cpus"]}, None, **policies)
     gpus = groups({"racks": SPLIT["racks"], "spots": SPLIT["spots"]})
     body["spec"]["resourceGroups"] += gpus
@@ -407,7 +407,7 @@ def test_a_gang_that_fits_one_resource_nowhere_evicts_no_gang_for_the_other() ->
 
 
 def test_a_resource_charged_by_a_transformation_needs_no_node() -> None:
-    """Kueue uses a flavor without topology for it beside the one with, as the pods request nothing of it themselves."""
+    """Kueue uses a flavor without topology for it alongside the one with, as the pods request nothing of it themselves."""
     rule = {"input": "cpu", "strategy": "Retain", "outputs": {"example.com/credits": 10}}
     (body, local) = queue("a", {"racks": {"cpu": 4}}, None)
     body["spec"]["resourceGroups"] += groups({"bank": {"example.com/credits": 20}})

@@ -1,4 +1,4 @@
-"""More results and messages of peers, beside ours for the same objects."""
+"""More results and messages of peers, next to ours for the same objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flavors and quota as ordinary objects, beside Kueue's result for them: measured with its own scheduler (August 2026)."""
+"""Flavors and quota as ordinary objects, alongside Kueue's result for them: measured with its own scheduler (August 2026)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _flavors(made: Planned) -> list[str]:
 
 
 def test_a_selector_distinguishes_flavors_by_their_own_labels_only() -> None:
-    """Kueue takes ``a``: it lacks ``y``, a label of another flavor, which is no statement about its nodes (#12449)."""
+    """Kueue takes ``a``: it lacks ``y``, a label of another flavor, which is not a statement about its nodes (#12449)."""
     made = planned(
         document("ResourceFlavor", "a", {"nodeLabels": {"x": "a"}}),
         document("ResourceFlavor", "b", {"nodeLabels": {"x": "b", "y": "k"}}),
@@ -89,7 +89,7 @@ def test_podsets_of_a_group_share_their_flavor_even_where_they_share_no_domain()
 
 
 @pytest.mark.parametrize("lends", [True, False], ids=["borrows from the bank", "bank keeps it"])
-def test_own_victims_free_capacity_beside_borrowed_quota(lends: bool) -> None:
+def test_own_victims_free_capacity_alongside_borrowed_quota(lends: bool) -> None:
     """Kueue evicts ``low`` where its queue may preempt to borrow and the bank then lends the rest, and no gang otherwise."""
     limit = {} if lends else {"lendingLimit": 0}
     lender = _queue("bank", {"default": 1}, cohortName="c")

@@ -331,7 +331,7 @@ def test_leased_capacity_is_kept_from_gangs_before_and_after() -> None:
     assert codes(made)["before"] is Code.TOPOLOGY_PLACEMENT_FAILED
 
 
-def test_capacity_free_now_and_later_can_be_used_beside_a_lease() -> None:
+def test_capacity_free_now_and_later_can_be_used_alongside_a_lease() -> None:
     """The node holds 8 GPUs: 4 leave, 4 are idle; the lease needs 4 of them, the other 4 are free for any gang."""
     nodes = [node("a0", gpu=8)]
     leaving = holding(gang("v", podset(gpu=4)), {"a0": 1}, leaving=True)
@@ -481,7 +481,7 @@ def test_free_capacity_is_kept_for_a_new_lease_at_once() -> None:
 
 
 @pytest.mark.parametrize(("asks", "starts"), [(3, True), (4, False)])
-def test_quota_of_a_cohort_that_victims_have_left_is_not_borrowed_meanwhile(
+def test_quota_of_a_cohort_that_victims_have_left_is_not_borrowed_in_the_meantime(
     asks: int, starts: bool
 ) -> None:
     """16 in all: the victim in a still has 4 of the 8 that b's lease needs, a slow gang has 5; 7 are free, 4 of them kept."""

@@ -53,7 +53,7 @@ def test_each_gang_in_order_gets_the_least_victims_given_those_before(block: int
 
 
 def in_turn(snapshot: Snapshot, made: Plan) -> None:
-    """Walk the gangs in queue order beside brute force with the leases and the leaving gangs so far."""
+    """Walk the gangs in queue order alongside brute force with the leases and the leaving gangs so far."""
     refused = {r.uid: r for r in made.pending}
     order = snapshot.config.cluster_queues["main"].victim_order
     promised: list[tuple[Workload, Placement]] = []

@@ -177,7 +177,7 @@ def test_pending_entries_keep_queue_order() -> None:
 
 
 def test_the_order_of_running_gangs_changes_nothing() -> None:
-    """The victims of a reservation have an order of their own."""
+    """The victims of a reservation have their own order."""
     running = [holding(gang(uid, podset(gpu=4)), {"n0": 1}) for uid in ("a", "b")]
     first = gang("first", podset(gpu=8), priority=1)
     snapshot = world([node("n0", gpu=8)], [first], running)

@@ -71,7 +71,7 @@ def test_a_broken_gang_that_a_repair_evicts_is_not_repaired_as_well(size: int) -
 
 
 def test_a_broken_gang_is_repaired_if_the_repair_that_evicted_it_is_undone() -> None:
-    """``urgent`` takes the room of ``high``, beside which the lost pod of ``low`` fits."""
+    """``urgent`` takes the room of ``high``, alongside which the lost pod of ``low`` fits."""
     nodes = [node("n0", gpu=12), node("n1", gpu=16, ready=False)]
     high = on_lost_node("high", 5, {"n1": 1}, gpu=8)
     low = on_lost_node("low", 0, {"n0": 1, "n1": 1})
@@ -311,7 +311,7 @@ def test_a_lease_ends_when_its_clusterqueue_no_longer_has_its_flavor() -> None:
 
 
 def test_a_flavor_without_topology_is_not_held_back_by_a_gang_that_asks_for_a_level() -> None:
-    """The head cannot use it, so that it is no flavor on which later gangs would pass the head."""
+    """The head cannot use it, so that it is not a flavor on which later gangs would pass the head."""
     flavors = [ResourceFlavor(FLAVOR, topology="gpus"), ResourceFlavor("cloud")]
     both = queue(flavors=(FLAVOR, "cloud"), strategy=QueueingStrategy.STRICT_FIFO)
     busy = holding(gang("busy", podset(gpu=8), priority=9), {"n0": 1})

@@ -156,7 +156,7 @@ LENDING = [
         comes("a", 4), ["x y"], (2, 0)),
     Row("more than all that lenders lend is never to be had",
         (team("a", 2, borrow=LOWER), team("b", quota(6, lending=1)), *many("x", "b", 6, -1)), comes("a", 4), []),
-    Row("of its own, kept or lent", (team("a", quota(4, lending=2)), team("b", 4), runs("x", "b", 6)), comes("a", 3), ["x"], (1, 0)),
+    Row("its own quota, kept or lent", (team("a", quota(4, lending=2)), team("b", 4), runs("x", "b", 6)), comes("a", 3), ["x"], (1, 0)),
 ]  # fmt: skip
 
 TREES = [
@@ -184,7 +184,7 @@ ROWS = [*FLAT, *BORROWING, *LENDING, *TREES]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
+def test_the_victims_are_not_worse_than_those_of_kueue(row: Row) -> None:
     made = planned(flavor(), *row.world, row.incoming)
     assert "in" not in made.started or not row.victims
     expected = [sorted(names.split()) for names in row.victims]
@@ -200,7 +200,7 @@ def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
 
 
 def ask(snapshot: Snapshot) -> tuple[Cohorts, Victims | None, Any]:
-    """Victims for the only pending gang, of queue ``a``, and the brute force beside it."""
+    """Victims for the only pending gang, of queue ``a``, and the brute force alongside it."""
     (entry,) = snapshot.pending
     problem, main = survey(snapshot), snapshot.config.cluster_queues["a"]
     flavors = ({r: f for r, f in FLAVORS.items() if entry.workload.podsets[0].shape.requests[r]},)

@@ -48,7 +48,7 @@ def outcome(
     return {names[p.victim]: p.reason for p in made.preempted}
 
 
-# Three teams of 4 GPUs and one without any of its own; any queue can borrow unused quota.
+# Three teams of 4 GPUs and one without any quota; any queue can borrow unused quota.
 TEAMS: tuple[Parts, ...] = (team("a", 4), team("b", 4), team("c", 4), team("guest", 0))
 
 ROWS = [
@@ -85,7 +85,7 @@ ROWS = [
     Row("only from another of weight 0", (team("a", 0, **weighed("0")), team("z", 0, **weighed("0")), team("b", 4),
         *many("z1 z2", "z", 2)), comes("a", 1), ["z1", "z2"], (1, 0)),
     Row("no cohort, no shares: within the queue", (team("a", 4, None), runs("a1", "a", 4)), comes("a", 4, 5), ["a1"], (1, 0)),
-    Row("shares are compared where the two sides part",  # left uses 0 of 4 of its own, right 6 of 2
+    Row("shares are compared where the two sides part",  # left uses 0 of its own 4, right 6 of 2
         (cohort("root"), cohort("left", "root"), cohort("right", "root"), team("a", 0, "left"), team("l", 4, "left"),
          team("r", 2, "right"), runs("r1", "r", 3), runs("r2", "r", 3)), comes("a", 3), ["r1", "r2"], (1, 0)),
     Row("a borrower in a cohort that borrows nothing is safe from outside",
@@ -98,7 +98,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
+def test_the_victims_are_not_worse_than_those_of_kueue(row: Row) -> None:
     found = sorted(outcome([*row.world, row.incoming]))
     allowed = [sorted(names.split()) for names in row.victims]
     alike = [_kinds(names) for names in allowed]

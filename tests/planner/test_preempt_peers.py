@@ -141,7 +141,7 @@ CASES = [
         ours=frozenset({"gpus", "slot"}),
     ),
     Case(
-        "P6: a gang without GPUs holds the cpu beside idle GPUs",
+        "P6: a gang without GPUs holds the cpu alongside idle GPUs",
         "Kueue evicts the GPU gang of the other rack; the cpu-only one unlocks eight idle GPUs",
         {"a0": {"cpu": 8}, "b0": {"cpu": 8}},
         (
@@ -183,7 +183,7 @@ def test_the_victims_are_those_of_the_case_and_no_worse_than_kueues(case: Case) 
 def test_no_gang_is_evicted_for_a_preference() -> None:
     """One gang of rack a and one of rack b suffice; only both of rack a would let it run in its preferred rack.
 
-    Kueue, too, only prefers: it stops at the first victims after which the gang fits anywhere.
+    Kueue also only prefers: it stops at the first victims after which the gang fits anywhere.
     """
     running = [
         low("a-old", {"a0": 1}, 9000),

@@ -61,7 +61,7 @@ LOWER = {"within_cluster_queue": WithinClusterQueue.LOWER_PRIORITY}
 
 ROWS = [
     Row("the owner of borrowed quota gets it back", True),
-    Row("by shares, too", True, rules=FAIR),
+    Row("by shares as well", True, rules=FAIR),
     Row("not where the policy of their ClusterQueue is Always", False, about_b={"preemption_opt_out": OptOut.ALWAYS}),
     Row("nor by shares", False, about_b={"preemption_opt_out": OptOut.ALWAYS}, rules=FAIR),
     Row("a ClusterQueue within its nominal quota keeps them", False, own=16, about_a={"evicts_within_nominal": True}),
@@ -70,7 +70,7 @@ ROWS = [
     Row("the protections of their ClusterQueue count", False, about_b={"protection": HOUR}),
     Row("idle, they are not evicted for their own ClusterQueue either", False, own=16, by="b", about_b={"idle_reclaim": IDLE}, running={"idle_since": NOW - 9.0}),
     Row("what the API server does not suspend frees nothing", False, running={"evictable": False}),
-    Row("where the policy is Never they are preemptible: for a higher gang of their own", True, by="b", about_b=NEVER | LOWER),
+    Row("where the policy is Never they are preemptible: for a higher gang of the same queue", True, by="b", about_b=NEVER | LOWER),
     Row("and idle", True, own=16, by="b", about_b=NEVER | {"idle_reclaim": IDLE}, running={"idle_since": NOW - 9.0}),
 ]  # fmt: skip
 

@@ -204,7 +204,7 @@ def test_a_gang_waits_for_present_nodes_after_the_requests_of_all_flavors_failed
     assert awaits(decided(replace(snapshot, now=NOW + 1801))) == ["pair"]
 
 
-def test_equal_gangs_of_which_one_has_no_failed_request_get_answers_of_their_own() -> None:
+def test_equal_gangs_of_which_one_has_no_failed_request_get_their_own_answers() -> None:
     failed = Pending(small("failed", 2), unasked=((FLAVOR, NOW + 1800),))
     made = decided(
         checked(world([NODE], [failed, small("other", 2, queued_at=1.0)], (), of_quota(16)))

@@ -313,7 +313,7 @@ def test_quota_only_gangs_that_run_are_charged() -> None:
     assert refusal(made).reasons[0].code is Code.WAITING_FOR_QUOTA
 
 
-def test_without_a_queue_there_is_no_quota_and_any_node_is_eligible() -> None:
+def test_without_a_queue_no_quota_counts_and_any_node_is_eligible() -> None:
     nodes = [node("n0", "a", gpu=8), node("n1", "b", gpu=8)]
     snapshot = world(nodes, [without_quota(gang("g", podset(count=2, gpu=8)))], (), queue(gpu=0))
     assert planned(snapshot).admitted[0].placement.podsets[0].flavors == {}

@@ -48,7 +48,9 @@ def _with_all_admitted(snapshot: Snapshot) -> CycleState:
     return state
 
 
-def test_the_quota_model_holds_all_gangs_exactly_where_each_has_quota_beside_the_others() -> None:
+def test_the_quota_model_holds_all_gangs_exactly_where_each_has_quota_alongside_the_others() -> (
+    None
+):
     answers: Counter[bool] = Counter()
     for seed in range(300):
         snapshot = contest(seed)

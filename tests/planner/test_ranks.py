@@ -27,7 +27,7 @@ def rack(name: str) -> str:
     return name[0]
 
 
-def test_a_lost_rank_is_placed_beside_the_rest_of_its_slice() -> None:
+def test_a_lost_rank_is_placed_alongside_the_rest_of_its_slice() -> None:
     """Rank 1 uses rack b, where rank 0 is, though rack a is first in order; the lost pair 4, 5 uses rack a."""
     before = [("b0", 1), ("b9", 1), ("c0", 2), ("d9", 2)]
     after = {"a0": 2, "b0": 1, "b1": 1, "c0": 2}

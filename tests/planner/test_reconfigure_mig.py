@@ -232,7 +232,7 @@ def test_gangs_without_gpus_get_no_reconfiguration() -> None:
         "behind the head of a StrictFIFO queue",
     ],
 )
-def test_there_is_no_reconfiguration(snapshot: Snapshot) -> None:
+def test_no_reconfiguration_helps(snapshot: Snapshot) -> None:
     assert found(snapshot) is None
 
 

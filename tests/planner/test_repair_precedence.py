@@ -100,7 +100,7 @@ def test_it_stays_repaired_where_evicting_it_would_not_let_the_urgent_one_start(
 
 
 def test_capacity_that_the_urgent_one_does_not_need_repairs_it() -> None:
-    """Two broken gangs, capacity for one pod beside the urgent one: the more urgent of them is repaired."""
+    """Two broken gangs, capacity for one pod alongside the urgent one: the more urgent of them is repaired."""
     nodes = [*rack(4, "a1"), node("c0", "c", gpu=8), node("c1", "c", gpu=8, ready=False)]
     second = holding(
         gang("second", podset(count=2, gpu=8), priority=4),
@@ -113,7 +113,7 @@ def test_capacity_that_the_urgent_one_does_not_need_repairs_it() -> None:
 
 
 def test_capacity_of_its_victims_is_for_a_gang_that_may_evict_it() -> None:
-    """Beside the gang that waits for its victims no capacity is left for the urgent one; those victims then serve it."""
+    """Alongside the gang that waits for its victims no capacity is left for the urgent one; those victims then serve it."""
     nodes = [*rack(3, "a1")]
     running = [broken(), other("low", "a2")]
     made = planned(world(nodes, [urgent(4)], running))

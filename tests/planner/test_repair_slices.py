@@ -49,7 +49,7 @@ def broken(*lost: str, pods=PAIRS, where: tuple[str, ...] = ("a0", "a1", "b0", "
         pytest.param(racks("a1", a=2, b=4, c=2), "a1", None, id="nowhere else, whatever is free"),
         pytest.param(racks("a0 a1", a=2, b=3, c=1), "a0 a1", None, id="a whole slice is not split"),
         pytest.param(racks("a0 a1", a=2, b=3, c=2), "a0 a1", "c0 c1 b0 b1", id="it moves whole"),
-        pytest.param(racks("a0 a1", a=2, b=4), "a0 a1", "b2 b3 b0 b1", id="beside the other"),
+        pytest.param(racks("a0 a1", a=2, b=4), "a0 a1", "b2 b3 b0 b1", id="alongside the other"),
         pytest.param(racks("a1 b0", a=3, b=3), "a1 b0", "a0 a2 b2 b1", id="one of each slice"),
         pytest.param(racks("a1 b0", a=3, b=2, c=9), "a1 b0", None, id="one of them cannot"),
         pytest.param(racks("a1", a=3, b=3)[1:], "a0 a1", None, id="one node was deleted"),

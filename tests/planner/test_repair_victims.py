@@ -67,7 +67,7 @@ def test_two_lost_nodes_are_replaced_by_two_that_victims_free_while_the_rest_sta
     assert waits.lease.placement.podsets[0].nodes == (("a0", 1), ("a3", 1), ("a4", 1))
 
 
-def test_it_moves_when_the_last_victim_has_left_and_evicts_no_gang_meanwhile() -> None:
+def test_it_moves_when_the_last_victim_has_left_and_evicts_no_gang_in_the_meantime() -> None:
     leaving = [replace(v, leaving=True) for v in VICTIMS]
     for still in (leaving, leaving[1:]):
         made = planned(world(NODES, [], [BROKEN, *still]))
@@ -160,7 +160,7 @@ def test_a_gang_without_a_queue_waits_for_capacity_but_evicts_no_gang() -> None:
     assert made.preempted == ()
 
 
-def test_a_gang_that_waits_for_its_own_repair_is_no_victim() -> None:
+def test_a_gang_that_waits_for_its_own_repair_is_not_a_victim() -> None:
     urgent = gang("urgent", podset(gpu=8, select={"rack": "a"}), priority=99)
     made = planned(world(NODES, [urgent], [BROKEN, *VICTIMS]))
     assert "training" not in {p.victim for p in made.preempted}
@@ -207,7 +207,7 @@ class Accident:
         return next(a for a in self.snapshot.admitted if a.lost)
 
     def fits(self, gone: frozenset[str], views: tuple[int, ...]) -> bool:
-        """Whether the lost pods fit beside the healthy ones once these have left."""
+        """Whether the lost pods fit alongside the healthy ones once these have left."""
         ways = list(self._ways())
         return Oracle(self.snapshot, gone).fits([ways], views=views)
 

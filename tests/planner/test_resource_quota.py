@@ -115,7 +115,7 @@ def test_gangs_of_one_plan_share_the_remaining_quota() -> None:
     assert "16 reserved for gangs that start" in done.reason("c")["message"]
 
 
-def test_a_smaller_gang_behind_starts_meanwhile() -> None:
+def test_a_smaller_gang_behind_starts_in_the_meantime() -> None:
     big, small = workload("big", "main", 4, 4, at=0), workload("small", "main", 1, 4, at=1)
     done = planned(BASE, big, small, resource_quota({GPUS: 8}, {GPUS: 0}))
     assert done.started == ["small"]

@@ -109,7 +109,7 @@ def test_a_quick_yes_to_a_gang_alone_is_true(snapshot: Snapshot) -> None:
 @pytest.mark.parametrize(
     ("racks", "said"),
     [
-        pytest.param((3,), True, id="each shape has nodes of its own"),
+        pytest.param((3,), True, id="each shape has its own nodes"),
         pytest.param((2,), False, id="they would have to share a node"),
         pytest.param((2, 2), False, id="the rack would have to be left"),
         pytest.param((2, 3), True, id="the larger rack has room"),

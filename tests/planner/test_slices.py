@@ -152,7 +152,7 @@ def test_slices_of_a_preferred_level_can_leave_it() -> None:
     assert sorted(n for _, n in nodes_of(made)[0]) == [3, 3, 3, 3]
 
 
-def test_each_podset_of_a_group_has_slices_of_its_own() -> None:
+def test_each_podset_of_a_group_has_its_own_slices() -> None:
     nodes = [node(f"{r}{i}", f"b/{r}", gpu=4, cpu=8) for r in ("r1", "r2", "r3") for i in range(2)]
     nodes += [node("c0", "c/r9", gpu=4, cpu=8)]
     group: dict[str, Any] = {"required": "block", "group": "g"}

@@ -47,7 +47,7 @@ def at_first(*pending: Workload, planned_starts: int = 1) -> Snapshot:
 def next_plan(
     snapshot: Snapshot, made: Plan, *more: Workload, after: float = 10, **changes: Any
 ) -> tuple[Snapshot, Plan]:
-    """The plan of some seconds later, from a snapshot with these changes."""
+    """The plan of a few seconds later, from a snapshot with these changes."""
     starts = {planned.uid: planned.start for planned in made.planned}
     pending = [replace(p, planned_start=starts.get(p.workload.uid)) for p in snapshot.pending]
     pending += [Pending(workload) for workload in more]

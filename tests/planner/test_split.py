@@ -90,7 +90,7 @@ NODES = [
         {"a": 8, "b": 2},
     ),
     (
-        "another rack, when the preferred flavor's leaves too little beside it",
+        "another rack, when the preferred flavor's leaves too little alongside it",
         replace(RACK, count=10),
         [*[("a", "r")] * 2, ("a", "s"), *[("b", "s")] * 2],
         {"a": 4, "b": 6},
@@ -212,7 +212,7 @@ def test_a_share_has_one_flavor_of_each_resource_group() -> None:
     assert shares == [(4, "a", "x"), (2, "b", "x"), (2, "b", "y")]
 
 
-# Splits beside other gangs.
+# Splits alongside other gangs.
 
 
 def test_a_split_comes_before_victims() -> None:
@@ -302,7 +302,7 @@ def test_a_split_passes_a_strict_head_by_its_second_flavor_too() -> None:
     ],
 )
 def test_borrowing_for_a_split(when: WhenCan, expected: dict[str, int]) -> None:
-    """4 + 4 of its own and 2 of flavor a to borrow: borrowed at once, or only where no other flavor suffices."""
+    """4 + 4 in its quota and 2 of flavor a to borrow: borrowed at once, or only where no other flavor suffices."""
     main = splitting(gpu=4)
     main = replace(main, cohort="all", fungibility=Fungibility(when_can_borrow=when))
     lender = replace(queue("other", flavors=("a",), gpu=2), cohort="all")

@@ -86,7 +86,7 @@ class Tiny:
     def best(
         self, asked: Asked, *kept: tuple[Asked, tuple[int, int]], split: bool = True
     ) -> tuple[int, int] | None:
-        """Pods by flavor beside gangs that keep theirs: whole if that is possible, else the most of the first."""
+        """Pods by flavor alongside gangs that keep theirs: whole if that is possible, otherwise the most of the first."""
         order = [asked.pods, 0, *(range(asked.pods - 1, 0, -1) if split else ())]
         ways = ((first, asked.pods - first) for first in order)
         return next((way for way in ways if self.fits(*kept, (asked, way))), None)
@@ -143,7 +143,7 @@ def test_the_split_is_the_best_that_brute_force_finds(
 
 @settings(MANY)
 @given(tiny, asked, asked)
-def test_a_split_beside_a_kept_gang_moves_it_if_needed(
+def test_a_split_alongside_a_kept_gang_moves_it_if_needed(
     cluster: Tiny, first: Asked, second: Asked
 ) -> None:
     """The first keeps its flavors, not its nodes."""

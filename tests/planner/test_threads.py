@@ -91,7 +91,7 @@ def test_two_gangs_whose_victims_were_legal_only_in_one_order_do_not_evict_each_
 
 @pytest.mark.parametrize("fair", [(), BOTH], ids=["classic", "fair"])
 def test_guaranteed_gangs_evict_best_effort_ones_once(fair: tuple[FairStrategy, ...]) -> None:
-    """#3779: the second guaranteed gang evicts a best-effort one, which is admitted again before it, without end."""
+    """#3779: the second guaranteed gang evicts a best-effort one, which is admitted again before it, endlessly."""
     cohorts = (cohort("root"), cohort("guaranteed", 6, "root"))
     queues = (team("sure", 0, "guaranteed"), team("x", 0, "root"), team("y", 0, "root"))
     history = ends_well(
@@ -258,7 +258,7 @@ def test_a_blocked_head_stops_only_gangs_that_need_the_same_flavor() -> None:
     assert simulation.end().running() == {"q-runs", "q-other"}
 
 
-def test_a_head_that_can_reclaim_its_own_quota_lends_it_meanwhile() -> None:
+def test_a_head_that_can_reclaim_its_own_quota_lends_it_in_the_meantime() -> None:
     """#4809: the head of a StrictFIFO queue waits for more than the free quota, which others must not borrow."""
     history = ends_well(
         Scene((team("sure", 2, strategy=STRICT), cq("other", 0)), ALL),

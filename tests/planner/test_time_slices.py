@@ -154,7 +154,7 @@ class Cluster:
         [WithinClusterQueue.NEVER, WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY]
     ),
 )
-def test_each_gang_gets_its_time_slice_and_no_gang_waits_without_limit(
+def test_each_gang_gets_its_time_slice_and_no_gang_waits_indefinitely(
     sizes: list[int], strategy: QueueingStrategy, within: WithinClusterQueue
 ) -> None:
     gangs = {f"g{i}": of(f"g{i}", size, float(i)) for i, size in enumerate(sizes)}

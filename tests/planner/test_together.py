@@ -1,6 +1,6 @@
 """Workers and their leader in one domain: found whenever a placement exists, and in as few domains as enumeration finds.
 
-The packing is greedy, so the second is no theorem: it must hold at least on these seeds, racks and blocks.
+The packing is greedy, so the second is not a theorem: it must hold at least on these seeds, racks and blocks.
 """
 
 from __future__ import annotations

@@ -57,5 +57,5 @@ def test_a_planned_start_that_fits_no_longer_keeps_its_latest_time_until_a_searc
     assert (second.is_current, second.slip, second.start) == (False, None, first.start)
 
 
-def test_without_a_planned_start_before_there_is_none() -> None:
+def test_without_a_planned_start_before_none_is_made() -> None:
     assert plan(replace(cluster(100), limits=NO_TIME)).planned == ()

@@ -36,6 +36,7 @@ CHECKED: Final = (
     "deploy",
     "tests",
 )
+_TERMS: Final = ("terms.yml", "phrases.yml")
 _PROMPT: Final = re.compile(r"\s*\$ ")
 _NOT_PROSE: Final = ("static/", "corpus/data/", "fixtures/", "unit/test_prose.py")
 
@@ -110,27 +111,19 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sheets = {sheet.path: sheet for sheet in _sheets(paths, folder)}
-        pages = {path for path, sheet in sheets.items() if sheet.sources[0].suffix == ".md"}
-        messages = [
-            *_messages(pages, ("terms.yml", "pages.yml"), folder),
-            *_messages(sheets.keys() - pages, ("terms.yml",), folder),
-        ]
-        found = {_finding(sheets[path], message) for path, message in messages}
+        found = {_finding(sheets[path], message) for path, message in _messages(sheets, folder)}
     return sorted(found.union(*map(_prompts, paths)))
 
 
-def _messages(
-    checked: Collection[Path], terms: Iterable[str], folder: Path
-) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """The findings of textlint in files, by the words of some files of terms."""
+def _messages(checked: Collection[Path], folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The findings of textlint in files."""
     if not checked:
         return
     tool = node_tool(HERE)
     settings = json.loads((HERE / "textlintrc.json").read_text())
-    settings["rules"]["prh"] = {"rulePaths": [str(HERE / file) for file in terms]}
+    settings["rules"]["prh"] |= {"rulePaths": [str(HERE / file) for file in _TERMS]}
     configuration, listed = folder / ".textlintrc.json", folder / "found.json"
     configuration.write_text(json.dumps(settings))
-    listed.unlink(missing_ok=True)
     program = tool / "node_modules" / "textlint" / "bin" / "textlint.js"
     command = [str(node()), str(program), "--config", str(configuration), "--format", "json"]
     ended = subprocess.run(

@@ -122,8 +122,10 @@ READERS: Final[Mapping[str, Callable[[str], Iterator[Iterator[Fragment]]]]] = {
     ".html": template,
     ".yaml": yaml,
 }
-"""The reader of each kind of file. It yields each kind of text apart: a comment and the string beside it are not one sentence."""
+"""The reader of each kind of file. It yields each kind of text apart: a comment and the string alongside it are not one sentence."""
 
+_FIELDS: Final = re.compile(r"(?:`x`){2,}")
+"""Replacement fields in a row: their backticks would enclose the text between two such rows."""
 _MARKUP: Final = str.maketrans(
     {"*": " ", "_": " ", "#": " ", "<": " ", ">": " ", "[": " ", "]": " ", "|": " "}
 )
@@ -138,7 +140,7 @@ def laid_out(fragments: Iterator[Fragment]) -> str:
             text = (
                 ""
                 if code
-                else line.strip()
+                else _FIELDS.sub("`x`", line.strip())
                 .replace("```", "")
                 .replace("``", "`")
                 .replace("~~~", "")

@@ -49,7 +49,7 @@ class RealInstallation(Installation):
 
 @contextmanager
 def real_installation(shapes: Sequence[Shape] = NODES) -> Iterator[RealInstallation]:
-    """A control plane, real nodes, and queuectl as a process beside the control plane."""
+    """A control plane, real nodes, and queuectl as a process alongside the control plane."""
     with (
         real_nodes(shapes) as (cluster, nodes),
         leading(cluster) as controller,

@@ -38,7 +38,7 @@ class Image:
 
     Attributes:
         name: its reference, as pods name it.
-        packages: packages beside the essential ones.
+        packages: packages in addition to the essential ones.
         environment: variables of its processes, as NAME=VALUE.
     """
 
@@ -95,7 +95,7 @@ def _scratch(parent: Path) -> Iterator[Path]:
 def _make(image: Image, scratch: Path) -> None:
     root, layer, archive = scratch / "root", scratch / "layer.tar", scratch / "archive.tar"
     options = ["--variant=minbase", f"--include={','.join(image.packages)}"]
-    # Its mounts end with it, also if it is killed.
+    # Its mounts end with it, even if it is killed.
     alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     command = [*alone, "debootstrap", *options, _RELEASE, str(root), _mirror()]
     made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)

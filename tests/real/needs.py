@@ -32,7 +32,7 @@ _PACKAGES: Final = {
 
 
 def machine() -> str | None:
-    """The reason why no node can run on this machine; None if there is none."""
+    """The reason why no node can run on this machine, or None."""
     if sys.platform != "linux" or os.geteuid():
         return "real nodes need Linux and root: they create namespaces, mounts and cgroups"
     missing = [name for name in HIERARCHIES if not Path("/sys/fs/cgroup", name, "tasks").exists()]

@@ -1,4 +1,4 @@
-"""A node: containerd, a kubelet, kube-proxy and a device plugin in namespaces of their own, which can lose its power."""
+"""A node: containerd, a kubelet, kube-proxy and a device plugin in their own namespaces, which can lose its power."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shape:
         name: its name.
         number: its number among the nodes of the run, from 0.
         gpus: devices of its device plugin.
-        labels: its labels beside those that the kubelet sets.
+        labels: its labels in addition to those that the kubelet sets.
     """
 
     name: str

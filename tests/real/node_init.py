@@ -38,7 +38,7 @@ _KERNEL_SETTINGS: Final = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-"""Settings of the whole machine that a kubelet makes. Each node has files of its own in their places."""
+"""Settings of the whole machine that a kubelet makes. Each node has its own files in their place."""
 
 
 def _run(*command: str | Path) -> None:
@@ -61,7 +61,7 @@ def _mount(home: Path) -> None:
         (home / name).mkdir(exist_ok=True)
         Path(target).mkdir(parents=True, exist_ok=True)
         _run("mount", "--bind", home / name, target)
-    # The kubelet has a small file system of its own, which a test fills. The kernel frees the device with the last mount.
+    # The kubelet has its own small file system, which a test fills. The kernel frees the device with the last mount.
     _KUBELET.mkdir(parents=True, exist_ok=True)
     _run("mount", "-o", "loop", home / DISK_FILE, _KUBELET)
     _run("mount", "-t", "sysfs", "sysfs", "/sys")
@@ -72,7 +72,7 @@ def _mount(home: Path) -> None:
 
 
 def _replace_kernel_files(volatile: Path) -> None:
-    """Files of its own for the settings that a kubelet makes, and for the id of the boot, which changes with each start."""
+    """Separate files for the settings that a kubelet makes, and for the id of the boot, which changes with each start."""
     files = {f"sys/{name}": value for name, value in _KERNEL_SETTINGS.items()}
     files["sys/kernel/random/boot_id"] = str(uuid.UUID(bytes=secrets.token_bytes(16), version=4))
     for name, value in files.items():

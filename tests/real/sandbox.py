@@ -92,7 +92,7 @@ def main(command: Sequence[str]) -> int:
 
 
 def _environment(run: Path) -> dict[str, str]:
-    """Every file of the run is in its folder: also those of the control plane, of Postgres and of pytest."""
+    """Every file of the run is in its folder: including those of the control plane, of Postgres and of pytest."""
     state, temporary = run / "state", run / "tmp"
     state.mkdir()
     temporary.mkdir()

@@ -61,7 +61,7 @@ disable = true
 
 
 def cni(number: int) -> str:
-    """Configuration of the network of the pods of a node, as JSON."""
+    """Configuration of the network for a node's pods, as JSON."""
     ipam = {
         "type": "host-local",
         "ranges": [[{"subnet": network.pods(number)}]],

@@ -1,4 +1,4 @@
-"""A shell beside real nodes and queuectl, for manual use: `make e2e-real KEEP=1`."""
+"""A shell alongside real nodes and queuectl, for manual use: `make e2e-real KEEP=1`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.real
 
 @contextmanager
 def deployed(installation: RealInstallation) -> Iterator[Document]:
-    """The Deployment in place of the process beside the control plane. Yields one of its pods."""
+    """The Deployment instead of the process alongside the control plane. Yields one of its pods."""
     cluster = installation.cluster
     for node in installation.nodes.values():
         node.import_archive(ARCHIVE)

@@ -12,7 +12,7 @@ from tests.real.cluster import RealInstallation
 pytestmark = pytest.mark.real
 
 
-def test_the_pods_of_a_gang_have_devices_of_their_own_and_finish(
+def test_the_pods_of_a_gang_have_their_own_devices_and_finish(
     installation: RealInstallation,
 ) -> None:
     with installation.workspace(8) as workspace:

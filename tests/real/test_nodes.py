@@ -77,7 +77,7 @@ def full_disk(node: Node) -> Iterator[None]:
 
 
 def containers(workspace: Workspace, name: str) -> dict[str, str]:
-    """The id of the container of each pod of a job."""
+    """The container id of each pod of a job."""
     return {
         pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["containerID"]
         for pod in work.pods(workspace, name)

@@ -84,7 +84,7 @@ class Webhook:
 
 @pytest.fixture(scope="module")
 def webhook(installation: RealInstallation) -> Iterator[Webhook]:
-    """The webhook in place of the MutatingAdmissionPolicies."""
+    """The webhook instead of the MutatingAdmissionPolicies."""
     cluster, made = installation.cluster, older_servers()
     for node in installation.nodes.values():
         node.import_archive(ARCHIVE)

@@ -245,7 +245,7 @@ def test_without_a_better_change_the_configuration_is_kept() -> None:
 
 
 def test_a_change_under_which_jobs_never_fit_is_last() -> None:
-    """Each node is a rack of its own."""
+    """Each node is a separate rack."""
     rack = {"nodeLabel": "example.com/rack"}
     write(mixed(2, 12), a=2)
     cluster = json.loads(Path("cluster.json").read_text())

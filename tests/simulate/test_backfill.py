@@ -44,7 +44,7 @@ def test_jobs_of_no_length_wait_for_room_and_end_at_once(durations: Durations) -
     assert found == [0, 99, 99, 99]
 
 
-def test_a_limit_of_the_trace_is_known_in_place_of_the_run_time() -> None:
+def test_a_limit_of_the_trace_is_known_instead_of_the_run_time() -> None:
     """Its limit is 99 s, so it cannot start at 2, although it would end after 10 s."""
     rows = (*(f"{row}," for row in GANG), "2,10,1,8,a,99")
     assert backfilled(rows, DECLARED, more="limit_s") == [0, 99, 148]

@@ -53,12 +53,12 @@ def test_a_job_of_higher_priority_is_first() -> None:
 
 
 def test_a_job_gets_the_node_with_the_fewest_free_gpus() -> None:
-    """The two small jobs share a node, so that a wholly free one is left."""
+    """The two small jobs share a node, so that a completely free one is left."""
     jobs = trace("0,50,1,4,a", "0,50,1,4,a", "1,5,1,8,a")
     assert waits(reference(jobs, {"a": 2}, Order.STRICT_FIFO)) == [0, 0, 0]
 
 
-def test_a_job_of_several_pods_gets_wholly_free_nodes() -> None:
+def test_a_job_of_several_pods_gets_completely_free_nodes() -> None:
     jobs = trace("0,10,1,2,a", "1,5,2,6,a")
     assert waits(reference(jobs, {"a": 2}, Order.BEST_EFFORT_FIFO)) == [0, 9]
 

@@ -1,4 +1,4 @@
-"""The figures of small traces, beside values that are computed by hand."""
+"""The figures of small traces, alongside values that are computed by hand."""
 
 from __future__ import annotations
 

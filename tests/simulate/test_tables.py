@@ -93,7 +93,7 @@ def test_a_wrong_optional_cell_is_named(column: str, value: str, message: str) -
         (trace('0,1,1,1,"a').encode(), "line 2: unexpected end of data"),
     ],
 )
-def test_a_file_that_is_no_trace_is_refused(data: bytes, message: str) -> None:
+def test_a_file_that_is_not_a_trace_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(BadInput) as error:
         read_trace(data, "t.csv")
     assert str(error.value).startswith(f"t.csv: {message}")

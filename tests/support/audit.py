@@ -1,7 +1,7 @@
 """Whether the locked dependencies have known vulnerabilities: `python -m tests.support.audit`, as `make lint` runs it.
 
 `uv audit` compares uv.lock with the OSV database over the network. A finding is a failure. A database that does not answer
-is reported in one line and is no failure, unless ``--required`` is given.
+is reported in one line and is not a failure, unless ``--required`` is given.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.support.contained import OPEN, SetAsideLog, contained
 class CheckedController(ControllerProcess):
     """A controller of a rig.
 
-    It fails the rig if it has set a unit aside, unless a test with the mark ``sets_aside`` ran meanwhile: that test poisons a unit. The
+    It fails the rig if it has set a unit aside, unless a test with the mark ``sets_aside`` ran in the meantime: that test poisons a unit. The
     log of the process is read, also after SIGKILL. Under pytest, each test fails for what was set aside until its end.
     """
 

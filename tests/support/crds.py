@@ -348,7 +348,7 @@ An unknown field is refused by REST, and by kubectl unless `--validate=warn` is 
 _ONLY_REST: Final = (
     ("text for a number or a Boolean", "converts it", "refuses it"),
     ("`-0` as text", "is zero", "refuses it"),
-    ("names and labels in `metadata`", "are wider in files", "are those of Kubernetes"),
+    ("names and labels in `metadata`", "are wider in files", "follow the rules of Kubernetes"),
     ("`null` as `spec`, or in a map", "refuses it", "leaves it out"),
 )
 

@@ -14,7 +14,7 @@ GROWING: Final = {"PyTorchJob": "worker", "RayCluster": "workers", "JobSet": "wo
 def elastic_of(
     kind: str, document: Document, least: int, mark: str = keys.PREFIX + keys.ELASTIC_JOB
 ) -> Document:
-    """The job with this annotation, and with this least number of pods of its podset in GROWING."""
+    """The job with this annotation, and with this minimum number of pods of its podset in GROWING."""
     meta, spec = document["metadata"], document["spec"]
     meta = {**meta, "annotations": {**meta.get("annotations", {}), mark: "true"}}
     return {**document, "metadata": meta, "spec": {**spec, **_least(kind, spec, least)}}

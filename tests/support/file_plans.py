@@ -1,4 +1,4 @@
-"""Plans of files with a Job, whose indexes are gangs of their own, on nodes of one GPU each."""
+"""Plans of files with a Job, whose indexes are separate gangs, on nodes of one GPU each."""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ def simulated_controller(
 
 def _run(client: Client, stop: threading.Event, also: Callable[[Client], None]) -> None:
     while not stop.wait(_PAUSE):
-        with suppress(ApiServerError):  # an object has changed meanwhile: the next round repeats it
+        with suppress(
+            ApiServerError
+        ):  # an object has changed in the meantime: the next round repeats it
             also(client)
             pods = client.get("/api/v1/pods")["items"]
             for job in client.get(GANGRUNS)["items"]:

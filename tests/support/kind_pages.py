@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the navigation has the page of each job kind that has one, in place of KIND_PAGES."""
+"""A hook of mkdocs: the navigation has the page of each job kind that has one, instead of KIND_PAGES."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kueue that is built from the Go module proxy, for tests beside a real one. The first build takes about five minutes."""
+"""A Kueue that is built from the Go module proxy, for tests next to a real one. The first build takes about five minutes."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class SharedResource:
         return self._held[-1][1]
 
     def end(self) -> None:
-        """End the present resources."""
+        """End the current resources."""
         self._end_above(0)
 
     def _end_above(self, count: int) -> None:

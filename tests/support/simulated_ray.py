@@ -33,7 +33,7 @@ def path(namespace: str, name: str = "") -> str:
 
 
 def play(workspace: Workspace, name: str, status: str) -> None:
-    """Let the present Ray job of a RayJob have this status: RUNNING, SUCCEEDED, FAILED or STOPPED."""
+    """Let the current Ray job of a RayJob have this status: RUNNING, SUCCEEDED, FAILED or STOPPED."""
     where = path(workspace.namespace, name)
     job = workspace.client.get(where)["status"]["jobId"]
     workspace.client.patch(where, {"metadata": {"annotations": {_STATUS: f"{job}:{status}"}}})
@@ -70,7 +70,7 @@ class SimulatedRay:
         return None
 
     def head(self, namespace: str, service: str) -> str:
-        """The uid of the head behind the Service of a cluster; "" = there is none."""
+        """The uid of the head behind the Service of a cluster; "" = it has none."""
         cluster = service.removesuffix("-head-svc")
         wanted = {"ray.io/cluster": cluster, "ray.io/node-type": "head"}.items()
         with self.lock:

@@ -22,7 +22,7 @@ REQUESTS: Final = f"/apis/{GROUP}/v1/{PLURAL}"
 
 @contextmanager
 def with_requests(cluster: LocalCluster) -> Iterator[None]:
-    """The admission of deploy/ with the right to request nodes, where ProvisioningRequests are served and there are no nodes."""
+    """The admission of deploy/ with the right to request nodes, where ProvisioningRequests are served and no nodes exist."""
     client = cluster.client
     client.apply(definition(GROUP, "ProvisioningRequest", PLURAL, "v1", scope="Namespaced"))
     wait_until(lambda: bool(client.get(REQUESTS)), "ProvisioningRequests are served", SECONDS)

@@ -95,7 +95,7 @@ def issued_by(issuer: str) -> dict[str, str]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """One that runs; the test is skipped where there is none."""
+    """One that runs; the test is skipped without one."""
     try:
         launch = launching()
     except NoBrowser as error:

@@ -86,7 +86,7 @@ def account_of_queuectl(workspace: Workspace) -> Iterator[Client]:
 
 
 def still_runs(victim: Workspace) -> None:
-    """The gang is where it was, in its first attempt, and another one starts beside it."""
+    """The gang is where it was, in its first attempt, and another one starts alongside it."""
     beside = f"beside-{next(_numbers)}"
     victim.job(beside, PodSetManifest(1, gpus=8), seconds=0)
     victim.until_state(beside, "Finished")

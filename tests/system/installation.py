@@ -1,6 +1,6 @@
 """queuectl on a real control plane: the basis of the system tests.
 
-Every test gets a namespace and queues of its own and a recording of everything that happened to nodes, jobs and pods. When
+Every test gets its own namespace, queues and a recording of everything that happened to nodes, jobs and pods. When
 it ends, the recording is replayed revision by revision and audited, and its jobs are removed.
 """
 
@@ -89,7 +89,7 @@ class Workspace:
     recorder: Recorder
     made: list[str] = field(default_factory=list)
     limits: dict[Queue, Resources] = field(default_factory=dict)
-    """The upper bound of the requests of all pods of a LocalQueue."""
+    """The upper bound of the requests of all pods in a LocalQueue."""
 
     @property
     def client(self) -> Client:

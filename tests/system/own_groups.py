@@ -1,4 +1,4 @@
-"""A plugin of pytest for ``make test-system``, beside :mod:`tests.system.groups`: each worker collects and runs groups of its own.
+"""A plugin of pytest for ``make test-system``, alongside :mod:`tests.system.groups`: each worker collects and runs its own groups.
 
 Workers of pytest-xdist all collect all tests, which takes eight seconds of processor time each.
 """

@@ -2,7 +2,7 @@
 
     python -m tests.system.pictures [--answers FILE] [FOLDER]
 
-Three teams run gangs on 512 simulated GPUs for some minutes (tests/system/picture_run.py). A real Prometheus answers the queries
+Three teams run gangs on 512 simulated GPUs for a few minutes (tests/system/picture_run.py). A real Prometheus answers the queries
 of the panels, and Grafana's own components render the results (tests/grafana). The pages of the dashboard are taken from queuectl
 at the end of the run. With ``--answers``, the results of the queries are kept in a file. If the file exists, it is rendered
 without another run.

@@ -221,7 +221,7 @@ def main(logs: Path) -> int:
     """Print the comparison.
 
     Returns:
-        1 if there are no requests, a right is not used, or a request was allowed by a right that deploy/ does not grant; else 0.
+        1 without any request, or if a right is not used, or a request was allowed by a right that deploy/ does not grant; else 0.
     """
     found = compare(granted_rights(deployed()), read(logs))
     print("\n".join(report(found)))

@@ -65,7 +65,7 @@ def test_every_alert_fires_with_the_url_of_its_runbook_section(tmp_path: Path) -
 
 
 def checked(exposed: str) -> str:
-    """The findings of `promtool check metrics`; empty if there are none."""
+    """The findings of `promtool check metrics`; empty without any."""
     code, output = promtool("check", "metrics", text=exposed)
     return output + (f"exit code {code}" if code else "")
 

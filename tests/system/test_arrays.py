@@ -1,4 +1,4 @@
-"""Arrays on a real control plane: the job controller makes the pods, and each index is a gang of its own."""
+"""Arrays on a real control plane: the job controller makes the pods, and each index is a separate gang."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_array_starts_as_far_as_there_is_quota_and_ends_index_by_index(
         assert workspace.client.get(path)["status"].get("failed", 0) == 0
 
 
-def test_a_preempted_index_returns_and_its_eviction_is_no_failure(
+def test_a_preempted_index_returns_and_its_eviction_is_not_a_failure(
     installation: Installation,
 ) -> None:
     with installation.workspace(16, strategy="StrictFIFO") as workspace:

@@ -1,4 +1,4 @@
-"""Kueue's dilemma of large gangs on a real control plane, with a minute in place of hours: P16 of the comparison.
+"""Kueue's dilemma of large gangs on a real control plane, with a minute instead of hours: P16 of the comparison.
 
 A large gang waits behind small ones that have known limits. In a best-effort order each small gang that comes starts before it. With
 backfill it has a planned start, and only the small ones that end before it go first.

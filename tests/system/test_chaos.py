@@ -16,7 +16,7 @@ FAULTS = (("responses to commits lost", "API writes delayed"), ("leader killed",
 def test_faults_and_hostile_objects_break_no_invariant_and_lose_no_gang(
     installation: Installation,
 ) -> None:
-    installation.controller.kill()  # two others serve the cluster meanwhile
+    installation.controller.kill()  # two others serve the cluster in the meantime
     try:
         result = chaos(installation.cluster, 1, groups=FAULTS, gangs=8, pace=0.4)
     finally:

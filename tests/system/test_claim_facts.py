@@ -1,4 +1,4 @@
-"""The behavior of kube-scheduler and of the controllers of claims with pinned pods, on which queuectl relies.
+"""The behavior of kube-scheduler and the claim controllers with pinned pods, on which queuectl relies.
 
 No pod of these tests belongs to a queue.
 """

@@ -50,7 +50,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 @pytest.fixture(scope="module")
 def settled(secured: Installation) -> Iterator[Teams]:
-    """The first team has a LocalQueue ``spare`` of 16 GPUs beside ``main``."""
+    """The first team has a LocalQueue ``spare`` of 16 GPUs alongside ``main``."""
     cluster = secured.cluster
     with secured.workspace(16) as mine, secured.workspace(16) as theirs:
         spare = f"{mine.namespace}-spare"

@@ -175,10 +175,10 @@ def test_gangs_start_on_a_node_whose_pool_changes_its_generation_in_the_middle(
         for number in range(2, 60):
             new = workspace.pool(NODE, d.gpus(8, "H100"), generation=number)
             workspace.driver.publish(new[:1])
-            time.sleep(0.2)  # the pool is incomplete meanwhile, and gangs start
+            time.sleep(0.2)  # until then the pool is incomplete, and gangs start
             workspace.driver.replace(old, new[1:])
             old = new
-            time.sleep(0.3)  # the pool is complete meanwhile
+            time.sleep(0.3)  # the pool is complete in the meantime
             if all(base.state(name) == "Finished" for name in names):
                 break
         for name in names:
@@ -358,7 +358,7 @@ def test_the_resource_of_a_mapping_is_charged_for_the_devices_of_a_class(
         workspace.base.empty()
 
 
-def test_a_controller_that_starts_again_keeps_gangs_with_devices_and_plans_beside_them(
+def test_a_controller_that_starts_again_keeps_gangs_with_devices_and_plans_alongside_them(
     workspace: DeviceWorkspace,
 ) -> None:
     workspace.job("runs", PodSetManifest(12), "eight")

@@ -1,4 +1,4 @@
-"""Elastic Jobs on a real control plane: they start with their least number of pods, grow, shrink, and change their size."""
+"""Elastic Jobs on a real control plane: they start with their minimum number of pods, grow, shrink, and change their size."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_what_a_tenant_forges_is_refused_or_has_no_effect_on_others(tenant: Tena
 
 LONG: Final = "n" * 53
 COLLIDING: dict[str, Callable[[Tenant], Document]] = {
-    # what runs beside the victim's gang
+    # what runs alongside the victim's gang
     "a Job called as another's Job": lambda t: job("mine", None),
     "a PyTorchJob called as another's Job": lambda _: pytorchjob("mine"),
     "a namespace and a name that joined by a dash are another's": lambda t: job(

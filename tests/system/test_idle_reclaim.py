@@ -30,7 +30,7 @@ def idle_events(workspace: Workspace, name: str) -> list[str]:
 
 
 def counted(measured: MeasuredInstallation, workspace: Workspace) -> dict[str, float]:
-    """The exported counts of outcomes of idle gangs of a queue; without those that are 0."""
+    """The exported counts of the outcomes for a queue's idle gangs; without those that are 0."""
     text = get_plain(f"{measured.installation.controller.metrics}/metrics").text
     queue = re.escape(workspace.namespace)
     pattern = rf'^queuectl_idle_reclaim_total{{cluster_queue="{queue}",result="(\w+)"}} (\S+)$'

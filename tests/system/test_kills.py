@@ -98,7 +98,7 @@ def test_the_api_server_restarts_while_gangs_start(installation: Installation) -
 
 @pytest.fixture
 def own_database(installation: Installation) -> Iterator[tuple[Installation, EmbeddedServer]]:
-    """The cluster with a controller of its own database; the controller of the installation is stopped meanwhile."""
+    """The cluster with a controller of its own database; the controller of the installation is stopped in the meantime."""
     installation.controller.kill()
     with outside_database() as server:
         url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "first"}

@@ -44,7 +44,7 @@ class Kind:
     Attributes:
         physical: GPUs of the node.
         offers: its resources.
-        labels: of the node, beside those of each node.
+        labels: of the node, in addition to those of each node.
         gang: the pods, and the amount that each requests.
         size: GPUs of the gang.
         measured: whether the use of its GPUs is known.

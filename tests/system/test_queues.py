@@ -95,7 +95,7 @@ def out(workspace: Workspace, names: list[str]) -> list[str]:
 
 
 def test_after_a_burst_each_team_holds_its_share(installation: Installation) -> None:
-    """The 96 GPUs of the pool are no team's quota; teams of weight 1, 2 and 3 share them, in any order of arrival."""
+    """The 96 GPUs of the pool belong to no team's quota; teams of weight 1, 2 and 3 share them, in any order of arrival."""
     weights = {"one": 1, "two": 2, "three": 3}
     specs = {team: {"fairSharing": {"weight": weight}} for team, weight in weights.items()}
     teams = {"pool": 96} | dict.fromkeys(weights, 0)

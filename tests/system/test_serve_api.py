@@ -46,7 +46,7 @@ def issuer(port: int) -> Iterator[str]:
 def replica(
     installation: Installation, port: int, issuer: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControllerProcess]:
-    """A second controller beside that of the installation: a standby that answers requests."""
+    """A second controller alongside that of the installation: a standby that answers requests."""
     folder = tmp_path_factory.mktemp("tls")
     files = write_certificate(folder, "queuectl")
     address = {"QUEUECTL_OIDC__DASHBOARD_URL": f"https://127.0.0.1:{port}"}

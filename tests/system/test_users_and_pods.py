@@ -33,7 +33,7 @@ def test_a_running_gang_has_its_user_and_its_pods(installation: Installation, ki
         assert [one["name"] for one in own] == ["train"]
 
 
-def test_the_pods_of_a_pending_gang_are_none(installation: Installation) -> None:
+def test_the_pods_of_a_pending_gang_are_not_listed(installation: Installation) -> None:
     with installation.workspace(8) as workspace:
         workspace.job("large", PodSetManifest(2, gpus=8))
         workspace.until_state("large", "Pending")

@@ -90,7 +90,7 @@ def test_of_two_gangs_the_idle_one_is_evicted_and_runs_again_later(
 def test_a_tenant_who_exports_series_of_another_tenants_pods_does_not_make_them_idle(
     measured: MeasuredInstallation,
 ) -> None:
-    """The exporter of the victim's nodes has lost whose the GPUs are: there is no true series beside the forged ones."""
+    """The exporter of the victim's nodes has lost whose the GPUs are: only the forged series exist."""
     with measured.installation.workspace(32) as workspace:
         workspace.rest.apply([judged_quickly(workspace.namespace, 32)])
         workspace.job("victim", playing("unseen"))

@@ -45,7 +45,7 @@ def _masked(text: str) -> str:
 
 
 class Shell:
-    """A bash in a folder with ``docs`` and ``deploy``. Each command ends after some seconds at most."""
+    """A bash in a folder with ``docs`` and ``deploy``. Each command ends after a few seconds at most."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         for name in ("docs", "deploy"):

@@ -1,7 +1,7 @@
 """Compare expected starts with the starts of simulated traces: ``python -m tests.traces.calibration FOLDER [--record] [--samples N]``.
 
 A sample is a job at its submission, if it has to wait. Its estimate uses the state of the queues then, and the run times of the jobs that
-had finished by then. Beside it is the mean wait of the last 20 jobs of its ClusterQueue that had started.
+had finished by then. Alongside it is the mean wait of the last 20 jobs of its ClusterQueue that had started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nodes and queues of a published trace: each virtual cluster is a ClusterQueue of its own nodes, without a cohort."""
+"""The nodes and queues of a published trace: each virtual cluster is a ClusterQueue with its own nodes, without a cohort."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ def read(file: Path, kind: type[Result]) -> dict[tuple[str, ...], Result]:
 
 
 def write(file: Path, found: Result) -> list[Result]:
-    """Put a result into its file, in place of the one with the same key; all results, by key.
+    """Put a result into its file, instead of the one with the same key; all results, by key.
 
-    Other processes can write other results meanwhile.
+    Other processes can write other results in the meantime.
     """
     kind = type(found)
     listed = sorted((read(file, kind) | {found.key: found}).values(), key=lambda each: each.key)

@@ -193,7 +193,7 @@ IGNORED: dict[str, tuple[Body, str]] = {
     "unknown kind": (body("v1", "Service"), "objects of kind Service are not read"),
     "unknown kind with a queue": (
         body("example.com/v1", "Train", labels=QUEUE),
-        "objects of kind Train are not read; a kind of job of your own is declared in jobKinds",
+        "objects of kind Train are not read; declare a custom job kind in jobKinds",
     ),
     "other version of a Job": (
         job(QUEUE, apiVersion="batch/v1beta1"),

@@ -70,7 +70,7 @@ def test_a_kind_that_queuectl_does_not_know_is_refused_if_it_has_containers() ->
     ],
     ids=lambda one: one["kind"],
 )  # fmt: skip
-def test_a_component_without_pods_is_no_part_of_the_gang(other: Document) -> None:
+def test_a_component_without_pods_is_not_a_part_of_the_gang(other: Document) -> None:
     record = read(JOB, other)
     assert record.error is None
     assert record.pods == 1

@@ -65,7 +65,7 @@ def test_an_array_has_one_pod_for_each_index_and_the_ends_of_its_status() -> Non
     assert list(numbers(record)) == [4, 5]
 
 
-def test_a_job_that_is_no_array_has_all_its_pods() -> None:
+def test_a_job_that_is_not_an_array_has_all_its_pods() -> None:
     record = read(array(value="false"))
     assert (record.error, record.array, record.pods) == (None, None, 2)
 
@@ -89,7 +89,7 @@ def test_what_an_array_cannot_keep_is_refused(document: Document, sentence: str)
     assert sentence in error
 
 
-def test_a_kind_without_indexes_of_its_own_is_no_array() -> None:
+def test_a_kind_without_its_own_indexes_is_not_an_array() -> None:
     document = m.pytorchjob(
         "train", "default", "main", worker=PodSetManifest(2, gpus=1), annotations={ARRAY: "true"}
     )
@@ -121,7 +121,7 @@ RESUMED = replace(SUSPENDED, suspended=False, version=2)
 FIRST, SECOND, THIRD = (index_uid("u", number) for number in range(3))
 
 
-def test_the_indexes_of_an_array_are_jobs_and_the_array_is_none() -> None:
+def test_the_indexes_of_an_array_are_jobs_and_the_array_is_not() -> None:
     seen = mirror(SUSPENDED)
     assert {uid: job.name for uid, job in seen.jobs.items()} == {
         FIRST: "sweep_0",

@@ -270,7 +270,7 @@ def test_a_breadcrumb_has_the_last_unit() -> None:
     assert crumb.suspect("x") is None
     crumb.entered(Boundary.OBJECT, "u1", "jobs/team/long", "team")
     crumb.entered(Boundary.RECORD, "ü" * 5000, "", "team")
-    assert crumb.suspect("x") is None, "a name that is too long is no name"
+    assert crumb.suspect("x") is None, "a name that is too long is not a name"
     crumb.entered(Boundary.RECORD, "u2", "", "team")
     assert crumb.suspect("x") == Suspect(Boundary.RECORD, "u2", "u2", "team", "x")
     assert crumb.count == 3

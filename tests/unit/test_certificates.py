@@ -326,7 +326,7 @@ async def keeps(
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("answer", EXPECTED)
-async def test_a_replica_tries_again_after_an_answer_that_is_no_object(
+async def test_a_replica_tries_again_after_an_answer_that_is_not_an_object(
     answer: str, tmp_path: Path
 ) -> None:
     cluster = CertificateObjects()

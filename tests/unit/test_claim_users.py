@@ -60,7 +60,7 @@ CONFIG = QueueConfig(
     rules=Rules(usage_fairness=UsageFairness(half_life=HALF_LIFE, sampling=1e-6)),
 )
 STARTS = {"first": 100.0, "second": 200.0, "third": 300.0}
-"""Each gang has one pod with one GPU beside the two devices of the claim."""
+"""Each gang has one pod with one GPU alongside the two devices of the claim."""
 
 
 class World:

@@ -51,7 +51,7 @@ def diagnoser() -> FixedDiagnoser:
 
 @pytest.fixture(scope="module")
 def running(diagnoser: FixedDiagnoser) -> Iterator[tuple[MemoryStore, str]]:
-    """One server for all tests; each puts a database of its own behind it."""
+    """One server for all tests; each puts a separate database behind it."""
     store = MemoryStore()
     diagnoser.uses = {"uid-job-running": IDLE, "uid-job-unready": BLIND}
     with serving(store, diagnoser) as address:
@@ -360,6 +360,12 @@ class TestWait:
             (("team-a/pending", "--timeout", "50ms"), 1, "error: "),
             (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
             (("team-a/nowhere",), 3, "error: "),
+            (("job/team-a/running",), 2, "'job/team-a/running' is neither NAME nor NAMESPACE/NAME"),
+            (
+                ("team-a/running", "--for", "ready"),
+                2,
+                "'ready' is not a state; the states are",
+            ),
             (("team-a/pending", "--timeout", "soon"), 2, "--timeout: 'soon' is not a duration"),
         ],
     )
@@ -625,7 +631,7 @@ class TestAsk:
         ("arguments", "code", "says"),
         [
             (["release", "team-a/running"], 4, "not held"),
-            (["hold", "team-a/nobody"], 3, "there is no workload"),
+            (["hold", "team-a/nobody"], 3, "does not exist"),
             (["priority", "team-a/running"], 2, "give a priority or --reset"),
             (["priority", "team-a/running", "1", "--reset"], 2, "give a priority or --reset"),
             (["priority", "team-a/running", "--reset", "--until", "1h"], 2, "--until and --reset"),
@@ -828,7 +834,7 @@ class TestStop:
     def queues(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "-", stdin=EVERY)
 
-    def test_a_queue_is_stopped_and_resumed_and_a_repetition_is_no_error(
+    def test_a_queue_is_stopped_and_resumed_and_a_repetition_is_not_an_error(
         self, queuectl: Cli
     ) -> None:
         said = []

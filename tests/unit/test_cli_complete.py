@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 
 from queuectl.cli import complete
 from queuectl.cli.main import run
+from queuectl.domain.jobs import PodRecord
 from tests.api.serving import serving
 from tests.api.support import FixedLookout, job, live_through
 from tests.doubles.store import MemoryStore
@@ -27,9 +29,14 @@ def server() -> Iterator[str]:
     store = MemoryStore()
     for document in yaml.safe_load_all(EXAMPLES.read_text()):
         asyncio.run(store.put_config(document))
-    for change in live_through(job("train")):
+    labels = (("run", "one"), ("team", "nlp"))
+    for change in live_through(replace(job("train"), labels=labels)):
         store._write(change, 1)
-    with serving(store, cluster_reader=FixedLookout(FLOOR)) as address:
+    pods = tuple(
+        PodRecord("team-a", f"train-{rank}", f"u{rank}", 1, podset="worker", rank=rank)
+        for rank in (0, 1, 10)
+    )
+    with serving(store, cluster_reader=FixedLookout(FLOOR, pods=pods)) as address:
         yield address
 
 
@@ -76,6 +83,10 @@ def offered(
         ("drain n", ["n0", "n1"]),
         ("whatif --drain n1,n", ["n1,n0", "n1,n1"]),
         ("delete cohor", ["cohort"]),
+        ("get workloads -l r", ["run=one"]),
+        ("cancel -n team-a -l run=one,te", ["run=one,team=nlp"]),
+        ("cancel team-a/t", ["team-a/train"]),
+        ("logs team-a/train --rank 1", ["1", "10"]),
     ],
 )
 def test_names_come_from_the_server(

@@ -74,7 +74,7 @@ def config(path: Path, user: dict[str, Any], name: str = "here", **context: str)
 
 
 def plugin(folder: Path, body: str, **more: Any) -> dict[str, Any]:
-    """A program beside the kubeconfig that prints a credential."""
+    """A program next to the kubeconfig that prints a credential."""
     script = folder / "plugin"
     script.write_text(f"#!{sys.executable}\n{body}")
     script.chmod(0o755)
@@ -132,7 +132,7 @@ class TestTheTokenComesFrom:
 @pytest.mark.parametrize(
     ("user", "code", "says"),
     [
-        (None, 5, "there is no kubeconfig: create a token with `kubectl create token"),
+        (None, 5, "no kubeconfig exists: create a token with `kubectl create token"),
         ({"client-certificate-data": SECRET}, 5, "client certificate, which only the API server"),
         (
             {"client-certificate": "x"},

@@ -399,7 +399,7 @@ def breaking() -> Iterator[str]:
         thread.join()
 
 
-def test_a_broken_connection_is_no_problem_of_policies(
+def test_a_broken_connection_is_not_a_problem_of_policies(
     server: str,
     breaking: str,
     monkeypatch: pytest.MonkeyPatch,

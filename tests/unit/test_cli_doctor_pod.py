@@ -236,8 +236,8 @@ def test_the_answer_of_the_api_to_a_request_without_credentials(status: int, lev
     ("name", "text", "says"),
     [
         ("QUEUECTL_LISTN", "x", "QUEUECTL_LISTN: unknown variable; did you mean QUEUECTL_LISTEN"),
-        ("QUEUECTL_IN_FLIGHT", "many", "QUEUECTL_IN_FLIGHT: Input should be a valid integer"),
-        ("QUEUECTL_SOLVER__WINDOW", "0", "QUEUECTL_SOLVER__WINDOW: Input should be greater"),
+        ("QUEUECTL_IN_FLIGHT", "many", "QUEUECTL_IN_FLIGHT: must be a valid integer"),
+        ("QUEUECTL_SOLVER__WINDOW", "0", "QUEUECTL_SOLVER__WINDOW: must be greater"),
         ("QUEUECTL_SOLVER", "{", "solver"),
         ("QUEUECTL_DATABASE_URL", None, "QUEUECTL_DATABASE_URL is not set"),
     ],
@@ -416,17 +416,20 @@ def test_wrong_settings_leave_the_other_checks(
     with pytest.raises(SystemExit):
         run()
     printed = capsys.readouterr().out
-    assert "PROBLEM  settings    QUEUECTL_IN_FLIGHT: Input should be a valid integer" in printed
+    assert "PROBLEM  settings    QUEUECTL_IN_FLIGHT: must be a valid integer" in printed
     assert "PROBLEM  database    queuectl on 127.0.0.1:9" in printed
     assert "PROBLEM  cluster     no answer:" in printed
     assert "unknown  audit       not checked in the pod" in printed
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_server_that_is_named_is_examined_in_place_of_the_pod(
+def test_a_server_that_is_named_is_examined_instead_of_the_pod(
     replica: Replica, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "--server", f"http://{CLOSED}"])
     with pytest.raises(SystemExit):
         run()
-    assert f"PROBLEM  server      no answer from http://{CLOSED}" in capsys.readouterr().out
+    assert (
+        f"PROBLEM  server      no answer from http://{CLOSED} (Connection refused): give the"
+        in capsys.readouterr().out
+    )

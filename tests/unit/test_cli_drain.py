@@ -185,7 +185,7 @@ def test_move_asks_for_one_requeue_of_each_gang(
         (("n1", "--after", "1h"), 2, "--after needs --move"),
         (("n1", "--wait", "soon"), 2, "--wait: 'soon' is not a duration like 30s, 5m or 1h30m"),
         (("n1", "n3"), 4, "not cordoned: n3; run kubectl cordon n3"),
-        (("gone",), 3, "there is no node gone"),
+        (("gone",), 3, "node gone does not exist"),
     ],
 )
 def test_a_wrong_request_is_refused(

@@ -35,12 +35,12 @@ WITHOUT: Final = {
     "serve": "it is the controller",
     "webhook": "it is the webhook",
     "db serve": "it is a database server",
-    "demo": "it starts a cluster of its own on this machine",
-    "localcluster up": "it starts a cluster of its own on this machine",
-    "localcluster down": "it stops a cluster of its own on this machine",
+    "demo": "it starts a separate cluster on this machine",
+    "localcluster up": "it starts a separate cluster on this machine",
+    "localcluster down": "it stops a separate cluster on this machine",
     "localcluster status": "it reads",
     "localcluster build": "it builds programs for this machine",
-    "localcluster exporters": "it changes a cluster of its own on this machine",
+    "localcluster exporters": "it changes a separate cluster on this machine",
 }
 """Commands that neither read only nor have a dry run, with the reasons."""
 

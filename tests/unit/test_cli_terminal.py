@@ -138,7 +138,7 @@ def test_the_commands_with_text_of_their_own_are_few() -> None:
     assert isinstance(app.info.cls, type)
 
 
-def test_no_module_makes_a_console_of_its_own() -> None:
+def test_no_module_makes_its_own_console() -> None:
     allowed = {"terminal.py", "demo.py"}
     found = [
         f"{path.name}:{node.lineno}"

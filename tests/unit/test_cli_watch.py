@@ -185,7 +185,7 @@ def test_unmanaged_pods_are_listed_below_the_sums_of_their_namespaces(
     assert queuectl("get", "unmanaged", "-n", "team-c").err == "no objects found\n"
 
 
-def test_an_empty_list_of_decisions_is_no_error(queuectl: Cli) -> None:
+def test_an_empty_list_of_decisions_is_not_an_error(queuectl: Cli) -> None:
     assert queuectl("get", "decisions").err == "no objects found\n"
 
 

@@ -125,7 +125,7 @@ class TestWhatIf:
         result = queuectl("whatif", "-f", "-", files=(job("urgent", 2, "high"),))
         assert result.code == 0, result.err
         head, *_ = result.out.splitlines()
-        assert head == ("default/urgent (16 GPUs) would start after the eviction of its victims.")
+        assert head == ("default/urgent (16 GPUs) would start after its victims are evicted.")
         leaving = "a" if "\ndefault/a " in result.out else "b"
         lost = result.out.split()[-1]
         assert int(lost) > 0
@@ -189,7 +189,7 @@ class TestWhatIf:
             ([], "use -f, --drain, --add or --delete"),
             (["--add", "n0"], "--add 'n0': not of the form NODE=COUNT"),
             (["--add", "n0=many"], "for example n7=4"),
-            (["--drain", "n9"], "drain: there is no node n9"),
+            (["--drain", "n9"], "drain: node n9 does not exist"),
             (["--delete", "wl/a"], "queuectl preempt --dry-run"),
             (["--delete", "cq"], "--delete 'cq': not of the form cq/NAME"),
             (["--delete", "cq/a/b"], "--delete 'cq/a/b': not of the form cq/NAME"),
@@ -206,7 +206,7 @@ class TestWhatIf:
         assert (result.code, result.out) == (2, "")
         assert says in result.err
 
-    def test_a_document_that_is_no_job_is_named(self, queuectl: Cli) -> None:
+    def test_a_document_that_is_not_a_job_is_named(self, queuectl: Cli) -> None:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
         result = queuectl("whatif", "-f", "-", files=(pod,))
         assert result.code == 2

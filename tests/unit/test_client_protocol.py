@@ -35,6 +35,7 @@ from queuectl.client.answers import BodyReader, HttpAnswer
 from queuectl.client.requests import Request
 from queuectl.client.retries import RETRIES, Attempts
 from queuectl.client.stream import EventDecoder, Following, StateWait, StreamEvent
+from queuectl.domain.ledger import State
 
 URL = "http://127.0.0.1:8000/api/v1/workloads"
 PATH = "/api/v1/namespaces/ml/workloads/train"
@@ -120,6 +121,10 @@ def test_a_query_arrives_as_it_was_given(query: dict[str, Any]) -> None:
     assert parse_qsl(urlsplit(target).query, keep_blank_values=True) == pairs
 
 
+def test_the_unfinished_states_are_those_of_the_ledger() -> None:
+    assert list(requests.UNFINISHED) == [each for each in State if each is not State.FINISHED]
+
+
 def test_each_type_of_problem_has_its_error() -> None:
     assert set(errors.PROBLEMS) == {kind.slug for kind in ProblemType}
     for kind in ProblemType:
@@ -167,9 +172,20 @@ def test_an_answer_that_no_server_of_queuectl_sends_is_an_error(body: bytes, say
         answers.page(answer(body))
 
 
-def test_texts_with_long_numbers_are_no_numbers() -> None:
+def test_texts_with_long_numbers_are_not_numbers() -> None:
     document = {"items": [], "a": "9" * 400, "b": "1e999", "c": 1.5e300, "d": 2**64}
     assert answers.page(answer(json.dumps(document).encode())) == document
+
+
+def test_an_error_of_another_server_shows_its_status() -> None:
+    page = b"<html>"
+    for status, says in (
+        (502, "HTTP 502: a proxy answers"),
+        (404, "HTTP 404: the answer is not JSON"),
+    ):
+        error = raised(answer(page, status))
+        assert isinstance(error, BadAnswer)
+        assert says in str(error)
 
 
 def test_a_redirect_is_not_followed() -> None:
@@ -281,7 +297,7 @@ def test_events_are_decoded_wherever_the_connection_divides_them(
     assert len(found) == 1 + 2 * len(steps)
 
 
-def test_a_stream_that_is_none_or_that_stalls_is_an_error() -> None:
+def test_an_invalid_stream_and_one_that_stalls_are_errors() -> None:
     clock = Clock()
     for body in (b"data: {}\n\n", b"id: x\n\n", b"id: " + b"9" * 400 + b"\n\n"):
         with pytest.raises(BadAnswer, match="without an id"):

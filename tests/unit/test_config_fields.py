@@ -839,7 +839,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Reservation", "spec", {}, "give either capacity or nodes"),
     ("Reservation", "spec", {"nodes": ["a"], "capacity": GANG}, "give either capacity or nodes"),
     ("Reservation", "spec", {"capacity": GANG}, "spec.clusterQueue: a Reservation of capacity is for one ClusterQueue"),
-    ("Reservation", "spec", {"nodes": ["a"], "users": ["eve"]}, "spec.clusterQueue: users and namespaces are those of"),
+    ("Reservation", "spec", {"nodes": ["a"], "users": ["eve"]}, "spec.clusterQueue: is required with users or namespaces"),
     ("Reservation", "spec", {"nodes": ["a", "a"]}, "'a' occurs 2 times"),
     ("Reservation", "spec", {"nodes": ["a b"]}, "'a b' is not a name"),
     ("Reservation", "spec", {"nodes": ["a"], "clusterQueue": "a b"}, "'a b' is not a name"),
@@ -957,7 +957,7 @@ def test_a_queue_has_so_many_flavors_and_resources_and_no_more(
 
 RECLAIM, BORROW = "spec.preemption.reclaimWithinCohort", "spec.preemption.borrowWithinCohort.policy"
 LIMIT = "spec.resourceGroups[0].flavors[0].resources[0]"
-KUEUE_TAKES = "Kueue takes it only beside a reclaimWithinCohort other than Never"
+KUEUE_TAKES = "Kueue accepts it only with a reclaimWithinCohort other than Never"
 
 
 def pair(**fields: Any) -> Fields:

@@ -103,7 +103,7 @@ def world() -> World:
 # ---- Edits
 
 
-def test_writes_of_status_labels_and_annotations_are_no_edits(world: World) -> None:
+def test_writes_of_status_labels_and_annotations_are_not_edits(world: World) -> None:
     written = world.writes
     changed: list[dict[str, Any]] = [{"labels": {"a": "b"}}, {"annotations": {"c": "d"}}, {}]
     for number, extra in enumerate(changed):
@@ -174,7 +174,7 @@ def test_after_its_deletions_are_distrusted_a_kind_keeps_its_documents(world: Wo
     assert world.observed.faults == {
         "clusterqueues": "the CustomResourceDefinition is being deleted"
     }
-    assert not world.observed.answer("clusterqueues"), "an answer is no complete list"
+    assert not world.observed.answer("clusterqueues"), "an answer is not a complete list"
 
 
 def test_a_relist_drops_objects_whose_deletion_was_missed(world: World) -> None:
@@ -316,7 +316,7 @@ def test_an_edit_that_takes_something_acts_when_the_objects_are_quiet(world: Wor
     assert world.quota("a") == 4
 
 
-def test_it_acts_after_a_minute_also_if_edits_keep_coming(world: World) -> None:
+def test_it_acts_after_a_minute_even_if_edits_keep_coming(world: World) -> None:
     world.apply(f.queue("a", 4))
     world.act()
     for number in range(int(LONGEST_WAIT)):

@@ -96,7 +96,7 @@ def test_the_tries_of_a_namespace_are_as_rare_as_those_of_one_unit(clock: Clock)
     assert one.waits(GANG, "a", 2) is None
     clock.now += 1
     fail(one, "a", version=2)  # the early try fails
-    assert one.waits(GANG, "b", 2) is not None, "its early try has to wait, too"
+    assert one.waits(GANG, "b", 2) is not None, "its early try has to wait as well"
     fail(one, "other", namespace="team-b")
     assert one.waits(GANG, "other", 2) is None
 

@@ -81,7 +81,7 @@ def replaces_a_pod_while_the_devices_of_its_node_are_missing(script: Script) -> 
 
 
 def ends_before_its_workers_do(script: Script) -> None:
-    """As a PyTorchJob whose master is done: it holds no quota any more."""
+    """As a PyTorchJob whose master is done: it no longer holds quota."""
     script.job("gang", 2)
     script.start("gang", ["a", "b"])
     script.succeed("gang")
@@ -101,7 +101,7 @@ def ends_before_its_workers_do(script: Script) -> None:
         ends_before_its_workers_do,
     ],
 )
-def test_a_gang_that_behaves_is_no_finding(story: Callable[[Script], None]):
+def test_a_gang_that_behaves_is_not_a_finding(story: Callable[[Script], None]):
     script = cluster()
     story(script)
     assert failed(script) == []
@@ -203,7 +203,7 @@ def test_a_problem_names_gang_and_place():
     assert "r0, r1" in problem
 
 
-def test_jobs_without_a_queue_are_no_gangs_but_use_capacity():
+def test_jobs_without_a_queue_are_not_gangs_but_use_capacity():
     script = cluster()
     script.job("gang", 1)
     script.start("gang", ["a"])

@@ -108,7 +108,7 @@ def loses_a_pod_between_the_writes_of_its_release(script: Script) -> None:
         is_of_a_set_whose_workers_come_later,
     ],
 )
-def test_a_group_that_behaves_is_no_finding(story: Callable[[Script], None]) -> None:
+def test_a_group_that_behaves_is_not_a_finding(story: Callable[[Script], None]) -> None:
     script = cluster()
     story(script)
     assert problems(script) == []

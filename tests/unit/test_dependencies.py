@@ -124,7 +124,7 @@ def test_each_file_of_the_lock_has_a_hash_and_the_build_uses_the_lock() -> None:
 ALLOWED = ("Apache", "BSD", "ISC", "MIT", "PSF", "Python Software Foundation", "Unlicense")
 """Each lets the program be distributed under its own license."""
 WEAK_COPYLEFT = {"certifi": "Mozilla Public License 2.0"}
-"""Used unchanged, as a package of its own."""
+"""Used unchanged, as a separate package."""
 
 
 def runtime(name: str, extras: frozenset[str] = frozenset()) -> Iterator[Distribution]:

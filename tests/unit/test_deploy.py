@@ -329,7 +329,7 @@ def test_the_controller_runs_with_as_little_as_it_can() -> None:
     }
 
 
-def test_the_kubelet_probes_a_port_of_its_own() -> None:
+def test_the_kubelet_probes_its_own_port() -> None:
     [container] = named("Deployment", "queuectl")["spec"]["template"]["spec"]["containers"]
     probes = {probe: container[f"{probe}Probe"] for probe in ("liveness", "readiness", "startup")}
     assert {probe: given["httpGet"] for probe, given in probes.items()} == {
@@ -342,7 +342,7 @@ def test_the_kubelet_probes_a_port_of_its_own() -> None:
     assert settings["QUEUECTL_HEALTH_LISTEN"] == f"0.0.0.0:{ports['health']}"
 
 
-def test_the_migration_the_leader_and_the_api_each_have_a_database_url_of_their_own() -> None:
+def test_the_migration_the_leader_and_the_api_each_have_their_own_database_url() -> None:
     pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
     ([migrate], [serve]) = pod["initContainers"], pod["containers"]
     urls = [

@@ -49,7 +49,7 @@ def fields(kind: str) -> Iterator[str]:
 
 
 def is_documented(path: str, documented: dict[str, str]) -> bool:
-    """In a row of its own, or by its name in the row of its parent field."""
+    """In its own row, or by its name in the row of its parent field."""
     if path in documented:
         return True
     parent, _, leaf = path.rpartition(".")

@@ -61,7 +61,7 @@ def test_the_plan_of_the_readme_prints_what_it_shows() -> None:
     assert shown == output_of("README.md", command)
 
 
-def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:
+def test_both_jobs_start_alongside_each_other_each_in_one_rack() -> None:
     document = planned(*STATE, "job.yaml", "pytorchjob.yaml")
     assert (document["pending"], document["warnings"], document["ignored"]) == ([], [], [])
     nodes = {
@@ -173,7 +173,7 @@ def test_the_pods_of_the_deployment_are_admitted_one_by_one() -> None:
     assert re.findall(r"team-a/serve-\d", shown) == ["team-a/serve-0", "team-a/serve-1"]
 
 
-def test_the_example_of_an_elastic_job_starts_with_its_least_number_of_pods() -> None:
+def test_the_example_of_an_elastic_job_starts_with_its_minimum_number_of_pods() -> None:
     (started,) = planned(*STATE, "elastic.yaml")["admitted"]
     assert started["workload"] == "team-a/elastic"
     assert sum(started["podSets"][0]["nodes"].values()) == 2

@@ -94,13 +94,13 @@ def size(record: JobRecord) -> tuple[int, int, int]:
         ({"annotations": {BASE: "1"}, "suspend": False, "successPolicy": {"rules": [{"succeededCount": 1}]}}, (1, 1, 4)),
     ],
 )  # fmt: skip
-def test_an_elastic_job_is_a_gang_of_its_least_number_of_pods(
+def test_an_elastic_job_is_a_gang_of_its_minimum_number_of_pods(
     document: dict[str, Any], expected: tuple[int, int, int], mark: str
 ) -> None:
     assert size(read(elastic(mark=mark, **document))) == expected
 
 
-def test_without_the_annotation_the_least_number_is_for_its_start_only() -> None:
+def test_without_the_annotation_the_minimum_number_is_for_its_start_only() -> None:
     record = read(elastic(annotations={OURS: "false"}))
     assert (record.error, record.array, record.pods) == (None, None, 4)
     assert record.podsets[0].min_count == 2
@@ -123,7 +123,7 @@ SLICES = {RACK: "rack", "queuectl.dev/podset-slice-size": "2"}
         (elastic(successPolicy=None), "spec.successPolicy has no rule that the first 2 indexes can fulfill"),
         (elastic(successPolicy={"rules": [{"succeededIndexes": "0-2"}]}), "can fulfill"),
         (elastic(successPolicy={"rules": [{"succeededCount": 3}]}), "can fulfill"),
-        (elastic(annotations={"queuectl.dev/array": "true"}), "an elastic Job is no array"),
+        (elastic(annotations={"queuectl.dev/array": "true"}), "an elastic Job cannot be an array"),
         (elastic(least=5), "'5' is not a number from 1 to 4"),
         (elastic(per_pod={"queuectl.dev/min-count": "3"}), "job-min-parallelism is '2' but min-count of its pods is '3'"),
         (elastic(least=None, per_pod={"queuectl.dev/min-count": "x"}), "spec.template.metadata.annotations"),

@@ -68,7 +68,7 @@ ALL = pytest.mark.parametrize("kind", GROWING)
 
 @ALL
 @pytest.mark.parametrize("mark", [OURS, KUEUES])
-def test_its_gang_has_the_least_number_of_pods_of_one_podset(kind: str, mark: str) -> None:
+def test_its_gang_has_the_minimum_number_of_pods_of_one_podset(kind: str, mark: str) -> None:
     record = read(suspended(elastic(kind, mark=mark)))
     assert record.error is None
     assert record.array is not None
@@ -97,7 +97,7 @@ def test_a_start_states_the_number_of_pods_and_a_stop_removes_it(kind: str) -> N
 
 
 @ALL
-def test_a_pod_above_its_least_number_is_a_workload_of_its_podset(kind: str) -> None:
+def test_a_pod_above_its_minimum_is_a_workload_of_its_podset(kind: str) -> None:
     seen, podset = Mirror({KINDS[kind].plural: kind}), GROWING[kind]
     job = replace(read(running(elastic(kind), 2)), attempt=1)
     pods = [
@@ -168,7 +168,7 @@ def group(**changes: Any) -> Document:
     return {**own, **changes}
 
 
-NO_LEAST = "no podset that can grow has a least number of pods"
+NO_LEAST = "no podset that can grow has a minimum number of pods"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def pod_of(kind: str, rank: int) -> Document:
 
 
 @ALL
-def test_a_plan_of_files_has_the_pods_above_the_least_number(kind: str) -> None:
+def test_a_plan_of_files_has_the_pods_above_the_minimum(kind: str) -> None:
     given = [running(elastic(kind), 2), *(pod_of(kind, rank) for rank in range(4))]
     snapshot = read_snapshot([as_document(dict(one)) for one in given], now=1.8e9).snapshot
     found = {one.workload.name: one.workload.growth for one in snapshot.pending}

@@ -39,7 +39,7 @@ def config(**limits: float) -> QueueConfig:
         (NO_LIMITS, None, None, False),
         (NO_LIMITS, 60, 60, False),
         (ExecutionLimits(default=90), None, 90, False),
-        (ExecutionLimits(default=90), 600, 600, False),  # the default is no maximum
+        (ExecutionLimits(default=90), 600, 600, False),  # the default is not a maximum
         (ExecutionLimits(most=300), None, 300, False),
         (ExecutionLimits(most=300), 300, 300, False),
         (ExecutionLimits(most=300), 301, 300, True),

@@ -49,7 +49,7 @@ def test_pods_of_a_group_are_one_gang_with_a_podset_for_each_shape() -> None:
     assert (pending.workload.kind, pending.workload.name) == ("PodGroup", "g")
     assert [p.count for p in pending.workload.podsets] == [2, 1]
     assert pending.blocked is not None
-    assert pending.blocked.code is Code.MISCONFIGURED, "there is no LocalQueue"
+    assert pending.blocked.code is Code.MISCONFIGURED, "the LocalQueue does not exist"
 
 
 def test_a_group_without_all_its_pods_waits_for_them() -> None:
@@ -79,7 +79,7 @@ def test_a_group_with_fast_admission_requests_all_its_pods_at_once() -> None:
     ],
     ids=lambda document: document["metadata"]["name"],
 )
-def test_other_pods_are_no_gangs(other: Document) -> None:
+def test_other_pods_are_not_gangs(other: Document) -> None:
     assert snapshot(other).pending == ()
 
 

@@ -45,7 +45,7 @@ def test_anything_else_is_refused(text: str) -> None:
         Dependency.parse(text)
 
 
-def test_an_admission_gate_is_no_dependency() -> None:
+def test_an_admission_gate_is_not_a_dependency() -> None:
     for gate in ("example.com/data", "after", "Job/prep:ok"):
         assert Dependency.of_gate(gate) is None
 

@@ -185,7 +185,7 @@ def test_a_gang_that_kueue_would_stop_is_named_with_the_reason(
             "the templates of a SparkApplication keep the gate",
         ),
         ("SparkApplication", {"suspend": False}, "no Workload is written for a SparkApplication"),
-        ("TrainJob", {"suspend": False}, "no Workload is written for a TrainJob"),
+        ("TrainJob", {"suspend": False}, "its JobSet does not exist"),
     ],
 )
 def test_a_job_of_another_kind_is_named(kind: str, spec: Document, reason: str) -> None:
@@ -286,6 +286,17 @@ def test_a_group_of_which_pods_have_ended_is_named(pods: list[Document]) -> None
     fate = only(cluster(pods=pods))
     assert isinstance(fate, Stopped)
     assert "1 of its 2 pods run" in fate.reason
+
+
+def test_the_pods_of_a_statefulset_are_named() -> None:
+    """As a group, a pod that is deleted would wait for a replacement of the same name."""
+    pods = [group_pod(number, 2) for number in range(2)]
+    for one in pods:
+        owner = {"kind": "StatefulSet", "name": "g", "uid": "s", "controller": True}
+        one["metadata"]["ownerReferences"] = [owner]
+    fate = only(cluster(pods=pods))
+    assert isinstance(fate, Stopped)
+    assert "no Workload is written for a StatefulSet" in fate.reason
 
 
 def test_topology_annotations_of_queuectl_become_those_of_kueue() -> None:

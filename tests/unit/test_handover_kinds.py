@@ -20,9 +20,11 @@ from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.handover.gangs import Adopted, HandoverObjects, Stopped, fates
 from queuectl.handover.podsets import HANDED_OVER
+from queuectl.handover.trainjobs import TRAINJOB
 from queuectl.objects import keys
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.trainjob import jobset_of
 from queuectl.objects.kueue_names import workload_name
 from tests.kinds.entries import ENTRIES
 from tests.support.kueue import QUEUE_LABEL
@@ -35,9 +37,13 @@ ENTRY_OF = {one.kind: one for one in ENTRIES if one.kind in HANDED_OVER - {"Job"
 
 def started_by_kueue(kind: str) -> HandoverObjects:
     """A running job of 4 pods. Its pods name only the Workload of Kueue, and another object controls them."""
-    *_, document = deepcopy(ENTRY_OF[kind].documents("train", SPACE, PodSetManifest(4), None))
+    *others, document = deepcopy(ENTRY_OF[kind].documents("train", SPACE, PodSetManifest(4), None))
     document["metadata"] |= {"uid": UID, "labels": {QUEUE_LABEL: "team"}}
     jobs = {kind: [document]}
+    runtimes = {}
+    if kind == TRAINJOB:
+        runtimes = {("TrainingRuntime", SPACE, "train"): others[0]}
+        jobs["JobSet"] = [jobset_of(document, others[0])]
     name = workload_name(kind, KINDS[kind].group, "train", UID)
     counts = {place: number for place, number in _counts(jobs).items() if number}
     pods = [
@@ -45,11 +51,11 @@ def started_by_kueue(kind: str) -> HandoverObjects:
         for podset, count in counts.items()
         for number in range(count)
     ]
-    return cluster(jobs=jobs, pods=pods, nodes={"h0": node("h0")})
+    return cluster(jobs=jobs, pods=pods, nodes={"h0": node("h0")}, runtimes=runtimes)
 
 
 def _counts(jobs: dict[str, list[Document]]) -> dict[str, int]:
-    kind = KINDS[next(iter(jobs))]
+    kind = KINDS["JobSet" if "JobSet" in jobs else next(iter(jobs))]
     [document] = jobs[kind.kind]
     record = kind.read(msgspec.convert(document, kind.wire, strict=False))
     assert record.error is None, record.error
@@ -92,6 +98,16 @@ def test_a_job_that_a_rayservice_controls_is_not() -> None:
     assert "Kueue queues its RayService" in fate.reason
 
 
+def test_a_jobset_of_another_trainjob_or_namespace_is_not_that_of_the_trainjob() -> None:
+    for changes in ({"namespace": "other"}, {"name": "forged"}):
+        given = started_by_kueue(TRAINJOB)
+        [jobset] = given.jobs["JobSet"]
+        cast(Document, jobset)["metadata"] |= changes
+        [fate] = fates(given)
+        assert isinstance(fate, Stopped), changes
+        assert "its JobSet does not exist" in fate.reason
+
+
 class FakeApi:
     """An API server that answers writes, and fails for some paths."""
 
@@ -102,7 +118,9 @@ class FakeApi:
 
     async def request(self, method: str, path: str, **_: Any) -> bytes:
         if method == "GET":
-            if "webhookconfigurations" in path and not self.kueue:
+            if "kueue-" in path and not self.kueue:
+                raise ObjectGone(path)
+            if path.endswith("kueue.x-k8s.io"):  # the lease
                 raise ObjectGone(path)
             return b'{"items": [], "metadata": {}}'
         for part, error in self.failing.items():
@@ -160,7 +178,7 @@ def test_a_kueue_that_starts_meanwhile_ends_the_command_and_a_second_run_continu
         async for _ in write_each(cast(Api, api), planned, jobs):
             api.kueue = True
 
-    with pytest.raises(CommandFailed, match="a Kueue is installed") as failed:
+    with pytest.raises(CommandFailed, match="the webhooks of Kueue exist") as failed:
         asyncio.run(run())
     assert "1 job handled" in str(failed.value)
     assert not any("namespaces/b/" in path for _, path in api.writes)

@@ -52,7 +52,7 @@ def test_the_next_line_has_the_number_of_those_that_are_left_out() -> None:
     assert line.reason == Reason(Code.RESUMED_OUTSIDE, "resumed")
 
 
-def test_each_workload_has_lines_of_its_own() -> None:
+def test_each_workload_has_its_own_lines() -> None:
     assert len(lines(exhausted(), change(1.0), change(1.0, uid="v"))) == 1
 
 

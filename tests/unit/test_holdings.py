@@ -50,7 +50,7 @@ def sums(holdings: Holdings) -> list[dict[Any, int]]:
         pytest.param([], [LOCAL_KEY], 1, id="their LocalQueue is deleted"),
         pytest.param([DOCUMENTS["/api/v1/cohorts/all"]], [], 0, id="a Cohort"),
         pytest.param([RULES], [], None, id="rules affect every gang"),
-        pytest.param([OTHER, RULES], [], None, id="beside a queue, too"),
+        pytest.param([OTHER, RULES], [], None, id="alongside a queue as well"),
         pytest.param([], [DocumentKey("ResourceFlavor", "", "h100")], None, id="a flavor as well"),
     ],
 )

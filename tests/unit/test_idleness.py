@@ -244,7 +244,7 @@ class TestTakeable:
         leader.config = configured(replace(RULE, mode=ReclaimMode.OFF))
         assert leader.gang(FIRST + ENDS).idle_since is None
 
-    def test_a_new_leader_begins_with_a_warning_of_its_own(self) -> None:
+    def test_a_new_leader_begins_with_its_own_warning(self) -> None:
         leader = Leader()
         leader.idle(ENDS)
         leader.take_over()
@@ -424,7 +424,7 @@ class TestWaking:
         leader = Leader()
         leader.idle(ENDS)
         late = FIRST + ENDS + FRESH + EVERY
-        assert leader.gang(late).idle_since is None  # as in every plan meanwhile
+        assert leader.gang(late).idle_since is None  # as in every plan in the meantime
         assert leader.sample(late).plan_again
 
 

@@ -174,7 +174,7 @@ ZONE = "topology.kubernetes.io/zone"
     [
         (labeled({A: "1", B: "x"}, {A: "1", B: "x"}, {A: "2", B: "y"}), (A,), f"{B}: it has the same domains as {A}"),
         (labeled({A: "1"}, {A: "1"}), (), f"{A}: all nodes have the value 1"),
-        (labeled({A: "1"}, {A: "2"}), (), f"{A}: each node has a value of its own"),
+        (labeled({A: "1"}, {A: "2"}), (), f"{A}: each node has a different value"),
         (labeled({A: "1"}, {A: "1"}, {A: "2"}, {}), (), f"{A}: 1 of 4 nodes lack it (n3)"),
         (
             labeled({A: "1", B: "x"}, {A: "1", B: "y"}, {A: "2", B: "x"}, {A: "2", B: "z"}),
@@ -188,7 +188,7 @@ ZONE = "topology.kubernetes.io/zone"
         ),
     ],
 )  # fmt: skip
-def test_a_label_that_is_no_level_is_left_out_with_the_reason(
+def test_a_label_that_is_not_a_level_is_left_out_with_the_reason(
     nodes: list[Node], chosen: tuple[str, ...], reason: str
 ) -> None:
     found = propose_levels(nodes)
@@ -283,9 +283,9 @@ def test_the_file_names_what_was_left_out(queuectl: Cli, tmp_path: Path) -> None
         "the quota of gke-a3u-00: cordoned",
         "the quota of gke-a3u-01: not ready",
         "1 nvidia.com/gpu of gke-a3u-02: unhealthy for the device plugin",
-        "gke-a3u-03: labels show GPUs of NVIDIA, but there is no GPU resource",
+        "gke-a3u-03: labels show GPUs of NVIDIA, but they have no GPU resource",
         "2 devices that gpu.nvidia.com publishes in ResourceSlices",
-        "No level: cloud.google.com/gce-topology-host: each node has a value of its own",
+        "No level: cloud.google.com/gce-topology-host: each node has a different value",
         "No level: topology.kubernetes.io/zone: all nodes have the value europe-west1-b",
         "The nodes have the taint nvidia.com/gpu",
     ):
@@ -379,7 +379,7 @@ def test_a_queue_with_the_name_default_warns_about_jobs_without_a_label(
 @pytest.mark.parametrize(
     ("documents", "options", "code", "message"),
     [
-        ([], [], 2, "no Node, so there is no capacity to propose"),
+        ([], [], 2, "no Node, so no capacity to propose"),
         (superpod()[16:], [], 2, "no node can be proposed: 3 nodes (head-0, …) without GPUs: tainted"),
         (gke(), ["--queue", "a b"], 2, "'a b' is not a name"),
         (gke(), ["-n", "a b"], 2, "'a b' is not a name"),

@@ -1,4 +1,4 @@
-"""Gangs that Kueue started: which pods are theirs, and that the JobSet of a TrainJob is no gang beside it."""
+"""Gangs that Kueue started: which pods are theirs, and that the JobSet of a TrainJob is not a gang alongside it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def jobs_after(deltas: Sequence[Delta]) -> set[str]:
     return set(mirror(*deltas).jobs)
 
 
-def test_the_jobset_of_a_queued_trainjob_is_no_gang_also_with_a_queue_label() -> None:
+def test_the_jobset_of_a_queued_trainjob_is_not_a_gang_even_with_a_queue_label() -> None:
     """Kueue gives the label to both."""
     child = replace(JOBSET, parent="t1")
     for deltas in permutations([Upserted(child), Upserted(TRAINJOB)]):

@@ -15,6 +15,7 @@ from queuectl.objects.configuration.kueue_status import KueueQueueStatus, seen_k
 from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.configuration.stops import with_operation
 from queuectl.ownership.status_forms import FORMS
+from queuectl.ownership.statuses import COUNTS_SECONDS
 from tests.support import followed as f
 from tests.unit.test_object_statuses import HOSTILE, World, gang
 
@@ -98,6 +99,51 @@ def test_a_queue_is_active_or_not_in_the_words_of_kueue() -> None:
 def test_kinds_without_a_status_of_kueue_have_none() -> None:
     world = a_world(f.cohort("all"))
     assert set(world.statuses) == {str(QUEUE), str(LOCAL)}
+
+
+FAIR = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "fairSharing": {},
+}
+ALL = DocumentKey("Cohort", "", "all")
+
+
+def share(world: World, key: DocumentKey) -> int | None:
+    status = world.statuses[str(key)]
+    assert isinstance(status, KueueQueueStatus)
+    return status.fair_sharing.weighted_share if status.fair_sharing is not None else None
+
+
+def test_shares_are_those_of_kueue_while_fair_sharing_is_on_and_0_after_it() -> None:
+    weightless = f.queue("b", 8, cohortName="all", fairSharing={"weight": "0"})
+    world = World(
+        f.flavor("gpu"),
+        f.cohort("all", "root"),
+        f.cohort("root"),
+        f.queue("a", 8, cohortName="all", fairSharing={"weight": "2"}),
+        weightless,
+        f.queue("c", 14, cohortName="root"),
+        f.local_queue("team", "l", "a"),
+        form=FORM,
+    )
+    world.documents[DocumentKey.of(FAIR)] = FAIR
+    world.held = {("team", "l", "a", "gpu", "nvidia.com/gpu"): 10}
+    world.kept = {("team", "l", "a", "gpu", "nvidia.com/gpu"): 1}
+    world.act()
+    # a borrows 3 of the 30 GPUs that "all" can lend, and its weight is 2; "all" borrows nothing.
+    assert [share(world, key) for key in (QUEUE, LOCAL, ALL)] == [50, None, 0]
+    assert "conditions" not in FORM.body("Cohort", "v1beta2", world.statuses[str(ALL)])
+    world.held["team", "l", "b", "gpu", "nvidia.com/gpu"] = 9
+    assert ALL in world.act(COUNTS_SECONDS)
+    # "all" uses 20 of its 16 GPUs: it borrows 4 of the 30 of "root".
+    assert share(world, ALL) == 134
+    assert share(world, DocumentKey("ClusterQueue", "", "b")) == 2**63 - 1
+    del world.documents[DocumentKey.of(FAIR)]
+    world.act(COUNTS_SECONDS)
+    assert [share(world, key) for key in (QUEUE, LOCAL, ALL)] == [0, None, 0]
+    assert world.act(1e6) == []
 
 
 def test_of_admission_checks_only_the_provisioning_of_nodes_is_kueues() -> None:

@@ -224,7 +224,7 @@ def test_a_group_without_pods_ends_when_its_set_does_not_name_it(end: str) -> No
     assert world.group().uid not in ("", uid)
 
 
-def test_pods_without_their_set_are_no_gang() -> None:
+def test_pods_without_their_set_are_not_a_gang() -> None:
     world = World()
     world.mirror.apply([Deleted("leaderworkersets", "set", world.version)])
     world.pods("a", 0, 1, 2)

@@ -76,7 +76,7 @@ def test_a_profile_gives_the_use_of_each_gpu_at_each_time(
 
 
 @pytest.mark.parametrize("profile", ["fast", "busy=x", "idle=0.5", "busy for soon", ""])
-def test_a_profile_that_is_none_is_refused(profile: str) -> None:
+def test_an_invalid_profile_is_refused(profile: str) -> None:
     with pytest.raises(ValueError, match="is not a step of a GPU profile"):
         parse_profile(profile)
 

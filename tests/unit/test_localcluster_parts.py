@@ -70,7 +70,7 @@ def test_taints_and_labels_are_those_of_the_description() -> None:
     assert node["metadata"]["labels"]["pool"] == "a"
 
 
-def test_a_pool_has_its_devices_in_slices_and_its_counters_in_a_slice_of_their_own() -> None:
+def test_a_pool_has_its_devices_in_slices_and_its_counters_in_their_own_slice() -> None:
     slices = nodes.pool(
         "n0", nodes.gpus(5, "H100"), generation=3, per_slice=2, counters=[{"name": "c"}]
     )

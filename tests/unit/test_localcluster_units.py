@@ -1,4 +1,4 @@
-"""Units beside the control plane's own: no part of a cluster, kept apart by how they are built."""
+"""Units alongside the control plane's own: no part of a cluster, kept apart by how they are built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_units_of_a_cluster_choose_the_versions_of_their_libraries_together(
     assert kubectl().modules == kubernetes().modules
 
 
-def test_another_release_of_kubernetes_has_the_libraries_of_its_own() -> None:
+def test_another_release_of_kubernetes_has_its_own_libraries() -> None:
     assert kubernetes("1.34.4").modules == (("k8s.io/kubernetes", "v1.34.4"),)
 
 

@@ -148,7 +148,7 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("and queues again", (*RUNS, PREEMPT, Drained()), State.PENDING),
     ("a gang on its way to another queue waits", (SUBMITTED, MOVE), State.PENDING),
     ("and its reservation is dropped", (SUBMITTED, Reserve(LEASE, WAITS), MOVE), State.PENDING),
-    ("nor is it started meanwhile", (SUBMITTED, MOVE, Admit(PLACEMENT)), State.PENDING),
+    ("nor is it started in the meantime", (SUBMITTED, MOVE, Admit(PLACEMENT)), State.PENDING),
     ("nor is a gang evicted for it", (SUBMITTED, MOVE, Reserve(LEASE, WAITS)), State.PENDING),
     ("but once it is there", (SUBMITTED, MOVE, QueueMoved(), Admit(PLACEMENT)), State.STARTING),
     ("a held gang can be moved", (SUBMITTED, HOLD, MOVE, QueueMoved()), State.HELD),
@@ -588,7 +588,7 @@ def test_the_same_refusal_again_is_not_a_change() -> None:
     assert handle(entry, Refuse(QUOTA), 300.0) is None
 
 
-def test_new_numbers_of_the_same_reason_are_no_new_line_in_the_history() -> None:
+def test_new_numbers_of_the_same_reason_are_not_a_new_line_in_the_history() -> None:
     entry = run(SUBMITTED, Refuse(QUOTA))
     change = handle(entry, Refuse(Reason(Code.WAITING_FOR_QUOTA, "needs 8, has 6")), 300.0)
     assert change is not None

@@ -216,7 +216,7 @@ def test_the_annotation_can_be_read_again(phase: MigPhase) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "drained by hand", '{"phase": "Emptying"}', "[]"])
-def test_an_annotation_of_others_is_no_change(text: str) -> None:
+def test_an_annotation_of_others_is_not_a_change(text: str) -> None:
     assert read_mig_reconfiguration(text) is None
 
 

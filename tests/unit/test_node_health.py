@@ -181,7 +181,7 @@ def test_no_node_is_unhealthy_without_an_answer_of_the_source() -> None:
     )
 
 
-@pytest.mark.parametrize("faults", [None, ()], ids=["no answer", "the fault is not shown any more"])
+@pytest.mark.parametrize("faults", [None, ()], ids=["no answer", "the fault is no longer shown"])
 @pytest.mark.parametrize(
     ("gpus", "conditions", "kept"),
     [(1, 0, True), (5, 0, True), (1, 1, True), (1, 5, True), (5, 2, True), (0, 1, False), (0, 3, False)],
@@ -279,7 +279,7 @@ def test_an_unhealthy_node_is_unschedulable_until_the_judgment_ends() -> None:
     assert mirror.fleet.by_name["n2"].unschedulable
 
 
-def test_a_node_whose_end_is_announced_stays_out_of_placement_beside_unhealthy_ones() -> None:
+def test_a_node_whose_end_is_announced_stays_out_of_placement_alongside_unhealthy_ones() -> None:
     mirror = Mirror({})
     mirror.apply([Upserted(record("n1")), Upserted(record("n2"))])
     assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
@@ -353,7 +353,7 @@ def test_a_gang_that_changes_for_another_reason_keeps_no_other_gang_on_a_failing
 def test_a_gang_starts_on_no_node_from_which_it_would_be_evicted_again(
     policy: UnhealthyNodes, expected: set[str]
 ) -> None:
-    """Failing nodes where its queue drains them, and nodes that are taken away; also those that it tolerates, and only while they last."""
+    """Failing nodes where its queue drains them, and nodes that are taken away; including those that it tolerates, and only while they last."""
     world = World(ENTRY, replace(ENTRY, uid="u2", excluded=("n3",)))
     world.see(JOB, replace(JOB, uid="u2"))
     config = replace(

@@ -22,7 +22,13 @@ from queuectl.objects.configuration.stops import with_operation
 from queuectl.ownership.observed import NO_GENERATION, FollowedObject
 from queuectl.ownership.status_form import Decision, QueuesNow, QueueUse, StatusForm
 from queuectl.ownership.status_forms import FORMS
-from queuectl.ownership.statuses import COUNTS_SECONDS, REPEAT_SECONDS, DueStatus, StatusReducer
+from queuectl.ownership.statuses import (
+    COUNTS_SECONDS,
+    REPEAT_SECONDS,
+    SPACING_SECONDS,
+    DueStatus,
+    StatusReducer,
+)
 from queuectl.state.holdings import Row
 from tests.support import followed as f
 from tests.unit.test_argocd_health import health
@@ -42,6 +48,8 @@ class World:
         self.held: dict[Row, int] = {}
         self.kept: dict[Row, int] = {}
         self.documents: dict[DocumentKey, f.Object] = {}
+        self.built: dict[DocumentKey, f.Object] = {}
+        self.config = build((), 1)
         self.objects: dict[DocumentKey, FollowedObject] = {}
         self.statuses: dict[str, QueueStatus] = {}
         self.faults: dict[DocumentKey, str] = {}
@@ -60,26 +68,40 @@ class World:
             self.documents[key] = body
         return key
 
+    def examine(self, kinds: frozenset[str] = KINDS) -> None:
+        """Examine all objects under the decision of now."""
+        if self.documents != self.built:
+            self.built, self.config = dict(self.documents), build(self.documents.values(), 1)
+        queues = QueuesNow(self.config, lambda _: {})
+        use = QueueUse(self.entries, self.held, self.kept)
+        waiting, faults = frozenset(self.waiting), dict(self.faults)
+        self.reducer.decided(
+            Decision(
+                dict(self.objects), kinds, faults, waiting, 1, lambda o: self.statuses.get(o.uid)
+            )
+        )
+        self.reducer.examine_all()
+        counts = self.form.counts(use, queues)
+        self.reducer.examine(queues, counts, self.now, 2 * len(self.objects))
+        assert not self.reducer.unexamined
+
     def due(self, kinds: frozenset[str] = KINDS) -> list[DueStatus]:
-        config = build(list(self.documents.values()), 1)
-        queues = QueuesNow(config, lambda _: {})
-        decision = Decision(
-            self.objects, kinds, self.faults, self.waiting, 1, lambda o: self.statuses.get(o.uid)
-        )
-        return self.reducer.due(
-            decision, queues, QueueUse(self.entries, self.held, self.kept), self.now
-        )
+        self.examine(kinds)
+        return list(iter(lambda: self.reducer.next(self.now), None))
+
+    def write(self, due: DueStatus) -> None:
+        self.reducer.written(due, self.now)
+        body = self.form.body(due.followed.key.kind, "v1beta2", due.status)
+        seen = self.form.read(msgspec.json.encode(body))
+        assert seen is not None
+        self.statuses[due.followed.uid] = seen
 
     def act(self, after: float = 0.0) -> list[DocumentKey]:
         """Write everything that is due after so many seconds."""
         self.now += after
         written = self.due()
         for due in written:
-            self.reducer.written(due, self.now)
-            body = self.form.body(due.followed.key.kind, "v1beta2", due.status)
-            seen = self.form.read(msgspec.json.encode(body))
-            assert seen is not None
-            self.statuses[due.followed.uid] = seen
+            self.write(due)
         return [due.followed.key for due in written]
 
     def conditions(self, key: DocumentKey) -> dict[str, tuple[str, str, str]]:
@@ -149,7 +171,7 @@ def test_a_queue_without_a_valid_version_is_not_active() -> None:
     world.act()
     assert world.conditions(key)["Active"][:2] == ("False", "Misconfigured")
     assert len(world.conditions(key)["Ready"][2]) <= 1000
-    assert world.act(1e6) == [], "a long message is compared, too"
+    assert world.act(1e6) == [], "a long message is compared as well"
 
 
 def test_an_edit_that_waits_is_not_ready_yet() -> None:
@@ -221,8 +243,8 @@ def test_a_condition_that_stays_keeps_its_time() -> None:
 def test_the_newest_edit_is_first_and_unknown_objects_are_left_out() -> None:
     world = World(f.flavor("gpu"), *(f.queue(name) for name in "abc"))
     world.apply(f.queue("b", 1))
-    first = world.due()[0].followed.key
-    assert first.name == "b"
+    assert [due.followed.key.name for due in world.due()] == ["b", "c", "a", "gpu"]
+    world.now += SPACING_SECONDS
     assert {due.followed.key.kind for due in world.due(frozenset({"ClusterQueue"}))} == {
         "ClusterQueue"
     }
@@ -279,18 +301,19 @@ def test_a_status_that_others_overwrite_is_written_again_after_a_time() -> None:
 def test_a_refused_status_is_due_again_later_or_after_an_edit() -> None:
     world = World(f.flavor("gpu"))
     pauses = []
+    [due] = world.due()
     for _ in range(10):
-        [due] = world.due()
-        world.reducer.failed(due, world.now)
+        world.reducer.failed(due)
         before = world.now
-        while not world.due():
+        while not (again := world.due()):
             world.now += 1.0
+        [due] = again
         pauses.append(world.now - before)
     assert pauses[:3] == [5.0, 10.0, 20.0]
     assert max(pauses) == 600.0
-    [due] = world.due()
-    world.reducer.failed(due, world.now)
+    world.reducer.failed(due)
     world.apply(f.flavor("gpu"))
+    world.now += SPACING_SECONDS
     assert world.due()
 
 
@@ -299,7 +322,135 @@ def test_a_deleted_object_is_forgotten() -> None:
     world.act()
     world.objects.clear()
     assert world.due() == []
-    assert not world.reducer._written
+    assert not world.reducer._writes
+
+
+# ---- Order: each object, and each kind, hurts only itself
+
+TURN = 0.2
+
+
+class Writes:
+    """A writer that has a turn for every few seconds. It writes what is due, unless the kind of the object is refused."""
+
+    def __init__(self, world: World, *refused: str, turn: float = TURN) -> None:
+        self.world = world
+        self.refused = refused
+        self.turn = turn
+        self.tries: list[tuple[float, DocumentKey]] = []
+
+    def turns(self, count: int) -> None:
+        """Take this number of turns. Each object is examined before them."""
+        self.world.examine()
+        for _ in range(count):
+            due = self.world.reducer.next(self.world.now)
+            self.world.now += self.turn
+            if due is None:
+                continue
+            self.tries.append((self.world.now, due.followed.key))
+            if due.followed.key.kind in self.refused:
+                self.world.reducer.failed(due)
+            else:
+                self.world.write(due)
+
+    def tried(self, key: DocumentKey) -> list[float]:
+        return [at for at, tried in self.tries if tried == key]
+
+    def shown(self, key: DocumentKey) -> bool:
+        status = self.world.statuses.get(str(key))
+        generation = self.world.objects[key].generation
+        return status is not None and status.observed_generation == generation
+
+
+def test_a_storm_of_edits_takes_one_write_in_a_second_and_no_other_edit_waits_for_it() -> None:
+    world = World(f.flavor("gpu"), *(f.queue(name) for name in "abcd"))
+    world.act()
+    writes, began = Writes(world), world.now
+    for number in range(200):
+        for quota in range(100):  # 20,000 edits in 40 s
+            world.apply(f.queue("a", quota))
+        if number % 20 == 5:
+            edited, at = world.apply(f.queue("b", number)), world.now
+        writes.turns(1)
+        if number % 20 == 15:
+            assert writes.shown(edited)
+            assert writes.tried(edited)[-1] - at <= 2.0
+    assert len(writes.tried(QUEUE)) <= world.now - began + 1
+    writes.turns(10)
+    assert writes.shown(QUEUE), "and the last edit itself, within 2 s"
+
+
+def test_storms_on_more_objects_than_can_be_written_leave_turns_to_all_others() -> None:
+    names, idle = [f"s{number}" for number in range(12)], [f"i{number}" for number in range(6)]
+    world = World(f.flavor("gpu"), *map(f.queue, names))
+    world.act()
+    for name in idle:
+        world.apply(f.queue(name))
+    writes = Writes(world)
+    for number in range(60):
+        for name in names:
+            world.apply(f.queue(name, number))
+        if number == 40:
+            late = world.apply(f.queue("i0", 1))
+        writes.turns(1)
+        assert number != 43 or writes.shown(late), "the object that was written longest ago"
+    tried = {key.name for _, key in writes.tries}
+    assert tried >= {*idle, *names}, "first statuses have a turn of five"
+
+
+def test_a_kind_that_is_refused_delays_neither_counts_nor_edits_of_others() -> None:
+    locals_ = [f.local_queue("team", f"l{number}", "a") for number in range(300)]
+    world = World(f.flavor("gpu"), f.queue("a"), f.queue("b"), *locals_)
+    writes = Writes(world, "LocalQueue", turn=2.0)
+    for number in range(100):
+        world.entries = [gang(State.PENDING, uid) for uid in range(number % 7)]
+        writes.turns(5)
+    counted = writes.tried(QUEUE)
+    waits = [after - before for before, after in itertools.pairwise(counted)]
+    assert max(waits[1:]) <= COUNTS_SECONDS + 20.0, "after the first try of each LocalQueue"
+    assert len(waits) > 5
+    edited = world.apply(f.queue("b", 1))
+    writes.turns(2)
+    assert writes.shown(edited)
+    writes.refused = ()
+    for _ in range(130):
+        writes.turns(5)
+    assert all(writes.shown(DocumentKey.of(body)) for body in locals_)
+
+
+def test_an_edit_that_was_not_answered_once_is_still_an_edit() -> None:
+    world = World(f.flavor("gpu"), *(f.queue(f"q{number}") for number in range(100)))
+    world.examine()
+    edited = world.apply(f.queue("q7", 1))
+    [due, *_] = world.due()
+    assert due.followed.key == edited
+    world.reducer.failed(due)
+    world.now += 5.0
+    assert world.due()[0].followed.key == edited
+
+
+def test_objects_that_are_deleted_or_created_again_take_no_turn_of_old_ones() -> None:
+    world = World(f.flavor("gpu"), *(f.queue(name) for name in "abc"))
+    world.examine()
+    del world.objects[QUEUE]
+    again = DocumentKey("ClusterQueue", "", "b")
+    world.objects[again] = replace(world.objects[again], uid="another", order=99)
+    due = world.due()
+    assert [one.followed.uid for one in due] == ["another", "ClusterQueue c", "ResourceFlavor gpu"]
+    world.objects.clear()
+    world.examine()
+    for one in due:  # the writes end after the deletion
+        world.reducer.written(one, world.now)
+        world.reducer.failed(one)
+    assert not world.reducer._writes
+
+
+def test_a_clock_that_is_set_back_delays_no_status() -> None:
+    world = a_world()
+    world.act()
+    world.now -= 3600.0
+    world.apply(f.queue("a", 1))
+    assert world.act() == [QUEUE]
 
 
 HOSTILE = [
@@ -361,7 +512,7 @@ def take(world: World, step: str, number: int) -> None:
             world.statuses.pop(str(LOCAL), None)
         case "refuse":
             for due in world.due():
-                world.reducer.failed(due, world.now)
+                world.reducer.failed(due)
 
 
 @given(STEPS)

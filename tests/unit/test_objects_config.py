@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         document("ClusterQueue", {"policy": {"defragmentBudget": -1}}),
         "ClusterQueue/x: spec.policy.defragmentBudget: expected `int` >= 0",
     ),
-    "priority that is no number": (
+    "priority that is not a number": (
         document("WorkloadPriorityClass", value="high"),
         "WorkloadPriorityClass/x: value: expected `int`, got `str`",
     ),
@@ -290,7 +290,7 @@ def test_a_wrong_document_is_refused_naming_object_and_field(name: str) -> None:
     assert sentence in str(caught.value)
 
 
-def test_defaults_that_a_server_fills_in_are_no_news() -> None:
+def test_defaults_that_a_server_fills_in_are_not_news() -> None:
     spec = {
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
         "preemption": {"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "Never"}},
@@ -347,7 +347,7 @@ def queue_in(name: str, above: str) -> dict[str, Any]:
     return {**body, "metadata": {"name": name}}
 
 
-def test_a_cohort_has_a_parent_and_quota_of_its_own() -> None:
+def test_a_cohort_has_a_parent_and_its_own_quota() -> None:
     spec = {"parentName": "root", "resourceGroups": [group(borrowingLimit=2, lendingLimit=1)]}
     kept, warnings = validate(document("Cohort", spec))
     quotas = FlavorQuotas("h100", {GPU: 8}, {GPU: 2}, {GPU: 1})
@@ -397,7 +397,7 @@ def test_cohorts_in_a_circle_are_refused(documents: list[dict[str, Any]], senten
 
 
 def test_stored_cohorts_in_a_circle_have_no_parent() -> None:
-    """Two concurrent writes can leave them; the cohorts beside and below them still count."""
+    """Two concurrent writes can leave them; the cohorts alongside and below them still count."""
     circle = [cohort("a", "b"), cohort("b", "c"), cohort("c", "a"), cohort("leaf", "a")]
     beside = [cohort("below", "above"), cohort("above", "top")]
     parents = {name: one.parent for name, one in build([*circle, *beside], 1).cohorts.items()}
@@ -420,7 +420,7 @@ def test_a_tree_of_stored_cohorts_that_is_too_high_is_planned_in_pieces() -> Non
         assert 0 < height <= MAX_COHORTS
 
 
-def test_a_chain_of_cohorts_is_no_circle_even_if_its_top_is_not_given() -> None:
+def test_a_chain_of_cohorts_is_not_a_circle_even_if_its_top_is_not_given() -> None:
     assert set(build([cohort("a", "b"), cohort("b", "gone")], 1).cohorts) == {"a", "b"}
 
 

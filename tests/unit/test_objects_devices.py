@@ -297,7 +297,7 @@ def test_a_claim_has_requests_options_and_constraints():
     assert pending.blocked is None
 
 
-def test_a_pod_can_have_claims_of_its_own_and_share_others():
+def test_a_pod_can_have_its_own_claims_and_share_others():
     own = {"name": "own", "resourceClaimTemplateName": "one"}
     found = snapshot(CLASS, template(), claim("shared"), job(NAMED, own, uses=("gpu", "own")))
     (pending,) = found.pending
@@ -595,7 +595,7 @@ OPTION = "spec.spec.devices.requests[0].exactly"
             template(
                 {**request(), "constraints": [{"requests": ["x"], "distinctAttribute": "a/b"}]}
             ),
-            "spec.spec.devices.constraints[0].requests[0]: 'x' is no request of the claim",
+            "spec.spec.devices.constraints[0].requests[0]: 'x' is not a request of the claim",
         ),
         (job({"name": ""}), "spec.template.spec.resourceClaims[0].name: is required"),
         (job(ONE, ONE), "spec.template.spec.resourceClaims[1].name: 'gpu' occurs twice"),

@@ -70,7 +70,7 @@ def test_a_time_stays_the_text_it_is() -> None:
         ("{apiVersion: v1, kind: Pod, spec: {a: .inf}}", "f.yaml: document 1: spec.a: inf is not a number"),
         ("{apiVersion: v1, kind: Pod, spec: {1: a}}", "f.yaml: document 1: spec: key 1 is not text"),
         ("{apiVersion: v1, kind: Pod, spec: &a [*a]}", "f.yaml: document 1: spec[0]: contains itself"),
-        ("{apiVersion: v1, kind: Pod, spec: !!set {a}}", "f.yaml: document 1: spec: set is no JSON value"),
+        ("{apiVersion: v1, kind: Pod, spec: !!set {a}}", "f.yaml: document 1: spec: set is not a JSON value"),
         ("kind: Pod\nspec:\n  quota: 96\n  quota: 1", "f.yaml: line 4, column 3: key 'quota' appears twice, first on line 3"),
         ("a: &a {k: 1}\nb: {<<: *a, 'k': 2, k: 3}", "f.yaml: line 2, column 21: key 'k' appears twice, first on line 2"),
         ('{"kind": "Pod",\n "kind": "Job"}', "f.yaml: line 2, column 2: key 'kind' appears twice, first on line 1"),
@@ -94,7 +94,7 @@ def test_the_items_of_a_list_in_a_list_count() -> None:
     assert [one.kind for one in found] == ["Pod"]
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
+def test_bytes_that_are_not_text_are_refused() -> None:
     with pytest.raises(DocumentError, match=r"f\.yaml: is not UTF-8 text"):
         read_documents(b"\xff\xfe", "f.yaml")
 

@@ -156,7 +156,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         job_with(podset_required_topology="rack", podset_preferred_topology="block"),
         "spec.template.metadata.annotations: podset-required-topology='rack' and podset-preferred-topology='block' contradict each other: keep one of them",
     ),
-    "level is no label key": (
+    "level is not a label key": (
         job_with(podset_required_topology="no label!"),
         "spec.template.metadata.annotations: podset-required-topology: 'no label!' is not a node label key",
     ),
@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "group without a level": (
         job_with(podset_group_name="g"),
-        "spec.template.metadata.annotations: podset-group-name='g' needs podset-required-topology or podset-preferred-topology beside it",
+        "spec.template.metadata.annotations: podset-group-name='g' also needs podset-required-topology or podset-preferred-topology",
     ),
     "no pods": (job(parallelism=0), "spec.parallelism: 0 is not a positive number of pods"),
     "negative completions": (job(completions=-1), "spec.completions: -1 is not a positive number of pods"),
@@ -232,9 +232,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         ray() | {"spec": {"suspend": True}},
         "spec.headGroupSpec: is empty",
     ),
-    "group of workers without a name of its own": (
+    "group of workers without its own name": (
         ray({"groupName": "Head"}),
-        "spec.workerGroupSpecs[0]: 'head' is not a name of its own",
+        "spec.workerGroupSpecs[0]: 'head' is not unique",
     ),
     "one group, two levels": (
         pytorch({"Master": topology("rack", group="g"), "Worker": topology("block", group="g")}),
@@ -339,7 +339,7 @@ def test_what_a_pin_cannot_honor_is_refused_as_unsupported(name: str) -> None:
         {"containers": [{"ports": [{"containerPort": 80}]}]},
     ],
 )  # fmt: skip
-def test_wishes_and_volumes_are_no_obstacle(pod: dict[str, Any]) -> None:
+def test_wishes_and_volumes_are_not_obstacles(pod: dict[str, Any]) -> None:
     assert read(job_with(pod)).error is None
 
 
@@ -627,7 +627,7 @@ def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> Non
         list_indexes=record.list_indexes
         or after.list_indexes,  # a TrainJob from before the policies gets its entry
     )
-    assert after == started, "gated, too, whether it was before or not"
+    assert after == started, "gated as well, whether it was before or not"
     assert patch["metadata"]["uid"] == record.uid
     assert patch["metadata"]["resourceVersion"] == str(record.version)
 
@@ -744,7 +744,7 @@ def test_a_job_states_the_minimum_number_of_pods_for_its_start(
 
 
 @pytest.mark.parametrize("text", ["0", "9", "-1", "few", ""])
-def test_a_least_number_out_of_range_is_the_jobs_mistake(text: str) -> None:
+def test_a_minimum_number_out_of_range_is_the_jobs_mistake(text: str) -> None:
     body = shrinkable(**{"kueue.x-k8s.io/job-min-parallelism": text})
     assert read(body).error == (
         f"metadata.annotations: job-min-parallelism: {text!r} is not a number from 1 to 8"

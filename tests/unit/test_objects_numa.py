@@ -95,7 +95,7 @@ def test_the_policy_of_the_kubelet_is_an_attribute_or_the_older_field(fields, po
     assert (found.policy, found.scope) == (policy, scope)
 
 
-def test_an_amount_that_is_no_quantity_is_an_error_with_its_zone():
+def test_an_amount_that_is_not_a_quantity_is_an_error_with_its_zone():
     with pytest.raises(MalformedError, match=r"^zones\[0\].resources.*cpu: 'x' is not a quantity"):
         read(topology(zone("node-0", "x")))
 

@@ -100,7 +100,7 @@ def test_the_queue_with_less_past_use_is_first_although_its_job_is_newer() -> No
 
 
 @pytest.mark.parametrize("amount", ["many", "-8"])
-def test_an_amount_that_is_none_is_an_error(amount: str) -> None:
+def test_an_invalid_amount_is_an_error(amount: str) -> None:
     with pytest.raises(DocumentError, match=r"consumedResources.nvidia.com/gpu"):
         load(local_queue("busy", {"nvidia.com/gpu": amount}))
 

@@ -76,12 +76,12 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
          "initContainers": [{"resources": {"requests": {"cpu": "3"}}}, {"resources": {"requests": {"cpu": "2"}}}]},
         {"cpu": 3000},
     ),
-    "a sidecar runs beside the containers": (
+    "a sidecar runs alongside the containers": (
         {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
          "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}}]},
         {"cpu": 3000},
     ),
-    "an init container runs beside the sidecars started before it, not after": (
+    "an init container runs alongside the sidecars started before it, not after": (
         {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
          "initContainers": [
              {"resources": {"requests": {"cpu": "4"}}},
@@ -255,7 +255,7 @@ def test_rank_is_the_kinds_index_label(labels: dict[str, str] | None, rank: int 
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "²", "9" * 40])
-def test_a_broken_attempt_label_is_no_attempt(text: str) -> None:
+def test_a_broken_attempt_label_is_not_an_attempt(text: str) -> None:
     assert pod(metadata={"labels": {"queuectl.dev/attempt": text}}).attempt == 0
 
 
@@ -459,6 +459,6 @@ def test_times_survive_writing_and_reading(at: int) -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_other_text_is_no_time(text: str) -> None:
+def test_any_other_text_is_not_a_time(text: str) -> None:
     with pytest.raises(ValueError, match="is not an RFC 3339 time"):
         parse_time(f"{text}!")

@@ -94,7 +94,7 @@ def test_an_even_spread_is_asked_by_our_annotation_alone() -> None:
     assert topology(job(4, kueue_balanced="true")) is None
 
 
-def test_each_replica_type_has_slices_of_its_own() -> None:
+def test_each_replica_type_has_its_own_slices() -> None:
     group = {f"{OURS}-required-topology": BLOCK, f"{OURS}-group-name": "all"}
     sliced = {
         **group,
@@ -163,8 +163,8 @@ def layers(*sizes: tuple[str, int]) -> str:
 @pytest.mark.parametrize(
     ("annotations", "sentence"),
     [
-        ({"slice_size": "4"}, "podset-slice-required-topology: is required beside podset-slice-size"),
-        ({"slice_required_topology": RACK}, "podset-slice-size: is required beside podset-slice-required-topology"),
+        ({"slice_size": "4"}, "podset-slice-required-topology: is required with podset-slice-size"),
+        ({"slice_required_topology": RACK}, "podset-slice-size: is required with podset-slice-required-topology"),
         ({"slice_required_topology": RACK, "slice_size": "3"}, "podset-slice-size: 3 does not divide the podset's count 16"),
         ({"slice_required_topology": RACK, "slice_size": "32"}, "podset-slice-size: 32 does not divide the podset's count 16"),
         ({"slice_required_topology": RACK, "slice_size": "0"}, "podset-slice-size: 0 is not a positive number of pods"),

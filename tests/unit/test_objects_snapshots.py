@@ -246,7 +246,7 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
     ),
     "slices": (
         workload(spec={"podSets": [{"template": template(), "topologyRequest": {"podSetSliceRequiredTopology": RACK}}]}),
-        Code.MISCONFIGURED, "spec.podSets[0].topologyRequest.podSetSliceSize: is required beside podSetSliceRequiredTopology",
+        Code.MISCONFIGURED, "spec.podSets[0].topologyRequest.podSetSliceSize: is required with podSetSliceRequiredTopology",
     ),
     "two modes": (
         workload(spec={"podSets": [{"template": template(), "topologyRequest": {"required": RACK, "preferred": RACK}}]}),
@@ -328,7 +328,7 @@ def test_priority_is_the_named_class_of_the_queue_or_of_the_pods() -> None:
     ],
     ids=[
         "no labels",
-        "labels of its own",
+        "its own labels",
         "in a topology, no gang is named",
         "in a topology, others are named",
         "named",
@@ -408,9 +408,7 @@ def test_pods_of_an_admitted_workload_that_have_finished_free_their_quota(
     assert given_.warnings == ()
 
 
-def test_a_request_that_is_too_large_to_count_waits_without_limit_and_blocks_no_other_gang() -> (
-    None
-):
+def test_a_request_that_is_too_large_to_count_waits_indefinitely_and_blocks_no_other_gang() -> None:
     huge = workload("huge")
     huge["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = {
         "requests": {"cpu": "9223372036854776"}
@@ -699,7 +697,7 @@ def test_an_evicted_gang_whose_job_is_not_suspended_yet_holds_the_slots_of_its_p
         assert gang.placement.podsets[0].nodes == (("r1-b", 1),)
 
 
-def test_finished_gangs_are_no_gangs() -> None:
+def test_finished_gangs_are_not_gangs() -> None:
     done = job("done", suspend=False)
     done["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
     over = workload(status={"conditions": [{"type": "Finished", "status": "True"}]})
@@ -801,7 +799,7 @@ def test_what_a_workload_asks_in_vain_is_named(field: str) -> None:
     )
 
 
-def test_a_gang_that_only_quota_limits_because_there_are_no_nodes_gives_a_warning() -> None:
+def test_a_gang_that_only_quota_limits_in_an_input_without_nodes_gives_a_warning() -> None:
     _, _, queues = CLUSTER.partition("---\n")  # the Nodes come first
     text = (
         "no Node in the input: quota alone decides, also of ResourceFlavors with a Topology (h100)"
@@ -962,7 +960,7 @@ AFTER_ARRAYS: list[tuple[str, list[dict[str, Any]], Code | None]] = [
     ("one that runs", [_array("prep", None, completedIndexes="0"), _array("late", "Job/prep")], Code.DEPENDENCY),
     ("one that is not there", [_array("late", "Job/prep")], Code.DEPENDENCY),
     ("itself, in a cluster", [_array("late", "Job/late", active=0)], Code.DEPENDENCY_NEVER_SATISFIED),
-    ("one that is not there any more", [_array("late", "Job/prep", completedIndexes="0")], None),
+    ("one that no longer exists", [_array("late", "Job/prep", completedIndexes="0")], None),
 ]  # fmt: skip
 
 
@@ -1040,7 +1038,7 @@ def test_a_group_of_the_input_counts_for_those_that_depend_on_it(
 # ---- objects between a job and its pods
 
 
-def test_the_jobs_of_a_jobset_are_no_gangs_and_their_pods_hold_its_slots() -> None:
+def test_the_jobs_of_a_jobset_are_not_gangs_and_their_pods_hold_its_slots() -> None:
     meta: dict[str, Any] = {"name": "llama", "namespace": "team-a", "uid": "set"}
     labels = {"queuectl.dev/queue-name": "main"}
     marks = {
@@ -1096,7 +1094,7 @@ def test_the_jobs_of_a_jobset_are_no_gangs_and_their_pods_hold_its_slots() -> No
     assert not snapshot.other_pods
 
 
-def test_the_launcher_of_an_mpijob_is_no_gang_and_the_pods_hold_the_slots_of_their_podsets() -> (
+def test_the_launcher_of_an_mpijob_is_not_a_gang_and_the_pods_hold_the_slots_of_their_podsets() -> (
     None
 ):
     def pod(name: str, podset: str, owner: dict[str, Any], node: str) -> dict[str, Any]:

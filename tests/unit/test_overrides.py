@@ -49,7 +49,7 @@ def quota(config: QueueConfig, queue: str = "team-a", resource: str = GPU) -> in
         pytest.param((LESS,), 150.0, 40, id="less for a time"),
         pytest.param((replace(LESS, add=-99),), 150.0, 0, id="never below 0"),
         pytest.param((MORE, LESS), 150.0, 56, id="what is added adds up"),
-        pytest.param((INSTEAD,), 150.0, 128, id="in place of what is stated"),
+        pytest.param((INSTEAD,), 150.0, 128, id="instead of what is stated"),
         pytest.param((INSTEAD, MORE), 150.0, 144, id="and more on top of it"),
         pytest.param((INSTEAD, LATER), 149.9, 128, id="the first one alone"),
         pytest.param((INSTEAD, LATER), 150.0, 96, id="the override that began last applies"),
@@ -68,7 +68,7 @@ def test_what_a_queue_owns(overrides: tuple[QuotaOverride, ...], now: float, gpu
     assert in_force(config, now) is config, "it is worked in once"
 
 
-def test_a_queue_lends_no_more_than_it_owns_meanwhile() -> None:
+def test_a_queue_lends_no_more_than_it_owns_in_the_meantime() -> None:
     def lends(override: QuotaOverride) -> int:
         (group,) = in_force(under(override), 150.0).cluster_queues["team-a"].groups
         return group.flavors[0].lending[GPU]

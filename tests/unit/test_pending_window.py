@@ -72,7 +72,7 @@ def test_the_head_of_each_queue_is_considered_in_each_plan() -> None:
 def test_each_shape_is_considered_within_the_stated_number_of_plans(
     sizes: list[int], shapes: int, arrivals: list[int]
 ) -> None:
-    """Also while gangs come and go."""
+    """Even while gangs are created and deleted."""
     gangs = [one for n, size in enumerate(sizes) for one in flood(size, f"q{n}")]
     window = PendingWindow(shapes=shapes)
     skipped = dict.fromkeys((g.workload.uid for g in gangs), 0)

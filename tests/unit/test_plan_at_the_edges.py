@@ -202,7 +202,7 @@ EDGES: Final = {
             "and raise the priority to 1 or more"
         },
     ),
-    # ---- CPUs beside GPUs
+    # ---- CPUs alongside GPUs
     "a gang of CPUs leaves nodes with GPUs free": Edge(
         "cpu-gang-avoids-gpu-nodes", starts={"ns/c": {"b-cpu": 1}}
     ),

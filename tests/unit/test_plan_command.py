@@ -205,7 +205,7 @@ def test_a_stream_can_be_read_from_stdin() -> None:
     assert gang["workload"] == "team-a/fits"
 
 
-def test_settings_can_be_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_settings_can_be_in_their_own_file(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nwaitForPodsReady: {blockAdmission: true}\n"
@@ -260,7 +260,7 @@ def test_a_plan_that_fails_its_verification_is_a_defect_not_an_answer(
     assert result.stdout == ""
 
 
-def test_a_plan_that_was_cut_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_was_cut_is_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "queuectl.control.checked_plan.plan", lambda *given: replace(plan(*given), cut=True)
     )

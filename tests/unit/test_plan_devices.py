@@ -314,7 +314,7 @@ def mapping(resource: str) -> dict[str, Any]:
         pytest.param(CLASS, [], True, id="the resource of a DeviceClass"),
         pytest.param("example.com/gpu", [device_class("example.com/gpu")], True, id="an extended resource of a DeviceClass"),
         pytest.param("example.com/gpu", [mapping("example.com/gpu")], True, id="a resource that is charged for devices"),
-        pytest.param("cpu", [device_class("cpu")], False, id="nodes have it, too"),
+        pytest.param("cpu", [device_class("cpu")], False, id="nodes have it as well"),
         pytest.param("example.com/gpu", [], False, id="no DeviceClass has it"),
     ],
 )  # fmt: skip

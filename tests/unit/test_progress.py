@@ -1,4 +1,4 @@
-"""A process whose loop hangs ends with the traces of its threads, also if a call holds the interpreter."""
+"""A process whose loop hangs ends with the traces of its threads, even if a call holds the interpreter."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ def test_each_word_to_avoid_has_a_rule(word: str) -> None:
         (".py", "x = 1\n\ny = 2  # mends nothing\n", 3, "mends"),
         (".py", 'x = (\n    f"nobody {x} waits here"\n)\n', 2, "nobody"),
         (".py", "\ndef test_nobody_waits() -> None: ...\n", 2, "nobody"),
+        (".py", 'x = f"{a}{b}: nobody waits for {c}{d}"\n', 1, "`x`: nobody waits for `x`"),
         (".html", "<p>\n  {# no text #}Whoever {{ x }} waits\n</p>\n", 2, "Whoever"),
         (".html", '<a\n aria-label="Place it anew">x</a>\n', 2, "anew"),
         (".yaml", "a: 1\nb: 2  # stands here\n", 2, "stands"),

@@ -148,6 +148,6 @@ def test_another_plan_is_not_the_same() -> None:
     ],
     ids=["empty", "not zipped", "another document", "cut off", "not MessagePack"],
 )
-def test_what_is_no_such_file_is_named(content: bytes, says: str) -> None:
+def test_what_is_not_such_a_file_is_named(content: bytes, says: str) -> None:
     with pytest.raises(BadInput, match=f"^it: .*{says}"):
         unpack(content, "it")

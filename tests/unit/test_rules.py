@@ -98,7 +98,7 @@ CASES: dict[str, tuple[list[Doc], dict[str, str], dict[str, str]]] = {
         {"e/gpu": "8", "e/credit": "3"},
         {"e/gpu": "8"},
     ),
-    "an output the pod asks for, too, is added": (
+    "an output that the pod also asks for is added": (
         [{"input": "e/credit", "strategy": "Replace", "outputs": {"e/gpu": "1"}}],
         {"e/gpu": "1", "e/credit": "1"},
         {"e/gpu": "2"},

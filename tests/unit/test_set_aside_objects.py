@@ -112,7 +112,7 @@ def test_numbers_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b'"\\ud800"', b"[" * 100_000])
-def test_bytes_that_are_no_document_are_not_stored(text: bytes) -> None:
+def test_bytes_that_are_not_a_document_are_not_stored(text: bytes) -> None:
     assert redacted(text) == b"null"
 
 

@@ -10,11 +10,23 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from queuectl.cli.main import run
-from queuectl.control.settings import PLAIN_VARIABLES, Settings, settings_names, unknown_variables
+from queuectl.control.settings import (
+    PLAIN_VARIABLES,
+    Settings,
+    read_settings,
+    settings_names,
+    unknown_variables,
+)
+from queuectl.objects.configuration.owners import Owner
 from tests.support.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
 SETTINGS, _, OTHER_VARIABLES = PAGES["settings.md"].read_text().partition("\n## Other variables\n")
+
+MADE_DEFAULTS = {
+    "QUEUECTL_HOLDER": "host name and process id",
+    "QUEUECTL_CONFIGURATION_OWNER": "database, or kueue in shadow mode",
+}
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
@@ -48,6 +60,17 @@ def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, va
         Settings()
 
 
+def test_in_shadow_mode_the_objects_of_kueue_own_the_configuration_unless_stated_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owners = [read_settings(shadow=shadow).configuration_owner for shadow in (False, True)]
+    assert owners == [Owner.DATABASE, Owner.KUEUE]
+    monkeypatch.setenv("QUEUECTL_SHADOW", "true")
+    assert read_settings().configuration_owner is Owner.KUEUE
+    monkeypatch.setenv("QUEUECTL_CONFIGURATION_OWNER", "database")
+    assert read_settings().configuration_owner is Owner.DATABASE
+
+
 def test_the_page_has_each_setting_with_its_default_and_its_meaning() -> None:
     assert rows(SETTINGS) == dict(described(Settings, "QUEUECTL_"))
 
@@ -61,7 +84,7 @@ def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, tuple[
             continue
         default = str(field.default).replace("None", "unset") or "unset"
         if field.default_factory:
-            default = "host name and process id"
+            default = MADE_DEFAULTS[variable]
         yield variable, (default, field.description or "")
 
 
@@ -102,14 +125,14 @@ def test_a_variable_is_known_in_each_case_in_which_it_is_read() -> None:
     assert unknown_variables(dict.fromkeys(known, "1")) == []
 
 
-def test_variables_that_kubelet_sets_for_services_are_no_settings() -> None:
+def test_variables_that_kubelet_sets_for_services_are_not_settings() -> None:
     """A Service named queuectl-metrics puts these into every pod of its namespace."""
     ends = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT", "PORT_8080_TCP",
             "PORT_8080_TCP_PROTO", "PORT_8080_TCP_PORT", "PORT_8080_TCP_ADDR")  # fmt: skip
     links = {f"QUEUECTL_METRICS_{end}": "10.0.0.1" for end in ends}
     assert unknown_variables(links) == []
     assert unknown_variables({**links, "QUEUECTL_METRICS_LISTENS": "x"})
-    assert unknown_variables({"QUEUECTL_METRICS_PORT": "8080"})  # there is no such Service here
+    assert unknown_variables({"QUEUECTL_METRICS_PORT": "8080"})  # no such Service exists here
 
 
 def test_serve_refuses_to_start_with_a_misspelled_setting(

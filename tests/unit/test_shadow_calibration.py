@@ -1,4 +1,4 @@
-"""Shadow mode beside queuectl itself reports no free GPUs for gangs that fit; beside a controller that is late, it does.
+"""Shadow mode alongside queuectl itself reports no free GPUs for gangs that fit; alongside a controller that is late, it does.
 
 A simulation of random arrivals and ends: at each step the controller starts the gangs of a plan, and shadow mode observes before that,
 when the newest gangs have not been considered yet.
@@ -17,7 +17,7 @@ from queuectl.domain.shadow import ShadowSums
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.documents import as_document
 from queuectl.offline.inputs import read_snapshot
-from queuectl.shadow.configuration import with_configuration
+from queuectl.shadow.configuration import on_hosts
 from queuectl.shadow.observing import ClusterObserver
 from tests.unit.test_shadow_folding import Recorder
 from tests.unit.test_shadow_observing import NOW, node, pod, queues, workload
@@ -44,7 +44,7 @@ class Simulated:
         own += [workload(name, *size, admitted=True) for name, size in self.running.items()]
         nodes = [node(f"n{number}") for number in range(3)]
         pods = [one for gang in self.pods.values() for one in gang]
-        return with_configuration([*queues(), *nodes, *own, *pods], [])
+        return on_hosts([*queues(), *nodes, *own, *pods])
 
     def change(self) -> None:
         """Gangs arrive and end."""
@@ -68,7 +68,7 @@ class Simulated:
 
 
 def observed(seed: int, every: int) -> ShadowSums:
-    """The sums of shadow mode beside a controller that acts at every so many steps."""
+    """The sums of shadow mode alongside a controller that acts at every so many steps."""
     cluster = Simulated(random.Random(seed), every)
     observer, recorder = ClusterObserver(SolverLimits()), Recorder()
     for step in range(STEPS):
@@ -80,7 +80,7 @@ def observed(seed: int, every: int) -> ShadowSums:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_beside_queuectl_no_gang_waits_that_fits(seed: int):
+def test_alongside_queuectl_no_gang_waits_that_fits(seed: int):
     total = observed(seed, 1)
     assert total.observed == STEP * (STEPS - 1)
     assert total.waiting > 0.0, "the cluster was full for a time"
@@ -88,5 +88,5 @@ def test_beside_queuectl_no_gang_waits_that_fits(seed: int):
     assert total.unbound == 0.0
 
 
-def test_beside_a_controller_that_is_late_gangs_wait_that_fit():
+def test_alongside_a_controller_that_is_late_gangs_wait_that_fit():
     assert all(observed(seed, 6).startable > 0.0 for seed in range(2))

@@ -236,7 +236,7 @@ def test_a_gang_is_recorded_as_waiting_no_longer_than_it_was_seen(moments: list[
 
 
 def test_a_calm_cluster_reports_nothing():
-    """Where each gang starts as soon as it fits, none is shown as fitting: shadow mode beside queuectl itself reports no gain."""
+    """Where each gang starts as soon as it fits, none is shown as fitting: shadow mode alongside queuectl itself reports no gain."""
     moments = [Moment(60.0 * n, 16.0, 0.0, (waits("a"),)) for n in range(10)]
     total = recorded(*moments).total
     assert replace(total, reasons={}) == ShadowSums(

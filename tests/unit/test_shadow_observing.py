@@ -14,7 +14,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.shadow import Moment
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.errors import DocumentError
-from queuectl.shadow.configuration import with_configuration
+from queuectl.shadow.configuration import on_hosts
 from queuectl.shadow.observing import ClusterObserver
 
 Body = dict[str, Any]
@@ -104,7 +104,7 @@ def pod(of: str, number: int, gpus: int, on: str | None) -> Body:
 
 
 def observed(*bodies: Body, observer: ClusterObserver | None = None) -> Moment:
-    return (observer or ClusterObserver(SolverLimits())).moment(with_configuration(bodies, []), NOW)
+    return (observer or ClusterObserver(SolverLimits())).moment(on_hosts(bodies), NOW)
 
 
 def fitting(moment: Moment) -> dict[str, float]:
@@ -211,6 +211,57 @@ def test_an_object_that_cannot_be_read_is_left_out_alone(spec: Body):
     assert set(refused.items()) <= {("broken", "Misconfigured")}
 
 
+def nested(levels: int) -> Body:
+    value: Body = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def edited(body: Body, path: str, value: Any) -> Body:
+    """The object with another value at a path, whose numbers are places in lists."""
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(" ")]
+    at: Any = body
+    for part in parents:
+        at = at[part]
+    at[last] = value
+    return body
+
+
+def test_hostile_objects_are_left_out_alone():
+    of_pod, admission = "spec podSets 0 template", "status admission"
+    requests = f"{of_pod} spec containers 0 resources requests {GPU}"
+    hostile = [
+        *(edited(workload("broken", 1, 1), field, [1]) for field in ("spec", "status")),
+        edited(workload("broken", 1, 1), requests, "9" * 400),
+        edited(workload("broken", 1, 1), "spec priority", int("9" * 400)),
+        edited(workload("broken", 1, 1), f"{of_pod} metadata", {"annotations": nested(2000)}),
+        edited(workload("broken", 1, 1, admitted=True), admission, []),
+        edited(workload("broken", 1, 1, admitted=True), f"{admission} podSetAssignments", {}),
+        edited(pod("broken", 0, 8, "a"), "spec", []),
+        edited(node("broken"), "metadata labels", []),
+        edited(node("broken"), f"status allocatable {GPU}", "9" * 400),
+    ]
+    observer = ClusterObserver(SolverLimits())
+    for number, broken in enumerate(hostile):
+        broken["metadata"]["resourceVersion"] = f"{number}"
+        moment = observed(*queues(), node("a"), broken, workload("w", 1, 8), observer=observer)
+        assert (fitting(moment), len(moment.left_out)) == ({"w": 8.0}, 1), broken
+
+
+def test_a_gang_whose_label_no_node_has_fits_nowhere_and_holds_nothing_up():
+    nowhere = edited(
+        workload("nowhere", 1, 8),
+        "spec podSets 0 template spec nodeSelector",
+        {"rack": "none"},
+    )
+    moment = observed(*queues(), node("a"), nowhere, workload("w", 1, 8, at=1))
+    assert fitting(moment) == {"w": 8.0}
+    assert {one.gang.name: one.code for one in moment.waiting if one.fits is None} == {
+        "nowhere": "ShapeNeverFits"
+    }
+
+
 def test_an_object_that_was_left_out_is_read_again_after_an_edit():
     observer = ClusterObserver(SolverLimits())
     broken = workload("w", 1, 8)
@@ -241,22 +292,20 @@ def test_a_plan_that_was_stopped_decides_nothing():
     assert moment.decided is False
 
 
-# ---- Whose configuration counts
+def test_a_document_of_the_catalog_that_was_left_out_is_read_again_after_an_edit():
+    """It has no resourceVersion."""
+    observer = ClusterObserver(SolverLimits())
+    queue = m.cluster_queue("pool", "gpu", {GPU: 8, "cpu": 1000})
+    broken = {**queue, "spec": {**queue["spec"], "queueingStrategy": 5}}
+    flavor, _, local = queues()
+    others = [flavor, local, node("a"), workload("w", 1, 8)]
+    moment = observed(dict(broken), *others, observer=observer)
+    assert (fitting(moment), len(moment.left_out)) == ({}, 1)
+    moment = observed(dict(queue), *others, observer=observer)
+    assert (fitting(moment), moment.left_out) == ({"w": 8.0}, ())
 
 
-def test_the_configuration_of_the_database_counts_if_it_has_queues():
-    cluster = [*queues(), node("a"), workload("w", 1, 8)]
-    stored = [m.flavor("gpu"), m.cluster_queue("pool", "gpu", {GPU: 4, "cpu": 1000})]
-    stored.append(m.local_queue(SPACE, "train", "pool"))
-
-    def starting(*own: Body) -> dict[str, float]:
-        return fitting(
-            ClusterObserver(SolverLimits()).moment(with_configuration(cluster, own), NOW)
-        )
-
-    assert starting() == {"w": 8.0}
-    assert starting(*(dict(one) for one in stored)) == {}
-    assert starting(dict(m.priority_class("urgent", 5))) == {"w": 8.0}
+# ---- Room
 
 
 def test_a_topology_of_the_flavor_stays():
@@ -265,7 +314,7 @@ def test_a_topology_of_the_flavor_stays():
         m.flavor("racks", topology="racks"),
         {"kind": "ResourceFlavor", "spec": 3},
     ]
-    hosts, *others = with_configuration([dict(one) for one in flavors], [])
+    hosts, *others = on_hosts(flavors)
     assert [one["spec"]["topologyName"] for one in others[:2]] == [
         hosts["metadata"]["name"],
         "racks",

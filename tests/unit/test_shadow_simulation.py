@@ -30,7 +30,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.documents import as_document
 from queuectl.offline.inputs import read_snapshot
-from queuectl.shadow.configuration import with_configuration
+from queuectl.shadow.configuration import on_hosts
 from queuectl.shadow.simulating import simulated
 from queuectl.shadow.tracing import after, trace
 from queuectl.simulate.parts import PODSET, podsets_of
@@ -48,7 +48,7 @@ FLAVORS = {GPU: "gpu"}
 
 def setting(nodes: int = 2) -> Snapshot:
     bodies = [*queues(), *(node(f"n{number}") for number in range(nodes))]
-    return read_snapshot(map(as_document, with_configuration(bodies, [])), BEGIN).snapshot
+    return read_snapshot(map(as_document, on_hosts(bodies)), BEGIN).snapshot
 
 
 SETTING = setting()
@@ -172,6 +172,7 @@ class Live:
                 BEGIN + run.job.submit,
                 placed(pods) if running else None,
                 BEGIN + run.running_since if run.running_since is not None else None,
+                admitted=run.held_since is not None,
             )
         self._shown = shown
 
@@ -182,7 +183,7 @@ class Live:
 
 
 def history(chance: random.Random, jobs: int, *, failures: bool = False) -> Records:
-    """A random history of queuectl: jobs that arrive, wait, run and end, and a node that fails."""
+    """A random history of queuectl: jobs that arrive, wait, run and end, and nodes that fail in turn."""
     listed = []
     at = 0.0
     for number in range(jobs):
@@ -190,8 +191,12 @@ def history(chance: random.Random, jobs: int, *, failures: bool = False) -> Reco
         duration = chance.choice((90.0, 700.0, 1900.0, 5000.0))
         pods, gpus = chance.choice(((1, 8), (2, 8), (1, 4), (1, 2), (2, 4)))
         listed.append(TraceJob(number, number, at, duration, pods, gpus, (SPACE, "train")))
-    events = [NodeEvent(1500.0, "n1", up=False), NodeEvent(3000.0, "n1", up=True)]
-    return Live(listed, events if failures else [], at + chance.choice((0.0, 3000.0))).run()
+    until = at + chance.choice((0.0, 3000.0))
+    times = itertools.takewhile(lambda at: at < until, itertools.count(1500.0, 5000.0))
+    failed = [(at, f"n{number % 2}") for number, at in enumerate(times)] if failures else []
+    events = [NodeEvent(at, name, up=False) for at, name in failed]
+    events += [NodeEvent(at + 1507.0, name, up=True) for at, name in failed]
+    return Live(listed, sorted(events, key=lambda event: event.time), until).run()
 
 
 def differences(report: SimulatedReport) -> list[str]:
@@ -209,16 +214,66 @@ def differences(report: SimulatedReport) -> list[str]:
 
 def test_the_history_of_queuectl_shows_no_gain():
     """Longer histories are in tests/operations/test_shadow_calibration.py."""
-    report = history(random.Random(0), 25).report()
-    assert report.gangs >= 24, "the last one can arrive after the last moment"
+    records = history(random.Random(0), 25)
+    report = records.report()
+    assert report.gangs == len(records.gangs)
     assert differences(report) == []
 
 
-def test_a_node_that_failed_fails_in_the_simulation_at_the_same_time():
-    assert differences(history(random.Random(4), 15, failures=True).report()) == []
+def test_the_history_of_queuectl_shows_no_gain_if_nodes_fail():
+    report = history(random.Random(2004), 40, failures=True).report()
+    assert report.observed.evictions.most != 0.0
+    assert differences(report) == []
 
 
-def test_beside_a_controller_that_starts_late_the_waits_are_shorter():
+def test_a_gang_that_left_a_failed_node_holds_its_new_one():
+    """Its second node is idle before the failure only, and up to one time between two moments of it."""
+    first, second = SETTING.fleet.nodes
+    records = Records()
+    for minute in range(10):
+        failed = minute >= 4
+        nodes = (replace(first, ready=not failed), second)
+        moves = seen("moves", on="n1" if failed else "n0", admitted=True)
+        records.see(BEGIN + minute * STEP, moves, seen("waits", 16), nodes=nodes)
+    gang = records.gangs["moves"]
+    assert [one.interrupted for one in gang.attempts] == [True, False]
+    report = records.report()
+    assert report.observed.evictions == report.simulated.evictions == FigureInterval(0.0, 0.0)
+    assert report.observed.idle == FigureInterval(8 * 4 * STEP, 8 * 5 * STEP)
+    assert differences(report) == []
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_gang_that_lost_a_node_holds_no_gpus_in_the_figures_until_it_runs_again(evicted: bool):
+    """It waits, and the node that it still has is idle."""
+    first, second = SETTING.fleet.nodes
+    records = Records()
+    for minute in range(12):
+        failed = 4 <= minute < 9
+        nodes = (first, replace(second, ready=not failed))
+        keeps = not (evicted and minute in (6, 7, 8))
+        gang = seen("a", 8, pods=2, admitted=keeps)
+        if not failed:
+            gang = replace(gang, placement=placed({"n0": 1, "n1": 1}))
+        records.see(BEGIN + minute * STEP, gang, nodes=nodes)
+    assert [one.interrupted for one in only(records).attempts] == [not evicted, False]
+    report = records.report()
+    assert report.observed.evictions == FigureInterval(float(evicted), float(evicted))
+    for side in (report.observed, report.simulated):
+        assert side.idle.least is not None
+        assert side.idle.most is not None
+        assert side.idle.least <= 8 * 5 * STEP <= side.idle.most
+    assert differences(report) == []
+
+
+def test_pods_that_end_and_are_replaced_elsewhere_do_not_interrupt_their_gang():
+    records = Records()
+    for minute, on in enumerate(("n0", "n1", "n0")):
+        records.see(BEGIN + minute * STEP, seen("a", on=on, admitted=True))
+    assert len(only(records).attempts) == 1
+
+
+def test_alongside_a_controller_that_starts_late_the_waits_are_shorter():
     """Two gangs fit at once, and start after an hour each."""
     records = Records()
     for minute in range(200):

@@ -1,4 +1,4 @@
-"""Whatever a source answers, it is data or it is no answer: nothing of it ends the controller, and nothing looks idle."""
+"""Whatever a source answers, it is data or it is not an answer: nothing of it ends the controller, and nothing looks idle."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def success(*values: str, labels: str = '"namespace":"team","pod":"train-0"') ->
         (200, "", "not an answer"),
         (200, '{"status":"succ', "not an answer"),
         (200, '{"data":{}}', "not an answer"),
-        (200, success("fast"), "'fast' is no number"),
+        (200, success("fast"), "'fast' is not a number"),
         (400, '{"status":"error","error":"parse error"}', "parse error"),
         (401, "unauthorized", "HTTP 401"),
     ],
@@ -181,7 +181,7 @@ async def test_a_host_stands_for_all_its_addresses_of_the_moment(
     await source.close()
 
 
-async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_no_answer(
+async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_not_an_answer(
     answering: Answering,
 ) -> None:
     answering.body = f"{LINE}0.5\n"

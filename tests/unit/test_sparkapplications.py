@@ -64,7 +64,7 @@ def requests(document: Document, podset: str) -> dict[str, int]:
     ],
 )
 @pytest.mark.parametrize("podset", ["driver", "executor"])
-def test_memory_is_that_of_the_process_and_beside_it(
+def test_memory_is_that_of_the_process_and_alongside_it(
     podset: str, fields: Document, spec: Document, mebibytes: int
 ) -> None:
     asked = application(**{podset: fields}, **spec)
@@ -97,7 +97,7 @@ def test_cpu_is_the_request_or_the_cores(fields: Document, spec: Document, cpu: 
     assert requests(application(executor=fields, **spec), "executor")["cpu"] == cpu
 
 
-def test_fields_beside_a_template_do_not_count_as_the_operator_does_not_apply_them() -> None:
+def test_fields_alongside_a_template_do_not_count_as_the_operator_does_not_apply_them() -> None:
     gpu = {"gpu": {"name": "nvidia.com/gpu", "quantity": 2}, "nodeSelector": {"pool": "gpus"}}
     record = read(application(executor=gpu))
     [_, executor] = record.podsets
@@ -109,7 +109,7 @@ def test_fields_beside_a_template_do_not_count_as_the_operator_does_not_apply_th
     assert executor.shape.rules.selector == ()
 
 
-def test_the_containers_of_a_template_beside_that_of_spark_count() -> None:
+def test_the_containers_of_a_template_alongside_that_of_spark_count() -> None:
     side = {"name": "logs", "resources": {"requests": {"cpu": "2"}}}
     spec = {"containers": [side, {"name": "spark-kubernetes-driver"}]}
     assert requests(application(driver={"template": {"spec": spec}}), "driver")["cpu"] == 3000

@@ -154,7 +154,7 @@ class TestCheckpoints:
         world.see(on("old", "n3", attempt=0, checkpoint_at=5.0))
         assert saved(world) is None
 
-    def test_a_pod_that_removes_its_checkpoint_or_is_deleted_has_no_checkpoint_any_more(
+    def test_a_pod_that_removes_its_checkpoint_or_is_deleted_no_longer_has_a_checkpoint(
         self, world: World
     ) -> None:
         world.see(on("p1", "n1", version=6, checkpoint_at=15.0))
@@ -208,7 +208,7 @@ class TestUsage:
         ("entry", "seen", "other_pods"),
         [
             pytest.param(LIVE, on("p", "n1"), {}, id="a pod in its slot is counted by the slot"),
-            pytest.param(LIVE, on("p", "n3"), {"n3"}, id="beside its slots it is another pod"),
+            pytest.param(LIVE, on("p", "n3"), {"n3"}, id="alongside its slots it is another pod"),
             pytest.param(LIVE, on("p", "n1", attempt=7), {"n1"}, id="so is one of another attempt"),
             pytest.param(ENTRY, on("p", "n1"), {"n1"}, id="and one of a waiting gang"),
             pytest.param(EVICTED, on("p", "n1"), set(), id="one of an evicted gang is counted by its slot"),
@@ -385,7 +385,7 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
     ("one gate is removed", GATED, replace(JOB, gates=("b",)), [], 20, State.HELD, Code.ADMISSION_GATED),
     ("all gates are removed", GATED, JOB, [], 20, State.PENDING, Code.QUEUED),
     ("a gate that comes late does not count", ENTRY, replace(JOB, gates=("late",)), [], 20, State.PENDING, Code.QUEUED),
-    ("nor beside one that was there", GATED, replace(JOB, gates=("late",)), [], 20, State.PENDING, Code.QUEUED),
+    ("nor alongside one that was there", GATED, replace(JOB, gates=("late",)), [], 20, State.PENDING, Code.QUEUED),
     ("a gated job that a user resumed", GATED, replace(JOB, gates=("a", "b"), suspended=False), [], 20, State.EVICTING,
      Code.RESUMED_OUTSIDE),
     ("a held job that a user resumed", HELD, replace(JOB, suspended=False), [], 20, State.EVICTING, Code.RESUMED_OUTSIDE),

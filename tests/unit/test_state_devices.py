@@ -318,7 +318,7 @@ class TestOtherDevices:
 
 
 class TestInvariants:
-    def test_an_extended_resource_of_a_class_is_no_capacity_of_the_node(self) -> None:
+    def test_an_extended_resource_of_a_class_is_not_capacity_of_the_node(self) -> None:
         [podset] = JOB.podsets
         amounts = {**podset.shape.requests, "example.com/gpu": 4}
         asked = replace(podset, shape=replace(podset.shape, requests=Resources(amounts)))

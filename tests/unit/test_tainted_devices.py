@@ -185,7 +185,7 @@ def test_a_gang_that_loses_pods_for_which_its_node_has_no_other_devices_starts_a
         "other devices are free",
         "pods stay",
         "pods stay for a minute",
-        "pods stay without limit",
+        "pods stay indefinitely",
     ],
 )
 def test_a_gang_stays_if_its_pods_stay_or_can_be_replaced(
@@ -209,7 +209,9 @@ def test_a_pod_that_kube_scheduler_refuses_because_of_a_taint_stops_its_gang_at_
     assert change.after.excluded == ("n1",)
 
 
-def test_a_pod_that_kube_scheduler_refuses_beside_tainted_devices_of_another_kind_waits() -> None:
+def test_a_pod_that_kube_scheduler_refuses_alongside_tainted_devices_of_another_kind_waits() -> (
+    None
+):
     stuck = pod("p1", gated=False, pin="n1", unschedulable=True)
     given = world(claim("p1", None, spec(8, "nic")), taint_rule(pool="n1", device="gpu-3"))
     given.see(replace(stuck, version=8))

@@ -190,7 +190,7 @@ def busy() -> MetricsRecorder:
 
 
 def looked_at(metrics: MetricsRecorder, *lives: str) -> None:
-    """A plan considered gangs of one kind, in this order, and these lives led to their present states."""
+    """A plan considered gangs of one kind, in this order, and these lives led to their current states."""
     entries = {
         str(n): live_through(job(name), *LIVES[name])[-1].after for n, name in enumerate(lives)
     }
@@ -307,7 +307,7 @@ class TestFleet:
 
 
 class TestBirth:
-    """Metrics of alerts exist with the value 0 before the first event: from no value to 1 is no increase for Prometheus."""
+    """Metrics of alerts exist with the value 0 before the first event: from no value to 1 is not an increase for Prometheus."""
 
     @pytest.mark.parametrize("reason", list(DiscardReason))
     def test_of_discarded_plans(self, reason: DiscardReason) -> None:
@@ -364,7 +364,7 @@ class TestBirth:
         assert value(metrics, "preempted_workloads_total", **labels) == 0
 
     @pytest.mark.parametrize("result", list(IdleResult))
-    def test_of_what_comes_of_idle_gangs_of_known_and_of_new_workloads(
+    def test_the_results_for_idle_gangs_count_known_and_new_workloads(
         self, result: IdleResult
     ) -> None:
         taken_over, new = MetricsRecorder(), MetricsRecorder()
@@ -486,7 +486,7 @@ class TestDecisions:
         assert value(metrics, "evicted_workloads_total", **by) == 2
         assert value(metrics, "evicted_workloads_once_total", **by) == 1
 
-    def test_a_local_queue_has_the_same_numbers_of_its_own(self) -> None:
+    def test_a_local_queue_has_the_same_numbers(self) -> None:
         metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES["running"]))
         by = {"name": "default", "namespace": "team-a", "priority_class": ""}

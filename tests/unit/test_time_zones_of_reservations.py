@@ -1,4 +1,4 @@
-"""Recurring Reservations begin at the same time of day in their time zone, also when clocks change."""
+"""Recurring Reservations begin at the same time of day in their time zone, even when clocks change."""
 
 from __future__ import annotations
 

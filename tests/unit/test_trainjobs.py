@@ -71,7 +71,7 @@ class TestMirror:
         record = mirror.jobs["t1"]
         assert (record.awaits, [(p.name, p.count) for p in record.podsets]) == ("", [("node", 3)])
         assert (record.version, mirror.edited) == (5, {"t1"})
-        assert set(mirror.jobs) == {"t1"}, "the JobSet is no workload"
+        assert set(mirror.jobs) == {"t1"}, "the JobSet is not a workload"
 
     def test_the_order_of_the_events_does_not_matter(self) -> None:
         mirror = Mirror.of(KINDS)
@@ -171,7 +171,7 @@ class TestJobsOfJobSets:
     @pytest.mark.parametrize(
         "gone", [Deleted("jobs", "j1", 9), ListCompleted("jobs", frozenset(), 9)]
     )
-    def test_a_job_that_does_not_exist_any_more_has_no_ended_pods(
+    def test_a_job_that_no_longer_exists_has_no_ended_pods(
         self, mirror: Mirror, gone: Deleted | ListCompleted
     ) -> None:
         mirror.apply([gone])
@@ -196,7 +196,7 @@ class TestJobsOfJobSets:
         assert self.job(**status).parent == ""
 
 
-def test_a_jobset_with_a_label_of_its_own_is_no_workload_if_it_is_for_a_trainjob() -> None:
+def test_a_jobset_with_its_own_label_is_not_a_workload_if_it_is_for_a_trainjob() -> None:
     document = stored(jobset_of(stored(train(), "t1"), RUNTIME), "j1")
     document["metadata"]["labels"] = {keys.QUEUE_LABEL: "main"}
     pods = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
@@ -239,7 +239,7 @@ def test_a_start_replaces_the_entry_of_queuectl_and_keeps_those_of_others() -> N
     }
 
 
-def test_a_trainjob_from_before_the_policies_gets_an_entry_beside_those_of_others() -> None:
+def test_a_trainjob_from_before_the_policies_gets_an_entry_alongside_those_of_others() -> None:
     user = {"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {"template": {}}}
     document = stored(train(nodes=2, suspend=True, runtimePatches=[user]), "t1")
     owners = [one["manager"] for one in patched(document)["spec"]["runtimePatches"]]

@@ -294,8 +294,8 @@ class TestSettings:
         ("url", "exporters", "says"),
         [
             ("http://p", "http://e", "set only one of the two"),
-            ("prometheus:9090", "", "QUEUECTL_PROMETHEUS_URL: 'prometheus:9090' is no"),
-            (None, "http://a,b:9400", "QUEUECTL_UTILIZATION__EXPORTERS: 'b:9400' is no"),
+            ("prometheus:9090", "", "QUEUECTL_PROMETHEUS_URL: 'prometheus:9090' is not an"),
+            (None, "http://a,b:9400", "QUEUECTL_UTILIZATION__EXPORTERS: 'b:9400' is not an"),
         ],
     )
     def test_a_wrong_one_is_refused_by_name(

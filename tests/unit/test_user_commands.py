@@ -27,7 +27,7 @@ def command(number: int, action: Action, uid: str = "u1", **more: Any) -> Comman
 def barred(entry: Entry, command: Command) -> str | None:
     """There is one queue to move to, and priorities up to 100 are allowed."""
     if command.action is Action.MOVE and command.queue != "open":
-        return f"there is no LocalQueue {command.queue} for {entry.namespace}"
+        return f"LocalQueue {command.queue} of {entry.namespace} does not exist"
     return "at most 100" if (command.priority or 0) > 100 else None
 
 
@@ -43,16 +43,16 @@ def carried(
     [
         pytest.param(WAITS, command(1, Action.HOLD), [State.HELD], DONE, id="done"),
         pytest.param(HELD, command(1, Action.HOLD), [], NOTHING_NEW, id="held already"),
-        pytest.param(WAITS, command(1, Action.HOLD, "u2"), [], GONE, id="gone meanwhile"),
+        pytest.param(WAITS, command(1, Action.HOLD, "u2"), [], GONE, id="deleted in the meantime"),
         pytest.param(
-            WAITS, command(1, Action.RELEASE), [], "a/train is Pending, not held", id="makes no sense any more"
+            WAITS, command(1, Action.RELEASE), [], "a/train is Pending, not held", id="no longer makes sense"
         ),
         pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.5), [State.PENDING], DONE, id="in time"),
         pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.0), [], TOO_LATE, id="its time is over"),
         pytest.param(WAITS, command(1, Action.PRIORITY, priority=500), [], "at most 100", id="over the cap"),
         pytest.param(WAITS, command(1, Action.MOVE, queue="open"), [State.PENDING], DONE, id="moves"),
         pytest.param(
-            WAITS, command(1, Action.MOVE, queue="lost"), [], "there is no LocalQueue lost for a", id="no such queue"
+            WAITS, command(1, Action.MOVE, queue="lost"), [], "LocalQueue lost of a does not exist", id="no such queue"
         ),
         pytest.param(
             MOVED, command(1, Action.MOVE, queue="open"), [], "a/train is already moving to LocalQueue new",

@@ -193,7 +193,7 @@ def test_a_gang_that_holds_memory_has_loaded_data_and_has_a_longer_grace() -> No
     held = replace(QUIET, memory_held=0.8)
     one = gang()
     assert UseTracker(SCRAPE).windows([one], sample([held])) == [1800.0, 7200.0]
-    assert judged(one, [held]).state is U.IDLE  # quiet for two hours, too
+    assert judged(one, [held]).state is U.IDLE  # quiet for two hours as well
     early = READY + RULE.warmup + RULE.window + 1
     assert judged(one, [QUIET], at=early).state is U.IDLE
     assert judged(one, [held], at=early).state is U.LOW
@@ -323,13 +323,13 @@ GOOD = [row(pod(0)), row(pod(1))]
         ([replace(r, profiled=False) for r in GOOD], 64, {SourceFault.DCP_MISSING: 2}),
     ],
 )
-def test_a_wrong_set_up_has_a_reason_of_its_own(
+def test_a_wrong_set_up_has_its_own_reason(
     rows: list[PodUse], gpus: int, wrong: Mapping[SourceFault, int]
 ) -> None:
     assert found(rows, gpus=gpus) == wrong
 
 
-def test_gpus_of_untrusted_jobs_alone_are_a_reason_of_their_own() -> None:
+def test_gpus_of_untrusted_jobs_alone_are_a_separate_reason() -> None:
     seen = replace(sample([]), gpus=0, untrusted=("kubernetes-pods",))
     assert source_faults([gang(pod(0))], seen, SCRAPE) == {SourceFault.UNTRUSTED: 1}
 

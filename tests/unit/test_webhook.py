@@ -51,7 +51,7 @@ def test_each_mutating_policy_can_be_evaluated() -> None:
     assert set(KNOWN) == {f"queuectl-{plural}" for plural in named}
 
 
-def test_the_policies_of_a_file_are_read_beside_the_built_in_ones(tmp_path: Path) -> None:
+def test_the_policies_of_a_file_are_read_alongside_the_built_in_ones(tmp_path: Path) -> None:
     """A copy of the policy for PyTorchJobs, as the chart writes one for a declared kind."""
     [policy] = [
         one

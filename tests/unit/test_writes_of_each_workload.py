@@ -293,7 +293,7 @@ def test_a_gated_pod_that_ends_delays_no_eviction(sort: str, ends: dict[str, Any
 def test_a_start_that_has_not_taken_effect_continues_while_its_object_is_suspended(
     sort: str,
 ) -> None:
-    """The start resumes the object, or releases the pods. Only an added pod depends on the gang beside it."""
+    """The start resumes the object, or releases the pods. Only an added pod depends on the gang alongside it."""
     seen = Seen(sort, suspended=True, released=False, attempt=0)
     starting = entry(seen, *STARTING, started_at=9.0)
     evicted = any(isinstance(event, Evict) for event in events(seen, starting))

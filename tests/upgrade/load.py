@@ -1,4 +1,4 @@
-"""Gangs that run during an upgrade, gangs that are submitted and finish meanwhile, and the figures of both."""
+"""Gangs that run during an upgrade, gangs that are submitted and finish in the meantime, and the figures of both."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Load:
         return [name for name in self.submitted if name not in done]
 
     def lost(self) -> list[str]:
-        """The gangs that do not run with their first pods any more, and the short gangs that have not finished."""
+        """The gangs that no longer run with their first pods, and the short gangs that have not finished."""
         now: dict[str, set[str]] = defaultdict(set)
         for pod in self._running():
             now[pod.owner].add(pod.uid)

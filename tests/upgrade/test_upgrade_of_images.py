@@ -118,7 +118,7 @@ def report(timeline: Timeline, load: Load, recording: Recording) -> None:
 
 
 def upgrade_and_roll_back(timeline: Timeline, home: Deployed, old: Release, new: Release) -> None:
-    """The pre half, and the earlier image again. The post half is refused beside the earlier release."""
+    """The pre half, and the earlier image again. The post half is refused alongside the earlier release."""
     with timeline.step("earlier release, without a change") as step:
         wait_until(lambda: len(home.ready(old)) == REPLICAS, "its replicas", SECONDS)
         hold(30)

@@ -222,7 +222,7 @@ class World:
 
 
 def later(node: str) -> str:
-    """The node of the next attempt of a gang of this node."""
+    """The node of the next attempt, for a gang of this node."""
     return f"{node}-later"
 
 
@@ -384,7 +384,7 @@ async def simulated(folder: Path) -> AsyncIterator[Stage]:
 
 
 def all_there(server: Prometheus, targets: int) -> bool:
-    """Whether it scrapes all targets and records: it knows its targets some seconds after it first answers."""
+    """Whether it scrapes all targets and records: it knows its targets a few seconds after it first answers."""
     return len(server.query("up == 1")) == targets and bool(server.query(RECORDED))
 
 
@@ -414,7 +414,7 @@ def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:
 def tenants_job(forger: Exporters, nodes: Sequence[str], *, named: bool) -> dict[str, object]:
     """The scrape of all pods with an annotation, including a tenant's pod.
 
-    ``named``: targets have labels that name their pods, so labels of the series are renamed; else the tenant sets them.
+    ``named``: targets have labels that name their pods, so labels of the series are renamed; otherwise the tenant sets them.
     """
     whose = {"pod": "metrics-0", "namespace": "tenant"} if named else {}
     return {

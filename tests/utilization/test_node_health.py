@@ -127,7 +127,7 @@ async def test_each_signal_is_found_on_its_node_and_no_other(
     await asked.close()
 
 
-async def test_the_signals_of_amd_and_intel_are_found_beside_those_of_nvidia(
+async def test_the_signals_of_amd_and_intel_are_found_alongside_those_of_nvidia(
     server: Prometheus,
 ) -> None:
     asked = SeveralVendors([source(server, vendor=vendor) for vendor in VENDORS_HEALTH])
@@ -150,7 +150,7 @@ async def test_series_of_untrusted_jobs_are_not_read(server: Prometheus) -> None
     await asked.close()
 
 
-async def test_a_prometheus_that_is_down_is_no_answer() -> None:
+async def test_a_prometheus_that_is_down_is_not_an_answer() -> None:
     asked = PrometheusSource("http://127.0.0.1:9", timeout=1.0)
     with pytest.raises(SourceUnavailable):
         await asked.faults(RULES, time.time())

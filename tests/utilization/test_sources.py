@@ -86,7 +86,7 @@ async def test_metrics_of_another_vendor_need_other_names_only(
 
 @pytest.mark.parametrize("source", [*SOURCES, *AMD_SOURCES])
 async def test_no_busy_gang_is_ever_reported_as_idle(stage: Stage, source: str) -> None:
-    """There is no false idle in the whole simulation, although some gangs are idle."""
+    """The whole simulation has no false idle, although some gangs are idle."""
     watcher = stage.watchers[source]
     world = stage.amd if source in AMD_SOURCES else stage.world
     idle = [

@@ -42,7 +42,7 @@ class NativeGangs:
     def workload(
         self, name: str, namespace: str, job: Mapping[str, str], priority: str
     ) -> Document:
-        """A Workload for the pods of a job, with a priority class of its own."""
+        """A Workload for the pods of a job, with its own priority class."""
         template = {
             "name": "main",
             "schedulingPolicy": {"basic": {}},

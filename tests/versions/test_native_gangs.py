@@ -1,6 +1,6 @@
-"""queuectl beside the gang scheduling of each version of Kubernetes that has it, with its beta and its alpha gates.
+"""queuectl alongside the gang scheduling of each version of Kubernetes that has it, with its beta and its alpha gates.
 
-Whole gangs start, and no user gives their pods another priority. The tests of tests/system run beside it, too.
+Whole gangs start, and no user gives their pods another priority. The tests of tests/system run alongside it as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def installation(native: NativeGangs) -> Iterator[Installation]:
 
 @pytest.fixture
 def waiting(installation: Installation) -> Iterator[Workspace]:
-    """A namespace with the Job ``waits``, for which there is no quota."""
+    """A namespace with the Job ``waits``, which has no quota."""
     with installation.workspace(0) as workspace:
         workspace.job("waits", PodSetManifest(2, gpus=8))
         workspace.until_state("waits", "Pending")
@@ -62,7 +62,7 @@ def groups_of(workspace: Workspace, native: NativeGangs, name: str) -> dict[str,
 def test_the_pod_group_of_a_job_has_no_priority_of_a_user(
     installation: Installation, native: NativeGangs
 ) -> None:
-    """Its victims and its quota are those of queuectl, also if the controller of Jobs makes it a gang of Kubernetes."""
+    """Its victims and its quota are those of queuectl, even if the controller of Jobs makes it a gang of Kubernetes."""
     with installation.workspace(32) as workspace:
         workspace.job("first", PodSetManifest(4, gpus=8), priority_class="low", retries=6)
         workspace.until_running("first", 4, lambda pod: pod.attempt == 1, "first runs")
@@ -114,7 +114,7 @@ def test_no_user_creates_the_scheduling_objects_of_a_job(
         waiting.client.create(path, document)
 
 
-def test_no_user_gives_a_pod_group_of_their_own_to_a_job(
+def test_no_user_gives_their_own_pod_group_to_a_job(
     waiting: Workspace, native: NativeGangs
 ) -> None:
     path = native.path(waiting.namespace, "podgroups")

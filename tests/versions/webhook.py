@@ -146,7 +146,7 @@ async def _install(cluster: LocalCluster, job_kinds: Sequence[Document]) -> None
 
 
 def in_force(cluster: LocalCluster, *, kueue: bool = True) -> None:
-    """Wait until new jobs are changed; ``kueue``: also those with Kueue's label."""
+    """Wait until new jobs are changed; ``kueue``: including those with Kueue's label."""
 
     async def wait() -> None:
         api = await Api.connect(Connection(kubeconfig=cluster.kubeconfig))

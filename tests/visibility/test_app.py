@@ -273,7 +273,7 @@ async def test_each_reference_of_the_schemas_leads_to_a_schema(served: Served):
 
 
 async def events(served: Served, query: str, seconds: int = 1) -> list[dict[str, Any]]:
-    """The events of a watch of some seconds."""
+    """The events of a watch of a few seconds."""
     answer = await served.get(f"{JOBS}?watch=1&timeoutSeconds={seconds}&{query}")
     return [json.loads(line) for line in answer.text.splitlines()]
 

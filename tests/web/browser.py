@@ -33,12 +33,12 @@ AXE = ("axe-core", "4.14.1", "axe.min.js")
 """The accessibility scanner: package, version and file, as :func:`queuectl.web.vendor.fetch` takes them."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none")  # fmt: skip
-# Of each expectation, in ms: a hang is a failure, a busy machine is none. Five seconds are the default.
+# Of each expectation, in ms: a hang is a failure, a busy machine is not. Five seconds are the default.
 expect.set_options(timeout=30_000)
 
 
 class NoBrowser(Exception):
-    """Why there is none."""
+    """Why it has none."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Chromium:
 
 
 def find() -> Chromium:
-    """A Chromium; fetched the first time, which takes some seconds. Raises NoBrowser."""
+    """A Chromium; fetched the first time, which takes a few seconds. Raises NoBrowser."""
     named = os.environ.get("QUEUECTL_CHROMIUM")
     if named:
         return Chromium(named)

@@ -1,4 +1,4 @@
-"""Records of the sample beside the ledger: planning cycles, requests for changes, usage by hour."""
+"""Records of the sample alongside the ledger: planning cycles, requests for changes, usage by hour."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def test_a_cost_that_is_not_known_yet_is_requested_again(
     assert sample.database.commands == {}
 
 
-async def test_the_dialog_shows_an_outage_in_place_of_the_cost(
+async def test_the_dialog_shows_an_outage_instead_of_the_cost(
     browser: Browser, address: str, sample: Sample
 ):
     page = await open_page(browser, address)

@@ -40,7 +40,7 @@ CHECK = "/ui/config/check"
 
 
 def command_service(sample: Sample, *rights: Right) -> FastAPI:
-    """The pages behind the layers of the API, beside its paths for ClusterQueues: the whole application takes ten times longer to make.
+    """The pages behind the layers of the API, alongside its paths for ClusterQueues: the whole application takes ten times longer to make.
 
     ``rights``: of the caller; none = all rights.
     """
@@ -445,7 +445,7 @@ async def test_a_strange_form_is_refused_by_a_page(
     assert (answer.status_code, answer.headers["content-type"][:9]) == (status, "text/html")
 
 
-async def test_json_is_no_form(pages: httpx2.AsyncClient):
+async def test_json_is_not_a_form(pages: httpx2.AsyncClient):
     assert (await pages.post(CHECK, json={"text": ""})).status_code == 415
 
 

@@ -184,7 +184,7 @@ def padded(document: dict[str, Any], size: int) -> bytes:
     return body + b" " * (size - len(body))
 
 
-async def test_what_is_large_is_read_beside_the_event_loop(
+async def test_what_is_large_is_read_alongside_the_event_loop(
     access: MemoryAccess, parsed: list[tuple[int, str]]
 ) -> None:
     here = threading.current_thread().name
@@ -238,7 +238,7 @@ def queues(number: int, namespace: str = "team-vision") -> dict[str, Any]:
     return {"items": items}
 
 
-async def test_a_large_dry_run_is_worked_out_beside_the_event_loop(
+async def test_a_large_dry_run_is_worked_out_alongside_the_event_loop(
     access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rights, and its answer, which is encoded object by object: no other thread runs while one call encodes."""
@@ -251,7 +251,7 @@ async def test_a_large_dry_run_is_worked_out_beside_the_event_loop(
         assert threading.current_thread().name not in seen
 
 
-async def test_a_large_document_is_checked_beside_the_event_loop(
+async def test_a_large_document_is_checked_alongside_the_event_loop(
     access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = recorded(monkeypatch, documents, "validate")

@@ -30,7 +30,7 @@ def test_a_line_is_horizontal_within_an_hour_and_vertical_between_two():
     assert (allocated.last, allocated.least, allocated.most) == (100, 50, 100)
 
 
-def test_pending_gangs_have_a_scale_of_their_own():
+def test_pending_gangs_have_their_own_scale():
     chart = chart_of([point(0, 100, pending=40_000)])
     assert chart is not None
     held, pending = chart.panels
@@ -64,7 +64,7 @@ def test_the_time_axis_has_a_tick_every_six_hours():
     assert [(tick.quantity - DAY) / HOUR for tick in chart.times] == [6, 12, 18, 24]
 
 
-def test_there_is_no_chart_without_hours():
+def test_without_hours_no_chart_is_drawn():
     assert chart_of([]) is None
 
 

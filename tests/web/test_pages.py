@@ -68,7 +68,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "/ui/timeline": (
         "Pending gangs",
         "Running gangs",
-        "90 %: ",
+        "90 % chance within ",
         "The bars show the next",
         'class="tick"',
     ),
@@ -232,7 +232,7 @@ async def test_groups_beyond_the_largest_are_one_row_and_nothing_is_left_out(
     assert f'data-h="workloads">{everything - 2}<' in rows[4]
 
 
-async def test_a_deleted_gang_is_no_link(sample: Sample, pages: httpx2.AsyncClient):
+async def test_a_deleted_gang_is_not_a_link(sample: Sample, pages: httpx2.AsyncClient):
     gone = sample.database.entries.pop("run-00001")
     text = (await pages.get("/ui/usage?by=workload")).text
     assert gone.ref in text

@@ -230,7 +230,7 @@ async def test_the_buttons_are_those_that_change_the_stop_policy(
     assert found == labels
 
 
-async def test_the_overview_explains_free_gpus_beside_pending_gangs(
+async def test_the_overview_explains_free_gpus_alongside_pending_gangs(
     sample: Sample, pages: httpx2.AsyncClient
 ) -> None:
     text = (await pages.get("/ui/")).text

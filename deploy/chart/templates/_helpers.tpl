@@ -368,6 +368,12 @@ webhook, which works on each version. */}}
 {{- dict "policies" $policies "bindings" $bindings | toYaml }}
 {{- end }}
 
+{{/* The plurals of the kinds of configuration, as YAML with the keys own (queuectl.dev) and kueue. */}}
+{{- define "queuectl.configuration" -}}
+{{- $own := list "resourceflavors" "topologies" "cohorts" "clusterqueues" "localqueues" "workloadpriorityclasses" }}
+{{- dict "own" $own "kueue" (concat $own (list "admissionchecks" "provisioningrequestconfigs")) | toYaml }}
+{{- end }}
+
 {{/* The described job kinds, as YAML with the key kinds: the built-in ones, then those of jobKinds. */}}
 {{- define "queuectl.kinds" -}}
 {{- $kinds := (.Files.Get "kinds.yaml" | fromYaml).kinds }}

@@ -1,1 +1,1 @@
-"""The Grafana dashboards of queuectl, as code. ``make dashboards`` writes the JSON that people import, beside this folder."""
+"""The Grafana dashboards of queuectl, as code. ``make dashboards`` writes the JSON that people import, next to this folder."""

@@ -87,7 +87,7 @@ class Panel:
     Attributes:
         title: what is shown, with its unit or aggregation.
         text: how to read the panel.
-        empty: the text in place of the graph while no query has a result.
+        empty: the text instead of the graph while no query has a result.
         columns: of a table: header by label, or by legend of a query, in order. Other columns are hidden.
     """
 

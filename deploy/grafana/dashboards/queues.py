@@ -36,7 +36,7 @@ QUEUES: Final = Board(
                 Panel("Borrowed $resource by flavor", "The amount that gangs hold beyond the nominal quota.",
                       [Query(f"clamp_min(queuectl_cluster_queue_resource_usage{{{ROW}}} - queuectl_cluster_queue_nominal_quota{{{ROW}}}, 0)",
                              "{{cluster_queue}} {{flavor}}")], Unit.RESOURCE, width=8),
-                Panel("Quota, limits and use by flavor ($resource)", "No value for a limit means that there is no limit.",
+                Panel("Quota, limits and use by flavor ($resource)", "If a limit has no value, use is not limited.",
                       [Query(f"{FLAVORS} (queuectl_cluster_queue_nominal_quota{{{ROW}}})", "nominal"),
                        Query(f"{FLAVORS} (queuectl_cluster_queue_borrowing_limit{{{ROW}}})", "borrowing"),
                        Query(f"{FLAVORS} (queuectl_cluster_queue_lending_limit{{{ROW}}})", "lending"),

@@ -1,6 +1,6 @@
 """The outermost layer: an id for every request, and security headers for every answer.
 
-The id is the client's ``X-Request-Id`` if it has a valid form, else a new one. It is in the answer, in each log event of the
+The id is the client's ``X-Request-Id`` if it has a valid form, otherwise a new one. It is in the answer, in each log event of the
 request, and in the audit log.
 """
 

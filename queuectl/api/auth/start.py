@@ -1,7 +1,7 @@
 """Checks before and between requests that depend on the address: what may listen where, and protection without authentication.
 
 At the start, before anything listens, authentication and TLS must fit the address. Without authentication, only programs of this
-machine get answers, and no page of another site. Such a site can resolve a name of its own to 127.0.0.1, and its pages can send
+machine get answers, and no page of another site. Such a site can resolve its own name to 127.0.0.1, and its pages can send
 simple POSTs there: the first is refused by its Host, the second by the origin that the browser states.
 """
 

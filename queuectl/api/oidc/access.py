@@ -1,4 +1,4 @@
-"""Callers by ID tokens of the issuer, beside those whose tokens the cluster reviews. RBAC of the cluster decides for both."""
+"""Callers by ID tokens of the issuer, in addition to those whose tokens the cluster reviews. RBAC of the cluster decides for both."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from queuectl.domain.identity import Caller
 _ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512",
 )  # fmt: skip
-"""Those that kube-apiserver accepts, too. With a key that is public, HMAC would let each reader of it sign."""
+"""The algorithms that kube-apiserver accepts. With a key that is public, HMAC would let each reader of it sign."""
 _LEEWAY_SECONDS: Final = 10
 """Largest difference between the clocks of the issuer and of this machine."""
 _WRONG: Final = {

@@ -59,7 +59,7 @@ def add_routes(
         PATH,
         tags=["Reports"],
         operation_id="reportBudgets",
-        summary="The Budgets in the present month: granted, spent, committed, and when they will be spent",
+        summary="The Budgets in the current month: granted, spent, committed, and when they will be spent",
         description="Budgets of the namespaces in which you are allowed to get reports. Those of ClusterQueues and users are for callers that are allowed to get reports in all namespaces.",
         responses=responses(ProblemType.NOT_KNOWN_YET),
     )

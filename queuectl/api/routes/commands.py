@@ -162,7 +162,7 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
         may = await guard.may(request, Right("get", "workloads", namespace, name))
         if command is None or not may:
             raise ApiProblem(
-                P.NOT_FOUND, f"there is no command {number}; results are kept for a day"
+                P.NOT_FOUND, f"command {number} does not exist; results are kept for a day"
             )
         return command_view(command, entry.ref if entry is not None else None)
 

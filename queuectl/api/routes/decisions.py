@@ -65,7 +65,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         decided = await store.get_decision(number)
         if decided is None:
             raise ApiProblem(
-                P.NOT_FOUND, f"there is no decision {number}: they are kept for a week"
+                P.NOT_FOUND, f"decision {number} does not exist; decisions are kept for a week"
             )
         steps, next_after = await presenter.decided(request, store, decided, after)
         return DecisionDetailView(

@@ -299,7 +299,7 @@ def add_routes(
         if uid is not None:
             entry = await store.get_workload(uid)
             if entry is None:
-                raise ApiProblem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
+                raise ApiProblem(ProblemType.NOT_FOUND, f"no workload has the uid {uid}")
             await guard.require(request, Right("watch", "workloads", entry.namespace, entry.name))
         if namespace is None and uid is None:
             await _require_some(guard, request, store)

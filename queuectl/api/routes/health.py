@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz``: on the port of the API, and each without the API on a port of its own."""
+"""``/metrics``, ``/healthz`` and ``/readyz``: on the port of the API, and each without the API on its own port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queuectl.api.problems import ApiProblem, ProblemType, respond
 def add_metrics(routes: APIRouter, guard: Guard, registry: CollectorRegistry) -> None:
     """Add ``/metrics``. Like health, it is for machines and not in the OpenAPI description."""
 
-    # Not async: encoding thousands of series runs in a thread, beside the loop.
+    # Not async: encoding thousands of series runs in a thread, alongside the loop.
     @routes.get("/metrics", include_in_schema=False, dependencies=[guard.needs("get", "metrics")])
     def metrics(request: Request) -> Response:
         encode, media_type = choose_encoder(request.headers.get("accept", ""))

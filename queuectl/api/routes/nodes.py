@@ -190,7 +190,7 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
             None,
         )
         if occupancy is None:
-            raise ApiProblem(P.NOT_FOUND, f"there is no node {name}")
+            raise ApiProblem(P.NOT_FOUND, f"node {name} does not exist")
         return node_view(occupancy, cluster_map, await visible_in(guard, request, cluster_map))
 
 
@@ -227,7 +227,7 @@ def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | No
         cluster_map = await current_map(cluster_reader)
         wanted = [layout for layout in cluster_map.layouts if topology in (None, layout.name)]
         if topology is not None and not wanted:
-            raise ApiProblem(P.NOT_FOUND, f"there is no Topology {topology}")
+            raise ApiProblem(P.NOT_FOUND, f"Topology {topology} does not exist")
         content = cache.rendered(cluster_map, topology, partial(body, wanted))
         return Response(content, media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""Stop and resume of ClusterQueues and LocalQueues: each a right of its own, like ``create clusterqueues/stop``."""
+"""Stop and resume of ClusterQueues and LocalQueues: each with its own right, like ``create clusterqueues/stop``."""
 
 # No postponed annotations here: see routes/config.py.
 

@@ -23,6 +23,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.reports.quotas import quotas_of
 
 PATH: Final = f"{PREFIX}/queueuse"
+LIST_QUEUES: Final = Right("list", "clusterqueues")
 
 
 def add_routes(
@@ -46,8 +47,10 @@ def add_routes(
         config = in_force(await stated.config(), time.time())
         visible = await guard.visible(request, "list", "workloads", store.namespaces)
         names = frozenset(config.cluster_queues)
-        if not await guard.may(request, Right("list", "clusterqueues")):
-            names &= reached_from(config, visible) if visible is not None else names
+        if visible is not None and not await guard.may(request, LIST_QUEUES):
+            if not visible and cluster_queue is None:
+                await guard.require(request, LIST_QUEUES)
+            names &= reached_from(config, visible)
         if cluster_queue is not None:
             if cluster_queue not in names:
                 await guard.require(request, Right("get", "clusterqueues", "", cluster_queue))

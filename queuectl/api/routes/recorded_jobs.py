@@ -42,7 +42,7 @@ class RecordedJobView(View):
     duration_seconds: float = Field(
         description="Time in which it held its nodes after `since`, without the work that evictions lost."
     )
-    finished: bool = Field(description="false: it ran so long until `until`, and continued.")
+    finished: bool = Field(description="false: it still ran at `until`.")
     evictions: int
     utilization: list[RecordedUtilizationView] = Field(
         description="By hour, where it changes; empty = not measured."

@@ -84,7 +84,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         content = await store.refused_plan(number)
         if content is None:
             raise ApiProblem(
-                P.NOT_FOUND, f"there is no refused plan {number}: the newest 20 are kept"
+                P.NOT_FOUND, f"refused plan {number} does not exist; the newest 20 are kept"
             )
         if not names:
             async with one_at_a_time:

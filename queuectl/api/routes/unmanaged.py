@@ -43,7 +43,7 @@ class UnmanagedSumView(View):
 class UnmanagedView(View):
     items: list[UnmanagedPodView]
     namespaces: list[UnmanagedSumView] = Field(
-        description="Sums for the namespaces on this page, over all their pods, also those on other pages."
+        description="Sums for the namespaces on this page, over all their pods, including those on other pages."
     )
     next_cursor: str | None = Field(
         description="Value of `cursor` for the next page; null = this is the last page."

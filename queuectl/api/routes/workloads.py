@@ -1,4 +1,4 @@
-"""Workloads: list, read, explain, history. Only the leader writes them, so there is no PUT here; see routes/commands.py."""
+"""Workloads: list, read, explain, history. Only the leader writes them, so the API has no PUT for them; see routes/commands.py."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -18,6 +18,7 @@ from queuectl.api.params import (
     Namespace,
     OfClusterQueue,
     OfKind,
+    OfLabels,
     OfNamespace,
     OfQueue,
     OfUser,
@@ -32,15 +33,18 @@ from queuectl.api.routes import commands, pods
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import history_view
 from queuectl.db.ports import ApiStore
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter, WorkloadOrder
 from queuectl.domain.reasons import Code
+from queuectl.domain.selectors import Selector, label_selector
+from queuectl.objects import keys
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]
+_MOST_ELSEWHERE: Final = 10
 _ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
 
 
@@ -69,14 +73,19 @@ def add_routes(
         entry = await store.get_workload(uid)
         # A uid does not show its namespace, so the response must not reveal that the workload exists.
         if entry is None or not await guard.may(request, _reading(entry.namespace, entry.name)):
-            raise ApiProblem(P.NOT_FOUND, f"there is no workload with uid {uid}")
+            raise ApiProblem(P.NOT_FOUND, f"no workload has the uid {uid}")
         return entry
 
     async def by_name(
         request: Request, namespace: Namespace, name: WorkloadName, kind: OfKind = None
     ) -> Entry:
-        await guard.require(request, _reading(namespace, name))
-        return await _named(store, namespace, name, kind)
+        try:
+            await guard.require(request, _reading(namespace, name))
+            return await _named(store, namespace, name, kind)
+        except ApiProblem as problem:
+            if problem.kind in (P.NOT_FOUND, P.FORBIDDEN):
+                problem.members["elsewhere"] = await _elsewhere(request, guard, store, name, kind)
+            raise
 
     for path, finder, tag in (
         (f"{PREFIX}/workloads/{{uid}}", by_uid, ""),
@@ -117,6 +126,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         reason: Annotated[
             Code | None, Query(description="Only workloads with this reason code.")
         ] = None,
+        labels: OfLabels = "",
         sort: Sort = "name",
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -125,20 +135,42 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
             order = WorkloadOrder.parse(sort)
         except BadInput as error:
             raise wrong_parameter("sort", str(error)) from error
-        seen = None
+        selector = _selector(labels)
+        visible = None
         if namespace is not None:
             await guard.require(request, Right("list", "workloads", namespace))
         else:
-            seen = await guard.visible(request, "list", "workloads", store.namespaces)
-        wanted = WorkloadFilter(
-            namespace, queue, cluster_queue, kind, frozenset(state or ()), seen, user, reason
+            visible = await guard.visible(request, "list", "workloads", store.namespaces)
+        filters = WorkloadFilter(
+            namespace=namespace,
+            queue=queue,
+            cluster_queue=cluster_queue,
+            kind=kind,
+            states=frozenset(state or ()),
+            namespaces=visible,
+            user=user,
+            code=reason,
+            labels=selector,
         )
         try:
-            page = await store.list_workloads(wanted, cursor, limit, order)
+            page = await store.list_workloads(filters, cursor, limit, order)
         except BadInput as error:
             raise wrong_parameter("cursor", str(error)) from error
         items = await presenter.workloads(request, page.entries)
         return WorkloadPageView(items=items, next_cursor=page.cursor)
+
+
+def _selector(text: str) -> Selector:
+    """Raises a problem for one that is malformed, or names a label that the ledger does not have."""
+    try:
+        selector = label_selector(text)
+    except BadInput as error:
+        raise wrong_parameter("label_selector", str(error)) from error
+    for condition in selector:
+        if condition.key.startswith((keys.PREFIX, keys.KUEUE_PREFIX)):
+            reason = f"{condition.key} is a label that queuectl reads itself: use the filter for its meaning, such as the queue"
+            raise wrong_parameter("label_selector", reason)
+    return selector
 
 
 def _one(
@@ -198,6 +230,19 @@ def _explain(
         return await presenter.explained(request, entry)
 
 
+async def _elsewhere(
+    request: Request, guard: Guard, store: ApiStore, name: str, kind: str | None
+) -> list[str]:
+    """Workloads of this name in namespaces that the caller may list, as ``namespace/name``; none if they cannot be read now."""
+    try:
+        visible = await guard.visible(request, "list", "workloads", store.namespaces)
+        filters = WorkloadFilter(name=name, kind=kind, namespaces=visible)
+        page = await store.list_workloads(filters, None, _MOST_ELSEWHERE)
+    except (ApiProblem, ClusterError, StoreUnavailable):
+        return []
+    return list(dict.fromkeys(entry.ref for entry in page.entries))
+
+
 def _efficiency(
     routes: APIRouter, efficiencies: JobEfficiencies, path: str, finder: Finder, tag: str
 ) -> None:
@@ -215,7 +260,7 @@ def _efficiency(
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:
-    """The workload of this name: the live one, else the newest finished one."""
+    """The workload of this name: the live one, otherwise the newest finished one."""
     if kind is not None:
         one = await store.find_workload(kind, namespace, name)
         found = [one] if one is not None else []
@@ -223,7 +268,7 @@ async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -
         found = list(await store.find_workloads(namespace, name))
     found = [e for e in found if e.state is not State.FINISHED] or found
     if not found:
-        raise ApiProblem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
+        raise ApiProblem(P.NOT_FOUND, f"workload {namespace}/{name} does not exist")
     if len(found) > 1:
         listed = " or ".join(f"kind={e.kind}" for e in found)
         detail = f"{namespace}/{name} is the name of several workloads: give {listed}"

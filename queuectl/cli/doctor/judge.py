@@ -91,7 +91,7 @@ def acting(sentences: Sequence[str]) -> list[Finding]:
     """Findings on the effect of the policies. ``sentences``: policies without effect in a dry run."""
     if not sentences:
         return [Finding("policies", Level.OK, "dry runs show that they have effect")]
-    fix = f"{_APPLY}, then wait some seconds for the API server"
+    fix = f"{_APPLY}, then wait a few seconds for the API server"
     return [Finding("policies", Level.PROBLEM, each, fix) for each in sentences]
 
 
@@ -240,7 +240,7 @@ def labels(
         Finding(
             "labels",
             Level.WARNING,
-            "there is no ResourceFlavor yet",
+            "no ResourceFlavor exists yet",
             "queuectl apply -f queues.yaml",
         )
     ]
@@ -468,7 +468,7 @@ def bundled(url: str) -> list[Finding]:
     if name != BUNDLED_SERVICE or not rest.endswith(".svc"):
         return []
     message = "the bundled database is for evaluation: it has no replica and no backup"
-    fix = "move to a database of your own before production: docs/how-to/move-the-database.md"
+    fix = "move to your own database before production: docs/how-to/move-the-database.md"
     return [Finding("database", Level.WARNING, message, fix)]
 
 

@@ -10,11 +10,11 @@ from queuectl.cli.doctor.findings import Finding, Level, some
 from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
 from queuectl.cluster.review import KUEUE_WEBHOOKS
+from queuectl.cluster.server import DEFINITIONS
 from queuectl.domain.errors import ObjectGone
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 
-_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _MANAGER: Final = "kueue-controller-manager"
 _RELEASE: Final = "meta.helm.sh/release-name"
 _RELEASE_NAMESPACE: Final = "meta.helm.sh/release-namespace"
@@ -44,7 +44,7 @@ async def examine(api: Api) -> list[Finding]:
     definitions: list[Document] = []
     finalized: list[str] = []
     for kind in FOLLOWED[Owner.KUEUE]:
-        path = f"{_DEFINITIONS}/{kind.definition}"
+        path = f"{DEFINITIONS}/{kind.definition}"
         try:
             definition = document_in(path, await api.request("GET", path), "metadata", "spec")
         except ObjectGone:

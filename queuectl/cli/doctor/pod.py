@@ -56,7 +56,7 @@ def own_settings() -> tuple[Settings | None, list[Finding]]:
     except InvalidSettings as error:
         return None, [Finding("settings", Level.PROBLEM, each, _CHART) for each in error.sentences]
     if settings.database_url is None:
-        message = "QUEUECTL_DATABASE_URL is not set, so the state ends with this process"
+        message = "QUEUECTL_DATABASE_URL is not set, so the state is lost when this process ends"
         fix = "set it from the Secret of the database: docs/how-to/install.md"
         return settings, [Finding("settings", Level.PROBLEM, message, fix)]
     return settings, [Finding("settings", Level.OK, f"valid; this replica is {settings.holder}")]

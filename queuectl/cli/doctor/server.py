@@ -45,7 +45,7 @@ def examine(client: Client) -> tuple[list[Finding], bool]:
 
 
 def samples_of(text: str) -> list[Sample]:
-    """The samples of an exposition of metrics. Raises ValueError if it is none."""
+    """The samples of an exposition of metrics. Raises ValueError if it is not one."""
     return [s for family in text_string_to_metric_families(text) for s in family.samples]
 
 

@@ -1,6 +1,6 @@
 """Writes the usage ledger: each minute, it folds the marks and samples since the last time into hours.
 
-It runs beside the loop, and no commit waits for it. If it ends at any time, only the samples since the last time are lost: the marks
+It runs alongside the loop, and no commit waits for it. If it ends at any time, only the samples since the last time are lost: the marks
 and the progress are in the database, and the next leader continues from there.
 """
 
@@ -69,7 +69,7 @@ class Follower:
     """Sums that follow the usage ledger.
 
     Attributes:
-        lock: held while hours are written and ``added`` is called, so that sums that are read meanwhile are complete.
+        lock: held while hours are written and ``added`` is called, so that sums that are read at that time are complete.
         added: receives each folding that is written, and the time before which everything is counted then.
         read: reads the sums, because it is not known what was written.
     """

@@ -57,7 +57,7 @@ class Actuator:
             refusals: stores the denials of the API server.
             refused: called with the uid of a workload each time one of its writes was denied.
             clock: unix seconds.
-            containment: of the process; None = one of its own.
+            containment: of the process; None = its own.
         """
         self._containment = containment or Containment(clock)
         self._cluster = cluster

@@ -23,7 +23,7 @@ from queuectl.state.mirror import Mirror
 
 NOTHING_NEW = "it was so already"
 TOO_LATE = "the time it was for is over"
-GONE = "there is no such workload any more"
+GONE = "the workload no longer exists"
 
 
 def carry_out(

@@ -331,7 +331,7 @@ def _leaving(plan: Plan) -> frozenset[str]:
 def with_relocations(
     decided: Sequence[EntryChange], relocations: Sequence[EntryChange]
 ) -> list[EntryChange]:
-    """The changes of a plan together with the relocations beside it: one for each workload.
+    """The changes of a plan together with the relocations next to it: one for each workload.
 
     A note on a gang that is relocated, which runs until now, is left out. If the plan decides anything else about such a gang, no
     gang is relocated now: all of them are, or none is.

@@ -1,4 +1,4 @@
-"""Reads how long earlier gangs ran, and estimates starts periodically, beside the cycles. Planning does not use these estimates.
+"""Reads how long earlier gangs ran, and estimates starts periodically, alongside the cycles. Planning does not use these estimates.
 
 An estimate runs in a thread with a small share of one core. It pauses while the planner works, and releases the interpreter often, so
 that no cycle waits for it.
@@ -32,7 +32,7 @@ from queuectl.telemetry.metrics import EstimateMetrics
 log = structlog.get_logger()
 
 EVERY_SECONDS: Final = 30.0
-_SOONER_SECONDS: Final = 5.0  # between two estimates if a gang was submitted meanwhile
+_SOONER_SECONDS: Final = 5.0  # between two estimates if a gang was submitted in the meantime
 SHARE: Final = 0.1  # of one core
 MOST_SECONDS: Final = 60.0  # of one estimate
 PAST_RUNS: Final = (

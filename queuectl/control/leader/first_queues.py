@@ -1,6 +1,6 @@
 """Queues for the nodes of a new installation, which a leader applies by itself if a setting asks for it.
 
-The proposal is that of ``queuectl init``. It is one transaction, which needs the revision 0 of the configuration: no document was ever
+The proposal is the output of ``queuectl init``. It is one transaction, which needs the revision 0 of the configuration: no document was ever
 written. The revision only rises, so the proposal is applied once at most, and never over documents of a person.
 """
 

@@ -62,7 +62,7 @@ class Loop:
 
     Attributes:
         leader_state: the ledger in memory.
-        loaded: the state in memory is that of the database.
+        loaded: the state in memory matches the database.
         caught_up: the watch shows the cluster as it was when the leadership began, or later.
         progress: of its cycles.
     """

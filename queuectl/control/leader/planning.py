@@ -107,7 +107,7 @@ _MIG_SEARCH: Final = "search for MIG configurations"
 WINDOW_SECONDS: Final = 1.0
 """The longest time between two plans while not all gangs are considered in each."""
 MOST_KEPT: Final = 100
-"""The number of sets of violations of which a plan is saved only once."""
+"""For so many different sets of violations, a plan is saved only once."""
 NOTHING_TO_PLAN: Final = "no gang is pending"
 """The summary of a cycle without a plan."""
 
@@ -231,7 +231,7 @@ class Planning:
         )
         changes = await self._commit(snapshot, decision, took, documents, mig)
         if beyond and decision.admitted:
-            self._wakeup.plan()  # others are considered in the place of those that start
+            self._wakeup.plan()  # others are considered instead of those that start
         if any(c.before is not None and c.before.awaits_checks for c in changes):
             self._wakeup.plan()  # a gang without pods has released its capacity, and no observation follows
         self._count(checked.snapshot, decision, changes)

@@ -119,7 +119,7 @@ class Retries:
         self._failed.get(uid, {}).pop(write.uid, None)
 
     def ready(self, uid: str, owed: Iterable[Write], now: float) -> list[Write]:
-        """The owed writes that can be sent now. Failures of objects to which no write is owed any more are forgotten."""
+        """The owed writes that can be sent now. Failures of objects to which no write is still owed are forgotten."""
         known = self._failed.pop(uid, {})
         ready, kept = [], {}
         for write in owed:
@@ -156,7 +156,7 @@ FIRST_PAUSE: Final = 1.0
 """Seconds before the second start. The pause doubles with each failure, up to ``LONGEST_PAUSE``."""
 _LONGEST_PAUSE: Final = 300.0
 _STEADY_SECONDS: Final = 600.0
-"""A task that has run for so long has recovered: its failures are forgotten."""
+"""A task that has run for this long has recovered: its failures are forgotten."""
 
 
 async def supervised(name: str, job: Job, containment: Containment) -> None:

@@ -42,8 +42,10 @@ class StoredState:
         """Read the configuration that the API wrote, and past use."""
         state = self._leader_state
         async with self._reading:
-            changes = await self._store.config_changes(state.config.revision, state.documents)
-            used = await self._store.past_use()
+            changes, used = await asyncio.gather(
+                self._store.config_changes(state.config.revision, state.documents),
+                self._store.past_use(),
+            )
             state.past_use_sums.learn(used)
             state.configure(changes)
             if not state.planning.budgets.knows(state.config):

@@ -129,7 +129,7 @@ class Previewer:
 def _planned(
     snapshot: Snapshot, gang: Admitted, action: Action, cache: PlannerCache, stop: StopSignal
 ) -> tuple[str, ...] | None:
-    """Uids of the gangs that start; None if there is no complete and correct plan."""
+    """Uids of the gangs that start; None without a complete and correct plan."""
     before = planned_around(snapshot, stop, cache)
     after = planned_around(taken_down(snapshot, gang, action), stop, cache)
     return starters(before.plan, after.plan) if before.usable and after.usable else None

@@ -1,4 +1,4 @@
-"""Planning beside the loop: in a thread, one question at a time, each with its own limit.
+"""Planning alongside the loop: in a thread, one question at a time, each with its own limit.
 
 A throttle serves questions of many callers. A pause in proportion to its processor time follows each question, as after each cycle of the
 loop. Thus questions do not delay starts. The whole pause is for the caller of the question; others wait for a part of it. Of the callers

@@ -71,7 +71,10 @@ class WhatIfPlanner:
         if seen is None:
             return None
         _, documents = await self._store.configuration()
-        around = ReadingContext(self._mirror.requests(), self._mirror.kinds)
+        mirror = self._mirror
+        uids = (pending.workload.uid for pending in seen.snapshot.pending)
+        jobs = {uid: mirror.jobs[uid] for uid in uids if uid in mirror.jobs}
+        around = ReadingContext(mirror.requests(), jobs, mirror.kinds)
         work = partial(_worked_out, seen.snapshot, documents, question, around, self._cache)
         trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
         if trial is None:

@@ -73,7 +73,7 @@ class Catalog:
 def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[str, str]] | None:
     """LocalQueues (namespace, name) whose gangs the changes can affect in other ways than through the plan.
 
-    None means all LocalQueues, also those without a ClusterQueue. ``config`` is the configuration after the changes.
+    None means all LocalQueues, including those without a ClusterQueue. ``config`` is the configuration after the changes.
     """
     keys = _keys(changes)
     if any(key.kind not in _OF_SOME for key in keys):

@@ -26,21 +26,34 @@ class FlavorUse(Strict):
     resources: list[ResourceUse]
 
 
+class KueueShare(Strict):
+    """The dominant resource share, divided by the weight, in thousandths."""
+
+    weighted_share: int
+
+
+ENDLESS_SHARE: Final = 2**63 - 1
+"""Of a pool that borrows with weight 0."""
+
+
 class KueueQueueStatus(QueueStatus):
-    """The status of a ClusterQueue or a LocalQueue of Kueue. It has no generation of its own: its condition has one."""
+    """The status of a ClusterQueue, a LocalQueue or a Cohort of Kueue. It does not have a generation: its condition has one."""
 
     flavors_reservation: list[FlavorUse] | None = None
     flavors_usage: list[FlavorUse] | None = None
+    fair_sharing: KueueShare | None = None
 
     @property
     def counts(self) -> tuple[object, ...]:
-        return (*super().counts, self.flavors_reservation, self.flavors_usage)
+        uses = self.flavors_reservation, self.flavors_usage
+        return (*super().counts, *uses, self.fair_sharing)
 
     def keep_counts(self, earlier: QueueStatus) -> None:
         super().keep_counts(earlier)
         if isinstance(earlier, KueueQueueStatus):
             self.flavors_reservation = earlier.flavors_reservation
             self.flavors_usage = earlier.flavors_usage
+            self.fair_sharing = earlier.fair_sharing
 
 
 class _SeenResource(msgspec.Struct):
@@ -54,10 +67,15 @@ class _SeenFlavor(msgspec.Struct):
     resources: list[_SeenResource] = []
 
 
+class _SeenShare(msgspec.Struct, rename="camel"):
+    weighted_share: int = 0
+
+
 class _SeenUse(msgspec.Struct, rename="camel"):
     flavors_reservation: list[_SeenFlavor] | None = None
     flavors_usage: list[_SeenFlavor] | None = None
     flavor_usage: list[_SeenFlavor] | None = None
+    fair_sharing: _SeenShare | None = None
 
 
 _seen_use = msgspec.json.Decoder(_SeenUse).decode
@@ -81,6 +99,7 @@ def seen_kueue_status(content: bytes) -> KueueQueueStatus | None:
         parts.admitted_workloads,
         _uses(use.flavors_reservation),
         _uses(usage),
+        KueueShare(use.fair_sharing.weighted_share) if use.fair_sharing is not None else None,
     )
 
 
@@ -100,6 +119,8 @@ def _resource_use(resource: _SeenResource) -> ResourceUse:
 def kueue_status_body(kind: str, version: str, status: ObjectStatus) -> Mapping[str, Any]:
     """The status as an API server of Kueue's objects takes it in one version."""
     body: dict[str, Any] = msgspec.to_builtins(status)
+    if kind == "Cohort":
+        del body["conditions"]  # its schema has none
     if version == "v1beta1" and kind == "LocalQueue" and _USAGE in body:
         body[_OLDER_USAGE] = body.pop(_USAGE)
     return body

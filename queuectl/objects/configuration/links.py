@@ -47,7 +47,7 @@ def refuse_circular_cohorts(
 
 
 def circular_cohorts(parents: Mapping[str, str | None]) -> frozenset[str]:
-    """Cohorts whose parent must be ignored, so that there is no cycle and no tree is too high."""
+    """Cohorts whose parent must be ignored, to avoid cycles and trees that are too high."""
     levels, circular = _levels(parents)
     high = (name for name, level in levels.items() if level > 1 and level % MAX_COHORTS == 1)
     return frozenset(circular).union(high)

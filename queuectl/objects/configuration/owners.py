@@ -96,7 +96,7 @@ FOLLOWED: Final[Mapping[Owner, tuple[FollowedKind, ...]]] = MappingProxyType(
 )
 """The kinds of which objects of the cluster are the configuration. All others stay in the database."""
 
-KUEUE_STATUSES: Final = ("ClusterQueue", "LocalQueue", "AdmissionCheck")
+KUEUE_STATUSES: Final = ("ClusterQueue", "LocalQueue", "Cohort", "AdmissionCheck")
 """The kinds of Kueue of which queuectl writes the status while no Kueue runs."""
 
 

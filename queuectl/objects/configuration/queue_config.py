@@ -17,6 +17,7 @@ import msgspec
 from queuectl.domain.checks import PROVISIONING, AdmissionCheck, inactive
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpus import GpuWeights, why_refused
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -358,11 +359,15 @@ def refused_gpus(podsets: Sequence[PodSet], fleet: Fleet, weights: GpuWeights) -
     return None
 
 
-def too_long(
-    namespace: str, queue: str, config: QueueConfig, stated: float | None
-) -> Reason | None:
-    """The reason for which its ClusterQueue refuses the maximum execution time that a job states, or None."""
-    target = config.cluster_queue_of(namespace, queue)
+def refused_job(job: JobRecord, queue: str, config: QueueConfig) -> Reason | None:
+    """The reason for which a LocalQueue that accepts its namespace refuses a job, or None.
+
+    It names a WorkloadPriorityClass that does not exist, or a longer maximum execution time than its ClusterQueue permits.
+    """
+    named, stated = job.priority_class, job.max_execution
+    if named is not None and named not in config.priority_classes:
+        return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {named} does not exist")
+    target = config.cluster_queue_of(job.namespace, queue)
     if stated is None or target is None or not target.execution.refuses(stated):
         return None
     text = (

@@ -73,7 +73,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         strategy=spec.queueing_strategy or QueueingStrategy.BEST_EFFORT_FIFO,
         within_cluster_queue=preemption.within_cluster_queue or WithinClusterQueue.NEVER,
         stop_policy=acting_stop(spec.stop_policy, document.metadata.annotations),
-        namespace_selector=_read_selector(spec.namespace_selector),
+        namespace_selector=read_selector(spec.namespace_selector, "spec.namespaceSelector"),
         cohort=cohort,
         fungibility=_read_fungibility(spec.flavor_fungibility or wire.FlavorFungibility()),
         protection=policy.applied_to(Protection()),
@@ -193,7 +193,8 @@ def _read_idle_reclaim(spec: wire.IdleReclaimSpec | None) -> IdleReclaim:
     return rule
 
 
-def _read_selector(selector: wire.SelectorSpec | None) -> LabelSelector | None:
+def read_selector(selector: wire.SelectorSpec | None, path: str) -> LabelSelector | None:
+    """A selector of labels. ``path``: of its field, for messages. Raises RequestError."""
     if selector is None:
         return None
     labels = [
@@ -202,7 +203,7 @@ def _read_selector(selector: wire.SelectorSpec | None) -> LabelSelector | None:
     ]
     expressions = read_requirements(
         [expression.loose() for expression in selector.match_expressions or ()],
-        "spec.namespaceSelector.matchExpressions",
+        f"{path}.matchExpressions",
     )
     return LabelSelector((*labels, *expressions))
 
@@ -239,12 +240,12 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
 
 
 def _warn_pairs(spec: wire.ClusterQueueSpec) -> Iterator[Warned]:
-    """Fields that mean something only beside another, which is not there."""
+    """Fields that have an effect only with another, which is not there."""
     preemption = spec.preemption or wire.PreemptionSpec()
     borrow = preemption.borrow_within_cohort or wire.BorrowWithinCohort()
     path = "spec.preemption.borrowWithinCohort"
     if _borrows(preemption) and preemption.reclaim_within_cohort is None:
-        reason = "Kueue takes it only beside a reclaimWithinCohort other than Never"
+        reason = "Kueue accepts it only with a reclaimWithinCohort other than Never"
         yield Warned(f"{path}.policy", reason)
     if borrow.max_priority_threshold is not None and not _borrows(preemption):
         yield Warned(f"{path}.maxPriorityThreshold", "has no effect: the policy is Never")

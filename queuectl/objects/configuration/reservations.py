@@ -47,7 +47,7 @@ def read_reservation(document: wire.ReservationDocument) -> AdvanceReservation:
     if spec.capacity is not None and spec.cluster_queue is None:
         raise RequestError("spec.clusterQueue: a Reservation of capacity is for one ClusterQueue")
     if spec.cluster_queue is None and (spec.users or spec.namespaces):
-        raise RequestError("spec.clusterQueue: users and namespaces are those of a ClusterQueue")
+        raise RequestError("spec.clusterQueue: is required with users or namespaces")
     if spec.cluster_queue is not None and not is_name(spec.cluster_queue):
         raise RequestError(f"spec.clusterQueue: {spec.cluster_queue!r} is not a name")
     for field, names in (("nodes", spec.nodes), ("namespaces", spec.namespaces)):

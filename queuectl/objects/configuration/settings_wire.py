@@ -222,7 +222,7 @@ class Tls(Strict):
 
 
 class ConfigurationDocument(ObjectHead, kw_only=True):
-    """One object: the rules for all queues, and what else Kueue keeps beside them."""
+    """One object: the rules for all queues, and what else Kueue keeps alongside them."""
 
     wait_for_pods_ready: WaitForPodsReady | None = None
     fair_sharing: FairSharingSettings | None = None

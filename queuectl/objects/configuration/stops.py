@@ -26,7 +26,7 @@ def acting_stop(field: StopPolicy | None, annotations: Mapping[str, str] | None)
         annotations: of the document.
 
     Raises:
-        RequestError: the annotation is no stop policy.
+        RequestError: the annotation is not a stop policy.
     """
     text = (annotations or {}).get(STOP_ANNOTATION, StopPolicy.NONE.value)
     if text not in tuple(StopPolicy):

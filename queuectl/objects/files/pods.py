@@ -1,4 +1,4 @@
-"""Pods of a file that are workloads, or parts of one, as the controller assembles them; also those of their owners.
+"""Pods of a file that are workloads, or parts of one, as the controller assembles them; including those of their owners.
 
 Owners are Deployments, StatefulSets and LeaderWorkerSets.
 """

@@ -98,7 +98,7 @@ def unpack(content: bytes, name: str) -> RefusedPlanFile:
     """Read a file.
 
     Raises:
-        BadInput: it is none, or none that this release reads. ``name`` is what the message calls it.
+        BadInput: it is not one, or this release cannot read it. ``name`` is what the message calls it.
     """
     try:
         refused = _decode(_unzipped(content))

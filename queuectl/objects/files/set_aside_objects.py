@@ -91,7 +91,7 @@ def pack(failure: SetAside, received: Received | None, records: Iterable[object]
 
 
 def redacted(document: bytes) -> bytes:
-    """An object without what can hold a secret. A document that is no JSON becomes ``null``.
+    """An object without what can hold a secret. A document that is not JSON becomes ``null``.
 
     Numbers keep their digits: they can be the cause of the error.
     """

@@ -39,7 +39,7 @@ def why_unread(document: Document, kinds: JobKinds = KINDS) -> str:
     if meant is not None:
         return f"{text}; the kind is {meant}"
     if names_queue(document):
-        return f"{text}; a kind of job of your own is declared in jobKinds"
+        return f"{text}; declare a custom job kind in jobKinds"
     return text
 
 

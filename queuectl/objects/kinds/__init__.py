@@ -1,7 +1,7 @@
 """Job kinds: their requests, their start and stop, and their end.
 
 A new kind is a :class:`~queuectl.objects.kinds.description.Description`, an entry in :data:`KINDS` and a fixture folder
-``tests/fixtures/kinds/<kind>``. Only a Job of ``batch/v1`` has a class of its own.
+``tests/fixtures/kinds/<kind>``. Only a Job of ``batch/v1`` has its own class.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class JobKind(Protocol):
 
     @property
     def container(self) -> str:
-        """The name that the first container of a template must have, or one of its own."""
+        """The name that the first container of a template must have, or its own."""
 
     @property
     def refers(self) -> bool:
@@ -105,7 +105,7 @@ class JobKind(Protocol):
         """Write only the status annotation."""
 
     def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
-        """Write another LocalQueue under each key with the present one."""
+        """Write another LocalQueue under each key with the current one."""
 
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         """Give notice that the job is suspended at ``deadline``; :meth:`stop_patch` removes the notice."""
@@ -147,7 +147,7 @@ JobKinds = Mapping[str, JobKind]
 """Job kinds by their names."""
 
 KINDS: Final[JobKinds] = MappingProxyType({kind.kind: kind for kind in (BatchJob(), *_DESCRIBED)})
-"""The built-in kinds; the order is that of this file."""
+"""The built-in kinds; in the order of this file."""
 
 
 def with_declared(declared: Iterable[Description]) -> JobKinds:

@@ -85,7 +85,7 @@ class AppWrapper(DescribedKind):
     more: ClassVar[Mapping[str, object]] = {_COMPONENTS: list[_Entry] | None}
 
     def __init__(self, description: Description, with_pods: frozenset[str]) -> None:
-        """``with_pods``: kinds whose pods would run outside the gang, beside those of which a component has containers."""
+        """``with_pods``: kinds whose pods would run outside the gang, in addition to those of which a component has containers."""
         super().__init__(description)
         self._list = _COMPONENTS
         self._with_pods = with_pods
@@ -268,7 +268,7 @@ def _check_class(name: str | None, at: str) -> None:
 
 
 def _check_declared(declared: Sequence[_PodSet], component: _Component, at: str) -> None:
-    """The podsets that the user states are those of the kind. Raises RequestError."""
+    """The user states exactly the podsets of the kind. Raises RequestError."""
     stated = [(one.path, 1 if one.replicas is None else one.replicas) for one in declared]
     wanted = [
         (path, podset.count)

@@ -160,7 +160,7 @@ def _bounded(fields: SpecFields) -> SpecFields:
 
 
 def controller_of(meta: Meta, kinds: Collection[str]) -> str:
-    """The uid of the object of one of these kinds whose controller made it; empty without one."""
+    """The uid of the object whose controller made it, if that has one of these kinds; otherwise empty."""
     owners = (one for one in meta.owner_references or () if one.controller)
     return next((one.uid for one in owners if one.kind in kinds), "")
 
@@ -173,7 +173,7 @@ def user_labels(labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]
 
 
 def lenient(mapping: Mapping[str, str] | None, suffix: str, kueue: bool) -> str | None:
-    """The value of queuectl's key, else of Kueue's. If they differ, the record has an error."""
+    """The value of queuectl's key, otherwise of Kueue's. If they differ, the record has an error."""
     ours = keys.either(mapping, suffix, kueue=False)
     if ours is None and kueue and mapping:
         ours = mapping.get(keys.KUEUE_PREFIX + suffix)
@@ -200,10 +200,10 @@ class StatedKeys:
         kueue: whether Kueue's keys count.
         queue, priority_class: names.
         preemptible, idle_reclaim: True unless the job states otherwise.
-        array: its indexes are gangs of their own.
+        array: its indexes are separate gangs.
         warmup, max_execution, expected_duration: seconds.
         gates: the admission gates, and those of the jobs that must end first.
-        elastic: its pods above a least number start one by one.
+        elastic: its pods above a minimum start one by one.
     """
 
     def __init__(self, kind: str, meta: Meta, kueue: bool) -> None:
@@ -260,7 +260,7 @@ class StatedKeys:
         return seconds if annotation else of_label
 
     def _admission_gates(self) -> list[str]:
-        """Those under both keys. An invalid list has none: its error holds the job, too."""
+        """Those under both keys. An invalid list has none: its error also holds the job."""
         self._either(self._annotations, keys.ADMISSION_GATED_BY)
         names: list[str] = []
         for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)[: 1 + self.kueue]:
@@ -291,7 +291,7 @@ class StatedKeys:
                 self._refuse(f"metadata.annotations: {key}: {text!r} {error}")
 
     def _either(self, mapping: Mapping[str, str], suffix: str) -> str | None:
-        """The value of queuectl's key, else of Kueue's."""
+        """The value of queuectl's key, otherwise of Kueue's."""
         try:
             return keys.either(mapping, suffix, kueue=self.kueue)
         except RequestError as error:
@@ -338,7 +338,7 @@ def _ungated(
 def _pod_priority_class(
     meta: Meta, templates: Iterable[Template | None], own: str | None
 ) -> str | None:
-    """The PriorityClass of the user: the annotation of the admission policy, else the first class that is not queuectl's."""
+    """The PriorityClass of the user: the annotation of the admission policy, otherwise the first class that is not queuectl's."""
     moved = (meta.annotations or {}).get(keys.ORIGINAL_PRIORITY_CLASS)
     named = [t.spec.priority_class_name for t in templates if t is not None and t.spec is not None]
     for name in (moved, own, *named):

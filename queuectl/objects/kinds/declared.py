@@ -52,7 +52,7 @@ _RESERVED: Final = frozenset(
         "while",
     ]
 )
-"""Words of CEL, which are no names of fields in an expression."""
+"""Words of CEL, which are not names of fields in an expression."""
 
 
 def read_kinds(text: str | bytes, source: str) -> tuple[Declared, ...]:

@@ -194,7 +194,7 @@ class DescribedKind:
         """Raise RequestError if the job could not bear that. ``base``: the number of pods of this podset in its gang."""
 
     def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:  # noqa: ARG002 - for subclasses
-        """The least number of its pods in the fields of the kind; None without one."""
+        """The minimum number of its pods in the fields of the kind; None without one."""
         return None
 
     def start_patch(
@@ -373,7 +373,7 @@ def _replaced(
     return changed
 
 
-# ---- Elastic jobs: the pods of one podset above its least number are gangs of their own, and are added one by one
+# ---- Elastic jobs: the pods of one podset above its minimum are separate gangs, and are added one by one
 
 
 def _elastic_fields(
@@ -408,7 +408,7 @@ def _elastic_fields(
         names = " or ".join(f"{entry.template_path}.metadata.annotations" for entry, _ in growing)
         where = f": set {keys.PREFIX}{keys.MIN_COUNT} in {names}" if names else ""
         raise RequestError(
-            f"{KEY}: no podset that can grow has a least number of pods{where}", unsupported=True
+            f"{KEY}: no podset that can grow has a minimum number of pods{where}", unsupported=True
         )
     if len(found) > 1:
         names = " and ".join(entry.path for entry, *_ in found)
@@ -431,14 +431,14 @@ def _of_gang(podsets: Iterable[PodSet], array: ArrayStatus) -> Iterator[PodSet]:
             continue
         if podset.topology is not None and podset.topology.slices:
             raise RequestError(
-                f"{KEY}: the pods of {podset.name} start one by one above its least number: remove the topology of slices",
+                f"{KEY}: the pods of {podset.name} start one by one above its minimum: remove the topology of slices",
                 unsupported=True,
             )
         yield replace(podset, count=array.base)
 
 
 def _least(kind: DescribedKind, document: Any, entry: PodSetPlace, count: int) -> int | None:
-    """The least number of pods of a podset, from the annotation of its template or else its own field; None without one."""
+    """The minimum number of pods of a podset, from the annotation of its template or else its own field; None without one."""
     meta = entry.template.metadata if entry.template is not None else None
     text = keys.either(meta.annotations if meta else None, keys.MIN_COUNT, kueue=False)
     stated = kind.stated_least(document, entry)
@@ -449,7 +449,5 @@ def _least(kind: DescribedKind, document: Any, entry: PodSetPlace, count: int) -
     if least is None or not 1 <= least <= count:
         raise RequestError(f"{key}: {text!r} is not a number from 1 to {count}")
     if stated is not None and least < stated:
-        raise RequestError(
-            f"{key}: {text!r} is less than {stated}, the least number of {entry.path}"
-        )
+        raise RequestError(f"{key}: {text!r} is less than {stated}, the minimum of {entry.path}")
     return least

@@ -104,10 +104,10 @@ class PodSets(DescriptionPart, frozen=True, kw_only=True):
         template: path of the pod template in an entry; "" = the entry is the template.
         labels: where it has the labels of its pods; None = they are in its template, with the gate.
         count: the number of pods in an entry is the product of these factors. A factor is the least of the values of its
-            paths. Its first path has the value 1 if it is absent; the others count only if they are present.
+            paths. Its first path has the value 1 if it is absent; the others count only if they exist.
             Without factors, it is 1.
         least: path of a lower limit of the first factor, which the factor also is if its first path is absent; "" = none.
-        ranks: if the labels of a pod have the index of a group of pods and an index inside it: paths of the number of indexes of
+        ranks: if the labels of a pod have the index of a group of pods and an index inside it: paths of the number of indexes in
             a group. The first one with a value counts; without a value, it is 1.
         optional: the place can have no entry.
         only: when the place counts; None = always.
@@ -131,11 +131,11 @@ class PodSets(DescriptionPart, frozen=True, kw_only=True):
 
 
 class Conditions(DescriptionPart, frozen=True, kw_only=True):
-    """Types of the status conditions. Each holds while its status is True; "" = there is none.
+    """Types of the status conditions. Each holds while its status is True; "" = it has none.
 
     Attributes:
         succeeded, failed: the job has ended.
-        suspended: the controller of the kind stops the pods, or has stopped them. "" = there is no such condition, and a
+        suspended: the controller of the kind stops the pods, or has stopped them. "" = it has no such condition, and a
             suspended job has stopped when its pods have ended.
     """
 
@@ -202,7 +202,7 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
         fixed: fields, besides the podsets, that cannot change while the job runs.
         conditions: its status conditions.
         phase: the field of its status that counts instead of conditions.
-        index: label of its pods with their index in the podset, beside those that queuectl knows for all kinds; "" = none.
+        index: label of its pods with their index in the podset, in addition to those that queuectl knows for all kinds; "" = none.
         probe: fields that an object must have, besides those of one podset, for the dry runs that check the policies.
         priority_class: path of a PriorityClass of the pods outside the templates; "" = none.
         manager: the field that names another controller for a job.

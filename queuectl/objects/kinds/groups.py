@@ -1,6 +1,6 @@
 """The record of a workload that consists of pods alone: it follows from its pods, and from its entry in the ledger.
 
-A group has the uid of its first pod. It keeps that uid while the ledger has its entry, also while none of its pods exists, because its
+A group has the uid of its first pod. It keeps that uid while the ledger has its entry, even while none of its pods exists, because its
 maker creates its pods again after an eviction.
 """
 
@@ -73,14 +73,14 @@ class PodGroup:
         return False
 
     def end(self) -> None:
-        """Its entry is Finished, or does not exist any more."""
+        """Its entry is Finished, or no longer exists."""
 
     def seated(self, pod: PodRecord) -> PodRecord:
         """The pod with the podset and the rank that it has in the group."""
         return pod
 
     def assemble(self, *, in_ledger: bool) -> JobRecord | None:
-        """The record of the present pods; None if there is nothing to describe. ``in_ledger``: the ledger has it, not Finished."""
+        """The record of the current pods; None if there is nothing to describe. ``in_ledger``: the ledger has it, not Finished."""
         current = self._current(in_ledger)
         if not current:
             return self._absent()
@@ -209,7 +209,7 @@ class PodGroup:
         return podsets, "" if complete else text
 
     def _recall(self, succeeded: Counter[str]) -> None:
-        """After a restart: the pods that had succeeded and were deleted are those that its entry did not request any more."""
+        """After a restart: the pods that had succeeded and were deleted are those that its entry no longer requested."""
         if self.entry is not None and self.entry.state.waiting and self.entry.pods:
             gone = self.total - self.entry.pods - succeeded.total()
             self.vanished = Counter({"": max(0, gone)})
@@ -321,8 +321,8 @@ def common(texts: Iterable[str]) -> str:
 
 # ---- A group of a LeaderWorkerSet
 #
-# Its record follows from the set, too. The operator creates the pods of a group again when one of them fails. The group keeps its
-# admission in the meantime, also while none of its pods exists or is released: only its entry shows that it runs.
+# Its record also follows from the set. The operator creates the pods of a group again when one of them fails. The group keeps its
+# admission in the meantime, even while none of its pods exists or is released: only its entry shows that it runs.
 
 
 @dataclass(slots=True)

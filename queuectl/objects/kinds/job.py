@@ -73,7 +73,7 @@ class BatchJob:
         return record if record.queue is not None else self._of_jobset(document, record)
 
     def _of_jobset(self, document: WireJob, record: JobRecord) -> JobRecord:
-        """A Job of a JobSet with the pods that it expects also while it is suspended, if some have ended; else the same record."""
+        """A Job of a JobSet with the pods that it expects even while it is suspended, if some have ended; otherwise the same record."""
         status = document.status or JobStatus()
         jobset = controller_of(document.metadata, [JOB_SET.kind])
         some = status.succeeded or status.failed_indexes
@@ -106,7 +106,7 @@ class BatchJob:
         status: str,
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> dict[str, Any]:
-        # The PriorityClass of a Job's template cannot be changed any more: one from before the policies keeps its own.
+        # The PriorityClass of a Job's template can no longer be changed: one from before the policies keeps its own.
         spec = {"suspend": False, "template": starting_template(record, attempt, PODSET)}
         patch = {**start_frame(record, status), "spec": spec}
         if record.parallelism is None or PODSET not in counts:
@@ -186,7 +186,7 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, stated: StatedKeys) -> Sp
     if stated.elastic:
         if stated.array:
             raise RequestError(
-                f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: an elastic Job is no array: remove {keys.ARRAY} or "
+                f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: an elastic Job cannot be an array: remove {keys.ARRAY} or "
                 f"{keys.ELASTIC_JOB}"
             )
         return elastic_fields(spec, status, meta, kueue)

@@ -122,11 +122,11 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
         raise RequestError(
             f"{key}: spec.parallelism: {most} is more than {LARGEST} pods", unsupported=True
         )
-    check_disruption(spec, key, "each eviction of a pod above the least number")
+    check_disruption(spec, key, "each eviction of a pod above the minimum")
     stated = least_pods(spec, meta.annotations, most, kueue)
     noted = base_count(meta)
     base = (None if spec.suspend else noted) or stated or most
-    # The gang is smaller than the least number only if its user has made it so.
+    # The gang is smaller than the minimum only if its user has made it so.
     first = max(base, stated or most)
     if first < most and not ends_with(spec, first):
         raise RequestError(
@@ -136,7 +136,7 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
     podset = pods_of(spec, base, kueue)
     if podset.topology is not None and podset.topology.slices:
         raise RequestError(
-            f"{key}: the pods of an elastic Job start one by one above its least number: remove the topology of slices",
+            f"{key}: the pods of an elastic Job start one by one above its minimum: remove the topology of slices",
             unsupported=True,
         )
     succeeded = read_indexes(status.completed_indexes or "", spec.completions)
@@ -212,7 +212,7 @@ def least_pods(
 ) -> int | None:
     """The smallest number of pods with which the job can start, None = all.
 
-    Its user can make a job that has started smaller than that. It then has the smaller number, also when it starts again.
+    Its user can make a job that has started smaller than that. It keeps the smaller number when it starts again.
     """
     key = f"metadata.annotations: {keys.MIN_PARALLELISM}"
     text = keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue)

@@ -106,7 +106,7 @@ class JobSet(DescribedKind):
                 unsupported=True,
             )
         at = f"{entry.path}.template."
-        check_disruption(spec, KEY, "each eviction of a pod above the least number", at)
+        check_disruption(spec, KEY, "each eviction of a pod above the minimum", at)
         targets = field(document, _TARGETS)
         decides = not targets or entry.content.name in targets
         if decides and base < parallelism and not ends_with(spec, base):
@@ -172,7 +172,7 @@ def without_ended(jobset: JobRecord, ended: Mapping[str, int]) -> JobRecord:
 def _left(
     podsets: tuple[PodSet, ...], left: Mapping[str, int], suspended: bool
 ) -> tuple[tuple[PodSet, ...], tuple[tuple[str, int], ...]]:
-    """The podsets, and the pods of each that are expected, if only some are left. ``suspended``: they are those of the next start."""
+    """The podsets, and the pods of each that are expected, if only some are left. ``suspended``: for the next start."""
     counts = {one.name: one.count for one in podsets}
     if left == counts or not any(left.values()):  # a JobSet without pods is about to complete
         return podsets, ()

@@ -126,7 +126,7 @@ def read_set(document: WireSet, *, kueue: bool = True, strict: bool = False) -> 
 
 
 def group_name(name: str, index: int | str) -> str:
-    """The name of a group of the set with this name, which its leader has, too."""
+    """The name of a group of the set with this name, which is also that of its leader."""
     return f"{name}-{index}"
 
 

@@ -1,4 +1,4 @@
-"""Kinds of objects that are no gangs of queuectl, and from which controllers create pods or jobs.
+"""Kinds of objects that are not gangs of queuectl, and from which controllers create pods or jobs.
 
 With :data:`queuectl.objects.kinds.DESCRIPTIONS`, this is the one list of the kinds with pod templates. The policies for objects outside the
 queues, the policies for the name of the submitter, the rights to read these policies, and the refusal of components of an AppWrapper follow

@@ -43,7 +43,7 @@ class MPIJob(DescribedKind):
             late=(_LAUNCHER,) if waits and workers else (),
             # The launcher has the index 0 then, and the workers those from 1.
             first_ranks=((_WORKER, 1),) if shifted and workers else (),
-            # A worker has the name of its index. With another policy, a suspension deletes also those that have ended.
+            # A worker has the name of its index. With another policy, a suspension also deletes those that have ended.
             kept_podsets=(_WORKER,) if field(document, _CLEANING) == "Running" else (),
         )
 

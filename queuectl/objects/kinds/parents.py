@@ -68,7 +68,7 @@ class Parents:
         return job
 
     def drop(self, uid: str) -> None:
-        """Forget a job that does not exist any more."""
+        """Forget a job that no longer exists."""
         self._jobs.pop(uid, None)
         child = self._children.pop(uid, None)
         if child is not None:
@@ -80,7 +80,7 @@ class Parents:
         return [child.uid for child in known if child.kind == kind]
 
     def _forget(self, job: JobRecord) -> None:
-        """The ended pods of a Job do not count any more."""
+        """The ended pods of a Job no longer count."""
         ended = self._ended[job.parent]
         ended.subtract(ended_in(job))
         if not any(ended.values()):

@@ -41,7 +41,7 @@ def field(document: Any, path: str) -> Any:
 def wire(
     description: Description, more: Mapping[str, object], more_of_entries: Mapping[str, object]
 ) -> type[msgspec.Struct]:
-    """The struct of a kind. ``more``, ``more_of_entries``: types of other fields, and of those of an entry of a podset, by path."""
+    """The struct of a kind. ``more``, ``more_of_entries``: types of other fields, and of fields in an entry of a podset, by path."""
     leaves: dict[str, object] = (
         {description.replaces_finished: Any} if description.replaces_finished else {}
     )
@@ -153,13 +153,13 @@ class PodSetPlace:
         return check_count(pods, f"{self.path}.{first}")
 
     def group(self) -> int | None:
-        """The number of indexes of a group of its pods; None without groups."""
+        """The number of indexes in a group of its pods; None without groups."""
         sizes = (field(self.content, path) for path in self.where.ranks)
         known = [size for size in sizes if size is not None]
         return (known or [1])[0] if self.where.ranks else None
 
     def _factor(self, number: int) -> int:
-        """The value of a factor of the number of pods."""
+        """The value of a factor in the number of pods."""
         first, *others = (field(self.content, path) for path in self.where.count[number])
         least = self._least(number)
         values = [1 if least is None else least] if first is None else [first]
@@ -220,7 +220,7 @@ def check(places: Iterable[PodSets], document: Any) -> None:
             raise RequestError(f"{where.path}: {missing}")
         for entry in entries((where,), document):
             if entry.podset in names or not entry.podset:
-                raise RequestError(f"{entry.path}: {entry.podset!r} is not a name of its own")
+                raise RequestError(f"{entry.path}: {entry.podset!r} is not unique")
             names.add(entry.podset)
             refuse(where.unsupported, entry.content, f"{entry.path}.")
 

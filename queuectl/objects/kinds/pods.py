@@ -1,4 +1,4 @@
-"""Pods with a queue label of their own: a single pod is a gang of one, and the pods of a group are one gang.
+"""Pods with their own queue label: a single pod is a gang of one, and the pods of a group are one gang.
 
 No object of the API describes a group. :mod:`queuectl.state.pod_groups` assembles it from its pods.
 """
@@ -97,7 +97,7 @@ def read_member(
     if parent:
         group = group_name(parent, labels.get(GROUP_LABEL, ""))
     total = read_count(lenient(annotations, keys.POD_GROUP_TOTAL, kueue) or "") or None
-    # The annotations of the pods of a set are those of its templates, whose number of pods its record has.
+    # The pods of a set have the annotations of its templates, whose number of pods its record has.
     own = annotations if not parent else None
     template = Template(TemplateMeta(labels, own), _unpinned(spec, gated))
 
@@ -206,13 +206,13 @@ def notice_patch(pod: PodRecord, deadline: str) -> dict[str, Any]:
 
 
 def queue_patch(pod: PodRecord, queue: str) -> dict[str, Any]:
-    """Write another LocalQueue under each key with the present one."""
+    """Write another LocalQueue under each key with the current one."""
     assert pod.member is not None
     return {"metadata": {**_frame(pod), "labels": dict.fromkeys(pod.member.job.queue_keys, queue)}}
 
 
 def withdraw_patch(pod: PodRecord, workload: str, attempt: int) -> dict[str, Any]:
-    """Let no write of ``attempt`` release this gated pod any more."""
+    """From now on, let no write of ``attempt`` release this gated pod."""
     return {"metadata": {**_frame(pod), "labels": _labels(workload, attempt, pod.podset)}}
 
 

@@ -1,6 +1,6 @@
 """The kinds of ``ray.io/v1``, run by KubeRay. The head of a Ray cluster is a podset, and each group of workers.
 
-KubeRay creates RayClusters for a RayService, with its queue label. Each of them is a gang of its own, and the RayService is none.
+KubeRay creates RayClusters for a RayService, with its queue label. Each of them is a separate gang, and the RayService is not a gang.
 
 KubeRay creates a RayCluster for each run of a RayJob. Once the cluster is ready, KubeRay creates a Job whose pod submits the entrypoint,
 unless the mode of submission is another one.
@@ -95,7 +95,7 @@ SERVICE: Final = (f"{_GROUP}/{_VERSION}", "RayService")
 
 
 def is_service(api_version: str, kind: str) -> bool:
-    """Whether KubeRay creates RayClusters for an object, with its labels and annotations. Each of them is a job of its own."""
+    """Whether KubeRay creates RayClusters for an object, with its labels and annotations. Each of them is a separate job."""
     return (api_version, kind) == SERVICE
 
 

@@ -115,7 +115,7 @@ class Roster:
         return self._pods[uid]
 
     def get(self, uid: str) -> PodRecord | None:
-        """A pod; None if there is none."""
+        """A pod, or None."""
         return self._pods.get(uid)
 
     def put(self, pod: PodRecord) -> None:

@@ -113,7 +113,7 @@ class SparkApplication(DescribedKind):
         return [_gated(_template(document, entry), entry) for entry in self._asking(document)]
 
     def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
-        # An executor has no template of its own in a dry run: the operator gives it one container.
+        # An executor has no own template in a dry run: the operator gives it one container.
         return {
             **self.description.probe["spec"],
             "driver": {"template": template},
@@ -224,7 +224,7 @@ def _resources(
 
 
 def _memory(document: Any, role: str, properties: Mapping[str, str]) -> int:
-    """MiB of the container: of its process, and beside that."""
+    """MiB of the container: of its process, and in addition to that."""
     kind = field(document, _TYPE)
 
     def amount(name: str, default: int = 0, unit: str = "m") -> int:
@@ -280,7 +280,7 @@ SPARKAPPLICATION: Final = SparkApplication(
         plural="sparkapplications",
         suspend="spec.suspend",
         podsets=(_place("driver", ()), _place(_EXECUTOR, (("instances",),))),
-        # A change of the others starts the application again, too, under the same admission.
+        # A change of the others also starts the application again, under the same admission.
         fixed=(_CONF, _TYPE, _MODE, _SELECTOR, _FACTOR, "spec.dynamicAllocation"),
         # After SUBMISSION_FAILED, the operator submits it again, or writes FAILED.
         phase=StatusPhase(

@@ -1,7 +1,7 @@
 """TrainJobs of ``trainer.kubeflow.org``, run by the Kubeflow trainer. Each replicated job of the runtime is a podset.
 
-A TrainJob has no pod templates. The trainer creates a JobSet from its TrainingRuntime or ClusterTrainingRuntime, also while the
-TrainJob is suspended, and applies the ``runtimePatches`` of the TrainJob to it. The request of the gang is that of the JobSet. queuectl
+A TrainJob has no pod templates. The trainer creates a JobSet from its TrainingRuntime or ClusterTrainingRuntime, even while the
+TrainJob is suspended, and applies the ``runtimePatches`` of the TrainJob to it. The gang requests what the JobSet requests. queuectl
 writes its labels and its gate into an entry of ``runtimePatches``.
 """
 
@@ -211,7 +211,7 @@ TRAINJOB: Final = TrainJob(
 GROUP_VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 KINDS: Final = ("ClusterTrainingRuntime", "TrainingRuntime")
 
-_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _TRAINER: Final = "trainer"
 _SINGLE: Final = (_TRAINER, "dataset-initializer", "model-initializer")
 _NODE: Final = "node"
@@ -291,10 +291,10 @@ def _adjust(
 ) -> None:
     """Give a replicated job its number of pods and their requests, as the trainer does."""
     step = field(replicated_job, "template.metadata.labels") or {}
-    is_trainer = step.get(_STEP) == _TRAINER
+    is_trainer = step.get(ANCESTOR_STEP) == _TRAINER
     mpi = (policy or {}).get("mpi")
     leads = mpi is not None and bool(mpi.get("runLauncherAsNode"))
-    if step.get(_STEP) in _SINGLE:
+    if step.get(ANCESTOR_STEP) in _SINGLE:
         replicated_job["replicas"] = 1
     job = replicated_job["template"].setdefault("spec", {})
     count = job.get("parallelism", 1)

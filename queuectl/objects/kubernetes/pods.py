@@ -50,7 +50,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
 
     Args:
         wire: the Pod.
-        index_labels: labels with the index of a pod, beside those that queuectl knows for all kinds.
+        index_labels: labels with the index of a pod, in addition to those that queuectl knows for all kinds.
 
     Raises:
         RequestError: a quantity is malformed; the API server refuses such pods.

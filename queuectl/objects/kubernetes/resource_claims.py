@@ -251,7 +251,7 @@ def _constraint(
     known = {name for one in requests for name in _names(one)}
     for i, name in enumerate(constraint.requests or ()):
         if name not in known:
-            raise MalformedError(f"{path}.requests[{i}]: {name!r} is no request of the claim")
+            raise MalformedError(f"{path}.requests[{i}]: {name!r} is not a request of the claim")
     return DeviceConstraint(tuple(constraint.requests or ()), attribute, distinct is not None)
 
 

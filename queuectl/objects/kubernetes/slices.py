@@ -85,7 +85,7 @@ def requested_slices(
         return ()
     if level is None or size is None:
         missing, given = (names[0], names[1]) if level is None else (names[1], names[0])
-        raise RequestError(f"{missing}: is required beside {given}")
+        raise RequestError(f"{missing}: is required with {given}")
     _check([Slice(level, size)], count, [(names[0], names[1])])
     return (Slice(level, size),)
 

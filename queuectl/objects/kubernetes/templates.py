@@ -214,7 +214,7 @@ def topology_request(
     Slices or an even spread without a mode request no domain for the podset.
 
     Raises:
-        RequestError: two modes at once, a level that is no label key, a group without a level.
+        RequestError: two modes at once, a level that is not a label key, a group without a level.
     """
     asked = {names[0]: required, names[1]: preferred, names[2]: "true" if unconstrained else None}
     annotations = {name: value for name, value in asked.items() if value is not None}
@@ -236,7 +236,7 @@ def topology_request(
     if group is not None and not group:
         raise RequestError(f"{names[3]}: is empty")
     if group is not None and (request is None or request.level is None):
-        raise RequestError(f"{names[3]}={group!r} needs {names[0]} or {names[1]} beside it")
+        raise RequestError(f"{names[3]}={group!r} also needs {names[0]} or {names[1]}")
     return request, group
 
 

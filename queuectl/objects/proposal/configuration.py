@@ -262,7 +262,7 @@ def _local_queue(namespace: str, queue: str) -> ProposedObject:
     reasons = [f"Jobs in {namespace} name it with the label queuectl.dev/queue-name: {queue}"]
     if queue == DEFAULT_NAME:
         reasons = [
-            f"All Jobs in {namespace} without a queue label use it, also those that need no GPU."
+            f"All Jobs in {namespace} without a queue label use it, including those that need no GPU."
         ]
     return ProposedObject(
         _object("LocalQueue", queue, {"clusterQueue": queue}, namespace), tuple(reasons)

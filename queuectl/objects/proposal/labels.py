@@ -156,7 +156,7 @@ _PLACE: Final = re.compile(rf"(?:.*[/_.-])?({'|'.join(_PLACES)})")
 
 
 def gpu_resources(node: Node) -> tuple[str, ...]:
-    """The GPU resources that a node has, also if all its devices are unhealthy. Sorted."""
+    """The GPU resources that a node has, even if all its devices are unhealthy. Sorted."""
     named = {*node.allocatable, *node.failed}
     return tuple(sorted(name for name in named if vendor_of(name) is not None))
 

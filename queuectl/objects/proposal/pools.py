@@ -3,8 +3,8 @@
 A pool is a GPU model in one division of its GPUs, or nodes without GPUs. It has labels that select its nodes and no other node that is
 counted. Nodes that no label distinguishes are in one pool.
 
-A level is a label that all nodes have, and domains of levels are inside one another. The checks read the nodes alone: a label is no
-level if a node lacks it, if all nodes have one value, if each node has a value of its own, or if one of its domains has nodes in two
+A level is a label that all nodes have, and domains of levels are inside one another. The checks read the nodes alone: a label is not a
+level if a node lacks it, if all nodes have one value, if each node has a different value, or if one of its domains has nodes in two
 domains of a coarser level. Of two labels with the same domains, one is kept.
 """
 
@@ -110,7 +110,7 @@ def find_pools(nodes: Sequence[Node]) -> NodePools:
 
 def _silence(nodes: Sequence[Node]) -> str:
     vendors = " and ".join(sorted({str(has_hardware(node.labels)) for node in nodes}))
-    return f"{named(nodes)}: labels show GPUs of {vendors}, but there is no GPU resource; check the device plugin"
+    return f"{named(nodes)}: labels show GPUs of {vendors}, but they have no GPU resource; check the device plugin"
 
 
 def _product(node: Node, gpus: Iterable[str]) -> tuple[str, str] | None:
@@ -182,7 +182,7 @@ def _has(node: Node, label: tuple[str, str]) -> bool:
 def _by_node_pool(
     product: tuple[str, str], uses: Sequence[Sequence[Node]], nodes: Sequence[Node]
 ) -> list[NodePool]:
-    """A pool for each node pool of the cloud, if none of them has nodes of two uses; else no pools."""
+    """A pool for each node pool of the cloud, if none of them has nodes of two uses; otherwise no pools."""
     for key in NODE_POOLS:
         values = [{node.labels.get(key) for node in found} for found in uses]
         if any(None in each for each in values) or len(set().union(*values)) != sum(
@@ -237,13 +237,13 @@ def _without_gpus(
         if None in values or values & foreign or len(values) > _MOST_WITHOUT_GPUS:
             continue
         return list(_cpu_pools(key, sorted(map(str, values)), usable)), reasons
-    fix = "give them a label of their own to queue jobs on them"
+    fix = "give them a separate label to queue jobs on them"
     reasons.append(f"{named(usable)} without GPUs: no label selects only them; {fix}")
     return [], reasons
 
 
 def _of_all(nodes: Sequence[Node]) -> Labels:
-    """The label of the operating system, which the kubelet sets, if it is the same on all nodes; else none."""
+    """The label of the operating system, which the kubelet sets, if it is the same on all nodes; otherwise none."""
     values = {node.labels.get(_SYSTEM) for node in nodes}
     return tuple((_SYSTEM, value) for value in values if value and len(values) == 1)
 
@@ -315,7 +315,7 @@ class Levels:
     Attributes:
         labels: from coarse to fine; the last one is the host name.
         domains: the number of domains, for each level.
-        left_out: why other keys of places are no levels, a sentence for each.
+        left_out: why other keys of places are not levels, a sentence for each.
     """
 
     labels: tuple[str, ...]
@@ -379,7 +379,7 @@ def _candidates(nodes: Sequence[Node]) -> Iterator[tuple[str, int, int]]:
 
 
 def _unusable(label: _Label, nodes: Sequence[Node]) -> str | None:
-    """The reason why the label is no level for these nodes, whatever the other labels are."""
+    """The reason why the label is not a level for these nodes, whatever the other labels are."""
     lacking = [n.name for n, value in zip(nodes, label.values, strict=True) if not value]
     if lacking:
         more = "" if len(lacking) <= _NAMED else ", …"
@@ -389,7 +389,7 @@ def _unusable(label: _Label, nodes: Sequence[Node]) -> str | None:
     if domains == 1:
         return f"all nodes have the value {label.values[0]}"
     if domains == len(nodes):
-        return f"each node has a value of its own, as {HOSTNAME} has"
+        return f"each node has a different value, as {HOSTNAME} has"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The earliest start of one gang: at which end of others it fits, beside what is planned before it."""
+"""The earliest start of one gang: at which end of others it fits, alongside what is planned before it."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def digest_of(
 
 # ---- A gang together with the planned starts
 #
-# Greedily first, beside the planned gangs as they are placed. If that fails, one model places the gang, the planned gangs, and the gangs that
+# Greedily first, alongside the planned gangs as they are placed. If that fails, one model places the gang, the planned gangs, and the gangs that
 # start in this plan, at all the times at once. Its refusal is a proof.
 
 
 @dataclass(eq=False)
 class Question:
-    """A gang that starts at one time, beside planned gangs.
+    """A gang that starts at one time, alongside planned gangs.
 
     Attributes:
         begin: ``NOW``, or the unix seconds of its start.
@@ -178,7 +178,7 @@ class Question:
     # Places.
 
     def _room(self) -> Ints:
-        """(R, N) free at all its times, beside the planned gangs as they are placed."""
+        """(R, N) free at all its times, alongside the planned gangs as they are placed."""
         rooms = [self.timeline.free(at, self.beside) for at in self.times if self.present(at)]
         least: Ints = np.minimum.reduce(rooms)
         return least
@@ -357,7 +357,7 @@ class StartSearch:
         over = (each.ends for each in reserved)
         times = sorted({self.timeline.now, *self.timeline.times(), *ends, *over})
         times = [at for at in times if at >= least]
-        # Beside Reservations, a start can be possible before them and not at some later times.
+        # Alongside Reservations, a start can be possible before them and not at some later times.
         if not reserved:
             possible = first_fit(times, lambda at: at if self._possible(request, at) else None)
             times = [at for at in times if possible is not None and at >= possible]
@@ -372,7 +372,7 @@ class StartSearch:
         return None
 
     def _possible(self, request: GangRequest, at: float) -> bool:
-        """Whether sums and quota do not refute a start, beside what runs then alone: once true, it stays true."""
+        """Whether sums and quota do not refute a start, alongside what runs then alone: once true, it stays true."""
         state = self.timeline.state
         if not state.quota.allows(request, self.timeline.use(at)):
             return False

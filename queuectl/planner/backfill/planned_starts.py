@@ -362,7 +362,7 @@ def first_room(state: CycleState, request: GangRequest, until: float) -> float |
         until: the last time that counts, in unix seconds.
 
     Returns:
-        Unix seconds; None = there is no such time, or the greedy search does not find it.
+        Unix seconds; None = no such time exists, or the greedy search does not find it.
     """
     timeline = Timeline(state)
     times = [at for at in timeline.times() if at <= until]

@@ -80,7 +80,7 @@ class Agenda(Generic[AnyEvent]):
         self._to_come.pop(event, None)
 
     def due(self) -> Iterator[AnyEvent]:
-        """Move the clock to the next event. Yields all events until then, with those that are added meanwhile."""
+        """Move the clock to the next event. Yields all events until then, with those that are added in the meantime."""
         while self._to_come.get(self._heap[0][3]) is not self._heap[0]:
             heappop(self._heap)
         self.now = max(self.now, self._heap[0][0])
@@ -268,7 +268,7 @@ class Timeline:
         beside: Iterable[PlannedGang] = (),
         without: Collection[TentativeAdmission] = frozenset(),
     ) -> Ints:
-        """(R, N) free at a time beside what runs and starts in this plan; a copy.
+        """(R, N) free at a time alongside what runs and starts in this plan; a copy.
 
         Args:
             at: unix seconds, or ``NOW``.
@@ -385,7 +385,7 @@ class Moments:
 
 
 def next_expected_end(snapshot: Snapshot, plan: Plan) -> float | None:
-    """When the next expected end passes on which a planned start depends (unix seconds); None = there is none.
+    """When the next expected end passes on which a planned start depends (unix seconds); None = no end.
 
     The controller ends a gang at its limit, so limits do not count.
     """

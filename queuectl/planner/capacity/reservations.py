@@ -159,7 +159,7 @@ class Leases:
         return tuple(p.workload.uid for p in migrating if self.holds(p.workload.uid))
 
     def claim(self, uid: str) -> TentativeAdmission | None:
-        """The gang on its leased placement if all of it is free now, in capacity and quota; else None."""
+        """The gang on its leased placement if all of it is free now, in capacity and quota; otherwise None."""
         held = self._valid[uid]
         if not _claimable(self.state, held.request, held.node_counts):
             return None
@@ -199,14 +199,14 @@ def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending
             and state.quota.allows(held.request, state.later.quota)
         ):
             uid = pending.workload.uid
-            # A gang that migrates leaves its own place, too, before it can start.
+            # A gang that migrates also leaves its own place before it can start.
             reserve(state, held.request, held.node_counts, (*lease.victims, uid))
             leases._valid[uid] = held
     return leases
 
 
 def _claimable(state: CycleState, request: GangRequest, node_counts: NodeCounts) -> bool:
-    """Whether a gang with a reservation can start now, beside the use and the parts kept for other reservations."""
+    """Whether a gang with a reservation can start now, alongside the use and the parts kept for other reservations."""
     uid = request.pending.workload.uid
     if not (
         fits(state.now.free, request.pods, node_counts)
@@ -239,9 +239,9 @@ def _others(
 def _enough(
     state: CycleState, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
 ) -> bool:
-    """Whether a gang can start once these have left, beside all that is used now and kept for others.
+    """Whether a gang can start once these have left, alongside all that is used now and kept for others.
 
-    For quota this is the rule of :meth:`QuotaUse.keep`: beside the kept quota, and beside the use alone.
+    For quota this is the rule of :meth:`QuotaUse.keep`: alongside the kept quota, and alongside the use alone.
     """
     nodes, need, held = _on_nodes(state.problem, request, node_counts, victims)
     if not _covers(state.open_now(nodes) + held, need):

@@ -7,7 +7,7 @@ the last. A gang must fit at each instant to start, and a reservation must fit a
 A part of the capacity that is free now is also kept for a reservation (:mod:`queuectl.planner.capacity.reservations`). A gang without a
 reservation may use the rest, which is *open*.
 
-A gang without a reservation must find its quota beside several uses: what is used now and reserved, and what is
+A gang without a reservation must find its quota alongside several uses: what is used now and reserved, and what is
 used at every later instant. Questions about such a gang are answered for all of them at once.
 """
 
@@ -69,7 +69,7 @@ class QuotaState:
 
     @property
     def views(self) -> tuple[QuotaUse, ...]:
-        """The uses beside which a gang without a reservation must find its own quota."""
+        """The uses alongside which a gang without a reservation must find its own quota."""
         return self.open, *self.instants[1:]
 
     # Questions.
@@ -108,7 +108,7 @@ class QuotaState:
         )
 
     def allows(self, request: GangRequest, used: QuotaUse) -> bool:
-        """Whether a request's charges fit its quota, borrowed quota if it may borrow, beside ``used``."""
+        """Whether a request's charges fit its quota, borrowed quota if it may borrow, alongside ``used``."""
         borrows = self.may_borrow(request)
         return request.queue is None or used.fits(request.queue, request.charges, borrows=borrows)
 
@@ -473,7 +473,7 @@ class CycleState:
             self._touch(nodes)
 
     def _part_from_now(self) -> None:
-        """Give the instants after the first matrices of their own."""
+        """Give the instants after their own first matrices."""
         if self._one:
             for instant in self.instants[1:]:
                 instant.free = self.now.free.copy()

@@ -1,6 +1,6 @@
 """Reservations in advance at the beginning of a cycle: where each is kept, and the gangs that are evicted for it.
 
-A Reservation that has not begun is placed like a gang that starts, of resources that only gangs beside it use
+A Reservation that has not begun is placed like a gang that starts, of resources that only gangs alongside it use
 (:mod:`queuectl.planner.problem.limit_rows`). It keeps the placement of the last plan while that is possible, and a later gang can
 have it moved within its topology level. Two Reservations that last at one time are on different nodes; only the first of them moves.
 """
@@ -136,7 +136,7 @@ class Advance:
         return True
 
     def _nowhere(self, each: Occurrence, request: GangRequest, status: Status) -> ReservationState:
-        """The reason for which there is no placement, and the first later time with one."""
+        """Why it has no placement now, and the first later time with one."""
         if status is not Status.REFUTED:
             return _state(each, reason="the solver reached its limit; the next plan tries again")
         pods = request.pods[0]
@@ -148,7 +148,7 @@ class Advance:
             is Status.REFUTED
         ):
             return _state(each, reason=self._never(capacity))
-        beside = "beside the gangs that still run then, or whose end is unknown"
+        beside = "alongside the gangs that still run then, or whose end is unknown"
         if holds < capacity.pods:
             text = f"at most {holds} of {counted(capacity.pods, 'pod')} fit {beside}"
         else:

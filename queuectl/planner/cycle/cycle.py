@@ -70,7 +70,7 @@ _NOT_YET = Reason(
 )
 
 _AFTER_EVICTIONS = Reason(
-    Code.TOPOLOGY_PLACEMENT_FAILED, "it fits on the present nodes only if other gangs leave"
+    Code.TOPOLOGY_PLACEMENT_FAILED, "it fits on the current nodes only if other gangs leave"
 )
 
 
@@ -230,7 +230,7 @@ class AdmissionCycle:
         self._decide(gang, head)
 
     def _decide(self, gang: Candidate, head: BlockingHead | None) -> None:
-        """Decide a gang without a lease that no limit on its size holds back: by what is known, else by a search."""
+        """Decide a gang without a lease that no limit on its size holds back: by what is known, otherwise by a search."""
         refusal, before = gang.refusal, self._before(gang, head)
         if refusal is not None and refusal[0].never_fits:
             self._refute(gang)

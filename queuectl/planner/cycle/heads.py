@@ -1,6 +1,6 @@
 """Which gang is considered next: the queue order in each ClusterQueue, the order among their heads, and the shared window.
 
-Inside a ClusterQueue the order is that of :class:`~queuectl.planner.order.queue_order.QueueOrder`. Among the heads of all
+Inside a ClusterQueue the order follows :class:`~queuectl.planner.order.queue_order.QueueOrder`. Among the heads of all
 ClusterQueues a :class:`Ranking` decides, by what the cycle has admitted so far. So the next head is chosen after the one before has been
 decided.
 
@@ -162,7 +162,7 @@ class HeadScheduler:
         return heads
 
     def _enter(self, heads: QueueHeads) -> None:
-        """Rank the head of a ClusterQueue, unless there is none or its part of the window is used.
+        """Rank the head of a ClusterQueue, unless it has none or its part of the window is used.
 
         A head that never starts is not ranked: it is refused at once, so that it does not delay the gangs behind it.
         """
@@ -229,7 +229,7 @@ class HeadScheduler:
         heads.put(position)
 
     def _refuse_equal(self, heads: QueueHeads, position: UndecidedGangs, refusal: Refusal) -> None:
-        """Refuse the first gang and all equal ones for which its answer holds, too; the others are left."""
+        """Refuse the first gang and all equal ones for which its answer also holds; the others are left."""
         pending = position.first
         least = self._holds_from(pending, heads.queue)
         refused = position.take_longer(least)
@@ -474,7 +474,7 @@ class Ranking(ABC):
             self._enter(entrant)
 
     def take(self) -> QueueHeads | None:
-        """The queue whose head is next, None when there is none. It must be put or dropped before the next is taken."""
+        """The queue whose head is next, or None. It must be put or dropped before the next is taken."""
         while (first := self._top.entry) is not None and self._stale(first):
             self.put(first.queue_heads)
         return first.queue_heads if first is not None else None

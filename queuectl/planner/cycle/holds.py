@@ -2,7 +2,7 @@
 
 A gang that fits is held on its place. A gang that no node is free for is held on no nodes: it gets quota if an admission check of its
 ClusterQueue makes nodes for the flavors of the quota. Until its check is ready it counts like a gang that runs, but on no node. From then
-on it is planned in each cycle, and keeps its quota meanwhile.
+on it is planned in each cycle, and keeps its quota in the meantime.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Hold:
     without_nodes: Placement | None = None
 
     def refusal(self, problem: Problem) -> Refusal:
-        """The answer for the gang, on its present place."""
+        """The answer for the gang, on its current place."""
         request, pending = self.admission.request, self.admission.request.pending
         placement = self.without_nodes or placement_of(problem, request, self.admission.node_counts)
         queue = problem.snapshot.queue_of(pending.workload)
@@ -251,7 +251,7 @@ def _judged(
 
 
 def _of_new_nodes(podset: PodSet) -> PodSet:
-    """Without the planner's own resources of present nodes, whose names have a space: Reservations, limits on shared GPUs."""
+    """Without the planner's own resources of current nodes, whose names have a space: Reservations, limits on shared GPUs."""
     requests = podset.shape.requests
     asked = Resources({name: amount for name, amount in requests.items() if " " not in name})
     return replace(podset, shape=replace(podset.shape, requests=asked))

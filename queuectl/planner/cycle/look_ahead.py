@@ -1,6 +1,6 @@
 """Look-ahead: on a nearly full cluster, one model places the gang at hand together with later gangs.
 
-There, every second gang starts only if gangs admitted before it move, and each would need a search of its own over the same
+There, every second gang starts only if gangs admitted before it move, and each would need its own search over the same
 gangs. The first of these searches therefore also asks for a place for the later gangs that sums do not refute. The cycle
 still considers each of them in queue order; a place that is found here is used if it is then free. No gang is refused because
 it has none, so the same gangs start, after fewer searches.
@@ -103,7 +103,7 @@ class LookAhead(FlavorChooser):
     def _later(
         self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, most: int
     ) -> list[GangRequest]:
-        """Those behind whom counting does not refuse beside the ones before; none where there is room enough."""
+        """Those behind whom counting does not refuse alongside the ones before; none where there is room enough."""
         load = GangLoad.of([*(admission.request for admission in movable), request], free)
         later: list[GangRequest] = []
         refused = 0

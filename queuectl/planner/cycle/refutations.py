@@ -3,7 +3,7 @@
 A refutation depends on the holdings of the gangs of its cohort tree and, if a place on nodes was searched for, on those of all
 gangs. Most gangs that wait lack quota, and no legal eviction frees enough of it: then no place is searched for. A refutation
 is kept from one plan to the next while the same gangs hold the same there, and this plan has started or reserved
-nothing there yet; else the gang is searched for again. Where a queue can preempt, a proof for one gang does not hold for
+nothing there yet; otherwise the gang is searched for again. Where a queue can preempt, a proof for one gang does not hold for
 an equal one of another priority or age. Every reason is then word for word the one of a new search:
 plans do not depend on the plans before them. That is also why a proof by the solver is not kept: its work
 is part of the plan's statistics.

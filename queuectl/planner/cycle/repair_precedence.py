@@ -2,7 +2,7 @@
 
 A gang that lost nodes runs: it holds its quota and its place, so it is repaired before any pending gang is considered. Only a
 gang that starts by evicting it must not be delayed by its repair. If a pending gang finds neither room nor victims
-beside the repairs, those of gangs which policy lets it evict are undone, and it is considered again. If it then succeeds, starting now or
+alongside the repairs, those of gangs which policy lets it evict are undone, and it is considered again. If it then succeeds, starting now or
 with victims, the broken gangs are repaired again on what is left, as far as they are not its victims; a repair that no
 longer fits ends in an eviction. If it does not, the repairs stand as they were. So no gang is repaired in one cycle and
 evicted for a known preemptor in the next.
@@ -49,7 +49,7 @@ class Repairs:
             self._repair()
 
     def _repair(self) -> None:
-        """Repair each broken gang that neither has a repair nor leaves: a repair can evict broken gangs, too."""
+        """Repair each broken gang that neither has a repair nor leaves: a repair can also evict broken gangs."""
         cycle = self._cycle
         for gang in repair_order(cycle.problem.usage.broken):
             if gang.workload.uid in self._done or cycle.state.leaves(gang):
@@ -76,7 +76,7 @@ class Repairs:
             self._cycle.waiting_repairs.append(repair_result.refusal(self._cycle.problem))
 
     def _without_repairs(self, gang: Candidate, refuted: Refuted) -> Outcome:
-        """The outcome for a gang that was refuted beside the repairs."""
+        """The outcome for a gang that was refuted alongside the repairs."""
         yielding = self._undoable(self._evictable(gang))
         if not yielding:
             return refuted

@@ -45,7 +45,7 @@ _Changes = tuple[SuggestedChange, ...]
 
 
 def others_evicted(ctx: GangContext) -> Iterator[SuggestedFix]:
-    """Each single setting that is enough; else a set of settings of which none can be left out."""
+    """Each single setting that is enough; otherwise a set of settings of which none can be left out."""
     if ctx.queue is None or ctx.head is not None or not ctx.staying:
         return
     if _may_help(ctx, ()) and _victims(ctx, ()):
@@ -76,7 +76,9 @@ def _settings(ctx: GangContext, own: ClusterQueue) -> Iterator[list[_Changes]]:
         if not (own.preempts_to_borrow and own.borrow_threshold is None):
             low = ReclaimWithinCohort.LOWER_PRIORITY.value
             to_borrow: _Changes = (AllowPreemption(own.name, PolicyField.BORROW, low),)
-            if own.reclaim_within_cohort is ReclaimWithinCohort.NEVER:  # it counts only beside this
+            if (
+                own.reclaim_within_cohort is ReclaimWithinCohort.NEVER
+            ):  # it counts only alongside this
                 to_borrow = (
                     AllowPreemption(own.name, PolicyField.RECLAIM, low),
                     *to_borrow,

@@ -42,7 +42,7 @@ _SPARED: Final = 64  # nodes tried one by one whether they can be left out
 _NAMED: Final = 4  # nodes named in a sentence, each with why it is out
 _DOMAINS: Final = 4  # in which the real placement is tried
 _KINDS: Final = 3  # kinds of nodes to add, the most common first
-_MOST: Final = 1024  # nodes to add; more is no advice
+_MOST: Final = 1024  # nodes to add; more is not useful advice
 
 
 def repaired_nodes(ctx: GangContext) -> Iterator[SuggestedFix]:

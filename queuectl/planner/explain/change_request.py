@@ -35,7 +35,7 @@ _PRIORITIES_TRIED: Final = 2
 
 
 def _with(ctx: GangContext, change: SuggestedChange) -> Relaxation:
-    """The gang after a change of its own, past the heads."""
+    """The gang after its own change, past the heads."""
     snapshot = replace(ctx.snapshot, pending=(ctx.pending,))
     return replace(past_heads(ctx), workload=apply_all([change], snapshot).pending[0].workload)
 
@@ -122,7 +122,7 @@ def _bound(podset: PodSet) -> bool:
 
 
 def _levels(ctx: GangContext, podset: PodSet) -> tuple[tuple[str, ...], int]:
-    """Levels of the topology that the podset's own level is of, coarse to fine, and the position of its own."""
+    """Levels of the topology that the podset's own level is of, coarse to fine, and its own position."""
     level = podset.topology.level if podset.topology is not None else None
     known = ctx.snapshot.config.topologies.values()
     levels = next((t.levels for t in known if level in t.levels), ())

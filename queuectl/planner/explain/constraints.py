@@ -268,7 +268,7 @@ def _devices_of_others(ctx: GangContext, pods: ShapePods) -> list[str]:
 
 
 def _held_resource(ctx: GangContext, pods: ShapePods) -> str | None:
-    """The resource that running gangs and other pods hold on most nodes that lack it; else the one that is likely short."""
+    """The resource that running gangs and other pods hold on most nodes that lack it; otherwise the one that is likely short."""
     held = (lack.names[0] for lack in _lacks(ctx, pods) if lack.held is not None)
     known = next((name for name in held if not is_row(name)), scarcest(pods))
     return None if known is None or is_row(known) else known

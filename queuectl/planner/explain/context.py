@@ -65,7 +65,7 @@ class GangContext:
         cycle: up to the gang.
         pending: the gang, or the least of it that may start; its own reservation, if any, is released.
         queue: its ClusterQueue, None when it has no quota.
-        solver: for the questions about the gang; it has counters of its own.
+        solver: for the questions about the gang; it has its own counters.
         held: by kind of holder.
         head: of all gangs behind which StrictFIFO keeps it, the one with the highest priority; None = under some choice of
             flavors no gang holds it back.

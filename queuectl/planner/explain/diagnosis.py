@@ -182,7 +182,7 @@ def _finders(reconfiguration: Reconfiguration | None) -> tuple[_Finder, ...]:
 def conflict_of(ctx: GangContext) -> tuple[tuple[ConstraintGroup, ...], bool]:
     """The blocking constraints, and whether each was proved to be needed and all together to be enough.
 
-    There are none when no constraint blocks the gang, or nothing could be proved.
+    The list is empty when no constraint blocks the gang, or nothing could be proved.
     """
     left = tuple(_constraints(ctx))
     status = status_with(ctx, left)

@@ -42,7 +42,7 @@ class KnownAnswers:
 
     Attributes:
         placed: where a gang fits, also one that waits for its admission checks there; checked before it is believed.
-        reserved: by Reservation, node and pods on each where its present occurrence is placed.
+        reserved: by Reservation, node and pods on each where its current occurrence is placed.
         refused: gangs that fit nowhere and cannot evict others; only of the same snapshot.
     """
 

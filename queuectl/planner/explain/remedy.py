@@ -27,7 +27,7 @@ Smaller: TypeAlias = Sequence[tuple[SuggestedChange, ...]]
 def offer(
     ctx: GangContext, relaxed: Relaxation, fix: SuggestedFix, less: Smaller = ()
 ) -> Iterator[SuggestedFix]:
-    """The fix, if the gang fits under ``relaxed`` (after the fix), or does with more quota besides; else none."""
+    """The fix, if the gang fits under ``relaxed`` (after the fix), or does with more quota in addition; otherwise none."""
     verdict = ask(ctx, relaxed)
     if not verdict.fits and not quota_alone(ctx):
         verdict = ask(ctx, replace(relaxed, any_quota=True))

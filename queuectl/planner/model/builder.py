@@ -490,7 +490,7 @@ def pack_all(
 def _pack(
     free: Ints, vectors: Sequence[Ints], counts: Sequence[int], solver: Solver, budget: int
 ) -> Ints | Solution:
-    """Greedily, else by the solver; REFUTED when these counts have no packing."""
+    """Greedily, otherwise by the solver; REFUTED when these counts have no packing."""
     placed = greedy(free, vectors, counts)
     if placed is not None:
         return placed

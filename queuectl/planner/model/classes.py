@@ -160,7 +160,7 @@ class PlacementClasses:
         self._there = np.maximum(self.free[:, ordered], 0)
 
     def _levels(self) -> Iterator[tuple[int, Tree]]:
-        """Per topology, the level whose domains classes keep apart: with marks the finest that is asked for, else the finest."""
+        """Per topology, the level whose domains classes keep apart: with marks the finest that is asked for, otherwise the finest."""
         for number, tree in enumerate(self.trees):
             asked = [group.level for group in self.groups if group.tree == number]
             asked += [level for shape, of in self.pods if of == number for level, _ in shape.slices]

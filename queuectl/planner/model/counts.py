@@ -13,8 +13,8 @@ On larger nodes, two families:
 
 - floor(g a / b): with 1 / h for each size h the floors that are exact on a divisor chain, with other fractions the rounding
   cuts of Chvátal and Gomory;
-- for l up to half a node of c devices: c where g > c - l, 0 where g < l, else g. Pods of more than half a node exclude each
-  other, whatever is left beside them (dual feasible functions; Lueker 1983, Fekete and Schepers 2001).
+- for l up to half a node of c devices: c where g > c - l, 0 where g < l, otherwise g. Pods of more than half a node exclude each
+  other, whatever is left alongside them (dual feasible functions; Lueker 1983, Fekete and Schepers 2001).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _tightest(sizes: Ints, usable: Ints, k: int, count: int) -> Ints:
 
 
 def most_even(sizes: Ints, count: int) -> tuple[Ints, Ints] | None:
-    """Indexes of domains and their shares of ``count``, which differ by at most one; None when there is no way.
+    """Indexes of domains and their shares of ``count``, which differ by at most one; None if that is impossible.
 
     Over the fewest domains for which it is possible, each as tight as can be.
     """

@@ -1,4 +1,4 @@
-"""Packing pods of several shapes on the nodes of one class: greedily, else by exact rows.
+"""Packing pods of several shapes on the nodes of one class: greedily, otherwise by exact rows.
 
 Exact rows come in two forms. M2: nodes with equal free vectors are one class, and a variable counts the nodes of a class
 that take each maximal *pattern* of pods. M0: a variable per shape and node; for node classes where the patterns are too many.
@@ -123,7 +123,7 @@ def add_exact(model: Model, free: Ints, vectors: Sequence[Ints], totals: Sequenc
 
 
 def _effective(free: Ints, vectors: Ints) -> Ints:
-    """Free amounts cut to what can be used at all beside the scarcest device, so that more nodes look alike.
+    """Free amounts cut to what can be used at all alongside the scarcest device, so that more nodes look alike.
 
     Where every shape takes devices, whatever packs into f of them takes at most f times the largest ratio of another
     resource to devices: more than that is never touched.

@@ -1,1 +1,1 @@
-"""The queue order, classes of equal gangs in it, and limits beside quota."""
+"""The queue order, classes of equal gangs in it, and limits in addition to quota."""

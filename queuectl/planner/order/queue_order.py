@@ -36,7 +36,7 @@ Number = TypeVar("Number", np.float64, npt.NDArray[np.float64])
 def stretch(now: float, queued_at: Number, seconds: Number) -> Number:
     """The times from submission to end of gangs that start now, as multiples of their lengths: they grow faster for short gangs.
 
-    The shortest of those that came together is first, and none is passed without limit.
+    The shortest of those that came together is first, and none is passed indefinitely.
     """
     waited = np.maximum(0.0, now - queued_at)
     found: Number = 1.0 + waited / np.maximum(seconds, 1.0)
@@ -233,7 +233,7 @@ class StrictFifoHeads:
             self.at_limits.setdefault((queue.name, limit), ref)
 
     def ahead_at_limit(self, queue: ClusterQueue | None, limit: Hashable) -> str | None:
-        """The head that waits for this limit; None if there is none."""
+        """The head that waits for this limit, or None."""
         return self.at_limits.get((queue.name, limit)) if queue is not None else None
 
     def ahead(self, queue: ClusterQueue | None, choice: Choice) -> BlockingHead | None:

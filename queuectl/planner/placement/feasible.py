@@ -473,7 +473,7 @@ def moved(
 
 
 def narrow(state: CycleState, uids: Container[str]) -> None:
-    """Place each of these gangs in fewer domains, where that is found beside all others."""
+    """Place each of these gangs in fewer domains, where that is found alongside all others."""
     # Costs nothing measurable; without it, a quarter of the plans of 50 gangs on 640 nodes use more domains (tests.bench.ablate).
     for admission in state.admissions:
         if admission.request.pending.workload.uid in uids and not admission.fixed:

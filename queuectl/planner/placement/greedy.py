@@ -450,7 +450,7 @@ class _Scratch:
 
 
 def _sizes(free: Ints, podsets: Sequence[Sequence[ShapePods]]) -> list[float]:
-    """The sum of the requests of each of these podsets, as a share of the free amount of the scarcest resource."""
+    """The sum of the requests of each podset, as a share of the free amount of the scarcest resource."""
     columns = {column for pods in podsets for p in pods for column in p.shape.columns}
     totals = {c: max(1, int(np.maximum(free[c], 0).sum())) for c in columns}
     return [
@@ -463,7 +463,7 @@ def _sizes(free: Ints, podsets: Sequence[Sequence[ShapePods]]) -> list[float]:
 
 
 def _filled(capacity: ShapeCapacity, level: int, pods: ShapePods) -> Filled | None:
-    """Spread evenly where that is asked and possible, else as close together as can be."""
+    """Spread evenly where that is asked and possible, otherwise as close together as can be."""
     even = capacity.evenly(level, pods.count) if pods.balanced else None
     if even is not None:
         return even

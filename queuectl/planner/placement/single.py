@@ -1,4 +1,4 @@
-"""Where the pods of one podset go inside a topology, as if there were no others; and how compact a set of placements is.
+"""Where the pods of one podset go inside a topology, as if it were alone; and how compact a set of placements is.
 
 Two placements are compared layer by layer; the first layer in which they differ decides: fewest domains from the top level down
 to nodes, then fewest avoided nodes among the nodes of a domain, then least capacity left over in the domains used, from the top
@@ -14,7 +14,7 @@ is better, from the first entry in which two sets differ:
 - podset groups that have a preferred level and are not in one domain of it;
 - whole free nodes broken into. A node is *whole and free* when it is ready and has accelerators, no gang holds a slot on it and none of
   its devices is used; unmanaged pods that take no device (log shippers, exporters) do not count. Where no node has accelerators, nodes with
-  devices count, else all;
+  devices count, otherwise all;
 - whole free racks broken into: domains of the finest level above the node whose ready nodes of this kind are all whole and free.
 
 The last two are the measure of fragmentation: later large gangs need what is left whole.
@@ -243,7 +243,7 @@ class Wholes:
     """The nodes and racks that are whole and free before some gangs start.
 
     Attributes:
-        in_use: nodes that other gangs of the same plan use, which are not whole any more.
+        in_use: nodes that other gangs of the same plan use, which are no longer whole.
     """
 
     problem: Problem
@@ -260,7 +260,7 @@ class Wholes:
 
     @cached_property
     def _worth(self) -> Mask:
-        """The nodes that are worth keeping whole: those with accelerators, else with devices; all where no node has any."""
+        """The nodes that are worth keeping whole: those with accelerators, otherwise with devices; all where no node has any."""
         index = self.problem.index
         there: Mask = np.any(index.allocatable[index.accelerators or index.devices] > 0, axis=0)
         return there if there.any() else ~there

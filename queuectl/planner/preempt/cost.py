@@ -1,7 +1,7 @@
 """The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimize.
 
 An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Pods without GPUs count as a part of GPUs, and their
-utilization as 1, because it is that of GPUs. Unknown is not idle (invariant I5): utilization that was not measured counts as 1. Silence
+utilization as 1, because it describes GPUs. Unknown is not idle (invariant I5): utilization that was not measured counts as 1. Silence
 about checkpoints does not make a gang dearer without bound: one that declared none is taken to save as often as the others do, by the
 median of their times.
 
@@ -14,7 +14,7 @@ The size of a gang in GPUs also compares waits:
 - Each other accelerator counts as one GPU, but all accelerators of a node as at most ``ACCELERATORS_OF_NODE``.
 - Any pod counts as at least its share of a node, times ``NODE``: a CPU is worth less than a GPU.
 
-The *share of a node* is that of the resource of which the pod requests the largest part of a node. A node has the largest amount that any
+The *share of a node* counts the resource of which the pod requests the largest part of a node. A node has the largest amount that any
 node of the fleet has. A request therefore counts the same on each node, and after its node is deleted. Without a node that has the
 resource, ``_USUAL`` counts.
 """
@@ -165,11 +165,11 @@ def _usual(resource: str) -> int:
 # ---- Lost work
 
 
-# GPU-seconds every eviction loses beside its work: images, containers and rendezvous, about a minute of one GPU. It
+# GPU-seconds every eviction loses in addition to its work: images, containers and rendezvous, about a minute of one GPU. It
 # keeps an idle victim from being free, so that no needless one is ever taken.
 RESTART_COST: Final = 60
 
-# The same for a pod above the least number of an elastic gang, which runs on without it: of two equal losses, it is the smaller one.
+# The same for a pod above the minimum of an elastic gang, which runs on without it: of two equal losses, it is the smaller one.
 RELEASE_COST: Final = 30
 
 MOST_WORK: Final = 1 << 40
@@ -284,7 +284,7 @@ def goals(
 ) -> Iterator[Goal]:
     """The goals of some layers, first to last, over candidates with this lost work and these ranks. Shape (C,) each.
 
-    ``older`` decides between equal victims. It never makes a goal of its own, which would take as long as all others.
+    ``older`` decides between equal victims. It never becomes a separate goal, which would take as long as all others.
     """
     zero = np.zeros(len(lost), dtype=np.int64)
     last = zero if older is None else older

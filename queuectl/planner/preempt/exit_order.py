@@ -21,7 +21,7 @@ the last. Where both are in force the second comes after the first, once for eac
 By the second strategy a side may end with the smaller share, and then it could take the place back. So where a gang leaves
 by it, no gang of that side can be one that would: with it in its queue again, and without the gangs there that yield to it
 (:mod:`queuectl.planner.preempt.returning`), its share must not be smaller than the preemptor's. Kueue does not ask this, and its
-evictions can repeat without end.
+evictions can repeat indefinitely.
 
 A gang that yields for being idle may leave at any time, whatever shares say: on the preemptor's side with the others, and on the
 victims' side after all whose share is compared, so that no other exit fails by theirs.
@@ -74,7 +74,7 @@ class CandidateOrder(Protocol):
     def allows(
         self, common_pool: CommonPool, theirs: Sequence[int], gone: Collection[int], /
     ) -> bool:
-        """Whether all of ``theirs``, below one member of a common pool, can be evicted beside the rest of ``gone``."""
+        """Whether all of ``theirs``, below one member of a common pool, can be evicted alongside the rest of ``gone``."""
 
     @abstractmethod
     def constrain(self, building: VictimModel) -> None:
@@ -414,7 +414,7 @@ class _ReturnRows:
         return {gang: amount for gang in gangs if (amount := self._amount(gang, row))}
 
     def _spared(self, gang: int, row: FlavorResource) -> int:
-        """The largest charges of other victims beside one; -1 for one that asks nothing of the row."""
+        """The largest charges of other victims alongside one; -1 for one that asks nothing of the row."""
         if gang not in self._spare:
             victim, name = self.other_queues.table.gangs[gang], self.pool.name
             below = self.other_queues.returning.yields(victim, name, ())

@@ -357,7 +357,7 @@ class VictimModel:
             gangs: those that may leave in this model.
             nodes: the usable nodes.
             rows: what the candidates may free of them.
-            by_node: each node is a class of its own.
+            by_node: each node is a separate class.
         """
         self.table, self.gangs = table, gangs
         marks = np.arange(free.shape[1]) if by_node else _alike(request, free, nodes, rows)
@@ -430,7 +430,7 @@ class UsableNodes:
 
     Attributes:
         nodes: their indexes in the fleet. Shape (n,).
-        request: the gang, as if there were no other nodes.
+        request: the gang, as if no other nodes existed.
         free: (R, n) before any candidate leaves.
         table: the candidates, with what they hold of these nodes.
     """

@@ -241,9 +241,7 @@ def reclaim_wait(
     evicts = f"{counted(len(victims), 'gang')}, which now loses {lost} GPU-seconds of work"
     room = room_by(last)
     if room is not None and gpus * (room - now) < lost:
-        text = (
-            f"waits for the room of gangs that end by {format_time(room)}; else it evicts {evicts}"
-        )
+        text = f"waits for the room of gangs that end by {format_time(room)}; otherwise it evicts {evicts}"
         details |= {"until": room, "roomAt": room}
         return Reason(Code.WAITING_TO_RECLAIM, text, details)
     short = lost - gpus * (now - since)

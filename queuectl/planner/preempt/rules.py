@@ -6,7 +6,7 @@ under which it names a candidate, each with the sentence for a gang that fails i
 *Within* the ClusterQueue by ``withinClusterQueue``. From *other* ClusterQueues of the cohort tree by ``reclaimWithinCohort``,
 only while they use more than their own, and only gangs that use what the preemptor contends for:
 
-- *by its place in the tree*: where the preemptor's queue, or a cohort it is in, has quota of its own for it, gangs that use
+- *by its place in the tree*: where the preemptor's queue, or a cohort it is in, has its own quota for it, gangs that use
   that quota from outside can be evicted, though the preemptor borrows within the cohort;
 - *while it borrows*, by ``borrowWithinCohort``: gangs of lower priority, up to the threshold;
 - *without borrowing*: any other gang the policy names, if the preemptor's queue is then within its nominal quota. A queue that
@@ -14,13 +14,13 @@ only while they use more than their own, and only gangs that use what the preemp
 - *by shares*, where fair sharing is on, instead of the last three (:mod:`queuectl.planner.preempt.exit_order`).
 
 *Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.preempt.running`). They are asked first: if
-they alone make room, no gang that works is evicted. If not, they are candidates beside the others, and no rule about the use of
-queues, or about shares, binds them. A gang is no candidate if it could take the place back at once: an older equal where the queue lets
+they alone make room, no gang that works is evicted. If not, they are candidates alongside the others, and no rule about the use of
+queues, or about shares, binds them. A gang is not a candidate if it could take the place back at once: an older equal where the queue lets
 newer ones be evicted or is strict, or, for a gang that borrows, one whose queue may reclaim what it lent.
 
 *In turn*, where the ClusterQueue has ``timeSliceSeconds``: a gang that has run for at least that since its start is evicted for the
 first gang of its ClusterQueue that waits and has the same or a higher priority. It queues again behind the others. Only the first gang that
-waits evicts by this rule: otherwise small gangs would take each slice that ends, and a large one would wait without limit.
+waits evicts by this rule: otherwise small gangs would take each slice that ends, and a large one would wait indefinitely.
 
 With ``evictWithinNominal`` a gang that has the quota, and does not borrow, but finds no room, may evict gangs of lower priority that are
 within their nominal quota.
@@ -60,7 +60,7 @@ _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
 
 
 class JointCondition(Enum):
-    """The condition that the gangs that leave by one rule fulfill together, beside the quota that must come free."""
+    """The condition that the gangs that leave by one rule fulfill together, in addition to the quota that must come free."""
 
     NONE = auto()  # nothing
     WHILE_OVER = auto()  # each queue is over its own until its last gang leaves; or shares

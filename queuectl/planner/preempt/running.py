@@ -58,7 +58,7 @@ def yielding(problem: Problem, *, dry: bool = False) -> Mapping[str, Mapping[str
 
     Args:
         problem: of the cycle.
-        dry: count ClusterQueues that do a dry run, too.
+        dry: also count ClusterQueues that do a dry run.
     """
     return problem.once(_yielding, dry)
 
@@ -269,7 +269,7 @@ def least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Fl
     Args:
         problem: of the cycle.
         queues: as of :func:`running_gangs`.
-        dry: count ClusterQueues that do a dry run, too.
+        dry: also count ClusterQueues that do a dry run.
 
     Returns:
         Shape (C,); infinite for a gang that yields to no other.

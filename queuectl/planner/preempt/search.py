@@ -1,6 +1,6 @@
 """The least victims for one gang under one set of candidates, domain by domain in the order of a lower bound.
 
-A *scope* is one domain, where the gang is one part that must share one; else all nodes at once. Greedy sets in the best-bounded scopes
+A *scope* is one domain, where the gang is one part that must share one; otherwise all nodes at once. Greedy sets in the best-bounded scopes
 give the first upper bound. A scope whose bound reaches it is proved not to be better; every other is decided by the exact model,
 cut at the best set known. When the loop ends without a limit having cut a solve, the best set is the optimum over all scopes.
 
@@ -9,7 +9,7 @@ lending limits keep part of what leaves, and an order of exits must exist (:mod:
 every set before it counts; a set that fails is cut off, with what fails for the same reason, and the model solved again.
 
 The model is solved over node classes (nodes alike) first, a relaxation: if the gang is found to fit after its victims, they are
-the optimum. If not, each node is a class of its own, where the rows are exact.
+the optimum. If not, each node is a separate class, where the rows are exact.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class BestVictims:
     """The best victim set so far.
 
     Attributes:
-        victims: None while there is none.
+        victims: None until a set is found.
         node_counts: where the gang runs then.
         proved: False once a limit left something open.
     """

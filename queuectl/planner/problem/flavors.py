@@ -2,7 +2,7 @@
 
 Kueue's rules: all resources of a resource group get the same flavor; podsets of one group share it; a flavor counts only
 if the pods tolerate its taints and their selectors do not contradict its node labels. A flavor's labels restrict the
-nodes, its tolerations are added to the pods. A flavor without topology is quota only: no node is computed for it; beside
+nodes, its tolerations are added to the pods. A flavor without topology is quota only: no node is computed for it; alongside
 such a one, in its group, a flavor with topology is left to the pods that ask for one.
 """
 

@@ -1,6 +1,6 @@
 """Limits as ordinary resources of nodes and pods.
 
-The planner knows amounts only. A limit for the pods of a gang on some nodes is therefore a *row*: a resource with a name of its own, which nodes
+The planner knows amounts only. A limit for the pods of a gang on some nodes is therefore a *row*: a resource with its own name, which nodes
 offer and pods request. The searches, proofs and evictions then hold for the limit too. :func:`with_limit_rows` adds all rows to a snapshot; the
 verifier does not see them: it counts pods. To add such a limit, write what a node offers of its row and what a gang requests of it.
 
@@ -13,10 +13,10 @@ chooses. A gang therefore has at most one pod with one replica on such a node, u
 
 Other nodes offer as much of both as of the GPU itself, so that it never limits anything there.
 
-**Reservations in advance.** For each resource that a Reservation keeps, each node offers one more resource, *beside* the Reservation, of which
+**Reservations in advance.** For each resource that a Reservation keeps, each node offers one more resource, *alongside* the Reservation, of which
 it has as much as of the resource itself. A gang that the Reservation does not admit, and that would run at a time of the Reservation, requests
 both. Capacity is kept for the Reservation in the second resource alone (:mod:`queuectl.planner.cycle.advance`). So the gangs that it admits, and
-the gangs that end before it starts, can use all of its nodes, and the searches place, move and refuse all others beside it.
+the gangs that end before it starts, can use all of its nodes, and the searches place, move and refuse all others alongside it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from queuectl.planner.cache import PlannerCache
 _UNSHARED: Final = " (not shared)"
 _ONE_POD: Final = " (one pod per shared node)#"
 _FEWEST: Final = (
-    8  # gangs for which nodes have a resource of their own, so that few changes need new nodes
+    8  # gangs for which nodes have their own resource, so that few changes need new nodes
 )
 _MOST: Final = 128
 """Further gangs share the resources of others, so two of them cannot use one node with shared GPUs at the same time."""
@@ -120,7 +120,7 @@ class _Rowed:
 
 
 def _requesting(workload: Workload, rows: Mapping[str, Resources]) -> Workload:
-    """The gang whose pods request these rows, by podset, and none beside Reservations besides."""
+    """The gang whose pods request these rows, by podset, and none alongside Reservations besides."""
 
     def with_its_rows(podset: PodSet) -> PodSet:
         more, shape = rows.get(podset.name), podset.shape
@@ -315,12 +315,12 @@ def _limits(
 
 
 def reservation_of_row(resource: str) -> str | None:
-    """The name of the Reservation beside which it is; None for all other resources."""
+    """The name of the Reservation alongside which it is; None for all other resources."""
     return resource.partition(_BESIDE)[2] or None
 
 
 def rows_beside(requests: Resources, among: Iterable[Occurrence]) -> Resources:
-    """The request of a pod beside each of these Reservations."""
+    """The request of a pod alongside each of these Reservations."""
     return Resources(
         {
             f"{resource}{_BESIDE}{each.name}": requests[resource]
@@ -337,7 +337,7 @@ def resources_of(occurrence: Occurrence) -> tuple[str, ...]:
 
 
 def plain(requests: Resources) -> Resources:
-    """The request without what is beside Reservations."""
+    """The request without what is alongside Reservations."""
     if not any(map(reservation_of_row, requests)):
         return requests
     return Resources({n: amount for n, amount in requests.items() if not reservation_of_row(n)})
@@ -399,7 +399,7 @@ def _rows(occurrences: Iterable[Occurrence]) -> _Rows:
 
 
 def _other_pods(snapshot: Snapshot) -> Mapping[str, Resources]:
-    """The amounts in use on each node beside the gangs, with those kept on nodes that no search can change."""
+    """The amounts in use on each node alongside the gangs, with those kept on nodes that no search can change."""
     used = {
         name: amounts + rows_beside(amounts, snapshot.reservations)
         for name, amounts in snapshot.other_pods.items()
@@ -430,7 +430,7 @@ def stays(occurrence: Occurrence, snapshot: Snapshot) -> bool:
 
 
 def asking_beside(workload: Workload, among: Collection[Occurrence]) -> Workload:
-    """The gang with its requests beside these Reservations and no others."""
+    """The gang with its requests alongside these Reservations and no others."""
     return _requesting(workload, _beside_of(workload, among))
 
 

@@ -32,7 +32,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Spared:
-    """The nodes that pods of one kind leave to others if they can. Nodes are those of the fleet, or some of them.
+    """The nodes that pods of one kind leave to others if they can. Nodes belong to the fleet, perhaps not all of them.
 
     Attributes:
         avoided: nodes with a device that the pods do not request, where others of their nodes have none; then, of pods without

@@ -3,7 +3,7 @@
 A gang is a list of *podset groups*: the podsets of one ``group``, or a single podset. PodSet groups are independent of each other
 except for the capacity they compete for; every pod of a podset group is in one domain of its required level.
 
-Pods of one podset that use different flavors of a resource group are its shares. To the planner each share is a podset of its own, a
+Pods of one podset that use different flavors of a resource group are its shares. To the planner each share is a separate podset, a
 *part*, and the gang asks for all its parts. Code that places, charges or repairs podsets does it for shares too. The constraints of the podset
 on all its pods together apply to its parts: they form a group, as podsets that share a domain do. At the end the parts are joined.
 """
@@ -104,7 +104,7 @@ class SplitGang:
 def part_of(
     podset: PodSet, number: int, pods: int, flavors: Mapping[str, str], config: QueueConfig
 ) -> PodSet:
-    """Some pods of a podset as a podset of their own; ``number`` distinguishes its parts.
+    """Some pods of a podset as a separate podset; ``number`` distinguishes its parts.
 
     No object of Kubernetes has a ``#`` in its name, so neither name nor group is ever another's.
     """
@@ -366,7 +366,7 @@ def quota_only(request: GangRequest) -> GangRequest:
 
 
 def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
-    """A gang of one topology as if there were no other nodes than these, in topology order: number i is node i of the result."""
+    """A gang of one topology as if only these nodes existed, in topology order: number i is node i of the result."""
     tree = request.podset_groups[0].tree.within(nodes)
 
     def there(pods: ShapePods) -> ShapePods:
@@ -436,7 +436,7 @@ class _PodSetGroups:
         return (*dict.fromkeys(level for level in wanted if level != HOSTNAME), HOSTNAME)
 
     def _common_levels(self) -> tuple[str, ...]:
-        """For a gang that asks for no level: a topology that shows every node, else none."""
+        """For a gang that asks for no level: a topology that shows every node, otherwise none."""
         for topology in self.problem.snapshot.config.topologies.values():
             if len(self.problem.index.tree(topology.levels).order) == self.problem.size:
                 return topology.levels
@@ -498,7 +498,7 @@ def as_one_pod(problem: Problem, pods: Sequence[tuple[Shape, int]]) -> Shape:
 _ANY_NODE = NodeRules(tolerations=(Toleration(operator="Exists"),))
 
 
-# Beside other Reservations in advance than those of its podsets: at another time, or without some of them.
+# Alongside other Reservations in advance than those of its podsets: at another time, or without some of them.
 
 
 def starting_at(problem: Problem, request: GangRequest, at: float) -> GangRequest:
@@ -512,7 +512,7 @@ def starting_at(problem: Problem, request: GangRequest, at: float) -> GangReques
 
 
 def ahead_of(problem: Problem, request: GangRequest) -> Iterator[Occurrence]:
-    """The Reservations beside which it must find its place."""
+    """The Reservations alongside which it must find its place."""
     names = {reservation_of_row(name) for pods in request.pods for name in pods.shape.requests}
     return (each for each in problem.snapshot.reservations if each.name in names)
 
@@ -520,7 +520,7 @@ def ahead_of(problem: Problem, request: GangRequest) -> Iterator[Occurrence]:
 def beside_these(
     problem: Problem, request: GangRequest, among: Iterable[Occurrence]
 ) -> GangRequest:
-    """The request beside these Reservations alone; the same one if they are those of its podsets."""
+    """The request alongside these Reservations alone; the same one if its podsets have exactly these."""
     occurrences = tuple(among)
     if {each.name for each in occurrences} == {each.name for each in ahead_of(problem, request)}:
         return request

@@ -39,7 +39,7 @@ class AdmittedUsage:
 
     Attributes:
         free: allocatable less all that they use, (R, N), read-only.
-        later: the same once those being evicted have left; the same object when there are none.
+        later: the same once those being evicted have left; the same object if no gang is being evicted.
         gangs: all of them, in the order of the snapshot.
         leaving: gangs that are being evicted.
         idle: gangs that do not use their GPUs and are not being evicted.
@@ -93,7 +93,7 @@ def _on_nodes(config: QueueConfig) -> set[str]:
 
 
 def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:
-    """The rest of a matrix (R, N) beside unmanaged pods: the same one where there are none."""
+    """The rest of a matrix (R, N) alongside unmanaged pods: the same one without any."""
     if not snapshot.other_pods:
         return free
     left = free.copy()

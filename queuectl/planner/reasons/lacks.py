@@ -290,7 +290,7 @@ class LargestFit:
         fits: how many of each kind of pods it can hold, each kind alone.
         nodes: number of nodes that are eligible for the first pods.
         free: amount of the scarcest resource of the first pods, on all nodes that are eligible for them.
-        lacks: what the nodes of the best domain, or all if there is none, lack for the first pods that do not fit.
+        lacks: what the nodes of the best domain, or all without one, lack for the first pods that do not fit.
         missing: requested resources that no node offers.
     """
 
@@ -459,7 +459,7 @@ def _by_sums(podset_group: PodSetGroup, free: Ints) -> LargestFit:
 
 
 def scarcest(pods: ShapePods) -> str | None:
-    """The resource that is likely short for these pods: their first device, else their first resource; None if no node has it."""
+    """The resource that is likely short for these pods: their first device, otherwise their first resource; None if no node has it."""
     if not pods.shape.columns:
         return None
     return min(pods.shape.requests, key=lambda name: (name in COMMON, name))

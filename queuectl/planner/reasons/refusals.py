@@ -217,7 +217,7 @@ def delays(ref: str, at: float, longest: float, request: GangRequest) -> Reason:
 
 
 def keeps_whole_node(ref: str, at: float) -> Reason:
-    """It fits now on a node that is wholly free. A planned start needs several nodes, and a learned run time is not certain enough.
+    """It fits now on a node that is completely free. A planned start needs several nodes, and a learned run time is not certain enough.
 
     Args:
         ref: of the gang with the planned start, as ``namespace/name``.

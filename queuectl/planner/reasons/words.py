@@ -92,7 +92,7 @@ def shown(requests: Resources) -> dict[str, int]:
 
 
 def is_row(resource: str) -> bool:
-    """Whether only plans have the resource: devices, the rest beside a Reservation, a limit for shared GPUs."""
+    """Whether only plans have the resource: devices, the rest alongside a Reservation, a limit for shared GPUs."""
     return resource.startswith(DEVICE_ROW) or is_limit_row(resource)
 
 

@@ -29,7 +29,7 @@ class Greatest:
     """The search for the greatest counts, earlier ones first, where the counts of each group have a given sum.
 
     The groups are podsets, the counts of a group are its pods by flavor, most preferred first. The largest value of a count alone
-    bounds it beside others. And of two counts with sum s, if (a, s - a) does not fit and a' is the most that fits beside s - a, then
+    bounds it alongside others. And of two counts with sum s, if (a, s - a) does not fit and a' is the most that fits alongside s - a, then
     no first count above a' fits: what is skipped is proved.
 
     Attributes:
@@ -57,7 +57,7 @@ class Greatest:
         return self._answers.exact
 
     def find(self) -> PodCounts | None:
-        """The greatest counts; None when there are none, which is a proof while ``exact`` holds."""
+        """The greatest counts; None if no counts fit, which is a proof while ``exact`` holds."""
         nothing = (0,) * len(self.columns)
         self.most = [
             self._largest(nothing, at, self.totals[column.group])
@@ -68,7 +68,7 @@ class Greatest:
         return self._fill(nothing, 0)
 
     def _reachable(self, group: int) -> int:
-        """An upper bound of the sum of the counts of a group."""
+        """An upper bound of a group's sum of counts."""
         by_kind: dict[object, int] = {}
         for column, most in zip(self.columns, self.most, strict=True):
             if column.group == group:
@@ -117,7 +117,7 @@ class Greatest:
             yield 0
 
     def _largest(self, counts: PodCounts, at: int, most: int, least: int = 0) -> int:
-        """The largest value of column ``at`` that fits beside the other counts; below ``least`` when none from there does."""
+        """The largest value of column ``at`` that fits alongside the other counts; below ``least`` when none from there does."""
         if self._answers.ask(_with(counts, at, most)):
             return most
         low, high = least - 1, most  # low fits (or is too small), high does not
@@ -169,7 +169,7 @@ class CountAnswers:
 class Largest:
     """The search for the largest total that fits, where podsets can start with fewer pods.
 
-    Among equal totals, the one that takes from each podset in proportion to what it may lose (Kueue's rule) if it fits, else earlier
+    Among equal totals, the one that takes from each podset in proportion to what it may lose (Kueue's rule) if it fits, otherwise earlier
     podsets keep more.
 
     Attributes:
@@ -232,7 +232,7 @@ class Largest:
             self._grow((*before, count))
 
     def _last(self, before: PodCounts, choice: range) -> None:
-        """The largest count of the last podset beside the others', if it makes the total larger."""
+        """The largest count of the last podset alongside the others', if it makes the total larger."""
         assert self._best is not None
         enough = sum(self._best) - sum(before)
         better = choice[bisect_right(choice, enough) :]

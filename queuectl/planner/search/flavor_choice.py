@@ -50,7 +50,7 @@ class FitsAfterEviction:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A limit, or a defect (``alarm``), ended the search. ``beside_planned``: the one for a start beside planned starts."""
+    """A limit, or a defect (``alarm``), ended the search. ``beside_planned``: the one for a start alongside planned starts."""
 
     alarm: str = ""
     beside_planned: bool = False
@@ -72,7 +72,7 @@ class FlavorChooser:
 
     Attributes:
         dry: which idle gangs would be evicted under another policy than a dry run.
-        planned: gangs with planned starts, which no later gang delays; None = there are none.
+        planned: gangs with planned starts, which no later gang delays; None without any.
     """
 
     problem: Problem
@@ -118,7 +118,7 @@ class FlavorChooser:
         return self.why_nowhere(request)
 
     def beside_planned(self, fit: Fit) -> Fit | Unknown | Reason:
-        """The same start without a delay of a planned start, or why there is none."""
+        """The same start without a delay of a planned start, or why that is impossible."""
         if self.planned is None:
             return fit
         beside = self.planned.beside(fit.request, fit.decision)
@@ -198,7 +198,7 @@ class FlavorChooser:
     def clear(
         self, request: GangRequest, queue: ClusterQueue, candidates: EvictionScope
     ) -> FitsAfterEviction | Unknown | None:
-        """Victims for a gang under one choice of flavors; None = proved that there are none."""
+        """Victims for a gang under one choice of flavors; None = proved that none exist."""
         found = find_victims(self.state, request, queue, self.solver, candidates)
         if found is None:
             return None
@@ -268,7 +268,7 @@ class _Search:
     def _victims(
         self, request: GangRequest, candidates: EvictionScope
     ) -> FitsAfterEviction | Unknown | None:
-        """Victims for a choice; those of its lease if it has one; None = there are none."""
+        """Victims for a choice; those of its lease if it has one; None = no victims are enough."""
         assert self.queue is not None
         return self.leased or self.by.clear(request, self.queue, candidates)
 

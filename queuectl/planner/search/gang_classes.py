@@ -31,7 +31,7 @@ class GangClass:
         flavors: all flavors of these choices; in a StrictFIFO queue, those of which it could ever get enough.
         never: whether none of them would fit empty nodes and unused quota; None = not asked yet.
         refusal: why none of them fits, once proved.
-        delays: why none of them that runs for at least ``delayed`` seconds starts beside the planned starts, once proved.
+        delays: why none of them that runs for at least ``delayed`` seconds starts alongside the planned starts, once proved.
         undecided: the largest budget under which the search ended without an answer, -1 if none did.
         undecided_from: the shortest run in seconds for which a search did.
         alarm: what broke in that search, if anything did.
@@ -187,7 +187,7 @@ class GangClasses:
         return GangClass(options, requests, taken)
 
     def set_aside(self) -> dict[ClassKey, Proved]:
-        """Take out what was proved on the present capacity, to search with more of it; what never fits stays refused."""
+        """Take out what was proved on the current capacity, to search with more of it; what never fits stays refused."""
         proved: dict[ClassKey, Proved] = {}
         for kind, known in self._known.items():
             never = known.refusal is not None and known.refusal[0].never_fits

@@ -1,4 +1,4 @@
-"""The number of pods that a gang gets: all, else the largest number that may start (partial admission), perhaps split over flavors.
+"""The number of pods that a gang gets: all, otherwise the largest number that may start (partial admission), perhaps split over flavors.
 
 A proof for one gang is kept for the equal ones that follow.
 
@@ -198,7 +198,7 @@ class _Search:
     # Asking.
 
     def find(self) -> Fit | Unknown | None:
-        """The best way to split the gang that fits now; None = proved that there is none."""
+        """The best way to split the gang that fits now; None = proved that none exists."""
         sure = True
         lenient = self.queue.fungibility.when_can_borrow is WhenCan.MAY_STOP_SEARCH
         for borrowing in (True,) if lenient else (False, True):
@@ -218,7 +218,7 @@ class _Search:
         return counts, search.exact
 
     def _fits(self, counts: PodCounts, *, borrowing: bool) -> bool:
-        """Whether so much of each portion fits now, beside all gangs admitted so far."""
+        """Whether so much of each portion fits now, alongside all gangs admitted so far."""
         state, solver = self.by.state, self.by.solver
         if solver.stop.stopped:
             self._unknown = Unknown()
@@ -258,7 +258,7 @@ class _Search:
     # Explaining.
 
     def explained(self, whole: Sequence[Reason]) -> tuple[Reason, ...]:
-        """Why it cannot be split either, beside why it does not fit whole.
+        """Why it cannot be split either, in addition to why it does not fit whole.
 
         A gang that is too large for each flavor can still fit several of them later: then it waits, and that reason is the first.
         """
@@ -343,7 +343,7 @@ class SizeSearch:
 
         Args:
             gang: a pending gang.
-            nodes: whether the nodes count; else quota alone does.
+            nodes: whether the nodes count; otherwise quota alone does.
         """
         pending, queue = gang.pending, gang.queue
         if shrinks(pending.workload):

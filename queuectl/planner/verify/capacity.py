@@ -120,10 +120,10 @@ def _compare(
 #
 # Once the victims of a lease have left it can be claimed, whatever else still leaves.
 #
-# The leases of the snapshot are checked in queue order. Each must find room beside all that is held now without its victims,
-# and beside the kept part of those before it: of every node and every quota, the need of a lease beyond what its victims
-# still hold there. If it does, it must still find it beside all that the plan starts. If not, a cause outside the plan
-# blocks it, and nothing is kept for it. Leases that the plan gives come last, and nothing is kept beside them.
+# The leases of the snapshot are checked in queue order. Each must find room alongside all that is held now without its victims,
+# and alongside the kept part of those before it: of every node and every quota, the need of a lease beyond what its victims
+# still hold there. If it does, it must still find it alongside all that the plan starts. If not, a cause outside the plan
+# blocks it, and nothing is kept for it. Leases that the plan gives come last, and nothing is kept alongside them.
 
 
 Pool: TypeAlias = tuple[CohortMember, str, str]  # of one flavor and resource
@@ -132,7 +132,7 @@ Amounts: TypeAlias = list[tuple[Row, int]]
 
 @dataclass(frozen=True)
 class _Lease:
-    """``victims``: those of its own that still hold something; ``new``: given by this plan; ``stays``: it is valid after the plan."""
+    """``victims``: its own victims that still hold something; ``new``: given by this plan; ``stays``: it is valid after the plan."""
 
     claim: PlacedGang
     victims: list[Admitted]
@@ -223,7 +223,7 @@ class _HeldCapacity:
         return all(self._short(lease, self.kept, [], p) is None for p in (self.pools, {}))
 
     def short_of(self, lease: _Lease) -> str | None:
-        """The amounts that it would lack beside those that start."""
+        """The amounts that it would lack alongside those that start."""
         return self._short(lease, self.started, self.charged, {})
 
     def keep(self, lease: _Lease) -> None:

@@ -114,7 +114,7 @@ def _holding(
 def _domain(
     index: PlanIndex, topologies: list[Topology], name: str, level: str
 ) -> tuple[str, ...] | str | None:
-    """Every node is a domain of its own at the last level."""
+    """Every node is a separate domain at the last level."""
     node = index.nodes.get(name)
     if level == HOSTNAME or node is None:
         return name

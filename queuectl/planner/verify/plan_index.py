@@ -212,11 +212,13 @@ class PlanRule(StrEnum):
     INADMISSIBLE = "Inadmissible"  # blocked gang, stopped queue, namespace not selected
     ORDER = "Order"  # I3: no gang is passed in a StrictFIFO queue
     VICTIM = "Victim"  # I4: only legal victims, only for a named gang that fits
-    MOVE = "Move"  # only permitted gangs, for a named gang that fits, to a place of their own, within budget
+    MOVE = "Move"  # only permitted gangs, for a named gang that fits, to their own place, within budget
     LEASE = "Lease"  # a lease names its victims, has not ended, and its kept capacity is not taken
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
     PLANNED_START = "PlannedStart"  # I3: a planned start can happen, and is late only for a cause
-    RESERVATION = "Reservation"  # its nodes hold it, and no gang beside it starts on what it keeps
+    RESERVATION = (
+        "Reservation"  # its nodes hold it, and no gang alongside it starts on what it keeps
+    )
     REASON = "Reason"  # I7: every refusal has a reason
 
 

@@ -1,6 +1,6 @@
 """Flavors are charged as the ClusterQueue's resource groups say, quotas hold up the cohorts, now and after, and so do other limits in amounts.
 
-No gang starts that a ResourceQuota of its namespace, the limit of its user, a budget or a shared ResourceClaim does not allow beside the
+No gang starts that a ResourceQuota of its namespace, the limit of its user, a budget or a shared ResourceClaim does not allow alongside the
 others.
 """
 
@@ -226,7 +226,7 @@ def _best_effort(podset: PodSet) -> bool:
 
 
 def check_budgets(index: PlanIndex) -> Iterator[PlanViolation]:
-    """No gang starts, or gets a lease, that a budget cannot pay beside the others, in whatever order they are decided.
+    """No gang starts, or gets a lease, that a budget cannot pay alongside the others, in whatever order they are decided.
 
     The last of them under ``wholeRun: false`` needs a rest of any size. Therefore all but the largest such gang must leave one.
     """

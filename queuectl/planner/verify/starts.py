@@ -1,4 +1,4 @@
-"""Starts at a time: planned starts can happen beside all that starts now, and Reservations keep the nodes that they need."""
+"""Starts at a time: planned starts can happen alongside all that starts now, and Reservations keep the nodes that they need."""
 
 from __future__ import annotations
 
@@ -185,15 +185,15 @@ def _first_that_wait(index: PlanIndex) -> dict[tuple[str, Account | None], Workl
 
 # ---- Reservations
 #
-# A gang is *beside* a Reservation that does not admit it, if it still runs when the Reservation has begun and not ended. On each node of a
-# Reservation, gangs beside it that start, or are planned to start, fit beside what the Reservation keeps.
+# A gang is *alongside* a Reservation that does not admit it, if it still runs when the Reservation has begun and not ended. On each node of a
+# Reservation, gangs alongside it that start, or are planned to start, fit alongside what the Reservation keeps.
 
 _Kept: TypeAlias = Mapping[str, Resources | None]
 """Nodes of a Reservation, and what it keeps there; None = the whole node."""
 
 
 def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
-    """The placements of Reservations, and the gangs that start beside them."""
+    """The placements of Reservations, and the gangs that start alongside them."""
     known = {state.name: state for state in index.plan.reserved}
     for each in index.snapshot.reservations:
         capacity = each.reservation.capacity
@@ -246,7 +246,7 @@ def _placement(
 
 
 def _starts(index: PlanIndex, each: Occurrence, kept_amounts: _Kept) -> Iterator[PlanViolation]:
-    """Gangs beside a Reservation that start on its nodes."""
+    """Gangs alongside a Reservation that start on its nodes."""
     starting = [
         (claim.workload, claim.placement)
         for claim in index.claims
@@ -313,7 +313,9 @@ def _check(
             free = node.allocatable[resource] - others[resource] - whole[resource]
             asked = added[name][resource] + used.get(name, {}).get(resource, 0)
             if asked > free:
-                text = f"node {name}, {resource}: gangs beside it hold {asked}, {free} are not kept"
+                text = (
+                    f"node {name}, {resource}: gangs alongside it hold {asked}, {free} are not kept"
+                )
                 yield PlanViolation(PlanRule.RESERVATION, each.name, text)
 
 
@@ -325,7 +327,7 @@ def _on_nodes(gangs: Iterable[tuple[Workload, Placement]]) -> Use:
 
 
 def _beside(index: PlanIndex, each: Occurrence, workload: Workload, at: float) -> bool:
-    """Whether a gang that starts at a time is beside a Reservation."""
+    """Whether a gang that starts at a time is alongside a Reservation."""
     if _admitted(index, each.reservation, workload):
         return False
     return at < each.ends and at + _length(workload) > each.begins

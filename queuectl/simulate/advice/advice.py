@@ -44,7 +44,7 @@ class Ranked:
     Attributes:
         change: what changes.
         figures: by objective.
-        differences: to the present configuration, by objective.
+        differences: to the current configuration, by objective.
         score: weighted improvement, -1 to 1.
         objects: the ClusterQueues that change, as they would be.
         lost: jobs that fit now and would never fit.
@@ -85,12 +85,12 @@ class Advice:
 
     @property
     def recommended(self) -> Ranked | None:
-        """The best of the changes that are better than the present configuration; None if there is none."""
+        """The best of the changes that are better than the current configuration, or None."""
         return next((one for one in self.ranked if one.better), None)
 
     @property
     def uncertain(self) -> Sequence[Ranked]:
-        """Changes with a higher score than the recommended one that can be worse than the present configuration."""
+        """Changes with a higher score than the recommended one that can be worse than the current configuration."""
         best = self.recommended
         above = self.ranked[: self.ranked.index(best)] if best is not None else self.ranked
         return [one for one in above if not one.lost and (one.score.figure or 0.0) > 0]
@@ -107,7 +107,7 @@ class Adviser:
         weights: Mapping[Objective, float],
         seed: int,
     ) -> None:
-        """Simulate the present configuration.
+        """Simulate the current configuration.
 
         Args:
             documents: nodes and configuration.

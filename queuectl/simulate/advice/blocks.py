@@ -62,7 +62,7 @@ class Blocks:
 
 
 def blocks_of(jobs: Iterable[TraceJob]) -> Blocks:
-    """Weeks or days if the trace has at least eight of them, else an eighth of the trace."""
+    """Weeks or days if the trace has at least eight of them, otherwise an eighth of the trace."""
     times = [job.submit for job in jobs]
     begin, end = min(times, default=0.0), max(times, default=0.0)
     span = max(end - begin, 1.0)

@@ -1,6 +1,6 @@
 """The objectives of advice: figures of an outcome that can be computed again for a part of the trace.
 
-The trace is divided into blocks of equal length. The figures of a resample are those of a trace in which each block occurs as often as it
+The trace is divided into blocks of equal length. A resample has the figures of a trace in which each block occurs as often as it
 was drawn. A job is in the block of its submission.
 """
 
@@ -143,7 +143,7 @@ def read_objectives(texts: Sequence[str]) -> dict[Objective, float]:
     """Objectives with weights from texts such as ``mean-wait`` or ``lost-hours=0.5``. The weights add up to 1.
 
     Raises:
-        BadInput: a text is none.
+        BadInput: a text is not one.
     """
     weights: dict[Objective, float] = {}
     for text in texts or [Objective.MEAN_WAIT.value]:

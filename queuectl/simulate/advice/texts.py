@@ -27,7 +27,7 @@ _FORMS: Final[Mapping[Objective, tuple[str, Callable[[float], str]]]] = {
 
 
 def ranking(advice: Advice) -> Table:
-    """The changes, best first, below the present configuration."""
+    """The changes, best first, below the current configuration."""
     columns = ("CHANGE", "SCORE", f"{PERCENT} % OF RESAMPLES", *(_title(o) for o in Objective))
     present = ("as configured", "", "", *(_value(o, advice.present[o]) for o in Objective))
     rows = [present]

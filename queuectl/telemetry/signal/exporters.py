@@ -165,7 +165,9 @@ class ExporterSource:
                 continue
             devices.add(holder.device)
             if holder.pod:
-                with contextlib.suppress(ValueError):  # a value that is no number is no measurement
+                with contextlib.suppress(
+                    ValueError
+                ):  # a value that is not a number is not a measurement
                     scraped.setdefault(holder, {})[metric] = float(reading) / full
 
     def _sample(self, window: float, at: float) -> UtilizationSample:

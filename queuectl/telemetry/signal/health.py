@@ -196,7 +196,7 @@ class HealthQueries:
         return f"avg_over_time({samples}) and {enough} and {self._fresh(self.names.clock)}"
 
     def clock(self, labels: Mapping[str, str], mhz: float) -> GpuClock | None:
-        """The clock of one series; None if it names no pod. Where Prometheus renames labels, ``pod`` is that of the exporter."""
+        """The clock of one series; None if it names no pod. Where Prometheus renames labels, ``pod`` names the exporter's pod."""
         names = RENAMED if RENAMED.pod in labels else HONORED
         namespace, pod = labels.get(names.namespace), labels.get(names.pod)
         if not namespace or not pod:

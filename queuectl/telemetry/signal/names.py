@@ -29,7 +29,7 @@ class ExporterNames:
 
     Attributes:
         busy: part of the time in which the engines were busy.
-        coarse: the replacement of ``busy`` if that is not exported; None = there is none.
+        coarse: the replacement of ``busy`` if that is not exported; None = it has none.
         tensor, memory_busy: tensor pipes and memory interface; None = not exported.
         memory_used, memory_free: GPU memory, in one unit; empty = not exported.
         device: labels that together identify a GPU, or an instance of one.

@@ -99,4 +99,4 @@ def sample_number(sample: PrometheusSeries) -> float:
     try:
         return float(sample.value[1])
     except ValueError as error:
-        raise SourceUnavailable(f"Prometheus: {sample.value[1]!r} is no number") from error
+        raise SourceUnavailable(f"Prometheus: {sample.value[1]!r} is not a number") from error

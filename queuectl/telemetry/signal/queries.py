@@ -139,7 +139,7 @@ class Raw:
 class Recorded:
     """Queries of the recording rules. Their group is evaluated every ``every`` seconds over ``over`` seconds.
 
-    The series of rules have no ``instance``. Series of the same name with one are those of a target.
+    The series of rules have no ``instance``. Series of the same name with one belong to a target.
     """
 
     def __init__(

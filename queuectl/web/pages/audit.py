@@ -49,7 +49,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def page_of(path: str) -> str | None:
-    """The page of the object of a request; None where there is none."""
+    """The page of the object of a request; None without one."""
     if found := _WORKLOAD.fullmatch(path):
         return f"{PREFIX}/workloads/{quote(found[1], safe='')}"
     if found := _NAMED.fullmatch(path):

@@ -1,4 +1,4 @@
-"""Budgets: granted, spent and committed GPU-hours of the present month, and when each will be spent."""
+"""Budgets: granted, spent and committed GPU-hours of the current month, and when each will be spent."""
 
 from __future__ import annotations
 

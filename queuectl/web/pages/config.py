@@ -113,7 +113,7 @@ def addressed(request: Request) -> DocumentKey:
 
 
 async def stored_as(site: Site, key: DocumentKey) -> ConfigDocument:
-    """The object. Raises ApiProblem when there is none."""
+    """The object. Raises ApiProblem when it does not exist."""
     stored = await site.store.get_config(key)
     if stored is None:
         raise ApiProblem(ProblemType.NOT_FOUND, f"{key} does not exist")
@@ -249,7 +249,7 @@ def _row(stored: ConfigDocument) -> ObjectRow:
 
 
 def _kind(plural: str) -> ConfigKind:
-    """Raises ApiProblem when there is no such kind."""
+    """Raises ApiProblem when the kind does not exist."""
     kind = BY_PLURAL.get(plural)
     if kind is None:
         raise ApiProblem(ProblemType.NOT_FOUND, f"{plural!r} is not a kind of configuration")

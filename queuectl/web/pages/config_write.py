@@ -1,7 +1,7 @@
 """Writing configuration: a text is checked, then applied unchanged; an object is deleted after a confirmation.
 
-Rules and messages are those of the REST API's PUT and DELETE. A form is refused where the object was changed after it was
-read. The refusal shows the typed text beside the changes.
+Rules and messages match the REST API's PUT and DELETE. A form is refused where the object was changed after it was
+read. The refusal shows the typed text alongside the changes.
 """
 
 from __future__ import annotations

@@ -87,12 +87,12 @@ async def _deciding(store: ApiStore, line: int) -> StoredDecision | None:
 
 
 async def _asked_for(site: Site, request: Request) -> StoredDecision:
-    """The decision of the path. Raises ApiProblem when there is none."""
+    """The decision of the path. Raises ApiProblem when it does not exist."""
     text = request.path_params["number"]
     number = int(text) if text.isdecimal() and len(text) < 19 else 0
     decided = await site.store.get_decision(number)
     if decided is None:
-        detail = f"there is no decision {text}; decisions are stored for 7 days"
+        detail = f"decision {text} does not exist; decisions are kept for 7 days"
         raise ApiProblem(ProblemType.NOT_FOUND, detail)
     return decided
 

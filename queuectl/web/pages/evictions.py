@@ -23,7 +23,7 @@ class EvictionLine:
         price: lost work in GPU-seconds; None where it is not recorded.
         gpus: number of GPUs that it freed; None where it is not recorded.
         rule: rule of the preemption; empty where no other gang was the reason.
-        favored: uid and name of the preemptor; None where there is none, or the caller may not see it.
+        favored: uid and name of the preemptor; None without one, or if the caller may not see it.
     """
 
     line: HistoryLine

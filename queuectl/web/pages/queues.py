@@ -134,7 +134,7 @@ def _members(quotas: Quotas, queue: ClusterQueue, access: AccessScope) -> list[C
 
 @dataclass(frozen=True, slots=True)
 class LocalRow:
-    """A LocalQueue in the page of its ClusterQueue. ``exists``: it is configured; else only gangs name it."""
+    """A LocalQueue in the page of its ClusterQueue. ``exists``: it is configured; otherwise only gangs name it."""
 
     namespace: str
     name: str

@@ -1,6 +1,6 @@
 """Usage: GPU-hours allocated, used and wasted, and their cost, in a period, grouped by namespace, queue, user or others.
 
-The sums are those of the REST API's reports. docs/reference/usage-figures.md defines the figures.
+The sums match the REST API's reports. docs/reference/usage-figures.md defines the figures.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NO_NAME: Final = "(none)"
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """A row of the table. ``address``: of a page about it; empty where there is none."""
+    """A row of the table. ``address``: of a page about it; empty without one."""
 
     name: str
     address: str
@@ -161,7 +161,7 @@ def _name(row: ReportRow) -> str:
 async def _addresses(
     site: Site, access: AccessScope, by: By, rows: Sequence[ReportRow]
 ) -> list[str]:
-    """The pages of these groups; empty where there is none that the caller may see."""
+    """The pages of these groups; empty without one that the caller may see."""
     if by is By.WORKLOAD:
         uids = [row.names["uid"] for row in rows]
         known = await site.store.workload_names(uids)

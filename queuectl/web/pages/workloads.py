@@ -58,7 +58,7 @@ def routes(site: Site) -> list[Route]:
         return await _one(site, request)
 
     async def why(request: Request) -> Response:
-        """The part of the page that the solver works on for up to some seconds."""
+        """The part of the page that the solver works on for up to a few seconds."""
         entry, access = await _seen(site, request)
         explained = await site.presenter.explained(request, entry)
         return site.page(request, "_why.html", access, entry=entry, explained=explained)
@@ -162,11 +162,11 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
     """The workload of the path.
 
     Raises:
-        Problem: there is none that the caller may read.
+        Problem: none that the caller may read exists.
     """
     uid = request.path_params["uid"]
     entry = await site.store.get_workload(uid) if _UID.fullmatch(uid) else None
-    none = ApiProblem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
+    none = ApiProblem(ProblemType.NOT_FOUND, f"no workload has the uid {uid}")
     if entry is None:
         raise none
     right = Right("get", "workloads", entry.namespace, entry.name)

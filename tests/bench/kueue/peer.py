@@ -1,4 +1,4 @@
-"""The real Kueue, beside which queuectl is measured, run as its own manager on a local control plane.
+"""The real Kueue, alongside which queuectl is measured, run as its own manager on a local control plane.
 
 This project does not build it. For a comparison, pass a folder with these files of a build of Kueue:
 

@@ -3,7 +3,7 @@ ends it through its status when its run time is over; after an eviction it confi
 
 The same runner for each controller. One process, as few cycles of it as possible: it shares two cores with what
 is measured. Requests are bytes made before the clock starts, answers are not decoded, and of a watch event few fields are
-read. Creations and status changes have connections of their own, so that no end of a Job waits behind a creation; how late
+read. Creations and status changes have their own connections, so that no end of a Job waits behind a creation; how late
 the runner itself is, it reports (:class:`Life`).
 """
 
@@ -245,7 +245,7 @@ class Runner:
             self._confirm(life)
 
     def _confirm(self, life: Life) -> None:
-        """Confirm a suspension as the job controller does; a resumption without an event counts, too."""
+        """Confirm a suspension as the job controller does; a resumption without an event counts as well."""
         if not life.confirming:
             life.confirming = True
             self._status("suspend", life, _SUSPENDED, lambda: setattr(life, "confirming", False))

@@ -95,7 +95,7 @@ class Pool:
             self.free(line)
 
     def close(self) -> None:
-        """Close all connections; nothing is under way any more."""
+        """Close all connections; nothing is still under way."""
         for opening in self._opening:
             opening.cancel()
         for line in self._lines:
@@ -165,7 +165,7 @@ class Watch(asyncio.Protocol):
 
     @classmethod
     async def follow(cls, address: Address, path: str, line: Callable[[bytes], None]) -> None:
-        """Call ``line`` with each line until the server ends the watch, which is no error.
+        """Call ``line`` with each line until the server ends the watch, which is not an error.
 
         Raises:
             ConnectionError: the server refused it, or the connection broke.

@@ -102,7 +102,7 @@ def test_the_pages_for_operators(demo_cluster: DemoCluster, shell: Shell) -> Non
 
 
 def on_call(demo_cluster: DemoCluster, page: Page) -> None:
-    """The controller has no pod here: it is a process beside the control plane."""
+    """The controller has no pod here: it is a process alongside the control plane."""
     controller = demo_cluster.installation.controller
     variables = shlex.join(f"{name}={text}" for name, text in controller.environment.items())
     doctor = page.type(
@@ -155,7 +155,7 @@ def lost(demo_cluster: DemoCluster, page: Page) -> None:
 
 
 def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, trouble: Page) -> None:
-    """A second process with its own database beside the leader. Then the database stops."""
+    """A second process with its own database next to the leader. Then the database stops."""
     shell.type(ALL)
     page, database = Page("operate.md", shell), Page("database.md", shell)
     page.type('cp "$KUBECONFIG"')

@@ -29,7 +29,7 @@ INSTALL = (
 )
 
 
-def test_the_page_on_a_kind_of_your_own() -> None:
+def test_the_page_on_a_custom_kind() -> None:
     """queuectl runs outside the cluster, with the file that the Deployment would mount."""
     with ExitStack() as stack:
         pages: list[Page] = []

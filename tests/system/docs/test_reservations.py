@@ -1,4 +1,4 @@
-"""The page on Reservations works as written, and on a real control plane they begin, evict and end. Seconds are in place of hours."""
+"""The page on Reservations works as written, and on a real control plane they begin, evict and end. Seconds are instead of hours."""
 
 from __future__ import annotations
 

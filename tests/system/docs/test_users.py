@@ -61,6 +61,8 @@ def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     demo_cluster.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
     page.type("kubectl get job train")
     page.type("kubectl get pods")
+    page.type("queuectl logs", status=1)  # a simulated pod has no log: tests/real/test_logs.py
+    page.type("queuectl cancel")
     demo_cluster.remove("team-a")
 
     for number in range(5):
@@ -77,7 +79,7 @@ def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     wait_for_event(demo_cluster, page, "team-b", "low-128", "PodsReady")
     demo_cluster.submit("team-b", "urgent-64b", whole(8), priority_class="urgent")
     demo_cluster.runs("team-b/urgent-64b")
-    # It can have waited for quota before its start, too, so that Event alone does not show the preemption.
+    # It can have waited for quota before its start as well, so that Event alone does not show the preemption.
     for reason in ("Preempted", "WaitingForQuota"):
         wait_for_event(demo_cluster, page, "team-b", "low-128", reason)
     evicted.type("kubectl get events -n team-b")
@@ -207,6 +209,7 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
         "workloads --as",
         "workloads --state",
         "workloads --user",
+        "workloads -l",
         "nodes",
         "nodes --summary",
         "nodes",
@@ -222,7 +225,7 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     client.delete(client.path_of(AUTHORITY))
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
-    for begins in ("top", "explain", "history", "eff"):
+    for begins in ("top", "explain", "history", "eff", "cancel"):
         page.type(f"queuectl {begins}")
     page.type("queuectl priority")
     waits = page.take("queuectl wait").replace("--timeout 1h", "--timeout 100ms")

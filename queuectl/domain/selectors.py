@@ -1,15 +1,14 @@
-"""Label and field selectors of lists and watches, within bounds."""
+"""Label and field selectors of Kubernetes, within bounds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from queuectl.domain.errors import BadInput
-from queuectl.visibility.objects import FIELDS
 
 LONGEST: Final = 16 * 1024
 """Characters of a selector."""
@@ -68,13 +67,13 @@ def label_selector(text: str) -> Selector:
     return tuple(_label_term(part) for part in _parts(text, "label"))
 
 
-def field_selector(text: str) -> Selector:
-    """The selector in the form of ``kubectl --field-selector``.
+def field_selector(text: str, fields: Collection[str]) -> Selector:
+    """The selector in the form of ``kubectl --field-selector``. ``fields``: the names of the fields.
 
     Raises:
-        BadInput: it is malformed or too long, or a field is not one of :data:`FIELDS`.
+        BadInput: it is malformed or too long, or a field does not exist.
     """
-    return tuple(_field_term(part) for part in _parts(text, "field"))
+    return tuple(_field_term(part, fields) for part in _parts(text, "field"))
 
 
 def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
@@ -135,13 +134,13 @@ def _label_term(text: str) -> SelectorCondition:
     raise BadInput(f"the label selector is malformed at {text.strip()[:100]!r}")
 
 
-def _field_term(text: str) -> SelectorCondition:
+def _field_term(text: str, fields: Collection[str]) -> SelectorCondition:
     equality = _FIELD.fullmatch(text.strip())
     if equality is None:
         raise BadInput(f"the field selector is malformed at {text.strip()[:100]!r}")
     key, sign, value = equality.groups()
-    if key not in FIELDS:
-        supported = ", ".join(sorted(FIELDS))
+    if key not in fields:
+        supported = ", ".join(sorted(fields))
         raise BadInput(f"the field {key} is not supported; the fields are {supported}")
     value = _ESCAPED.sub(r"\1", value)
     return SelectorCondition(key, Match.NOT_IN if sign == "!=" else Match.IN, frozenset((value,)))

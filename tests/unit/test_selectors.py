@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.errors import BadInput
-from queuectl.visibility.selectors import field_selector, label_selector, matches
+from queuectl.domain.selectors import field_selector, label_selector, matches
+from queuectl.visibility.objects import FIELDS
 
 LABELS = {"app": "a", "example.com/tier": "gold", "empty": ""}
 
@@ -46,7 +48,7 @@ def test_field_selectors_know_few_fields():
         "status.state!=Pending": False,
         "metadata.name=job-a\\,b": True,
     }
-    assert {text: matches(field_selector(text), fields) for text in table} == table
+    assert {text: matches(field_selector(text, FIELDS), fields) for text in table} == table
 
 
 def test_malformed_and_long_selectors_are_refused():
@@ -60,13 +62,13 @@ def test_malformed_and_long_selectors_are_refused():
             read.append((text[:50], label_selector(text)))
     for text in fields:
         with suppress(BadInput):
-            read.append((text[:50], field_selector(text)))
+            read.append((text[:50], field_selector(text, FIELDS)))
     assert read == []
 
 
 @given(st.text(alphabet="ab=!(), in\\.", max_size=40))
 def test_a_selector_is_read_or_refused(text: str):
-    for read in (label_selector, field_selector):
+    for read in (label_selector, partial(field_selector, fields=FIELDS)):
         try:
             matches(read(text), LABELS)
         except BadInput:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0105_pre"
-down_revision = "0104_pre"
+revision = "0106_pre"
+down_revision = "0105_pre"
 branch_labels = None
 depends_on = None
 
