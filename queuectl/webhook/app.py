@@ -26,7 +26,7 @@ from starlette.routing import Route
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cel.expression import EvaluationError
-from queuectl.cluster.apply import manifests
+from queuectl.cluster.apply import manifests, optional
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.writes import NAME, PATH
@@ -68,7 +68,7 @@ async def serve(
     Raises:
         QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
     """
-    by_policy = mutations(manifests())
+    by_policy = mutations([*manifests(), *optional("kueue-keys")])
     if settings.policies is not None:
         by_policy |= read_mutations(settings.policies)
     registry = CollectorRegistry()
