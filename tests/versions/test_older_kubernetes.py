@@ -32,7 +32,7 @@ RUN = (
 BACK = ("kubectl -n queuectl-system delete secret", "helm upgrade --install")
 """tests/versions/test_changed_kubernetes.py types these."""
 OBJECTS = (
-    "kubectl get deployments,statefulsets,services,secrets,mutatingwebhookconfigurations,clusterroles,validatingadmissionpolicies,"
+    "kubectl get deployments,statefulsets,services,configmaps,secrets,mutatingwebhookconfigurations,clusterroles,validatingadmissionpolicies,"
     "networkpolicies,poddisruptionbudgets,serviceaccounts -A -o name"
 )
 
