@@ -193,7 +193,7 @@ WEBHOOKS = {
 
 def test_the_configuration_has_a_webhook_of_each_replica_for_each_binding() -> None:
     bindings, policies = named(DEPLOYED, BINDING), named(DEPLOYED, POLICY)
-    assert sorted(WEBHOOKS) == sorted(f"{name}-{number}" for number in (0, 1) for name in bindings)
+    assert list(WEBHOOKS) == [f"{name}-{number}" for number in (0, 1) for name in bindings]
     for name, webhook in WEBHOOKS.items():
         bound, _, number = name.rpartition("-")
         binding = bindings[bound]["spec"]
@@ -207,15 +207,6 @@ def test_the_configuration_has_a_webhook_of_each_replica_for_each_binding() -> N
             f"{NAME}-{number}",
             PATH + binding["policyName"],
         )
-
-
-def test_each_replica_labels_a_job_of_the_default_queue_before_it_changes_the_template() -> None:
-    """The API server would copy the labels of the template to a Job without labels."""
-    order = list(WEBHOOKS)
-    for number in (0, 1):
-        label = order.index(f"queuectl-queue-labels-{number}")
-        others = [order.index(f"queuectl-jobs{one}-{number}") for one in ("", "-default")]
-        assert label < min(others)
 
 
 def test_the_last_replica_fails_closed_and_is_called_for_unchanged_jobs_only() -> None:

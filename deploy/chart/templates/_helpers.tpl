@@ -354,12 +354,11 @@ webhook, which works on each version. */}}
 {{- end }}
 {{- end }}
 
-{{/* The MutatingAdmissionPolicies that the chart has with `mutation: policy`, and their bindings, as YAML with the keys policies and bindings. They
-are in the order of the webhook: a label of the default queue comes before the patches of the kinds (default-queue.yaml). */}}
+{{/* The MutatingAdmissionPolicies that the chart has with `mutation: policy`, and their bindings, as YAML with the keys policies and bindings. */}}
 {{- define "queuectl.mutation" -}}
 {{- $policies := list }}{{ $bindings := list }}
 {{- $root := dict "Values" (merge (dict "mutation" "policy") .Values) "Release" .Release "Files" .Files }}
-{{- range list "default-queue" "mutating-policies" "kueue-keys" }}
+{{- range list "mutating-policies" "default-queue" "kueue-keys" }}
 {{- range include (printf "%s/%s.yaml" $.Template.BasePath .) $root | splitList "\n---\n" }}
 {{- $document := fromYaml . }}
 {{- if eq (get $document "kind") "MutatingAdmissionPolicy" }}
