@@ -129,6 +129,17 @@ def test_the_answer_has_the_patch_of_the_policy() -> None:
     assert [one["value"] for one in patch if "submitted-by" in one["path"]] == ["alice"]
 
 
+def test_the_patch_of_a_job_without_labels_has_the_default_queue() -> None:
+    """The API server would copy the labels of the template to it."""
+    request = {"userInfo": {"username": "alice"}}
+    for labels, number in (({}, 2), ({"app": "mine"}, 0), (None, 2)):
+        metadata = {"name": "a"} if labels is None else {"name": "a", "labels": labels}
+        patch = KNOWN["queuectl-jobs"].patch({**JOB, "metadata": metadata}, request)
+        written = [one for one in patch if one["path"].startswith("/metadata/labels")]
+        assert len(written) == number
+        assert [one["value"] for one in written][1:] == ["default"] * (number // 2)
+
+
 @pytest.mark.parametrize(("kind", "gated"), [("ReplicaSet", True), ("Job", False)])
 def test_a_pod_with_a_queue_label_is_gated_unless_it_is_of_a_job(kind: str, gated: bool) -> None:
     owner = {"kind": kind, "name": "a", "uid": "u", "controller": True}
