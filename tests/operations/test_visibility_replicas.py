@@ -35,9 +35,10 @@ from tests.operations.test_visibility import (
 )
 from tests.support.chart import helm_program
 from tests.support.controllers import CheckedController
+from tests.support.controlplane import ENGINEER
 from tests.system.actions import outside_database
 from tests.system.demo_cluster import tools
-from tests.system.installation import ENGINEER, QUICK, Installation, Workspace
+from tests.system.installation import QUICK, Installation, Workspace
 from tests.system.transcript import Page, shell
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(1200)]
