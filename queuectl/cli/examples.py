@@ -180,8 +180,14 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("Watch a cluster of Kueue and change nothing", "serve --shadow"),
     ),
     "webhook": (
-        ("Serve the webhook", "webhook --host queuectl-webhook.queuectl-system.svc"),
-        ("Listen on this machine only", "webhook --host 127.0.0.1 --listen 127.0.0.1:9443"),
+        (
+            "Serve the webhook",
+            "webhook --host queuectl-webhook.queuectl-system.svc --policies policies.yaml",
+        ),
+        (
+            "Listen on this machine only",
+            "webhook --host 127.0.0.1 --listen 127.0.0.1:9443 --policies policies.yaml",
+        ),
     ),
     "db upgrade": (
         ("Upgrade the schema", "db upgrade"),

@@ -22,19 +22,19 @@ def webhook_command(
             metavar="NAME", help="Name or IP address of a replica, for the certificate. Repeat it."
         ),
     ],
+    policies: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="The MutatingAdmissionPolicies that it evaluates, which the chart writes.",
+        ),
+    ],
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")
     ] = "0.0.0.0:9443",
     namespace: Annotated[
         str, typer.Option(metavar="NAMESPACE", help="Namespace of its Secret.")
     ] = "queuectl-system",
-    policies: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The policies of custom job kinds, which the chart writes.",
-        ),
-    ] = None,
     log_format: FormatOption = "auto",
     log_level: LevelOption = "info",
 ) -> None:

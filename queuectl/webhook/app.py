@@ -26,7 +26,6 @@ from starlette.routing import Route
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cel.expression import EvaluationError
-from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.writes import NAME, PATH
@@ -35,7 +34,7 @@ from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput
 from queuectl.telemetry.metrics import ContainmentMetrics
 from queuectl.webhook.ca_bundle import in_configuration
-from queuectl.webhook.mutations import Mutation, mutations, read_mutations
+from queuectl.webhook.mutations import Mutation, read_mutations
 
 # ---- The process
 
@@ -51,13 +50,13 @@ class WebhookSettings:
         listen: where it listens.
         namespace: of its Secret.
         hosts: names and addresses of all replicas, for the certificate.
-        policies: file with the policies of declared job kinds; None = none are declared.
+        policies: file with the policies that it evaluates.
     """
 
     listen: ListenAddress
     namespace: str
     hosts: Sequence[str]
-    policies: Path | None = None
+    policies: Path
 
 
 async def serve(
@@ -68,9 +67,7 @@ async def serve(
     Raises:
         QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
     """
-    by_policy = mutations(manifests())
-    if settings.policies is not None:
-        by_policy |= read_mutations(settings.policies)
+    by_policy = read_mutations(settings.policies)
     registry = CollectorRegistry()
     metrics = ContainmentMetrics(registry)
     containment = Containment(time.time, metrics.report)

@@ -1,4 +1,4 @@
-"""The mutations of deploy/, read from its MutatingAdmissionPolicies, and the CEL that they use, evaluated as the API server does.
+"""The mutations of MutatingAdmissionPolicies, and the CEL that they use, evaluated as the API server does.
 
 The policies use these additions of the API server: the message ``JSONPatch``, the function ``jsonpatch.escapeKey``, optional values,
 and functions for strings and lists.

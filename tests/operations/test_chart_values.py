@@ -268,9 +268,7 @@ def test_the_controller_reads_the_declared_kinds_and_restarts_when_they_change()
     assert templates[0] != templates[1]
 
 
-def test_the_webhook_has_webhooks_and_policies_for_a_declared_kind_and_restarts_when_it_changes() -> (
-    None
-):
+def test_the_webhook_has_webhooks_for_a_declared_kind() -> None:
     before, after = (by_name(documents({**one, **WEBHOOK})) for one in (IMAGE, OWN_KINDS))
     configuration = ("MutatingWebhookConfiguration", "queuectl")
     names = [
@@ -283,19 +281,34 @@ def test_the_webhook_has_webhooks_and_policies_for_a_declared_kind_and_restarts_
         [rule] = names[1][name]["rules"]
         assert (rule["apiGroups"], rule["resources"]) == (["research.example.com"], ["gangruns"])
 
-    written = after["ConfigMap", "queuectl-job-kinds"]["data"]["policies.yaml"]
-    by_policy = by_name(documents(OWN_KINDS))
-    assert list(yaml.safe_load_all(written)) == [by_policy[POLICY, "queuectl-gangruns"]]
-    templates = [
-        found["StatefulSet", "queuectl-webhook"]["spec"]["template"] for found in (before, after)
-    ]
-    [container] = templates[1]["spec"]["containers"]
-    assert "--policies=/etc/queuectl/kinds/policies.yaml" in container["args"]
-    assert {one["mountPath"] for one in container["volumeMounts"]} == {
-        "/tmp",
-        "/etc/queuectl/kinds",
-    }
-    assert templates[0]["metadata"] != templates[1]["metadata"]
+
+def test_the_webhook_evaluates_the_policies_of_the_same_values_and_restarts_when_they_change() -> (
+    None
+):
+    """Policies name the accounts of operators and depend on opt-ins."""
+    account = {"namespace": "batch", "serviceAccount": "other"}
+    metadata = []
+    for values in (IMAGE, OWN_KINDS, {**IMAGE, "jobSetOperator": account}, ALL):
+        found = by_name(documents({**values, **WEBHOOK}))
+        written = found["ConfigMap", "queuectl-webhook"]["data"]["policies.yaml"]
+        policies = {one["metadata"]["name"]: one for one in yaml.safe_load_all(written)}
+        assert policies == {
+            name: one for (kind, name), one in by_name(documents(values)).items() if kind == POLICY
+        }
+        called = {
+            one["clientConfig"]["service"]["path"].removeprefix("/mutate/")
+            for one in found["MutatingWebhookConfiguration", "queuectl"]["webhooks"]
+        }
+        assert called == policies.keys()
+        template = found["StatefulSet", "queuectl-webhook"]["spec"]["template"]
+        metadata.append(str(template["metadata"]["annotations"]))
+    assert len(set(metadata)) == len(metadata)
+
+    [container] = template["spec"]["containers"]
+    [option] = [one for one in container["args"] if one.startswith("--policies=")]
+    [mount] = [one for one in container["volumeMounts"] if one["mountPath"] in option]
+    [volume] = [one for one in template["spec"]["volumes"] if one["name"] == mount["name"]]
+    assert volume["configMap"] == {"name": "queuectl-webhook"}
 
 
 def test_a_built_in_kind_that_is_declared_has_the_same_policies(tmp_path: Path) -> None:

@@ -51,22 +51,24 @@ def test_each_mutating_policy_can_be_evaluated() -> None:
     assert set(KNOWN) == {f"queuectl-{plural}" for plural in named}
 
 
-def test_the_policies_of_a_file_are_read_alongside_the_built_in_ones(tmp_path: Path) -> None:
-    """A copy of the policy for PyTorchJobs, as the chart writes one for a declared kind."""
-    [policy] = [
-        one
-        for one in DEPLOYED
-        if one["metadata"]["name"] == "queuectl-pytorchjobs" and one["kind"] == POLICY
-    ]
-    own = {**policy, "metadata": {"name": "queuectl-gangruns"}}
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    """The file of the pods of deploy/older-servers."""
     file = tmp_path / "policies.yaml"
-    file.write_text(f"---\n{yaml.safe_dump(own)}")
-    known = read_mutations(file)
-    assert list(known) == ["queuectl-gangruns"]
+    file.write_text(named(older_manifests(), "ConfigMap")[NAME]["data"][file.name])
+    return file
+
+
+def test_the_file_of_the_webhook_has_the_policies_that_it_replaces(policies: Path) -> None:
+    assert named(list(yaml.load_all(policies.read_text(), yaml.CSafeLoader)), POLICY) == named(
+        DEPLOYED, POLICY
+    )
+    found = read_mutations(policies)
+    assert found.keys() == KNOWN.keys()
     document = job_of("PyTorchJob", "a", pods=2)
-    asked = {"userInfo": {"username": "alice"}, "operation": "CREATE"}
-    patch = known["queuectl-gangruns"].patch(document, asked)
-    assert patch == KNOWN["queuectl-pytorchjobs"].patch(document, asked) != []
+    request = {"userInfo": {"username": "alice"}, "operation": "CREATE"}
+    patch = found["queuectl-pytorchjobs"].patch(document, request)
+    assert patch == KNOWN["queuectl-pytorchjobs"].patch(document, request) != []
 
 
 def test_a_file_of_policies_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -125,6 +127,17 @@ def test_the_answer_has_the_patch_of_the_policy() -> None:
     assert (said["uid"], said["allowed"], said["patchType"]) == ("7", True, "JSONPatch")
     assert {"op": "add", "path": "/spec/suspend", "value": True} in patch
     assert [one["value"] for one in patch if "submitted-by" in one["path"]] == ["alice"]
+
+
+def test_the_patch_of_a_job_without_labels_has_the_default_queue() -> None:
+    """The API server would copy the labels of the template to it."""
+    request = {"userInfo": {"username": "alice"}}
+    for labels, number in (({}, 2), ({"app": "mine"}, 0), (None, 2)):
+        metadata = {"name": "a"} if labels is None else {"name": "a", "labels": labels}
+        patch = KNOWN["queuectl-jobs"].patch({**JOB, "metadata": metadata}, request)
+        written = [one for one in patch if one["path"].startswith("/metadata/labels")]
+        assert len(written) == number
+        assert [one["value"] for one in written][1:] == ["default"] * (number // 2)
 
 
 @pytest.mark.parametrize(("kind", "gated"), [("ReplicaSet", True), ("Job", False)])
@@ -247,7 +260,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sets_aside
 @pytest.mark.usefixtures("soon")
 async def test_a_webhook_answers_during_an_error_of_its_certificates_and_counts_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, policies: Path
 ) -> None:
     """The certificates fail each time from then on."""
     cluster, stop, urls = CertificateObjects(), asyncio.Event(), list[str]()
@@ -256,7 +269,7 @@ async def test_a_webhook_answers_during_an_error_of_its_certificates_and_counts_
         return cluster
 
     monkeypatch.setattr(Api, "connect", connect)
-    settings = WebhookSettings(ListenAddress("127.0.0.1", 0), "queuectl-system", NAMES)
+    settings = WebhookSettings(ListenAddress("127.0.0.1", 0), "queuectl-system", NAMES, policies)
     running = asyncio.create_task(serve(settings, stop, urls.append))
     await until(lambda: urls or running.done())
     verify = ssl.create_default_context(cadata=cluster.trusted_by_api_servers.decode())
@@ -277,7 +290,7 @@ async def test_a_webhook_answers_during_an_error_of_its_certificates_and_counts_
 
 
 async def test_a_webhook_without_its_secret_names_the_missing_part_of_the_installation(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, policies: Path
 ) -> None:
     cluster = CertificateObjects()
     cluster.answers = [ObjectGone("secrets: 404")]
@@ -286,6 +299,6 @@ async def test_a_webhook_without_its_secret_names_the_missing_part_of_the_instal
         return cluster
 
     monkeypatch.setattr(Api, "connect", connect)
-    settings = WebhookSettings(ListenAddress("127.0.0.1", 0), "queuectl-system", NAMES)
+    settings = WebhookSettings(ListenAddress("127.0.0.1", 0), "queuectl-system", NAMES, policies)
     with pytest.raises(BadInput, match="deploy/older-servers: secrets: 404"):
         await serve(settings, asyncio.Event(), print)

@@ -32,7 +32,7 @@ RUN = (
 BACK = ("kubectl -n queuectl-system delete secret", "helm upgrade --install")
 """tests/versions/test_changed_kubernetes.py types these."""
 OBJECTS = (
-    "kubectl get deployments,statefulsets,services,secrets,mutatingwebhookconfigurations,clusterroles,validatingadmissionpolicies,"
+    "kubectl get deployments,statefulsets,services,configmaps,secrets,mutatingwebhookconfigurations,clusterroles,validatingadmissionpolicies,"
     "networkpolicies,poddisruptionbudgets,serviceaccounts -A -o name"
 )
 
@@ -96,6 +96,9 @@ def test_the_policies_replace_the_webhook(release: str) -> None:
         in_force(cluster, kueue=False)
         page.type("helm upgrade queuectl")
         only_the_policies(cluster, typing)
+        page.type("helm upgrade queuectl")  # before a downgrade of the cluster
+        serve(cluster)
+        in_force(cluster, kueue=False)
         typing.type("helm uninstall queuectl --namespace queuectl-system --wait")
 
         typing.type("sed -i s:deploy/base:deploy/older-servers: kustomization.yaml")

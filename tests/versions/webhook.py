@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -76,7 +77,7 @@ def start_replica(cluster: LocalCluster, name: str, url: str) -> None:
     account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, NAME)
     run = "from queuectl.cli.main import run; run()"
     address = url.removeprefix("https://")
-    options = ["--listen", address, "--host", LOOPBACK, *_of_declared_kinds(cluster)]
+    options = ["--listen", address, "--host", LOOPBACK, "--policies", str(_policies(cluster))]
     cluster.supervisor.start(
         name,
         [sys.executable, "-c", run, "webhook", *options],
@@ -87,15 +88,12 @@ def start_replica(cluster: LocalCluster, name: str, url: str) -> None:
     wait_until(lambda: _listens(url), f"{name} listens", 180.0)
 
 
-def _of_declared_kinds(cluster: LocalCluster) -> list[str]:
-    """The option with the policies of declared kinds, as the pods have it."""
-    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"
-    maps = {one["metadata"]["name"]: one for one in cluster.client.get(path)["items"]}
-    if "queuectl-job-kinds" not in maps:
-        return []
+def _policies(cluster: LocalCluster) -> Path:
+    """The policies that the chart has written, as a file of the pods."""
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{NAME}"
     file = cluster.kubeconfig.parent / "policies.yaml"
-    file.write_text(maps["queuectl-job-kinds"]["data"]["policies.yaml"])
-    return ["--policies", str(file)]
+    file.write_text(cluster.client.get(path)["data"]["policies.yaml"])
+    return file
 
 
 def _listens(url: str) -> bool:

@@ -307,9 +307,12 @@ labels:
 {{- /* `kubectl exec` and `kubectl logs` then do not print that they chose a container. */}}
 {{- $annotations = mergeOverwrite (dict "kubectl.kubernetes.io/default-container" $name) $annotations }}
 {{- end }}
-{{- if and .Values.jobKinds (has $name (list "queuectl" "queuectl-webhook")) }}
-{{- /* Changed kinds restart the controller and the webhook. */}}
+{{- if and .Values.jobKinds (eq $name "queuectl") }}
+{{- /* Changed kinds restart the controller. */}}
 {{- $annotations = merge (dict "queuectl.dev/job-kinds" (toJson .Values.jobKinds | sha256sum)) $annotations }}
+{{- else if eq $name "queuectl-webhook" }}
+{{- /* Changed policies restart the webhook. */}}
+{{- $annotations = merge (dict "queuectl.dev/policies" (include "queuectl.mutation" . | sha256sum)) $annotations }}
 {{- end }}
 {{- with $annotations }}
 annotations: {{- toYaml . | nindent 2 }}
