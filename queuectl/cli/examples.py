@@ -180,13 +180,10 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("Watch a cluster of Kueue and change nothing", "serve --shadow"),
     ),
     "webhook": (
-        (
-            "Serve the webhook",
-            "webhook --host queuectl-webhook.queuectl-system.svc --policies policies.yaml",
-        ),
+        ("Serve the webhook", "webhook --host webhook.example.com --policies policies.yaml"),
         (
             "Listen on this machine only",
-            "webhook --host 127.0.0.1 --listen 127.0.0.1:9443 --policies policies.yaml",
+            "webhook --host localhost --listen localhost:9443 --policies own.yaml",
         ),
     ),
     "db upgrade": (

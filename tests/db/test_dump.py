@@ -41,11 +41,11 @@ async def test_a_reader_of_the_database_cannot_act_as_a_caller(
         assert (await browser.put(PATH, json=COHORT, headers=OWN_PAGE)).is_success
     # Secrets in the wrong place.
     async with asking(app, ADMIN) as client:
-        await client.put(f"{PATH}?dry_run=true&token={ADMIN}", json=COHORT)
+        await client.put(f"{PATH}?kind=Cohort&token={ADMIN}", json=COHORT)
         await client.delete(f"/api/v1/cohorts/none?{cookie}")
     tables = await dumped(postgres, make_url(database_url).database or "")
     assert "admin" in tables["sessions"]
-    assert f"{PATH}?dry_run=true," in tables["audit"]
+    assert f"{PATH}?kind=Cohort," in tables["audit"]
     everything = "\n".join(tables.values())
     for secret in (ADMIN, cookie, hashlib.sha256(ADMIN.encode()).hexdigest()):
         assert secret not in everything

@@ -28,7 +28,7 @@ def row(measured: dict[str, Any]) -> str:
 def test_the_figures_are_the_recorded_ones() -> None:
     shown = TEXT.partition("## Figures")[2].partition("\n## ")[0]
     rows = [line for line in shown.splitlines() if line.startswith("| ")][2:]
-    assert rows == [row(measured) for measured in RECORDED]
+    assert rows == [row(measured) for measured in RECORDED if measured.get("readme", True)]
 
 
 def test_the_chart_needs_no_other_value() -> None:

@@ -104,6 +104,8 @@ BOUNDED_BY: Final = {
     "/api/v1/namespaces/{namespace}/localqueues": "the same",
     "/api/v1/pastuse": "the number of queues and users",
     "/api/v1/domains": "the number of nodes",
+    "/api/v1/nodesummary": "the number of flavors and GPU models",
+    "/api/v1/queueuse": "the number of ClusterQueues",
     "/api/v1/clustermap": "the number of nodes",
     "/api/v1/invariants": "the number of invariants",
     "/api/v1/refusedplans": "the 20 plans that are kept",
@@ -122,7 +124,13 @@ BOUNDED_BY: Final = {
 
 
 async def test_every_list_has_a_limit_or_another_bound(access: MemoryAccess) -> None:
-    one = ("{name}", "{uid}", "{number}", "explain")  # one object, or its explanation
+    one = (
+        "{name}",
+        "{uid}",
+        "{number}",
+        "explain",
+        "efficiency",
+    )  # one object, its explanation or its use
     for path in READING:
         if not path.startswith("/api/v1/") or path in OPEN or path == "/api/v1/events":
             continue

@@ -44,16 +44,17 @@ def add_routes(
         responses=responses(ProblemType.INVALID_PARAMETER, ProblemType.NOT_FOUND),
     )
     async def list_use(request: Request, cluster_queue: OfClusterQueue = None) -> ClusterQueueUses:
-        config = in_force(await stated.config(), time.time())
+        right = Right("get", "clusterqueues", "", cluster_queue) if cluster_queue else LIST_QUEUES
         visible = await guard.visible(request, "list", "workloads", store.namespaces)
+        if not (visible is None or visible):
+            await guard.require(request, right)
+        config = in_force(await stated.config(), time.time())
         names = frozenset(config.cluster_queues)
         if visible is not None and not await guard.may(request, LIST_QUEUES):
-            if not visible and cluster_queue is None:
-                await guard.require(request, LIST_QUEUES)
             names &= reached_from(config, visible)
         if cluster_queue is not None:
             if cluster_queue not in names:
-                await guard.require(request, Right("get", "clusterqueues", "", cluster_queue))
+                await guard.require(request, right)
             names = frozenset(config.cluster_queues) & {cluster_queue}
             if not names:
                 raise ApiProblem(

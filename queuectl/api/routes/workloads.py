@@ -236,6 +236,8 @@ async def _elsewhere(
     """Workloads of this name in namespaces that the caller may list, as ``namespace/name``; none if they cannot be read now."""
     try:
         visible = await guard.visible(request, "list", "workloads", store.namespaces)
+        if visible is not None and not visible:
+            return []
         filters = WorkloadFilter(name=name, kind=kind, namespaces=visible)
         page = await store.list_workloads(filters, None, _MOST_ELSEWHERE)
     except (ApiProblem, ClusterError, StoreUnavailable):
