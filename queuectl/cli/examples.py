@@ -183,7 +183,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("Serve the webhook", "webhook --host webhook.example.com --policies policies.yaml"),
         (
             "Listen on this machine only",
-            "webhook --host localhost --listen localhost:9443 --policies own.yaml",
+            "webhook --host localhost --listen [::1]:9443 --policies p.yaml",
         ),
     ),
     "db upgrade": (
