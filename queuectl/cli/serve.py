@@ -128,7 +128,7 @@ async def _serve(settings: Settings) -> None:
             tasks = [group.create_task(server.run()) for server in servers]
             jobs: dict[str, Job] = {
                 "audit": lambda: forget_old(parts.store.audit, settings.audit_days),
-                "registration": parts.registration.keep,
+                "registration": lambda: parts.registration.keep(parts.metrics.database_answered),
                 "certificate": keep_certificate,
                 "end if stalled": lambda: end_if_stalled(parts.stalled),
                 **_aggregated(settings, parts),

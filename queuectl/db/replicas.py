@@ -13,7 +13,7 @@ for longer than :data:`EXPIRY_SECONDS` has expired; its first heartbeat after a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -97,16 +97,18 @@ class Registration:
             except StoreError as error:
                 log.warning("heartbeat_not_written", error=str(error))
 
-    async def keep(self) -> None:
-        """Write heartbeats until canceled.
+    async def keep(self, answered: Callable[[], None] = lambda: None) -> None:
+        """Write heartbeats until canceled. ``answered``: called after each one, and at the start.
 
         Raises:
             UnusableSchema: the process was taken for stopped, and this release can no longer use the schema.
         """
+        answered()
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
                 await self.beat()
+                answered()
             except StoreUnavailable as error:
                 log.warning("heartbeat_not_written", error=str(error))
 

@@ -671,6 +671,10 @@ class MetricsRecorder:
         for invariant in Invariant:  # as above
             self._violated.labels(invariant)
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
+        self._database = self._gauge(
+            "database_heartbeat_timestamp_seconds",
+            "Unix time of the last heartbeat of this process in the database.",
+        )
         self._epoch = self._gauge("leader_epoch", "Epoch of the last leadership of this process.")
         self._gauge("build_info", "Always 1; the label has the version.", "version").labels(
             version()
@@ -758,6 +762,10 @@ class MetricsRecorder:
     def leading(self, epoch: int) -> None:
         self._leader.set(1)
         self._epoch.set(epoch)
+
+    def database_answered(self) -> None:
+        """Note that the database answers now."""
+        self._database.set_to_current_time()
 
     def following(self) -> None:
         """Remove the gauges that only the leader shows."""

@@ -299,8 +299,9 @@ async def test_a_lost_database_does_not_end_the_heartbeats(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(replicas, "HEARTBEAT_SECONDS", 0.01)
+    answers: list[None] = []
     async with replica(url) as one:
-        keeping = asyncio.create_task(one.keep())
+        keeping = asyncio.create_task(one.keep(lambda: answers.append(None)))
         for _ in range(3):
             await execute(
                 url,
@@ -312,4 +313,5 @@ async def test_a_lost_database_does_not_end_the_heartbeats(
         await silent(url, 30)
         await asyncio.sleep(0.1)
         assert (await current(url)).replicas[0].age < 5
+        assert len(answers) > 1
         keeping.cancel()
