@@ -113,7 +113,7 @@ def current(database_url: Url = None) -> None:
     """
     from queuectl.db import migrate
 
-    state = _run(database_url, migrate.current)
+    state = _run(database_url, migrate.current, existing=True)
     typer.echo(_sentence(state))
     if state.recognized and not state.up_to_date:
         raise typer.Exit(1)
@@ -128,7 +128,7 @@ def status(database_url: Url = None) -> None:
     from queuectl.cli.render import Column, emit_table
     from queuectl.db import migrate
 
-    state = _run(database_url, migrate.current)
+    state = _run(database_url, migrate.current, existing=True)
     typer.echo(f"schema {_sentence(state)}")
     if state.replicas:
         columns = [
@@ -239,11 +239,13 @@ def _row(replica: Replica) -> dict[str, str]:
     }
 
 
-def _run(database_url: str | None, work: Callable[[str], Awaitable[T]]) -> T:
+def _run(
+    database_url: str | None, work: Callable[[str], Awaitable[T]], *, existing: bool = False
+) -> T:
     from queuectl.db.embedded import provided
 
     async def run() -> T:
-        async with provided(database_url) as url:
+        async with provided(database_url, existing=existing) as url:
             return await work(url)
 
     return _done(run())

@@ -358,12 +358,24 @@ async def _until(condition: Callable[[], bool], seconds: float = math.inf) -> bo
 
 
 @asynccontextmanager
-async def provided(url: str | None) -> AsyncIterator[str]:
-    """The URL to use: the one given, or that of an embedded server that runs as long as the context."""
+async def provided(url: str | None, *, existing: bool = False) -> AsyncIterator[str]:
+    """The URL to use: the one given, or that of an embedded server that runs as long as the context.
+
+    ``existing``: create no embedded server.
+
+    Raises:
+        BadInput: without a URL, no embedded server exists.
+    """
     if url:
         yield url
         return
-    async with EmbeddedServer() as server:
+    server = EmbeddedServer()
+    if existing and not server.data_directory.exists():
+        raise BadInput(
+            f"no database is given, and {server.directory} has no embedded one: set QUEUECTL_DATABASE_URL, or run the"
+            " command in a pod of queuectl"
+        )
+    async with server:
         yield server.url()
 
 

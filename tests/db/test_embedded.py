@@ -303,3 +303,15 @@ async def test_a_server_starts_only_without_a_url(directory: Path, monkeypatch: 
         connection = await asyncpg.connect(url)
         assert await connection.fetchval("SELECT 1") == 1
         await connection.close()
+
+
+async def test_a_command_that_reads_creates_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with pytest.raises(BadInput, match="set QUEUECTL_DATABASE_URL"):
+        async with provided(None, existing=True):
+            pass
+    assert not (tmp_path / "state").exists()
+    async with provided("postgresql://example", existing=True) as url:
+        assert url == "postgresql://example"

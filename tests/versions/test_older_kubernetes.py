@@ -100,6 +100,8 @@ def test_the_policies_replace_the_webhook(release: str) -> None:
         serve(cluster)
         in_force(cluster, kueue=False)
         typing.type("helm uninstall queuectl --namespace queuectl-system --wait")
+        for replica in REPLICAS:
+            cluster.kill(replica)
 
         typing.type("sed -i s:deploy/base:deploy/older-servers: kustomization.yaml")
         page.type("kubectl apply -k")
