@@ -308,7 +308,7 @@ async def test_a_server_starts_only_without_a_url(directory: Path, monkeypatch: 
 async def test_a_command_that_reads_creates_no_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(embedded, "default_directory", lambda _: tmp_path / "state")
     with pytest.raises(BadInput, match="set QUEUECTL_DATABASE_URL"):
         async with provided(None, existing=True):
             pass
