@@ -150,7 +150,8 @@ def cancel_command(
         code, targets = _targets(jobs)
         if not targets:
             if not jobs:
-                typer.echo("no job matches", err=True)
+                where = f" in namespace {chosen['namespace']}" if chosen.get("namespace") else ""
+                typer.echo(f"no job matches{where}", err=True)
             raise typer.Exit(code)
         emit_table(_COLUMNS, [target.job for target in targets], wide=False)
         typer.echo(_sum(targets))

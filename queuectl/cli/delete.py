@@ -24,7 +24,7 @@ from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.client.client import Client
 from queuectl.client.errors import RequestRefused
 
-_WORKLOADS: Final = "delete its job with kubectl, or stop it with `queuectl deactivate`"
+_WORKLOADS: Final = "delete its job with `queuectl cancel`, or stop it with `queuectl deactivate`"
 
 
 def delete_command(

@@ -439,7 +439,7 @@ class TestCancel:
             result = queuectl("cancel", *arguments, "-y")
             assert (result.code, result.out) == (2, ""), (arguments, result)
         nothing = queuectl("cancel", "-l", "run=none", "-y")
-        assert (nothing.code, nothing.err) == (0, "no job matches\n")
+        assert (nothing.code, nothing.err) == (0, "no job matches in namespace team-a\n")
 
 
 def test_a_page_of_a_proxy_is_neither_a_log_nor_a_deletion(
@@ -470,7 +470,9 @@ def test_a_server_cannot_substitute_another_job(
     monkeypatch.setattr(Client, "objects", lambda *args: map(elsewhere, objects(*args)))
     named = queuectl("cancel", "running", "-y")
     assert named.err == "error: the server answers with prod/running instead of team-a/running\n"
-    assert queuectl("cancel", "--state", "running", "-y").err == "no job matches\n"
+    assert (
+        queuectl("cancel", "--state", "running", "-y").err == "no job matches in namespace team-a\n"
+    )
     assert kubernetes.requests == []
 
 
