@@ -29,6 +29,8 @@ SCOPES: Final = {
     "ResourceFlavor": "Cluster",
     "Topology": "Cluster",
     "WorkloadPriorityClass": "Cluster",
+    "AdmissionCheck": "Cluster",
+    "ProvisioningRequestConfig": "Cluster",
     "Workload": "Namespaced",
 }
 RUNNING: Final = {"fold": "Job", "train": "PyTorchJob"}
@@ -51,12 +53,21 @@ def configuration() -> list[Document]:
     queue["metadata"]["finalizers"] = [f"{KUEUE}/resource-in-use"]
     queue["status"] = {"pendingWorkloads": 3, "conditions": []}
     cohort: Document = {"kind": "Cohort", "metadata": {"name": "all"}, "spec": {}}
+    settings: Document = {"kind": "ProvisioningRequestConfig", "metadata": {"name": "atomic"}}
+    settings["spec"] = {"provisioningClassName": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}
+    check: Document = {"kind": "AdmissionCheck", "metadata": {"name": "nodes"}}
+    check["spec"] = {
+        "controllerName": f"{KUEUE}/provisioning-request",
+        "parameters": {"apiGroup": KUEUE, "kind": settings["kind"], "name": "atomic"},
+    }
     documents = [
         m.topology("gpus", BLOCK, RACK),
         m.flavor("gpu", topology="gpus", **linux),
         m.flavor("spot", topology="gpus", **linux),
         m.priority_class("urgent", 100),
         cohort,
+        settings,
+        check,
         queue,
         m.local_queue(NAMESPACE, "team", "pool"),
     ]

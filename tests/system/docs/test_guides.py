@@ -63,6 +63,7 @@ UNTRIED = {
     "kubectl delete job sweep -n team-a": "of the array on the page",
     "queuectl logs team-a/train --rank 0 -f": "simulated pods have no logs: tests/real/test_logs.py",
     "kubectl delete priorityclass queuectl-managed": "one of several steps; the last one makes the class again",
+    "kubectl -n team-a create quota no-new-jobs --hard=count/jobs.batch=0": "it would refuse the jobs of the other tests",
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
 BLOCKS = {
