@@ -97,11 +97,6 @@ COMMANDS: Final = {
         "Report the state of an admission check of a workload.",
         Reader.LEAD,
     ),
-    "topup": LazyCommand(
-        "queuectl.cli.topup:topup_command",
-        "Add GPU-hours to one month of a Budget.",
-        Reader.LEAD,
-    ),
     "report": LazyCommand(
         "queuectl.cli.report:report_command",
         "Report GPU-hours, cost, waste, waits, efficiency and budgets.",
@@ -126,6 +121,11 @@ COMMANDS: Final = {
     ),
     "delete": LazyCommand(
         "queuectl.cli.delete:delete_command", "Delete configuration.", Reader.ADMINISTRATOR
+    ),
+    "topup": LazyCommand(
+        "queuectl.cli.topup:topup_command",
+        "Add GPU-hours to one month of a Budget.",
+        Reader.ADMINISTRATOR,
     ),
     "config": LazyCommand(
         "queuectl.cli.config:app",

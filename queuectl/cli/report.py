@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from queuectl.cli import terminal
+from queuectl.cli import complete, terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
@@ -54,6 +54,16 @@ def report_command(
     until: Annotated[
         str | None, typer.Option(metavar="WHEN", help="End, in the same form. Default: now.")
     ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Only workloads of this namespace, for usage, cost, waste and waits. Default: all namespaces.",
+            autocompletion=complete.namespaces,
+        ),
+    ] = None,
     output: Annotated[
         ReportFormat, typer.Option("--output", "-o", help="Format of the output.")
     ] = ReportFormat.TABLE,
@@ -63,13 +73,14 @@ def report_command(
 
     CSV and JSON have all fields of a row; the table has the main fields. Only shadow has -o html.
     """
-    _refuse_options(kind, by, since or until, output)
+    _refuse_options(kind, by, since or until, namespace, output)
+    since, until = _period(since, "--since"), _period(until, "--until")
     if output is ReportFormat.HTML:
         with connect(server) as client:
             page = client.text(
                 f"{PREFIX}/reports/{kind}/page",
-                since=_in_hours(since),
-                until=_in_hours(until),
+                since=since,
+                until=until,
             )
         typer.echo(page, nl=False)
         return
@@ -78,8 +89,9 @@ def report_command(
         body = client.get(
             f"{PREFIX}/reports/{kind}",
             by=by,
-            since=_in_hours(since),
-            until=_in_hours(until),
+            since=since,
+            until=until,
+            namespace=namespace,
         )
     match output:
         case ReportFormat.JSON:
@@ -96,17 +108,26 @@ def report_command(
             _emit_tables(kind, grouping, body)
 
 
-def _in_hours(when: str | None) -> str | None:
-    """The same with hours instead of days, for the REST API."""
+def _period(when: str | None, option: str) -> str | None:
+    """An end of the period as the REST API reads it, with hours instead of days.
+
+    Raises:
+        CommandFailed: it is neither a time nor a duration; the message names ``option``.
+    """
     if when is None:
         return None
-    from queuectl.cli.times import hours  # its decoder is slow to import
+    from queuectl.cli.times import ago, hours  # its decoder is slow to import
 
+    ago(when, option)
     return hours(when)
 
 
 def _refuse_options(
-    kind: ReportKind, by: str | None, span: str | None, output: ReportFormat
+    kind: ReportKind,
+    by: str | None,
+    span: str | None,
+    namespace: str | None,
+    output: ReportFormat,
 ) -> None:
     """Refuse options that a report does not have. Raises CommandFailed."""
     message = ""
@@ -116,6 +137,8 @@ def _refuse_options(
         message = "budgets: one row for each; --by does not apply"
     elif kind is ReportKind.SHADOW and by:
         message = "shadow: one row for each gang; --by does not apply"
+    elif namespace is not None and not kind.summed:
+        message = f"{kind}: --namespace does not apply"
     elif kind is not ReportKind.SHADOW and output is ReportFormat.HTML:
         message = f"-o html: {kind} is a table, CSV or JSON"
     if message:
@@ -159,7 +182,7 @@ _FIGURES: Final = {
     ReportKind.WASTE: (
         _ALLOCATED,
         Column("WASTED", _number("wastedGpuHours")),
-        Column("= GPUS", _number("wastedGpus")),
+        Column("AS GPUS", _number("wastedGpus")),
         _UNKNOWN,
         _EFFICIENCY,
         Column("PREEMPTED", _number("lostToOthersGpuHours")),
@@ -175,8 +198,8 @@ _FIGURES: Final = {
 
 _UNITS: Final = {
     ReportKind.COST: "cost in {currency}, the rest in GPU-hours",
-    ReportKind.WASTE: "in GPU-hours; lost work by cause: preemption or migration, failed starts, other",
-    ReportKind.WAITS: "waiting times in hours, the average of a workload",
+    ReportKind.WASTE: "in GPU-hours; as GPUs: wasted on average; lost work by cause: preemption or migration, failed starts, other",
+    ReportKind.WAITS: "GPU-hours waited: requested GPUs × waiting time; hours each: the average of a workload",
 }
 
 _FLEET: Final = (

@@ -329,6 +329,25 @@ async def test_a_tenant_sees_the_sums_of_its_own_namespaces(stored: AnyStore, se
     assert "a100" not in flavors
 
 
+async def test_a_selected_namespace_adds_no_rights(stored: AnyStore) -> None:
+    await commit(stored, live_through(job("a", namespace="team-a")))
+    await commit(stored, live_through(job("b", namespace="team-b")))
+    access = people()
+    access.know("token", "tenant")
+    async with asking(signed_app(stored, access), "token") as client:
+
+        async def seen(right: Right, namespace: str) -> dict[str, Any]:
+            access.granted["tenant"] = {right}
+            return await report(client, "waste", by="namespace", namespace=namespace)
+
+        for right in (Right("get", "reports", "team-a"), Right("get", "reports")):
+            mine = await seen(right, "team-a")
+            assert set(named(mine, "namespace")) == {"team-a"}
+            assert (mine["fleet"], mine["cluster"]) == ([], None)
+        for own in ("team-b", "nowhere"):
+            assert (await seen(Right("get", "reports", "team-a"), own))["items"] == []
+
+
 async def test_a_tenant_sees_nothing_of_the_nodes(stored: AnyStore, seen: Seen) -> None:
     await commit(stored, live_through(job("a", namespace="team-a")))
     mine = await seen("waste", "user", Right("get", "reports", "team-a"))

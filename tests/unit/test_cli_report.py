@@ -148,12 +148,30 @@ def test_hours_without_usage_are_reported_as_empty(report: Call) -> None:
     assert "no usage" in err
 
 
+def test_a_namespace_selects_its_workloads(report: Call) -> None:
+    _, out, _ = report("usage", "-n", "a-rather-long-namespace", "--by", "namespace")
+    assert out.splitlines()[-1].split()[:3] == ["total", "2", "2,000.0"]
+    _, out, err = report("waste", "-n", "other")
+    assert (len(out.splitlines()), "no usage" in err) == (2, True)
+
+
+def test_a_time_is_checked_before_the_connection(
+    report: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queuectl.cli.report.connect", None)
+    code, _, err = report("waits", "--since", "last week")
+    assert (code, "--since: 'last week'" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
         (("usage", "--by", "team"), "label:KEY"),
-        (("usage", "--since", "yesterday"), "'yesterday' is neither"),
-        (("usage", "--since", "9" * 400 + "d"), "neither"),
+        (("usage", "--since", "yesterday"), "--since: 'yesterday'"),
+        (("usage", "--since", "9" * 400 + "d"), "--since: "),
+        (("usage", "--until", "last week"), "--until: 'last week'"),
+        (("efficiency", "-n", "team-a"), "efficiency: --namespace does not apply"),
+        (("budgets", "-n", "team-a"), "budgets: --namespace does not apply"),
         (("usage", "--since", "1h", "--until", "2h"), "later than since"),
     ],
 )

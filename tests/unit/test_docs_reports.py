@@ -40,6 +40,7 @@ from tests.support.pages import PAGES
 from tests.support.samples import all_along
 
 PAGE = PAGES["reports.md"].read_text()
+TEAM = PAGES["team.md"].read_text()
 OPENCOST = PAGES["opencost.md"].read_text()
 END = float(int(time.time() // HOUR) * HOUR)
 DAY = END - 24 * HOUR
@@ -150,6 +151,51 @@ def test_the_tables_are_the_output_of_the_reports(
     _, *lines = capsys.readouterr().out.splitlines()
     for line in lines:
         assert line.rstrip() in PAGE, line
+
+
+async def week(begins: float, ends: float) -> MemoryStore:
+    """The three gangs of team-b in docs/how-to/team.md, with a price of 2.90 for a GPU-hour."""
+    store = MemoryStore()
+    fold = Fold(begins, ends, AccountingTerms({}, {"h100": 2.9}))
+    for name, gpus, waited, started, ran, state, utilization, lost in (
+        ("train", 96, 6, 30, 100, UseState.ACTIVE, 0.82, 48),
+        ("sweep", 64, 2, 40, 60, UseState.IDLE, 0.0, 0),
+        ("eval", 16, 12, 50, 25, UseState.ACTIVE, 0.55, 0),
+    ):
+        who = Subject(name, "Job", "team-b", name, "training", "team-b", user="bo")
+        held = (FlavorGpus("h100", "h100", gpus),)
+        loss = LostWork("Preempted", lost * HOUR) if lost else None
+        marks = [
+            Mark(name, at, at, phase, 1, gpus, held, who, work)
+            for at, phase, work in (
+                (begins + (started - waited) * HOUR, UsagePhase.WAITS, None),
+                (begins + started * HOUR, UsagePhase.HOLDS, None),
+                (begins + (started + ran - 1) * HOUR, UsagePhase.HOLDS, loss),
+                (begins + (started + ran) * HOUR, UsagePhase.GONE, None),
+            )
+        ]
+        use = GangUse(name, 1, state, begins, ends, utilization, 1.0, "")
+        fold.workload(None, marks, all_along(use, begins))
+    none = Fold(begins, begins, AccountingTerms())
+    await store.usage.keep(none, over=None, until=begins, marks=(), epoch=0, free={})
+    await store.usage.keep(fold, over=begins, until=ends, marks=(), epoch=0, free={})
+    return store
+
+
+def test_the_tables_for_team_leads_are_the_output_of_their_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins = datetime(2026, 11, 16, tzinfo=UTC).timestamp()
+    commands = re.findall(r"^queuectl report .*--since 2026.*$", TEAM, re.MULTILINE)
+    assert len(commands) == 4
+    with serving(asyncio.run(week(begins, begins + 7 * 24 * HOUR))) as address:
+        monkeypatch.setenv("QUEUECTL_SERVER", address)
+        for command in commands:
+            monkeypatch.setattr("sys.argv", command.split())
+            with pytest.raises(SystemExit):
+                run()
+            printed = "\n".join(map(str.rstrip, capsys.readouterr().out.splitlines()))
+            assert f"{command}\n```\n\n```text\n{printed}\n```" in TEAM
 
 
 MODELS = {

@@ -72,13 +72,16 @@ def add_routes(
     """Offer the paths."""
     _add_history(routes, guard, store, history)
 
-    async def made(request: Request, by: str, since: str, until: str | None) -> Report:
+    async def made(
+        request: Request, by: str, since: str, until: str | None, namespace: str | None
+    ) -> Report:
         try:
             grouping = Grouping.parse(by)
         except BadInput as error:
             raise wrong_parameter("by", str(error)) from error
         period = period_of(since, until, time.time())
-        seen = await guard.visible(request, "get", "reports", store.namespaces)
+        visible = await guard.visible(request, "get", "reports", store.namespaces)
+        seen = selected(visible, namespace)
         try:
             return await store.usage.report(period, grouping, seen)
         except BadInput as error:
@@ -92,9 +95,13 @@ def add_routes(
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_usage(
-        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request,
+        by: OfGroup = "queue",
+        since: Since = "24h",
+        until: Until = None,
+        namespace: OfNamespace = None,
     ) -> UsageReport:
-        return usage_report(await made(request, by, since, until))
+        return usage_report(await made(request, by, since, until, namespace))
 
     @routes.get(
         f"{PATH}/cost",
@@ -104,9 +111,13 @@ def add_routes(
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_cost(
-        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request,
+        by: OfGroup = "queue",
+        since: Since = "24h",
+        until: Until = None,
+        namespace: OfNamespace = None,
     ) -> CostReport:
-        report = await made(request, by, since, until)
+        report = await made(request, by, since, until, namespace)
         return cost_report(report, (await stated.config()).rules.accounting.currency)
 
     @routes.get(
@@ -117,9 +128,13 @@ def add_routes(
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_waste(
-        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request,
+        by: OfGroup = "queue",
+        since: Since = "24h",
+        until: Until = None,
+        namespace: OfNamespace = None,
     ) -> WasteReport:
-        return waste_report(await made(request, by, since, until))
+        return waste_report(await made(request, by, since, until, namespace))
 
     @routes.get(
         f"{PATH}/waits",
@@ -129,9 +144,13 @@ def add_routes(
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_waits(
-        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request,
+        by: OfGroup = "queue",
+        since: Since = "24h",
+        until: Until = None,
+        namespace: OfNamespace = None,
     ) -> WaitsReport:
-        return waits_report(await made(request, by, since, until))
+        return waits_report(await made(request, by, since, until, namespace))
 
 
 def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: UsageHistory) -> None:
@@ -164,6 +183,13 @@ def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: Usag
 
         everything = visible is None and namespace is queue is cluster_queue is None
         return history_view(await history.points(time.time(), hours, wanted, capacity=everything))
+
+
+def selected(visible: frozenset[str] | None, namespace: str | None) -> frozenset[str] | None:
+    """The namespaces of a report: of the visible ones (None = all), only the one that the caller selects."""
+    if namespace is None:
+        return visible
+    return frozenset({namespace}) if visible is None or namespace in visible else frozenset()
 
 
 def period_of(since: str, until: str | None, now: float) -> Period:

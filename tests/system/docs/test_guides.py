@@ -160,8 +160,11 @@ def test_the_page_for_team_leads(demo_cluster: DemoCluster, shell: Shell) -> Non
     page.type("queuectl priority")
     page.type("queuectl hold")
     demo_cluster.runs("team-b/eval")
-    for begins in ("report usage", "report waits", "history"):
-        page.type(f"queuectl {begins}")
+    # The figures are those of a week: tests/unit/test_docs_reports.py renders them.
+    for begins in ("report usage", "report cost", "report waste", "eff", "report waits"):
+        page.type(f"queuectl {begins}", shows=False)
+    page.type("queuectl report budgets", shows=False)
+    page.type("queuectl history")
     page.end()
     demo_cluster.remove("team-b", "train")  # there is room for sweep again
     say(demo_cluster, page)

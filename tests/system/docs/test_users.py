@@ -62,6 +62,7 @@ def test_the_pages_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     page.type("kubectl get job train")
     page.type("kubectl get pods")
     page.type("queuectl logs", status=1)  # a simulated pod has no log: tests/real/test_logs.py
+    page.type("queuectl eff")
     page.type("queuectl cancel")
     demo_cluster.remove("team-a")
 
