@@ -63,6 +63,8 @@ FILTERED = frozenset(
 """Lists over all namespaces: each caller gets the objects that the caller can read."""
 STREAM = "/api/v1/events"
 """The steps that the caller can watch, for callers that can watch workloads somewhere."""
+USE = "/api/v1/queueuse"
+"""The ClusterQueues that the caller uses, for callers that can list workloads somewhere."""
 OF_ALL = frozenset(
     {
         "/api/v1/reports/efficiency",
@@ -92,7 +94,7 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
     """The roles that are allowed to, for an object in ``where``. docs/how-to/access.md describes this table."""
     if path in OF_ALL:
         return SEES
-    if path == STREAM:
+    if path in (STREAM, USE):
         return ANONYMOUS - {NONE}
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANONYMOUS
