@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import Field
 
@@ -161,7 +161,14 @@ def job_efficiency(
         currency: of the prices.
         now: unix seconds.
     """
-    total, elapsed = usage.amounts, entry.executed(now)
+    total, elapsed, sums = usage.amounts, entry.executed(now), usage.containers
+    if sums is None:
+        cpu = memory = _unmeasured(entry, sources)
+    else:
+        cpu = _pod_use(entry, sums, elapsed, "CPU", sums.cpu_seconds, sums.cpu_requested)
+        memory = _pod_use(
+            entry, sums, elapsed, "memory", sums.memory_seconds, sums.memory_requested
+        )
     return JobEfficiencyView(
         workload=entry.ref,
         uid=entry.uid,
@@ -180,8 +187,8 @@ def job_efficiency(
         elapsed_seconds=round(elapsed, 3),
         as_of=maybe(usage.as_of),
         gpu=_gpu(entry, total, use, sources),
-        cpu=_cpu(entry, usage.containers, elapsed, sources),
-        memory=_memory(entry, usage.containers, elapsed, sources),
+        cpu=_cpu(cpu),
+        memory=_memory(memory, sums.memory_peak if sums is not None else None),
         gpu_hours=_gpu_hours(total, usage.lost) if total.allocated else None,
         cost=_cost(total, currency) if total.unpriced < total.allocated else None,
     )
@@ -211,49 +218,51 @@ def _gpu(
     return GpuEfficiencyView(efficiency=None, measured=0.0, unknown=why)
 
 
-def _cpu(
-    entry: Entry, sums: ContainerSums | None, elapsed: float, sources: UsageSources
-) -> CpuEfficiencyView:
-    if sums is None:
-        why = _why_unmeasured(entry, sources)
-        return CpuEfficiencyView(
-            efficiency=None,
-            measured=0.0,
-            unknown=why,
-            used_cores_per_pod=None,
-            requested_cores_per_pod=None,
-        )
-    requested = sums.cpu_requested
+def _cpu(use: _PodUse) -> CpuEfficiencyView:
     return CpuEfficiencyView(
-        efficiency=_ratio(sums.cpu_seconds, requested) if requested else None,
-        measured=_measured(entry, sums, elapsed),
-        unknown=None if requested else "its pods request no CPU",
-        used_cores_per_pod=_mean(sums.cpu_seconds, sums),
-        requested_cores_per_pod=_mean(requested, sums),
+        efficiency=use.efficiency,
+        measured=use.measured,
+        unknown=use.unknown,
+        used_cores_per_pod=use.used,
+        requested_cores_per_pod=use.requested,
     )
 
 
-def _memory(
-    entry: Entry, sums: ContainerSums | None, elapsed: float, sources: UsageSources
-) -> MemoryEfficiencyView:
-    if sums is None:
-        why = _why_unmeasured(entry, sources)
-        return MemoryEfficiencyView(
-            efficiency=None,
-            measured=0.0,
-            unknown=why,
-            used_bytes_per_pod=None,
-            requested_bytes_per_pod=None,
-            peak_bytes=None,
-        )
-    requested = sums.memory_requested
+def _memory(use: _PodUse, peak: float | None) -> MemoryEfficiencyView:
     return MemoryEfficiencyView(
-        efficiency=_ratio(sums.memory_seconds, requested) if requested else None,
-        measured=_measured(entry, sums, elapsed),
-        unknown=None if requested else "its pods request no memory",
-        used_bytes_per_pod=_mean(sums.memory_seconds, sums),
-        requested_bytes_per_pod=_mean(requested, sums),
-        peak_bytes=sums.memory_peak,
+        efficiency=use.efficiency,
+        measured=use.measured,
+        unknown=use.unknown,
+        used_bytes_per_pod=use.used,
+        requested_bytes_per_pod=use.requested,
+        peak_bytes=peak,
+    )
+
+
+class _PodUse(NamedTuple):
+    """The use of one resource by all pods. ``used``, ``requested``: the means of a pod; None = not measured."""
+
+    efficiency: float | None
+    measured: float
+    unknown: str | None
+    used: float | None
+    requested: float | None
+
+
+def _unmeasured(entry: Entry, sources: UsageSources) -> _PodUse:
+    return _PodUse(None, 0.0, _why_unmeasured(entry, sources), None, None)
+
+
+def _pod_use(
+    entry: Entry, sums: ContainerSums, elapsed: float, name: str, used: float, requested: float
+) -> _PodUse:
+    """``used``, ``requested``: over the measured time of all pods."""
+    return _PodUse(
+        efficiency=_ratio(used, requested) if requested else None,
+        measured=min(_ratio(sums.pod_seconds, elapsed * entry.pods), 1.0),
+        unknown=None if requested else f"its pods request no {name}",
+        used=_mean(used, sums),
+        requested=_mean(requested, sums),
     )
 
 
@@ -263,10 +272,6 @@ def _why_unmeasured(entry: Entry, sources: UsageSources) -> str:
     if not sources.containers:
         return "no Prometheus is configured"
     return "Prometheus has no sample of its pods"
-
-
-def _measured(entry: Entry, sums: ContainerSums, elapsed: float) -> float:
-    return min(_ratio(sums.pod_seconds, elapsed * entry.pods), 1.0)
 
 
 def _mean(total: float, sums: ContainerSums) -> float:

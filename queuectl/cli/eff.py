@@ -9,8 +9,7 @@ import typer
 
 from queuectl.cli.ask import Workload
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_ref
-from queuectl.cli.explain import ExplanationFormat, Kind, folded
-from queuectl.cli.render import emit_json, emit_yaml
+from queuectl.cli.explain import ExplanationFormat, Kind, emit_explanation
 from queuectl.domain.words import counted, gpu_count
 
 if TYPE_CHECKING:
@@ -31,13 +30,7 @@ def eff_command(
     """Show what a running or finished workload used: GPUs, CPU, memory, GPU-hours, cost and nodes."""
     with connect(server) as client:
         body = client.eff(workload_ref(workload, namespace), kind)
-    match output:
-        case ExplanationFormat.JSON:
-            emit_json(body)
-        case ExplanationFormat.YAML:
-            emit_yaml(dict(body))
-        case ExplanationFormat.TEXT:
-            typer.echo("\n".join(folded(efficiency_lines(body))))
+    emit_explanation(body, output, efficiency_lines)
 
 
 def efficiency_lines(body: JobEfficiencyJson) -> list[str]:

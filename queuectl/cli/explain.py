@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from textwrap import wrap
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -16,6 +17,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, work
 from queuectl.cli.render import age, emit_json, emit_yaml, length, overdue, until, used
 from queuectl.domain.words import counted
 
+Answer = TypeVar("Answer")
 _HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
 _SHOWN: Final = 5  # nodes or gangs in one line
 _NEXT: Final = {
@@ -58,13 +60,20 @@ def explain_command(
     """Show why a workload is pending, with suggested fixes, or where it runs."""
     with connect(server) as client:
         body = client.get(f"{workload_path(workload, namespace)}/explain", kind=kind)
+    emit_explanation(body, output, explain_lines)
+
+
+def emit_explanation(
+    body: Answer, output: ExplanationFormat, lines: Callable[[Answer], list[str]]
+) -> None:
+    """Print an answer about one workload. ``lines``: its text, which is wrapped to the terminal."""
     match output:
         case ExplanationFormat.JSON:
             emit_json(body)
         case ExplanationFormat.YAML:
             emit_yaml(body)
         case ExplanationFormat.TEXT:
-            typer.echo("\n".join(folded(explain_lines(body))))
+            typer.echo("\n".join(folded(lines(body))))
 
 
 def folded(lines: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
-from queuectl.cluster.review import active_kueue, allowed
+from queuectl.cluster.review import KUEUE_MANAGER, active_kueue, allowed
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.jobs import PriorAdmission
 from queuectl.domain.words import counted
@@ -38,8 +38,6 @@ from queuectl.objects.kubernetes.wire import WireNode
 _WORKLOADS: Final = f"/apis/{API_VERSION}/workloads"
 _CLASS: Final = f"/apis/scheduling.k8s.io/v1/priorityclasses/{keys.POD_PRIORITY_CLASS}"
 _DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
-_MANAGER: Final = "kueue-controller-manager"
-"""The name of Kueue's Deployment. A Helm release of another name puts that name before it."""
 _CONFIG_MAP: Final = ("kueue-system", "kueue-manager-config")
 _CONFIG_KEY: Final = "controller_manager_config.yaml"
 _CHECK_SECONDS: Final = 1.0
@@ -140,7 +138,7 @@ async def obstacle(api: Api) -> str | None:
         named = (meta.get("labels") or {}).get("app.kubernetes.io/name")
         running = (deployment.get("spec") or {}).get("replicas", 1)
         where = f"{meta['namespace']}/{meta['name']}"
-        if running and meta["name"].endswith(_MANAGER):
+        if running and meta["name"].endswith(KUEUE_MANAGER):
             return f"Kueue runs: scale Deployment {where} to 0"
         if running and named == "queuectl":
             return f"queuectl runs: scale Deployment {where} to 0"
@@ -269,7 +267,7 @@ async def _manager(api: Api) -> tuple[KueueScope, list[ReadDocument], list[str]]
     named = [
         (deployment["metadata"]["namespace"], volume["configMap"].get("name") or "")
         for deployment in await _list(api, _DEPLOYMENTS)
-        if deployment["metadata"]["name"].endswith(_MANAGER)
+        if deployment["metadata"]["name"].endswith(KUEUE_MANAGER)
         for volume in deployment["spec"]["template"]["spec"].get("volumes") or ()
         if volume.get("configMap")
     ]

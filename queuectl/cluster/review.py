@@ -43,9 +43,9 @@ KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/kueue-validating-webhook-configuration",
 )
-KUEUE_DEPLOYMENT: Final = (
-    "/apis/apps/v1/namespaces/kueue-system/deployments/kueue-controller-manager"
-)
+KUEUE_MANAGER: Final = "kueue-controller-manager"
+"""The name of Kueue's Deployment. A Helm release of another name puts that name before it."""
+KUEUE_DEPLOYMENT: Final = f"/apis/apps/v1/namespaces/kueue-system/deployments/{KUEUE_MANAGER}"
 KUEUE_LEASE: Final = (
     "/apis/coordination.k8s.io/v1/namespaces/kueue-system/leases/c1f6bfd2.kueue.x-k8s.io"
 )

@@ -124,6 +124,12 @@ async def test_a_caller_of_one_namespace_sees_the_queues_it_uses_and_no_gang_of_
         assert (await client.get(PATH, params={"cluster_queue": "none"})).status_code == 404
 
 
+async def test_the_right_to_list_queues_is_enough_for_each_of_them() -> None:
+    app = app_of(await stored(), Right("list", "clusterqueues"))
+    (one,) = await uses(app, TENANT, cluster_queue="team-a")
+    assert (one["name"], one["pending"], one["running"]) == ("team-a", 0, 0)
+
+
 async def test_one_queue_has_each_flavor_and_resource() -> None:
     (one,) = await uses(app_of(await stored()), ADMIN, cluster_queue="team-a")
     assert one["resources"] == [

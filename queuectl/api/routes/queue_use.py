@@ -46,12 +46,13 @@ def add_routes(
     async def list_use(request: Request, cluster_queue: OfClusterQueue = None) -> ClusterQueueUses:
         right = Right("get", "clusterqueues", "", cluster_queue) if cluster_queue else LIST_QUEUES
         visible = await guard.visible(request, "list", "workloads", store.namespaces)
-        if not (visible is None or visible):
+        limited = visible is not None and not await guard.may(request, LIST_QUEUES)
+        if limited and not visible:
             await guard.require(request, right)
         config = in_force(await stated.config(), time.time())
         names = frozenset(config.cluster_queues)
-        if visible is not None and not await guard.may(request, LIST_QUEUES):
-            names &= reached_from(config, visible)
+        if limited:
+            names &= reached_from(config, visible or frozenset())
         if cluster_queue is not None:
             if cluster_queue not in names:
                 await guard.require(request, right)

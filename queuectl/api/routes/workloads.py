@@ -92,8 +92,7 @@ def add_routes(
         (f"{PREFIX}/namespaces/{{namespace}}/workloads/{{name}}", by_name, "Named"),
     ):
         _one(routes, store, presenter, path, finder, tag)
-        _explain(routes, presenter, path, finder, tag)
-        _efficiency(routes, efficiencies, path, finder, tag)
+        _explain(routes, presenter, efficiencies, path, finder, tag)
         pods.add_route(routes, cluster_reader, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
     commands.add_command_routes(routes, guard, store)
@@ -214,10 +213,15 @@ def _one(
 
 
 def _explain(
-    routes: APIRouter, presenter: WorkloadPresenter, path: str, finder: Finder, tag: str
+    routes: APIRouter,
+    presenter: WorkloadPresenter,
+    efficiencies: JobEfficiencies,
+    path: str,
+    finder: Finder,
+    tag: str,
 ) -> None:
-    """The explanation of a workload; for a pending one, the diagnosis is optional."""
-    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+    """The explanation of a workload, in which the diagnosis of a pending one is optional, and its efficiency."""
+    FoundEntry = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
     @routes.get(
         f"{path}/explain",
@@ -226,8 +230,18 @@ def _explain(
         summary="Explain its state: the reason, blocking constraints and suggested fixes",
         responses=_ONE,
     )
-    async def explain(request: Request, entry: Found) -> ExplainView:
+    async def explain(request: Request, entry: FoundEntry) -> ExplainView:
         return await presenter.explained(request, entry)
+
+    @routes.get(
+        f"{path}/efficiency",
+        tags=_TAGS,
+        operation_id=f"efficiency{tag}Workload",
+        summary="Its use of GPUs, CPU and memory, GPU-hours, cost and nodes, also after it has finished",
+        responses=_ONE,
+    )
+    async def efficiency(entry: FoundEntry) -> JobEfficiencyView:
+        return await efficiencies.of(entry)
 
 
 async def _elsewhere(
@@ -243,22 +257,6 @@ async def _elsewhere(
     except (ApiProblem, ClusterError, StoreUnavailable):
         return []
     return list(dict.fromkeys(entry.ref for entry in page.entries))
-
-
-def _efficiency(
-    routes: APIRouter, efficiencies: JobEfficiencies, path: str, finder: Finder, tag: str
-) -> None:
-    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
-
-    @routes.get(
-        f"{path}/efficiency",
-        tags=_TAGS,
-        operation_id=f"efficiency{tag}Workload",
-        summary="Its use of GPUs, CPU and memory, GPU-hours, cost and nodes, also after it has finished",
-        responses=_ONE,
-    )
-    async def efficiency(entry: Found) -> JobEfficiencyView:
-        return await efficiencies.of(entry)
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:

@@ -9,13 +9,12 @@ from typing import Any, Final
 from queuectl.cli.doctor.findings import Finding, Level, some
 from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
-from queuectl.cluster.review import KUEUE_WEBHOOKS
+from queuectl.cluster.review import KUEUE_MANAGER, KUEUE_WEBHOOKS
 from queuectl.cluster.server import DEFINITIONS
 from queuectl.domain.errors import ObjectGone
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 
-_MANAGER: Final = "kueue-controller-manager"
 _RELEASE: Final = "meta.helm.sh/release-name"
 _RELEASE_NAMESPACE: Final = "meta.helm.sh/release-namespace"
 _KEEP: Final = "helm.sh/resource-policy"
@@ -69,7 +68,7 @@ async def examine(api: Api) -> list[Finding]:
     running = sum(
         int((one.get("status") or {}).get("readyReplicas") or 0)
         for one in deployments
-        if str(one["metadata"]["name"]).endswith(_MANAGER)
+        if str(one["metadata"]["name"]).endswith(KUEUE_MANAGER)
     )
     return judged(KueueParts(running, definitions, webhooks, finalized))
 
