@@ -73,8 +73,8 @@ class _Writes:
     counted_at: float = 0.0
     generation: int = NO_GENERATION
     """Of the object at the last refusal."""
-    failures: int = 0
-    """Refusals of this generation in a row."""
+    refusals: int = 0
+    """Of this generation, in a row."""
 
 
 class StatusReducer:
@@ -180,9 +180,9 @@ class StatusReducer:
         key, generation = followed.key, followed.generation
         if key.kind not in decision.known_kinds or generation == NO_GENERATION:
             return None  # the object cannot be written
-        refused = writes.failures > 0 and writes.generation == generation
-        if refused:
-            pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, writes.failures)
+        refusals = writes.refusals if writes.generation == generation else 0
+        if refusals:
+            pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, refusals)
             if _within(pause, writes.tried_at, now):
                 return None
         had = decision.status(followed)
@@ -202,9 +202,9 @@ class StatusReducer:
                 return None
         if _within(REPEAT_SECONDS, writes.written_at, now) and _same(status, writes.status):
             return None
-        if key in self._edits and writes.failures < 2:
+        if key in self._edits and refusals < 2:
             urgency = Urgency.EDIT
-        elif refused:
+        elif refusals:
             urgency = Urgency.REFUSED
         else:
             urgency = Urgency.COUNTS if same else Urgency.CONDITIONS
@@ -237,7 +237,7 @@ class StatusReducer:
         writes, key = self._writes.get(due.followed.uid), due.followed.key
         if writes is None:
             return  # the object was deleted during the write
-        writes.status, writes.written_at, writes.failures = due.status, now, 0
+        writes.status, writes.written_at, writes.refusals = due.status, now, 0
         if not _within(COUNTS_SECONDS, writes.counted_at, now):
             writes.counted_at = now
         again = self._due.get(key)  # the object was examined during the write
@@ -252,7 +252,7 @@ class StatusReducer:
         writes, generation = self._writes.get(due.followed.uid), due.followed.generation
         if writes is None:
             return  # the object was deleted during the write
-        writes.failures = writes.failures + 1 if writes.generation == generation else 1
+        writes.refusals = writes.refusals + 1 if writes.generation == generation else 1
         writes.generation = generation
 
     def forget_due(self) -> None:
