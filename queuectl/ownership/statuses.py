@@ -109,8 +109,10 @@ class StatusReducer:
         for key in decision.changes(before):
             self._changed.pop(key, None)
             self._changed[key] = None
-            if before is not None and key in before.objects:
-                self._edits.add(key)
+            was = before.objects.get(key) if before is not None else None
+            waited = before is not None and key in before.waiting
+            if was is not None and (waited or was is not decision.objects[key]):
+                self._edits.add(key)  # not an object that an edit of another one changes
         if before is None or before.known_kinds != decision.known_kinds:
             self.examine_all()
         uids = {followed.uid for followed in decision.objects.values()}
