@@ -438,7 +438,7 @@ def test_an_edit_that_was_not_answered_once_is_still_an_edit() -> None:
 
 def test_an_edit_is_before_objects_that_an_edit_of_another_one_changes() -> None:
     world = World(*(f.queue(f"q{number}") for number in range(50)))
-    world.faults = dict.fromkeys(world.objects, "there is no ResourceFlavor gpu")
+    world.faults = dict.fromkeys(world.objects, "ResourceFlavor gpu does not exist")
     writes = Writes(world)
     writes.turns(1)
     [(_, edited)] = writes.tries
@@ -447,7 +447,7 @@ def test_an_edit_is_before_objects_that_an_edit_of_another_one_changes() -> None
     writes.turns(1)  # the queues are valid now
     world.apply(f.queue(edited.name, 1))
     world.now += SPACING_SECONDS
-    writes.turns(2)  # one of them can be the turn of the object that has waited longest
+    writes.turns(2)  # one of them can be for the object that has waited longest
     assert writes.shown(edited)
     writes.turns(100)
     assert {world.health(key) for key in world.objects if key.kind == "ClusterQueue"} == {"Healthy"}
