@@ -21,6 +21,7 @@ from queuectl.api.access import Guard
 from queuectl.api.auth import layers
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
+from queuectl.api.database_check import DatabaseCheck
 from queuectl.api.feed import EventFeed
 from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.oidc.browser import BrowserLogins
@@ -44,6 +45,7 @@ from queuectl.api.routes import (
     queue_use,
     recorded_jobs,
     refused,
+    search,
     session,
     set_aside,
     shadow,
@@ -53,6 +55,7 @@ from queuectl.api.routes import (
 )
 from queuectl.api.routes import health as health_routes
 from queuectl.api.routes.events import StreamLimit
+from queuectl.api.search import WorkloadSearch
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.domain.job_usage import NO_SOURCES, UsageSources
@@ -121,7 +124,8 @@ def create_app(
     shadow.add_routes(app.router, guard, store)
     recorded_jobs.add_routes(app.router, guard, store)
     feed = app.state.feed = EventFeed(store)
-    events.add_routes(app.router, guard, store, feed, streams or StreamLimit())
+    database = app.state.database = DatabaseCheck(store)
+    events.add_routes(app.router, guard, store, feed, streams or StreamLimit(), database)
     nodes.add_routes(app.router, guard, stated, cluster_reader)
     plans.add_routes(app.router, guard, bodies, cluster_reader)
     decisions.add_routes(app.router, guard, store)
@@ -129,6 +133,8 @@ def create_app(
     set_aside.add_routes(app.router, guard, store)
     efficiencies = JobEfficiencies(store, stated, diagnoser, sources)
     workloads.add_routes(app.router, guard, store, efficiencies, diagnoser, cluster_reader)
+    workload_search = app.state.search = WorkloadSearch(store)
+    search.add_routes(app.router, guard, store, workload_search)
     session.add_routes(app.router, session_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)

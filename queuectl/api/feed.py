@@ -215,6 +215,11 @@ def heartbeat(position: int) -> str:
     return f": alive\nid: {position}\n\n"
 
 
+def sign_of_life(position: int, *, database: bool) -> str:
+    """The same as an event, which scripts of a page can see. ``database``: whether the database answers."""
+    return f"id: {position}\nevent: alive\ndata: {json.dumps({'database': database})}\n\n"
+
+
 def cut(position: int) -> str:
     """The last message to a client that is too slow."""
     reason = "the client reads events more slowly than they arrive; reconnect with this id as Last-Event-ID"

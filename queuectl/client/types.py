@@ -1147,6 +1147,15 @@ class RunTimeJson(AnswerJson):
     """Median difference in seconds between the learned median and the run time of workloads of its ClusterQueue that have finished; null = not known, or not learned."""
 
 
+class SearchResultJson(AnswerJson):
+    items: list[WorkloadMatchJson]
+    """Exact matches first, then workloads that have not finished, then finished ones; among these, the newest first."""
+    more: bool
+    """true = more workloads match."""
+    onlyNewest: bool
+    """true = the text has fewer than three characters, so only the newest 2000 finished workloads were searched."""
+
+
 class SetAsideObjectListJson(AnswerJson):
     items: list[SetAsideObjectJson]
     """The newest first; at most 20 are kept, one for each unit."""
@@ -1570,6 +1579,24 @@ class WorkloadColumnsJson(AnswerJson):
     gpus: list[float]
     uses: list[str | None]
     utilization: list[float | None]
+
+
+class WorkloadMatchJson(AnswerJson):
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    state: str
+    reason: str
+    """Code of its reason."""
+    clusterQueue: str
+    user: str
+    """User of the job; empty if unknown."""
+    gpus: float
+    """GPUs that it requests."""
+    queuedAt: str
+    finishedAt: str | None
+    """null = it has not finished."""
 
 
 class WorkloadPageJson(AnswerJson):

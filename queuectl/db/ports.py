@@ -48,6 +48,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.search import SearchText, WorkloadSummary
 from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
 from queuectl.domain.shadow_trace import (
     ShadowTrace,
@@ -527,6 +528,20 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
 
     async def live_workloads(self, before: Collection[Entry]) -> LiveWorkloads:
         """Every workload that is not Finished. Those among ``before`` without a change are the same objects."""
+
+    async def unfinished(self) -> tuple[WorkloadSummary, ...]:
+        """All workloads that are not Finished, in no order."""
+
+    async def finished_matches(
+        self, search: SearchText, namespaces: frozenset[str] | None, limit: int
+    ) -> tuple[WorkloadSummary, ...]:
+        """Finished workloads that match a search, at most ``limit``, in the order of results.
+
+        Args:
+            search: the text. A text that is not :attr:`SearchText.indexed` is compared with the newest workloads only.
+            namespaces: only these; None = all.
+            limit: of the result. Beyond it, the newest are left out last, after those whose ``namespace/name`` or uid the text is.
+        """
 
     async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
         """The workload of this name: the live one, otherwise the newest finished one, or None."""

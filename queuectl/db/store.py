@@ -20,6 +20,7 @@ from queuectl.db import (
     process_runs,
     reads,
     refused,
+    search,
     traces,
     usage,
     writes,
@@ -149,6 +150,8 @@ class PostgresApiStore(Database):
     delete_config = transaction("deleting configuration", documents.remove)
     list_workloads = statement("listing workloads", reads.page_of)
     live_workloads = snapshot("following workloads", reads.live_workloads)
+    unfinished = statement("reading names", search.unfinished)
+    finished_matches = snapshot("searching workloads", search.finished_matches)
     namespaces = statement("listing namespaces", reads.namespaces)
     find_workload = snapshot("finding a workload", reads.entry_named)
     find_workloads = snapshot("finding workloads", reads.entries_named)

@@ -26,6 +26,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     DateTime,
     Double,
     Identity,
@@ -40,6 +41,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from queuectl.domain.accounting import MILLISECONDS, UNITS
 
@@ -185,6 +187,23 @@ Index("workloads_labels_idx", workloads.c.labels, postgresql_using="gin")
 Index(
     "workloads_finished_idx",
     workloads.c.finished_at,
+    postgresql_where=workloads.c.finished_at.is_not(None),
+)
+
+
+# A part of a name of a finished workload is found by its trigrams. A row enters this index once, when it finishes: it needs 65 bytes and
+# about 40 microseconds. Workloads that have not finished are searched in memory (queuectl.api.search).
+
+
+def name_trigrams(columns: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[Any]:
+    """The distinct sequences of three characters of ``namespace/name``; the migration creates the function."""
+    return func.name_trigrams(columns.namespace, columns.name)
+
+
+Index(
+    "workloads_search_idx",
+    name_trigrams(workloads.c),
+    postgresql_using="gin",
     postgresql_where=workloads.c.finished_at.is_not(None),
 )
 

@@ -34,12 +34,14 @@ from queuectl.web.pages import (
     config_write,
     decisions,
     evictions,
+    freshness,
     local_queues,
     mine,
     nodes,
     overview,
     queues,
     reservations,
+    search,
     session,
     shadow,
     timeline,
@@ -83,6 +85,7 @@ def add_dashboard(
     *,
     signs_in: bool = False,
     in_shadow: bool = False,
+    documentation_url: str = "",
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Offer the pages alongside the API; ``/`` redirects to them.
@@ -95,6 +98,7 @@ def add_dashboard(
         diagnoser: as for the API.
         signs_in: users sign in; otherwise the dashboard has no authentication.
         in_shadow: this process runs in shadow mode.
+        documentation_url: to which each page links; empty = no link.
         clock: unix seconds.
     """
     shared = app.state
@@ -105,11 +109,14 @@ def add_dashboard(
         shared.bodies,
         shared.stated,
         shared.history,
+        shared.search,
+        shared.database,
         cluster_reader,
         diagnoser,
         signs_in=signs_in,
         in_shadow=in_shadow,
         owner=shared.owner,
+        documentation_url=documentation_url,
     )
 
     @app.get("/", include_in_schema=False)
@@ -127,20 +134,29 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         record_change(
             request, error.detail
         )  # for the audit log, if the request was to change something
-        return _failed(request, error.kind.status, error.detail)
+        return await _failed(request, error.kind.status, error.detail)
 
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return _failed(request, error.status_code, f"{request.url.path}: {error.detail}")
+        return await _failed(request, error.status_code, f"{request.url.path}: {error.detail}")
 
     async def away(request: Request, error: Exception) -> Response:
         log.warning("page_not_made", path=request.url.path, error=str(error))
         detail = "The database or the API server does not respond. Running gangs are not affected. Try again in a moment."
-        return _failed(request, 503, detail)
+        return await _failed(request, 503, detail)
 
-    def _failed(request: Request, status: int, detail: str) -> Response:
+    async def _failed(request: Request, status: int, detail: str) -> Response:
         title = _TITLES.get(status, "The request failed")
-        return site.page(request, "problem.html", status=status, title=title, detail=detail)
+        access = await site.known_access(request)
+        return site.page(
+            request,
+            "problem.html",
+            access,
+            status=status,
+            still=status != 503,  # a page that was not available appears as soon as it is
+            title=title,
+            detail=detail,
+        )
 
     pages = [
         *overview.routes(site),
@@ -161,6 +177,8 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         *config.routes(site),
         *config_write.routes(site),
         *audit.routes(site),
+        *search.routes(site),
+        *freshness.routes(site),
         *session.routes(site, logins),
         Mount("/static", _Static(directory=STATIC), name="static"),
     ]

@@ -18,24 +18,30 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from queuectl.api.access import Guard, caller_of
+from queuectl.api.access import ANONYMOUS, Guard, caller_of
 from queuectl.api.body import Bodies
+from queuectl.api.database_check import DatabaseCheck
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.reading import CurrentConfiguration
+from queuectl.api.search import WorkloadSearch
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
+from queuectl.distribution import version
 from queuectl.domain.cluster_map import ClusterMap
+from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.identity import LONGEST_NAME, Right
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import QueueCounts
 from queuectl.domain.queues import QueueConfig, in_force
+from queuectl.domain.search import LONGEST_SEARCH
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
+from queuectl.web.navigation import menu_of
 
 # ---- Sources and rights
 
@@ -137,6 +143,11 @@ async def access_of(
 # ---- Rendering
 
 PREFIX: Final = "/ui"
+ALIVE_SECONDS: Final = 2
+"""Between two messages of the event stream of a page: a page says within 5 seconds that it cannot be refreshed."""
+_RIGHTS_SECONDS: Final = (
+    2.0  # the page of a problem does not wait longer for the rights of the viewer
+)
 STATIC: Final = Path(__file__).with_name("static")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -212,17 +223,24 @@ class Site:
         bodies: Bodies,
         stated: CurrentConfiguration,
         history: UsageHistory,
+        search: WorkloadSearch,
+        database: DatabaseCheck,
         cluster_reader: DashboardClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
         signs_in: bool = False,
         in_shadow: bool = False,
         owner: Owner = Owner.DATABASE,
+        documentation_url: str = "",
     ) -> None:
         """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate.
 
-        ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration.
+        ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration. ``documentation_url``: empty = no link.
         """
+        self.search = search
+        self.database = database
+        self.documentation_url = documentation_url
+        self.version = version()
         self.owner = owner
         self.store = store
         self.guard = guard
@@ -245,6 +263,30 @@ class Site:
     async def access(self, request: Request) -> AccessScope:
         """The rights of the caller. May raise ClusterUnavailable."""
         return await access_of(self.guard, request, self.store.namespaces)
+
+    async def known_access(self, request: Request) -> AccessScope | None:
+        """The rights of the caller for the page of a problem; without any right if they cannot be checked soon.
+
+        None = the caller is not known: users sign in, and this one has not.
+        """
+        caller = caller_of(request)
+        if self.signs_in and caller is ANONYMOUS:
+            return None
+        try:
+            async with asyncio.timeout(_RIGHTS_SECONDS):
+                return await self.access(request)
+        except (StoreUnavailable, ClusterUnavailable, TimeoutError):
+            return AccessScope(
+                who=caller.name,
+                namespaces=frozenset(),
+                queues=False,
+                nodes=False,
+                plan=False,
+                usage=False,
+                decisions=False,
+                audit=False,
+                config=False,
+            )
 
     async def current_snapshot(self) -> Snapshot | None:
         """The snapshot that the planner would get now; None while this process does not know the cluster."""
@@ -284,8 +326,19 @@ class Site:
             still: the page is not refreshed, because the user types in it.
             context: the values that the template shows.
         """
+        path = request.url.path
+        menu = None
+        if access is not None:
+            below = path.removeprefix(PREFIX)
+            menu = menu_of(access, below, signs_in=self.signs_in, in_shadow=self.in_shadow)
         given: Mapping[str, Any] = {
-            "path": request.url.path,
+            "path": path,
+            "menu": menu,
+            "searched": "",
+            "longest_search": LONGEST_SEARCH,
+            "alive_seconds": ALIVE_SECONDS,
+            "version": self.version,
+            "documentation_url": self.documentation_url,
             "query": request.url.query,
             "access": access,
             "still": still,

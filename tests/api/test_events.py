@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from queuectl.api import feed as feeding
 from queuectl.api.access import Guard
 from queuectl.api.app import create_app
+from queuectl.api.database_check import DatabaseCheck
 from queuectl.api.feed import EventFeed
 from queuectl.api.routes import events as route
 from queuectl.api.routes.events import ClientStream, EventScope, StreamFilter
@@ -109,7 +110,12 @@ def stream(
 ) -> ClientStream:
     request = Request({"type": "http"})
     return ClientStream(
-        feed, wanted, EventScope(guard or Guard(), request, feed._store), after, until
+        feed,
+        wanted,
+        EventScope(guard or Guard(), request, feed._store),
+        after,
+        until,
+        DatabaseCheck(feed._store),
     )
 
 
@@ -319,6 +325,24 @@ async def test_an_idle_stream_sends_heartbeats_with_the_newest_id(
         newest = await store.newest_line()
         while (await more())[0].id < newest:
             pass
+
+
+async def test_an_idle_stream_says_whether_the_database_responds(store: AnyStore) -> None:
+    check = DatabaseCheck(store)
+    quiet = stream(EventFeed(store))
+    events = replace(quiet, database=check, alive_seconds=0.01).chunks()
+    await anext(events)
+    async with asyncio.timeout(PATIENCE):
+        assert 'event: alive\ndata: {"database": true}' in await anext(events)
+
+    async def lost() -> bool:
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "answers", lost)
+        async with asyncio.timeout(PATIENCE):
+            assert 'event: alive\ndata: {"database": false}' in await anext(events)
+    await events.aclose()  # type: ignore[attr-defined]
 
 
 async def test_an_id_of_the_future_belongs_to_another_database(

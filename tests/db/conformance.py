@@ -73,6 +73,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
+from queuectl.domain.search import SearchText
 from queuectl.domain.selectors import label_selector
 from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
 from queuectl.domain.shadow_trace import (
@@ -1351,6 +1352,64 @@ class StoreConformance:
         last = await store.live_workloads(after.entries)
         assert [entry.uid for entry in last.entries] == ["u1"]
         assert last.at >= before.at
+
+    async def test_a_search_finds_parts_of_the_names_of_finished_workloads(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        names = {
+            "11111111-a": ("team-a", "train"),
+            "22222222-b": ("team-a", "train-7b.large"),
+            "33333333-c": ("team-b", "pretrain"),
+            "44444444-d": ("team-b", "eval"),
+        }
+        ends = {}
+        for at, (uid, (namespace, name)) in enumerate(names.items(), 1):
+            ends[uid] = submitted(uid, name, namespace=namespace, at=float(at))
+        waits = submitted("55555555-e", "train-now", namespace="team-a")
+        await commit(store, epoch, *ends.values(), waits)
+        for at, change in enumerate(ends.values(), 100):
+            await commit(store, epoch, step(change.after, ObjectDeleted(), float(at)))
+
+        async def matching(text: str, *among: str, limit: int = 50) -> str:
+            visible = frozenset(among) if among else None
+            matches = await store.finished_matches(SearchText(text), visible, limit)
+            return " ".join(each.name for each in matches)
+
+        everything = "train train-7b.large pretrain"
+        for text, expected in {
+            "train": everything,
+            "TRAIN": everything,
+            "ai": "pretrain train-7b.large train",
+            "e": "eval pretrain train-7b.large train",
+            "-7b.": "train-7b.large",
+            "b/p": "pretrain",
+            "team-a/train": "train train-7b.large",
+            "team-b": "eval pretrain",
+            "22222222": "train-7b.large",
+            "2222222": "",
+            "train%": "",
+            "tr_in": "",
+            "tr\\ain": "",
+            "'": "",
+            "trainé": "",
+            "漢字字": "",
+            "tra\0in": "",
+            "": "",
+            "t" * 400: "",
+            "train-now": "",
+        }.items():
+            assert await matching(text) == expected, text
+        assert await matching("train", "team-b") == "pretrain"
+        assert await matching("e", "team-b", "nobody") == "eval pretrain"
+        assert await matching("22222222", "team-b") == ""
+        assert await matching("team-a/train", "team-b") == ""
+        assert await matching("team-a/train", limit=1) == "train"
+        (summary,) = await store.finished_matches(SearchText("33333333-c"), None, 50)
+        assert (summary.ref, summary.state, summary.queued_at) == ("team-b/pretrain", State.FINISHED, 3.0)  # fmt: skip
+        assert summary.finished_at == 102.0
+        assert [each.ref for each in await store.unfinished()] == ["team-a/train-now"]
 
     async def test_recent_costs_of_migrations_are_loaded_even_after_the_gang_has_finished(
         self, open_store: OpenStore

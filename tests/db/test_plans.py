@@ -10,7 +10,7 @@ from sqlalchemy import ClauseElement, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from queuectl.db import commands, decisions, reads, rows
+from queuectl.db import commands, decisions, reads, rows, search
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.ports import Commit
@@ -23,6 +23,7 @@ from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import BY_NAME, PagePosition, WorkloadFilter
 from queuectl.domain.rules import Retention
+from queuectl.domain.search import SearchText
 from queuectl.domain.selectors import label_selector
 from queuectl.domain.usage_reports import Period
 from tests.db.histories import HERE, step, submitted
@@ -143,6 +144,14 @@ def page(after: PagePosition | None = None, **wanted: Any) -> ClauseElement:
         (kept_enough(Retention(0.0, 0.0), 1.0), "workloads_finished_idx"),
         (runs_before(100), "workloads_finished_idx"),
         (started(Period(0, 3600), "u5", 101), "workloads_pkey"),
+        (search.by_trigrams(SearchText("job-1234"), None, 50), "workloads_search_idx"),
+        (
+            search.by_trigrams(SearchText("7/job-123"), frozenset({"team-7"}), 50),
+            "workloads_search_idx",
+        ),
+        (search.among_newest(SearchText("job"), None, 50), "workloads_finished_idx"),
+        (search.exactly(SearchText("team-7/job-57"), None, 50), "workloads_listing_idx"),
+        (search.exactly(SearchText("u1234567"), None, 50), "workloads_pkey"),
     ],
 )
 async def test_reads_use_their_index(

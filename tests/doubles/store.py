@@ -70,6 +70,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.search import SearchText, WorkloadSummary
 from queuectl.domain.stages import EndedStage, EndedStages
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
@@ -597,6 +598,23 @@ class MemoryStore:
         by_uid = (entries[uid] for uid in sorted(entries))
         return LiveWorkloads(tuple(e for e in by_uid if e.state is not State.FINISHED), at)
 
+    async def unfinished(self) -> tuple[WorkloadSummary, ...]:
+        entries = (await self._reach()).entries.values()
+        return tuple(_summary(e) for e in entries if e.state is not State.FINISHED)
+
+    async def finished_matches(
+        self, search: SearchText, namespaces: frozenset[str] | None, limit: int
+    ) -> tuple[WorkloadSummary, ...]:
+        entries = (await self._reach()).entries.values()
+        if not search.possible:
+            return ()
+        finished = (
+            _summary(e)
+            for e in entries
+            if e.state is State.FINISHED and (namespaces is None or e.namespace in namespaces)
+        )
+        return tuple(search.in_order(filter(search.matches, finished))[:limit])
+
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100
     ) -> tuple[HistoryLine, ...]:
@@ -722,6 +740,22 @@ def _kept_enough(entry: Entry, retention: Retention, now: float) -> bool:
     given_up = entry.parked is not None and entry.parked.code is not Code.HELD
     keep = retention.after_deactivated if given_up else retention.after_finished
     return keep is not None and entry.finished_at is not None and entry.finished_at < now - keep
+
+
+def _summary(entry: Entry) -> WorkloadSummary:
+    return WorkloadSummary(
+        entry.uid,
+        entry.kind,
+        entry.namespace,
+        entry.name,
+        entry.state,
+        entry.cluster_queue,
+        entry.user,
+        entry.gpu_parts,
+        entry.reason.code,
+        entry.queued_at,
+        entry.finished_at,
+    )
 
 
 def _own_row(entry: Entry) -> Entry:

@@ -58,6 +58,7 @@ FILTERED = frozenset(
         "/api/v1/localqueues",
         "/api/v1/pastuse",
         "/api/v1/commands",
+        "/api/v1/search",
     }
 )
 """Lists over all namespaces: each caller gets the objects that the caller can read."""

@@ -18,8 +18,10 @@ from queuectl.api.access import Guard
 from queuectl.api.auth import layers
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.body import Bodies
+from queuectl.api.database_check import DatabaseCheck
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import config
+from queuectl.api.search import WorkloadSearch
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
@@ -51,6 +53,8 @@ def command_service(sample: Sample, *rights: Right) -> FastAPI:
     bodies = app.state.bodies = Bodies()
     app.state.stated = CurrentConfiguration(sample.store)
     app.state.history = UsageHistory(sample.store)
+    app.state.search = WorkloadSearch(sample.store)
+    app.state.database = DatabaseCheck(sample.store)
     app.state.logins = None
     owner = app.state.owner = Owner.DATABASE
     config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser, owner)

@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from queuectl.api.access import ANONYMOUS, Guard, caller_of, redactor_for, still_valid
+from queuectl.api.database_check import DatabaseCheck
 from queuectl.api.feed import (
     RETRY_SECONDS,
     EventFeed,
@@ -24,6 +25,7 @@ from queuectl.api.feed import (
     heartbeat,
     opening,
     reset,
+    sign_of_life,
     signed_out,
     step,
 )
@@ -39,7 +41,8 @@ from queuectl.objects.configuration.config_kinds import PREFIX
 PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0
 TRUST_SECONDS: Final = 30.0  # between checks of rights
-KNOWN_SECONDS: Final = 5.0  # between checks of credentials
+KNOWN_SECONDS: Final = 5.0  # between checks of credentials, at most
+_EARLY_SECONDS: Final = 0.1
 STREAM_RETRY_SECONDS: Final = 10
 MOST_STREAMS: Final = 200
 MOST_OF_CALLER: Final = 10  # streams
@@ -51,17 +54,30 @@ _LAST_WORDS: Final = {
     "required": ["after", "reason"],
     "additionalProperties": False,
 }
+_SIGN_OF_LIFE: Final = {
+    "type": "object",
+    "description": "Of `alive`.",
+    "properties": {
+        "database": {"type": "boolean", "description": "Whether the database responds."}
+    },
+    "required": ["database"],
+    "additionalProperties": False,
+}
 _EVENT: Final = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "Ask on from here after an interruption."},
-        "event": {"enum": ["step", "cut", "reset"]},
+        "event": {"enum": ["step", "alive", "cut", "reset"]},
         "retry": {"type": "integer"},
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
             "contentSchema": {
-                "anyOf": [{"$ref": f"#/components/schemas/{EventView.__name__}"}, _LAST_WORDS]
+                "anyOf": [
+                    {"$ref": f"#/components/schemas/{EventView.__name__}"},
+                    _SIGN_OF_LIFE,
+                    _LAST_WORDS,
+                ]
             },
         },
     },
@@ -84,6 +100,14 @@ LastEventId = Annotated[
 OfUid = Annotated[
     str | None,
     Query(alias="uid", pattern=UID, description="Only steps of this workload."),
+]
+Alive = Annotated[
+    int | None,
+    Query(
+        ge=1,
+        le=60,
+        description="Send an `alive` event after this many seconds without another message, instead of a comment after 15 seconds.",
+    ),
 ]
 Follow = Annotated[bool, Query(description="false = end the stream after the last existing step.")]
 
@@ -157,22 +181,30 @@ class StreamFilter:
 class EventScope:
     """The rights of the caller of one stream. They are checked periodically, because they can be revoked."""
 
-    def __init__(self, guard: Guard, request: Request, store: ApiStore) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        request: Request,
+        store: ApiStore,
+        known_seconds: float = KNOWN_SECONDS,
+    ) -> None:
+        """``known_seconds``: between checks of the credentials."""
         self._guard = guard
         self._request = request
         self._store = store
         self._known: dict[str, bool] = {}
         self._all = False
         self._until = 0.0
-        self._known_until = asyncio.get_running_loop().time() + KNOWN_SECONDS
+        self._known_seconds = known_seconds
+        self._known_until = asyncio.get_running_loop().time() + known_seconds
 
     async def is_valid(self) -> bool:
-        """Whether the caller's credentials were good less than KNOWN_SECONDS ago. Raises as :meth:`chunks`."""
+        """Whether the caller's credentials were good a few seconds ago. Raises as :meth:`chunks`."""
         now = asyncio.get_running_loop().time()
         if now >= self._known_until:
             if not await still_valid(self._request):
                 return False
-            self._known_until = now + KNOWN_SECONDS
+            self._known_until = now + self._known_seconds
         return True
 
     async def chunks(self, lines: Sequence[FeedLine]) -> list[str]:
@@ -217,18 +249,28 @@ def _data(sent: FeedLine, redactor: Redactor) -> str:
 
 @dataclass(frozen=True)
 class ClientStream:
-    """The stream of one client. ``until``: id of the last line; None = it does not end."""
+    """The stream of one client.
+
+    Attributes:
+        after: id of the line after which it begins.
+        until: id of the last line; None = it does not end.
+        database: checked for the `alive` events.
+        alive_seconds: without another message, after which an `alive` event is sent; None = comments are sent instead.
+    """
 
     feed: EventFeed
     filters: StreamFilter
     scope: EventScope
     after: int
     until: int | None
+    database: DatabaseCheck
+    alive_seconds: float | None = None
 
     async def chunks(self) -> AsyncIterator[str]:
         """The parts of the stream."""
         clock = asyncio.get_running_loop().time
         position, sent_at, live = self.after, clock(), False
+        quiet = self.alive_seconds or HEARTBEAT_SECONDS
         async with self.feed.listening():
             restored = self.feed.restored
             yield opening(position)
@@ -240,7 +282,7 @@ class ClientStream:
                     yield cut(position)
                     return
                 try:
-                    lines = await self.feed.more(position, min(HEARTBEAT_SECONDS, KNOWN_SECONDS))
+                    lines = await self.feed.more(position, min(quiet, KNOWN_SECONDS))
                     if not await self.scope.is_valid():
                         yield signed_out(position)
                         return
@@ -250,11 +292,17 @@ class ClientStream:
                     lines, text = (), ""
                 position = lines[-1].id if lines else position
                 live = live or self.feed.keeps(position)
-                if not text and clock() - sent_at >= HEARTBEAT_SECONDS:
-                    text = heartbeat(position)
+                # A timer can end a little early, and an `alive` event must not wait for the next one.
+                if not text and clock() - sent_at >= quiet - _EARLY_SECONDS:
+                    text = await self._sign_of_life(position)
                 if text:
                     yield text
                     sent_at = clock()
+
+    async def _sign_of_life(self, position: int) -> str:
+        if self.alive_seconds is None:
+            return heartbeat(position)
+        return sign_of_life(position, database=await self.database.answers())
 
     def _ended(self, position: int) -> bool:
         return self.until is not None and position >= self.until
@@ -265,7 +313,12 @@ class ClientStream:
 
 
 def add_routes(
-    routes: APIRouter, guard: Guard, store: ApiStore, feed: EventFeed, limit: StreamLimit
+    routes: APIRouter,
+    guard: Guard,
+    store: ApiStore,
+    feed: EventFeed,
+    limit: StreamLimit,
+    database: DatabaseCheck,
 ) -> None:
     """Offer the path."""
 
@@ -293,6 +346,7 @@ def add_routes(
         after: FromLine = None,
         last_event_id: LastEventId = None,
         follow: Follow = True,
+        alive: Alive = None,
     ) -> EventStream:
         if namespace is not None:
             await guard.require(request, Right("watch", "workloads", namespace))
@@ -309,10 +363,10 @@ def add_routes(
             return EventStream(_once(reset(newest)), limit)
         position = newest if start is None else start
         until = None if follow else newest
-        scope = EventScope(guard, request, store)
-        stream = ClientStream(
-            feed, StreamFilter(namespace, cluster_queue, uid), scope, position, until
-        )
+        known_seconds = min(KNOWN_SECONDS, alive or KNOWN_SECONDS)
+        scope = EventScope(guard, request, store, known_seconds)
+        filters = StreamFilter(namespace, cluster_queue, uid)
+        stream = ClientStream(feed, filters, scope, position, until, database, alive)
         return EventStream(stream.chunks(), limit)
 
 

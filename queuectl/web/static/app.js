@@ -1,9 +1,7 @@
-// What all pages do: the theme, the event stream, signing in and out, copying, and commands with their confirmation.
+// What all pages do: the theme, signing in and out, copying, and commands with their confirmation.
 
 const PROOF = { "X-Queuectl-Session": "1" };
 const SIGN_IN = "/ui/signin";
-const REFRESH_MS = 3000; // between two refreshes of a page
-const POLL_MS = 15000; // between two refreshes without a stream
 const PRICE_MS = 1500; // between two requests for the cost of a command
 
 function theme() {
@@ -18,60 +16,6 @@ function theme() {
     document.dispatchEvent(new CustomEvent("theme"));
   });
   update();
-}
-
-// Where the links to the pages do not fit side by side, the current one is scrolled into view.
-function currentLink() {
-  document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
-}
-
-// A burst of events causes one refresh. A hidden page is refreshed when it becomes visible.
-function live() {
-  const source = document.body.dataset.events;
-  if (!source) return;
-  const shown = document.getElementById("live");
-  let due = false;
-  let last = Date.now();
-  let streaming = false;
-  const refresh = () => {
-    due = true;
-    if (document.hidden || document.querySelector("dialog[open]")) return;
-    const wait = last + REFRESH_MS - Date.now();
-    if (wait > 0) return void setTimeout(() => due && refresh(), wait);
-    due = false;
-    last = Date.now();
-    document.body.dispatchEvent(new CustomEvent("live"));
-  };
-  const update = (on) => {
-    streaming = on;
-    shown.dataset.state = on ? "on" : "off";
-    shown.textContent = on ? "live" : "refreshed every 15 s";
-  };
-  const listen = () => {
-    const stream = new EventSource(source);
-    stream.addEventListener("open", () => update(true));
-    stream.addEventListener("step", refresh);
-    stream.addEventListener("error", () => {
-      update(false);
-      if (stream.readyState === EventSource.CLOSED) setTimeout(listen, POLL_MS);
-    });
-    addEventListener("pagehide", () => stream.close(), { once: true });
-  };
-  listen();
-  setInterval(() => streaming || refresh(), POLL_MS);
-  document.addEventListener("visibilitychange", () => due && refresh());
-}
-
-// During an outage, a refresh keeps the page. When the session has ended, it opens the sign-in page.
-function refreshes() {
-  document.addEventListener("htmx:before:response", (event) => {
-    const answer = event.detail.ctx.response.raw;
-    const signedOut = answer.redirected && new URL(answer.url).pathname === SIGN_IN;
-    if (!signedOut && answer.status < 500) return;
-    event.preventDefault();
-    const next = encodeURIComponent(location.pathname + location.search);
-    if (signedOut) location.assign(`${SIGN_IN}?next=${next}`);
-  });
 }
 
 async function ask(method, address, body, headers = {}) {
@@ -276,9 +220,6 @@ function drained({ gangs, gpus, lostGpuSeconds }) {
 }
 
 theme();
-currentLink();
-live();
-refreshes();
 session();
 forms();
 actions();
