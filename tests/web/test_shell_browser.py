@@ -32,12 +32,12 @@ pytestmark = pytest.mark.browser
 NOTICED_MS = 5_000
 BUSY_MS = 10_000
 """A busy machine delays the browser: the time that the page itself measures has the limit of five seconds."""
-MEASURE = """window.staleAfter = since => new Promise(done => {
+MEASURE = """void (window.staleAfter = since => new Promise(done => {
   const banner = document.getElementById('stale');
   const seen = () => !banner.classList.contains('hidden') && done(Date.now() - since);
   new MutationObserver(seen).observe(banner, {attributes: true});
   seen();
-})"""
+}))"""
 
 
 async def stale_after(page: Page, fault: Callable[[], Awaitable[None] | None]) -> float:
@@ -172,7 +172,7 @@ async def test_a_page_that_was_hidden_or_frozen_says_that_its_figures_are_old(
     await page.clock.run_for(1_000)
     await page.context.set_offline(True)
     await page.clock.fast_forward(3_600_000)
-    await expect(page.locator("#stale")).to_contain_text("(1 h ago): the server does not respond")
+    await expect(page.locator("#stale")).to_contain_text("min ago): the server does not respond")
     await page.context.set_offline(False)
     for _ in range(20):
         await page.clock.run_for(1_000)
@@ -228,10 +228,12 @@ async def test_the_keyboard_alone_searches_navigates_and_commands(
     await expect(page.get_by_role("heading", level=1)).to_have_text(entry.ref)
 
     # A command.
-    await keyboard.press("Tab")
-    while not await page.evaluate("document.activeElement.matches('[data-action=hold]')"):
-        await keyboard.press("Enter" if await page.evaluate("document.activeElement.matches('main details:not([open]) > summary')") else "Tab")  # fmt: skip
-        assert await page.evaluate("document.activeElement !== document.body"), "no button for it"
+    for _ in range(80):
+        if await page.evaluate("document.activeElement.matches('[data-action=hold]')"):
+            break
+        closed = await page.evaluate("document.activeElement.matches('main details:not([open]) > summary')")  # fmt: skip
+        await keyboard.press("Enter" if closed else "Tab")
+    await expect(page.locator("[data-action=hold]")).to_be_focused()
     await keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     await expect(dialog).to_be_visible()
