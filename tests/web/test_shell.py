@@ -1,4 +1,4 @@
-"""What all pages share: navigation by rights, the search, and problem pages."""
+"""The common parts of all pages: navigation by rights, the search, and problem pages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_page_of_an_outage_keeps_the_navigation_and_appears_by_itself(
     assert (await pages.get("/ui/alive")).status_code == 503
 
 
-async def test_a_refusal_keeps_the_navigation_and_a_stranger_gets_none(sample: Sample):
+async def test_a_refusal_keeps_the_navigation_and_an_unknown_caller_gets_none(sample: Sample):
     app = signed_app(sample.store, people(), open_paths=OpenPaths(OPEN, SIGN_IN))
     add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
     async with asking(app, NO_RIGHTS) as client:

@@ -1,4 +1,4 @@
-"""What all pages share, in a real Chromium: the search and the keyboard, and a page that says when it cannot be refreshed."""
+"""The search, the keyboard, and the notice of a page that cannot be refreshed, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def sample_process(port: int) -> AsyncIterator[asyncio.subprocess.Process]
         await process.wait()
 
 
-async def test_a_page_says_that_the_server_hangs_or_is_gone_until_it_is_back(
+async def test_a_page_shows_that_the_server_hangs_or_has_ended_until_it_returns(
     browser: Browser,
 ) -> None:
     banner = "#stale"
@@ -99,7 +99,9 @@ async def test_a_page_says_that_the_server_hangs_or_is_gone_until_it_is_back(
         await page.context.close()
 
 
-async def test_a_page_says_that_the_database_is_gone_until_it_is_back(browser: Browser) -> None:
+async def test_a_page_shows_that_the_database_has_stopped_until_it_returns(
+    browser: Browser,
+) -> None:
     with server_directory() as directory:
         server = EmbeddedServer(directory, durable=False)
         await server.start()
@@ -134,7 +136,7 @@ async def test_a_page_says_that_the_database_is_gone_until_it_is_back(browser: B
         await server.stop(immediate=True)
 
 
-async def test_a_page_says_that_the_session_has_ended(browser: Browser, sample: Sample) -> None:
+async def test_a_page_shows_that_the_session_has_ended(browser: Browser, sample: Sample) -> None:
     app = signed_app(sample.store, people(), secure=False, open_paths=OpenPaths(OPEN, SIGN_IN))
     add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
     async with served(app) as address:
@@ -162,10 +164,10 @@ async def test_a_page_says_that_the_session_has_ended(browser: Browser, sample: 
         await page.context.close()
 
 
-async def test_a_page_that_was_hidden_or_frozen_says_that_its_figures_are_old(
+async def test_a_page_that_was_hidden_or_frozen_shows_that_its_figures_are_old(
     browser: Browser, address: str
 ) -> None:
-    """A laptop that slept: no script ran, and the connection is gone without an error."""
+    """A laptop that slept: no script ran, and the connection has ended without an error."""
     page = await open_page(browser, address)
     await page.clock.install()
     await page.goto("/ui/")
