@@ -111,7 +111,7 @@ class SearchResultView(View):
     )
 
 
-def search_result_view(result: SearchResult) -> SearchResultView:
+def search_result_view(search_result: SearchResult) -> SearchResultView:
     """The matches for an answer."""
     return SearchResultView(
         items=[
@@ -128,8 +128,8 @@ def search_result_view(result: SearchResult) -> SearchResultView:
                 queued_at=moment(each.queued_at),
                 finished_at=maybe(each.finished_at),
             )
-            for each in result.matches
+            for each in search_result.matches
         ],
-        more=result.more,
-        only_newest=result.only_newest,
+        more=search_result.more,
+        only_newest=search_result.only_newest,
     )

@@ -238,10 +238,18 @@ def _sort_key(order: WorkloadOrder) -> tuple[ColumnElement[Any], ...]:
 
 async def namespaces(connection: AsyncConnection) -> frozenset[str]:
     """The namespaces with a LocalQueue or a workload."""
-    d = documents.c
+    return frozenset(await connection.scalars(known_namespaces()))
+
+
+def known_namespaces() -> Select[Any]:
+    """The statement behind :func:`namespaces`. Each step finds the next namespace by the index, whatever the number of workloads."""
+    w, d = workloads.c, documents.c
+    step = select(func.min(w.namespace).label("namespace")).cte("step", recursive=True)
+    following = select(func.min(w.namespace)).where(w.namespace > step.c.namespace)
+    steps = step.union_all(select(following.scalar_subquery()).where(step.c.namespace.is_not(None)))
     of_queues = select(d.namespace).where(d.kind == "LocalQueue")
-    found = of_queues.union(select(workloads.c.namespace).distinct())
-    return frozenset(await connection.scalars(found))
+    either = of_queues.union(select(steps.c.namespace).where(steps.c.namespace.is_not(None)))
+    return select(either.subquery().c.namespace)
 
 
 async def page_of(

@@ -32,8 +32,9 @@ _FINISHED: Final = _W.finished_at.is_not(None)
 
 async def unfinished(connection: AsyncConnection) -> tuple[WorkloadSummary, ...]:
     """All workloads that have not finished."""
-    rows = await connection.execute(select(*_COLUMNS).where(_W.finished_at.is_(None)))
-    return tuple(map(_summary, rows))
+    statement: Select[Any] = select(*_COLUMNS).where(_W.finished_at.is_(None))
+    rows = await connection.execute(statement)
+    return tuple(_summary(row) for row in rows)
 
 
 async def finished_matches(

@@ -22,7 +22,7 @@ _SHORTEST_UID: Final = 8  # characters of the beginning of a uid
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """What a result of a search shows of a workload.
+    """The part of a workload that a result of a search shows.
 
     Attributes:
         gpu_parts: its GPUs, as in :func:`queuectl.domain.gpus.of_parts`.

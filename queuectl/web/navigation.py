@@ -1,7 +1,7 @@
 """The navigation of the pages: four groups, of which the current one shows its pages.
 
 A viewer gets the pages that their rights allow, and the groups in which such a page is. A link of a group leads to its first page.
-So each page is at most two links away from any other.
+Each page is at most two links away from any other.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _WITHOUT_SIGN_IN: Final = (
     MenuGroup("Jobs", (_ALL_JOBS, MenuPage("/mine", "By user"), _TIMELINE)),
     *_GROUPS[1:],
 )
-"""Without sign-in, no job is the viewer's: the list of all jobs comes first."""
+"""Without sign-in, no job is the viewer's: the first page is the list of all jobs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ async def access_of(
 
 PREFIX: Final = "/ui"
 ALIVE_SECONDS: Final = 2
-"""Between two messages of the event stream of a page: a page says within 5 seconds that it cannot be refreshed."""
+"""Between two messages of the event stream of a page: a page shows within 5 seconds that it cannot be refreshed."""
 _RIGHTS_SECONDS: Final = (
     2.0  # the page of a problem does not wait longer for the rights of the viewer
 )
@@ -331,7 +331,7 @@ class Site:
         if access is not None:
             below = path.removeprefix(PREFIX)
             menu = menu_of(access, below, signs_in=self.signs_in, in_shadow=self.in_shadow)
-        given: Mapping[str, Any] = {
+        variables: Mapping[str, Any] = {
             "path": path,
             "menu": menu,
             "searched": "",
@@ -347,5 +347,5 @@ class Site:
             "now": self.clock(),
             **context,
         }
-        made = self._environment.get_template(template).render(given)
+        made = self._environment.get_template(template).render(variables)
         return HTMLResponse(made, status, _HEADERS)

@@ -327,7 +327,7 @@ async def test_an_idle_stream_sends_heartbeats_with_the_newest_id(
             pass
 
 
-async def test_an_idle_stream_says_whether_the_database_responds(store: AnyStore) -> None:
+async def test_an_idle_stream_shows_whether_the_database_responds(store: AnyStore) -> None:
     check = DatabaseCheck(store)
     quiet = stream(EventFeed(store))
     events = replace(quiet, database=check, alive_seconds=0.01).chunks()

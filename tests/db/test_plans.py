@@ -162,6 +162,14 @@ async def test_reads_use_their_index(
     assert "Seq Scan" not in lines
 
 
+async def test_namespaces_are_listed_without_reading_all_workloads(
+    connection: AsyncConnection,
+):
+    lines = await plan(connection, reads.known_namespaces())
+    assert "workloads_listing_idx" in lines
+    assert "Seq Scan on workloads" not in lines
+
+
 async def test_a_queue_is_counted_without_reading_finished_workloads(
     connection: AsyncConnection,
 ):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
@@ -109,6 +110,11 @@ def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
     page.wait_for_url("**/ui/signin?next=*")  # the session has ended, also for a copy of its cookie
 
 
+def links_of(page: Page, navigation: str | re.Pattern[str]) -> list[str]:
+    links = page.get_by_role("navigation", name=navigation).get_by_role("link").all()
+    return [str(link.get_attribute("href")) for link in links]
+
+
 @pytest.mark.parametrize("who", ["admin", "platform"])
 def test_every_page_opens_without_errors_and_is_accessible(
     users: DashboardUsers, teams: Teams, who: str
@@ -120,8 +126,10 @@ def test_every_page_opens_without_errors_and_is_accessible(
     workspace.job("waits", PodSetManifest(2, gpus=8))
     workspace.until_state("waits", "Pending")
     page = users.visit(getattr(teams, who))
-    links = page.get_by_label("Pages", exact=True).get_by_role("link").all()
-    paths = [str(link.get_attribute("href")) for link in links]
+    paths = []
+    for group in links_of(page, "Groups of pages"):
+        page.goto(group)
+        paths += links_of(page, re.compile("^Pages of "))
     assert ("/ui/nodes" in paths) is (who == "platform")
     paths += [
         f"/ui/queues/{workspace.namespace}",

@@ -170,6 +170,7 @@ async def test_a_user_who_is_signed_out_elsewhere_returns_after_signing_in(
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_role("heading", name="Workloads")).to_be_visible()
         sample.database.sessions.clear()
-        await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+        await expect(page.locator("#stale")).to_contain_text("your session has ended")
+        await page.get_by_role("link", name="Sign in again").click()
         await expect(page.get_by_label("Token")).to_be_visible()
         assert page.url.endswith("/ui/signin?next=%2Fui%2Fworkloads%3Fnamespace%3Dteam-vision")

@@ -44,6 +44,9 @@ PAGES = (
     "/ui/config/reservations/planned",
     "/ui/config/delete?of=clusterqueues/vision",
     "/ui/whatif",
+    "/ui/search?q=tts",
+    "/ui/search?q=nothing-has-this-name",
+    "/ui/workloads/nowhere",
     "/ui/signin",
 )
 CUT = """[...document.querySelectorAll('.stats dd')]
@@ -73,7 +76,8 @@ def _complaints(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 390)], ids=["desk", "phone"])
+@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_every_page_is_accessible_fits_and_breaks_nothing(
     browser: Browser, address: str, axe: str, sample: Sample, dark: bool, width: int
 ):
@@ -97,7 +101,7 @@ async def test_every_page_is_accessible_fits_and_breaks_nothing(
         assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert await page.evaluate(CUT) == [], path
     assert found == []
-    assert complaints == []
+    assert [each for each in complaints if "404" not in each] == []
 
 
 async def test_a_new_gang_shows_without_a_reload(browser: Browser, address: str, sample: Sample):
@@ -233,6 +237,6 @@ async def test_a_search_is_possible_on_a_phone(browser: Browser, address: str, s
     page = await open_page(browser, address, width=390)
     await page.goto("/ui/nodes")
     entry = sample.database.entries["run-00001"]
-    await page.get_by_label("Find a workload").fill(entry.ref)
+    await page.get_by_label("Find a job").fill(entry.ref)
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name=entry.ref)).to_be_visible()

@@ -21,15 +21,15 @@ def routes(site: Site) -> list[Route]:
     async def results(request: Request) -> Response:
         text = _text(request)
         access = await site.access(request)
-        result = await site.search.find(text, access.namespaces)
-        if (uid := _meant(text, result)) is not None:
+        hits = await site.search.find(text, access.namespaces)
+        if (uid := _meant(text, hits)) is not None:
             return RedirectResponse(f"{PREFIX}/workloads/{uid}", 303)
         return site.page(
             request,
             "search.html",
             access,
             searched=text,
-            result=result,
+            result=hits,
             most=MOST_MATCHES,
             newest=NEWEST_FINISHED,
         )
@@ -38,8 +38,8 @@ def routes(site: Site) -> list[Route]:
         """The suggestions, as a part of a page."""
         text = _text(request)
         visible = await site.guard.visible(request, "list", "workloads", site.store.namespaces)
-        result = await site.search.find(text, visible, _SUGGESTIONS)
-        return site.page(request, "_search_options.html", searched=text, result=result)
+        hits = await site.search.find(text, visible, _SUGGESTIONS)
+        return site.page(request, "_search_options.html", searched=text, result=hits)
 
     return [Route("/search", results), Route("/search/options", options)]
 
@@ -49,10 +49,10 @@ def _text(request: Request) -> str:
     return request.query_params.get("q", "").strip()[: LONGEST_SEARCH + 1]
 
 
-def _meant(text: str, result: SearchResult) -> str | None:
+def _meant(text: str, hits: SearchResult) -> str | None:
     """The uid of the only workload that the user can mean: the only match, or the only one with this name."""
-    named = [each for each in result.matches if SearchText(text).names(each)]
-    among = named or result.matches
-    if len(among) == 1 and not (result.more and not named):
+    named = [each for each in hits.matches if SearchText(text).names(each)]
+    among = named or hits.matches
+    if len(among) == 1 and not (hits.more and not named):
         return among[0].uid
     return None

@@ -50,7 +50,7 @@ function keepRecent() {
 
   function refresh() {
     due = true;
-    if (document.hidden || document.querySelector("dialog[open]")) return;
+    if (outage || document.hidden || document.querySelector("dialog[open]")) return;
     const wait = nextRefreshAt - Date.now();
     if (wait > 0) return void setTimeout(() => due && refresh(), wait);
     due = false;
@@ -190,7 +190,7 @@ function keepRecent() {
     banner.classList.toggle("hidden", !why);
     if (!why) return void (banner.textContent = "");
     const asOf = behind || failure ? refreshedAt : Math.max(refreshedAt, heardAt);
-    const text = `Not refreshed since ${clock(asOf + clockAhead)}`;
+    const text = `Not refreshed since ${clock(asOf + clockAhead, Date.now() + clockAhead)}`;
     if (banner.dataset.text !== `${text} ${why}` || !banner.firstChild) {
       banner.dataset.text = `${text} ${why}`;
       const age = document.createElement("span");
@@ -218,9 +218,10 @@ function signIn() {
   return link;
 }
 
-function clock(milliseconds) {
+// A time of another day has its date.
+function clock(milliseconds, now) {
   const at = new Date(milliseconds).toISOString();
-  const today = new Date().toISOString().slice(0, 10) === at.slice(0, 10);
+  const today = new Date(now).toISOString().slice(0, 10) === at.slice(0, 10);
   return `${today ? "" : `${at.slice(0, 10)} `}${at.slice(11, 19)} UTC`;
 }
 
