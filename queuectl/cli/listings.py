@@ -143,17 +143,21 @@ def _workloads(client: Client, options: ListingOptions) -> None:
 
 
 def by_urgency(workloads: Iterable[Json]) -> list[Json]:
-    """Pending workloads, then admitted ones, then the others, then finished ones; the newest of each first."""
-    newest_first = sorted(workloads, key=lambda each: each["queuedAt"] or "", reverse=True)
-    return sorted(newest_first, key=lambda each: _URGENCY.get(each["state"], _PAUSED))
+    """In the order ``-urgency`` of the REST API. All pages are read by name, which leaves out none that changes meanwhile."""
+
+    def urgency(workload: Json) -> tuple[int, str, str, str]:
+        at = workload["finishedAt"] or workload["queuedAt"] or ""
+        return URGENCY.get(workload["state"], 1), at, workload["namespace"], workload["name"]
+
+    return sorted(workloads, key=urgency, reverse=True)
 
 
-_PAUSED: Final = 2  # Held, Backoff or Deactivated
-_URGENCY: Final = {
-    **dict.fromkeys(("Pending", "Reserved"), 0),
-    **dict.fromkeys(("Starting", "Running", "Evicting"), 1),
-    "Finished": 3,
+URGENCY: Final = {
+    **dict.fromkeys(("Pending", "Reserved"), 3),
+    **dict.fromkeys(("Starting", "Running", "Evicting"), 2),
+    "Finished": 0,
 }
+"""As :data:`queuectl.domain.queries.URGENCY`, without the import of the ledger. Other states have 1."""
 
 
 def _events(client: Client, options: ListingOptions) -> None:

@@ -147,7 +147,7 @@ class PostgresApiStore(Database):
     list_config = statement("listing configuration", documents.read_kind)
     get_configs = statement("reading configuration", documents.read_those)
     delete_config = transaction("deleting configuration", documents.remove)
-    list_workloads = statement("listing workloads", reads.page_of)
+    list_workloads = snapshot("listing workloads", reads.page_of)
     live_workloads = snapshot("following workloads", reads.live_workloads)
     namespaces = statement("listing namespaces", reads.namespaces)
     find_workload = snapshot("finding a workload", reads.entry_named)

@@ -36,7 +36,7 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import WorkloadFilter, WorkloadOrder
+from queuectl.domain.queries import MOST_URGENT_FIRST, WorkloadFilter, WorkloadOrder
 from queuectl.domain.reasons import Code
 from queuectl.domain.selectors import Selector, label_selector
 from queuectl.objects import keys
@@ -126,7 +126,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
             Code | None, Query(description="Only workloads with this reason code.")
         ] = None,
         labels: OfLabels = "",
-        sort: Sort = "name",
+        sort: Sort = str(MOST_URGENT_FIRST),
         limit: Limit = 100,
         cursor: Cursor = None,
     ) -> WorkloadPageView:
