@@ -107,6 +107,11 @@ async def live_workloads(connection: AsyncConnection, before: Collection[Entry])
     return LiveWorkloads(await live_entries_since(connection, before), float(at))
 
 
+async def entries_of(connection: AsyncConnection, uids: Collection[str]) -> tuple[Entry, ...]:
+    """The workloads with these uids that exist."""
+    return await _entries(connection, list(uids))
+
+
 async def _entries(connection: AsyncConnection, uids: list[str]) -> tuple[Entry, ...]:
     if not uids:
         return ()
@@ -297,6 +302,22 @@ async def namespaces(connection: AsyncConnection) -> frozenset[str]:
     of_queues = select(d.namespace).where(d.kind == "LocalQueue")
     found = of_queues.union(select(workloads.c.namespace).distinct())
     return frozenset(await connection.scalars(found))
+
+
+def live_users(namespaces: Collection[str] | None, limit: int) -> Select[Any]:
+    """The statement behind :func:`users`; the tests pin its plan."""
+    w = workloads.c
+    found = select(w.user).distinct().where(w.finished_at.is_(None), w.user != "")
+    if namespaces is not None:
+        found = found.where(w.namespace.in_(sorted(namespaces)))
+    return found.order_by(w.user).limit(limit)
+
+
+async def users(
+    connection: AsyncConnection, namespaces: Collection[str] | None, limit: int
+) -> tuple[str, ...]:
+    """The users of workloads that have not finished, by name."""
+    return tuple(await connection.scalars(live_users(namespaces, limit)))
 
 
 async def page_of(

@@ -148,6 +148,8 @@ class PostgresApiStore(Database):
     get_configs = statement("reading configuration", documents.read_those)
     delete_config = transaction("deleting configuration", documents.remove)
     list_workloads = snapshot("listing workloads", reads.page_of)
+    get_workloads = snapshot("reading workloads", reads.entries_of)
+    users = statement("listing users", reads.users)
     live_workloads = snapshot("following workloads", reads.live_workloads)
     namespaces = statement("listing namespaces", reads.namespaces)
     find_workload = snapshot("finding a workload", reads.entry_named)

@@ -95,7 +95,7 @@ def add_routes(
         _explain(routes, presenter, efficiencies, path, finder, tag)
         pods.add_route(routes, cluster_reader, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
-    commands.add_command_routes(routes, guard, store)
+    commands.add_command_routes(routes, guard, store, diagnoser)
 
 
 def _reading(namespace: str, name: str) -> Right:
