@@ -197,7 +197,9 @@ def listing(
 
     An index serves the order of names. In another order the database sorts all workloads that match.
     """
-    return _page(_matching(filters), _sort_key(order), after and after.key, limit, order)
+    return _page(
+        _matching(filters), _sort_key(order), after.key if after is not None else None, limit, order
+    )
 
 
 def urgent(

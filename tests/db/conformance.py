@@ -28,6 +28,7 @@ from queuectl.domain.events import (
     CommandReceived,
     Drained,
     Ended,
+    Event,
     Evict,
     LabelsChanged,
     ObjectChanged,
@@ -1267,7 +1268,7 @@ class StoreConformance:
         new = [submitted(f"u{n}", at=float(100 + n // 2)) for n in range(10)]
         await commit(store, epoch, *new)
         hold = CommandReceived(Command(1, "", Action.HOLD, "alice", "r", 1.0))
-        events = {1: Admit(HERE), 2: hold, 3: Admit(HERE), 4: hold}
+        events: dict[int, Event] = {1: Admit(HERE), 2: hold, 3: Admit(HERE), 4: hold}
         await commit(store, epoch, *(step(new[n].after, event) for n, event in events.items()))
         for n, at in ((8, 300.0), (5, 301.0), (7, 300.0)):  # the last that ended is first
             await commit(store, epoch, step(new[n].after, ObjectDeleted(), at))
