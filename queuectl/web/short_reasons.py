@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from queuectl.domain.quantity import GPU, format_quantity
 from queuectl.domain.reasons import Code
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, shortened
 from queuectl.web.words import spaced
 
 _LONGEST: Final = 64  # characters
@@ -22,10 +22,14 @@ _STATEMENTS: Final = frozenset(
 )
 """Codes whose message begins with a statement that is clear without the rest."""
 _ENDS: Final = (": ", "; ", " (", ", ")
+_SAME_AS_STATE: Final = frozenset(
+    {Code.HELD, Code.DEACTIVATED, Code.SUCCEEDED, Code.FAILED, Code.DELETED}
+)
+"""Codes that repeat the state, so that the message tells more."""
 
 
 def short_reason(code: Code, message: str, details: Mapping[str, Any]) -> str:
-    """At most 64 characters, such as ``47 GPUs short of quota``; the code in words if the message has no short form.
+    """At most 64 characters, such as ``47 GPUs short of quota``; the code in words if the message has no short form; a dash if the state says it all.
 
     Args:
         code: of the reason.
@@ -34,6 +38,8 @@ def short_reason(code: Code, message: str, details: Mapping[str, Any]) -> str:
     """
     if code is Code.WAITING_FOR_QUOTA and (short := _short_of_quota(details)):
         return short
+    if code in _SAME_AS_STATE:
+        return shortened(message, _LONGEST) or "-"
     if code in _STATEMENTS:
         statement = message
         for end in _ENDS:
