@@ -38,7 +38,7 @@ BATCH_ACTIONS: Final = (
     Action.DEACTIVATE,
     Action.ACTIVATE,
 )
-"""Actions without fields of their own."""
+"""Actions whose body has no required field."""
 MOST_WORKLOADS: Final = 100
 _LISTED: Final = 20  # workloads that the audit log names
 
@@ -247,17 +247,17 @@ def _item(
     )
 
 
-def _view(action: Action, items: list[BatchItemView]) -> BatchView:
-    lost = [item.lost_gpu_seconds for item in items]
+def _view(action: Action, workloads: list[BatchItemView]) -> BatchView:
+    lost = [item.lost_gpu_seconds for item in workloads]
     known = [seconds for seconds in lost if seconds is not None]
     return BatchView(
         action=action,
-        accepted=sum(item.refusal is None for item in items),
-        evicted=sum(item.evicts for item in items),
-        pods=sum(item.pods for item in items),
-        gpus=sum(item.gpus for item in items),
+        accepted=sum(item.refusal is None for item in workloads),
+        evicted=sum(item.evicts for item in workloads),
+        pods=sum(item.pods for item in workloads),
+        gpus=sum(item.gpus for item in workloads),
         lost_gpu_seconds=sum(known) if len(known) == len(lost) else None,
-        items=items,
+        items=workloads,
     )
 
 

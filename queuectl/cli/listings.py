@@ -176,7 +176,7 @@ def _check_names(client: Client, filters: Mapping[str, Any]) -> None:
 
 
 def by_urgency(workloads: Iterable[Json]) -> list[Json]:
-    """In the order ``-urgency`` of the REST API. All pages are read by name, which leaves out none that changes meanwhile."""
+    """In the order ``-urgency`` of the REST API. All pages are read by name, so that none is left out if it changes in between."""
 
     def urgency(workload: Json) -> tuple[int, str, str, str]:
         at = workload["finishedAt"] or workload["queuedAt"] or ""

@@ -224,7 +224,7 @@ def workload_path(workload: WorkloadRef, namespace: str) -> str:
 
 
 def workloads(filters: WorkloadFilters) -> Listing[WorkloadJson]:
-    """All workloads that match. Without an order, they are by name, so that none is left out if it changes meanwhile."""
+    """All workloads that match. Without an order, they are by name, so that none is left out if it changes in between."""
     return Listing(f"{PREFIX}/workloads", {"sort": "name", **_of(filters)}, "cursor", "nextCursor")
 
 

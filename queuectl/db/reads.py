@@ -211,8 +211,8 @@ def urgent(
 ) -> Select[Any]:
     """The workloads of one urgency; the tests pin its plans.
 
-    Those that have not finished are in one small index by the time at which they were queued. A state is no column of an index, because
-    each change of a state would then be a write to that index.
+    Those that have not finished are in one small index by the time at which they were queued. No index has the state, because each
+    change of a state would then be a write to that index.
 
     Args:
         filters: of the list.

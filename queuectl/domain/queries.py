@@ -274,7 +274,7 @@ URGENCY: Final = {
     **dict.fromkeys((State.HELD, State.BACKOFF, State.DEACTIVATED), 1),
     State.FINISHED: 0,
 }
-"""What users look for first: workloads that wait for a start, then those that run, then those that are paused; finished ones are last."""
+"""The rank of a state in lists for people: workloads that wait for a start, then those that run, then paused ones, then finished ones."""
 UNFINISHED: Final = frozenset(State) - {State.FINISHED}
 
 

@@ -25,11 +25,11 @@ _ENDS: Final = (": ", "; ", " (", ", ")
 _SAME_AS_STATE: Final = frozenset(
     {Code.HELD, Code.DEACTIVATED, Code.SUCCEEDED, Code.FAILED, Code.DELETED}
 )
-"""Codes that repeat the state, so that the message tells more."""
+"""Codes that repeat the state: the message has more."""
 
 
 def short_reason(code: Code, message: str, details: Mapping[str, Any]) -> str:
-    """At most 64 characters, such as ``47 GPUs short of quota``; the code in words if the message has no short form; a dash if the state says it all.
+    """At most 64 characters, such as ``47 GPUs short of quota``; the code in words if the message has no short form; a dash if the message adds nothing to the state.
 
     Args:
         code: of the reason.

@@ -22,6 +22,7 @@ from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.web.sample import make
 
 BATCH = "/api/v1/commands"
+UNSEEN = "it does not exist, or you are not allowed to see it"
 pytestmark = pytest.mark.usefixtures("ledger")
 
 
@@ -47,7 +48,7 @@ async def test_each_workload_gets_its_command_or_its_refusal(
         "team-a/running": None,
         "team-a/finished": "team-a/finished is Finished",
         "team-a/deactivated": "team-a/deactivated is deactivated; activate it first",
-        None: "it does not exist, or you are not allowed to see it",
+        None: UNSEEN,
         "team-a/starting": "it has started since you selected it",
         "team-a/held": None,
     }
@@ -126,7 +127,7 @@ async def test_rights_are_checked_for_each_workload() -> None:
     access.know("blind", "blind", Right("create", hold, "team-vision"))
     app = signed_app(sample.store, access)
     body = {"workloads": [{"uid": e.uid} for e in (vision[0], speech[0])]}
-    unseen = "it does not exist, or you are not allowed to see it"
+    unseen = UNSEEN
     for token, refusals in {
         "own": [None, unseen],
         "sees": [None, "you may not create workloads/hold in namespace team-speech"],

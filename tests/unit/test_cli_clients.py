@@ -337,7 +337,7 @@ class TestGet:
         assert (refused.code, "sort" in refused.err) == (2, True)
 
     @pytest.mark.usefixtures("ledger")
-    def test_an_empty_list_of_workloads_says_which_name_is_unknown(self, queuectl: Cli) -> None:
+    def test_an_empty_list_of_workloads_shows_which_name_is_unknown(self, queuectl: Cli) -> None:
         assert queuectl("apply", "-f", "-", stdin=EVERY).code == 0
         nothing = "no objects found\n"
         hint = "namespace nosuch has no LocalQueue: is the name right?\n" + nothing

@@ -187,7 +187,7 @@ async def test_a_wrong_parameter_is_ignored(pages: httpx2.AsyncClient, path: str
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [
         ("state=Nonsense", "&#39;Nonsense&#39; is not a state. The states are Pending, "),
         ("state=Held&state=%3Cb%3E", "&#39;&lt;b&gt;&#39; is not a state."),
@@ -196,11 +196,11 @@ async def test_a_wrong_parameter_is_ignored(pages: httpx2.AsyncClient, path: str
     ],
 )
 async def test_a_wrong_filter_has_a_message_and_keeps_the_form(
-    pages: httpx2.AsyncClient, query: str, says: str
+    pages: httpx2.AsyncClient, query: str, message: str
 ):
     answer = await pages.get(f"/ui/workloads?user=ann&{query}")
     assert answer.status_code == 422
-    assert says in answer.text
+    assert message in answer.text
     assert 'name="user" value="ann"' in answer.text
     assert 'href="/ui/workloads/' not in answer.text
 
@@ -222,7 +222,7 @@ async def test_a_list_begins_with_the_newest_that_waits_and_has_finished_ones_on
     assert listed((await pages.get("/ui/workloads?state=Held&all=true")).text) == ["aside-0", *finished]  # fmt: skip
 
 
-async def test_a_list_without_any_workload_says_how_to_queue_one(
+async def test_a_list_without_any_workload_shows_how_to_queue_one(
     sample: Sample, pages: httpx2.AsyncClient, tenant: httpx2.AsyncClient
 ):
     sample.database.entries.clear()
@@ -232,7 +232,7 @@ async def test_a_list_without_any_workload_says_how_to_queue_one(
     assert "Clear the filter" not in text
 
 
-async def test_who_sees_no_namespace_learns_which_right_is_missing(sample: Sample):
+async def test_a_caller_without_any_namespace_learns_which_right_is_missing(sample: Sample):
     async with talking_to(app_over(sample, Guard(FixedRights()))) as client:
         for path in ("/ui/workloads", "/ui/mine?user=ann"):
             text = (await client.get(path)).text

@@ -121,7 +121,7 @@ async def _list(site: Site, request: Request) -> Response:
     query = _query(request)
     access = await site.access(request)
     wrong = _wrong(query)
-    named = await _by_name(site, access, query.one["q"])
+    named = await _by_name(site, access, query.fields["q"])
     if len(named) == 1:
         return RedirectResponse(f"{PREFIX}/workloads/{named[0].uid}", 303)
     order = order_of(request)
@@ -133,7 +133,7 @@ async def _list(site: Site, request: Request) -> Response:
         "workloads.html",
         access,
         status=ProblemType.INVALID_PARAMETER.status if wrong else 200,
-        asked=query.one,
+        asked=query.fields,
         chosen=query.states,
         finished=query.finished,
         active=query.active,
@@ -156,24 +156,24 @@ class ListQuery:
     """The filters of an address.
 
     Attributes:
-        one: the filters with one value; empty without one.
+        fields: the filters with one value, by name; empty without one.
         states: as they are written in the address.
         finished: finished workloads are listed in addition to the others.
     """
 
-    one: Mapping[str, str]
+    fields: Mapping[str, str]
     states: tuple[str, ...]
     finished: bool
 
     @property
     def parameters(self) -> dict[str, str | Sequence[str]]:
         """The same as parameters of an address."""
-        return {**self.one, "state": self.states, "all": "true" if self.finished else ""}
+        return {**self.fields, "state": self.states, "all": "true" if self.finished else ""}
 
     @property
     def active(self) -> str:
         """The filters that are set, in words; empty if none is."""
-        words = [f"{_FILTERS[name]} {value}" for name, value in self.one.items() if value]
+        words = [f"{_FILTERS[name]} {value}" for name, value in self.fields.items() if value]
         words += [" or ".join(self.states)] if self.states else []
         return ", ".join([*words, *(["with finished ones"] if self.finished else [])])
 
@@ -186,11 +186,11 @@ def _query(request: Request) -> ListQuery:
 
 
 def _wrong(query: ListQuery) -> str:
-    """What is wrong with the filters; empty if they are right."""
+    """The error in the filters; empty if they are right."""
     unknown = [state for state in query.states if state not in set(State)]
     if unknown:
         return f"{unknown[0]!r} is not a state. The states are {', '.join(State)}."
-    reason = query.one["reason"]
+    reason = query.fields["reason"]
     if reason and reason not in set(Code):
         return f"{reason!r} is not a reason. Choose one from the list."
     return ""
@@ -200,13 +200,13 @@ def _filter(query: ListQuery, access: AccessScope) -> WorkloadFilter:
     """The filter of a query without errors. Finished workloads are selected only if the query names them."""
     states = frozenset(map(State, query.states)) or UNFINISHED
     return WorkloadFilter(
-        namespace=query.one["namespace"] or None,
-        cluster_queue=query.one["queue"] or None,
+        namespace=query.fields["namespace"] or None,
+        cluster_queue=query.fields["queue"] or None,
         states=states | {State.FINISHED} if query.finished else states,
         namespaces=access.namespaces,
-        user=query.one["user"] or None,
-        queue=query.one["localqueue"] or None,
-        code=Code(query.one["reason"]) if query.one["reason"] else None,
+        user=query.fields["user"] or None,
+        queue=query.fields["localqueue"] or None,
+        code=Code(query.fields["reason"]) if query.fields["reason"] else None,
     )
 
 
