@@ -1325,6 +1325,27 @@ class StoreConformance:
         asked = ["u2", "nobody", "u1"]
         assert await store.workload_names(asked) == {"u1": "team-a/train", "u2": "team-b/eval"}
         assert await store.workload_names([]) == {}
+        read = await store.get_workloads(asked)
+        assert {entry.uid: entry.state for entry in read} == {
+            "u1": State.PENDING,
+            "u2": State.FINISHED,
+        }
+        assert await store.get_workloads([]) == ()
+
+    async def test_users_are_those_of_workloads_that_have_not_finished(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        users = ("zoe", "ann", "", "Ben", "gone", "ann")
+        new = [submitted(f"u{n}", namespace=f"team-{n % 2}") for n in range(len(users))]
+        await commit(store, epoch, *new)
+        said = [ObjectChanged("q", "a", 0, 8, 1, user=user) for user in users]
+        named = [step(a.after, s) for a, s in zip(new, said, strict=True)]
+        await commit(store, epoch, *named)
+        await commit(store, epoch, step(named[4].after, ObjectDeleted()))
+        assert await store.users(None, 9) == ("Ben", "ann", "zoe")
+        assert await store.users(None, 2) == ("Ben", "ann")
+        assert await store.users({"team-1"}, 9) == ("Ben", "ann")
+        assert await store.users([], 9) == ()
 
     async def test_queue_order_is_by_priority_and_then_by_position(self, open_store: OpenStore):
         store = await open_store()
