@@ -125,7 +125,6 @@ def urgent(urgency: int, after: tuple[float, str, str, str] | None = None) -> Cl
             "workloads_listing_idx",
         ),
         (reads.live_users(None, 200), "workloads_live_idx"),
-        (reads.live_users({"team-10", "team-20"}, 200), "workloads_live_idx"),
         (urgent(3), "workloads_newest_idx"),
         (urgent(2, (900.0, "team-7", "job-1057", "u1057")), "workloads_newest_idx"),
         (urgent(0), "workloads_finished_idx"),

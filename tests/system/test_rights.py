@@ -104,11 +104,8 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
     if action == Action.CHECK:
         return RULES | {CHECKER} if where == OWN else RULES
     if action in set(Action):
-        if path.startswith(
-            "/api/v1/commands/"
-        ):  # the rights are reviewed for each workload of the body
-            where = OWN
-        if where == OTHER:
+        # The workloads of a batch are in its body.
+        if where == OTHER and not path.startswith("/api/v1/commands/"):
             return RULES
         return LEADS_OWN if action in FOR_LEADERS else RUNS_OWN
     if action in ("topups", "confirm"):
