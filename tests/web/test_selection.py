@@ -39,12 +39,21 @@ async def test_a_command_for_a_selection_is_sent_once_and_shows_the_result_of_ea
         await page.keyboard.press("Space")
     await expect(page.locator("#selected")).to_have_text("3 selected")
 
+    held = page.locator('details.menu input[value="Held"]')
+    await page.locator("details.menu summary").click()
+    await held.check()
+    await page.get_by_label("User", exact=True).focus()
+    await expect(page.locator("#known-users option")).not_to_have_count(0)
+
     # A refresh moves rows, and a selected workload leaves the list.
     for number in (1, 2):
         await submit(sample, number)
     entries["wait-00001"] = replace(entries["wait-00001"], state=State.FINISHED, finished_at=1.0)
     await refresh(page)
     await expect(page.locator("#selected")).to_contain_text("3 selected, 1 of them no longer")
+    await expect(held).to_be_checked()
+    await expect(page.locator("#known-users option")).not_to_have_count(0)
+    await page.keyboard.press("Escape")
     checked = page.locator('input[name="workload"]:checked')
     assert {await box.get_attribute("value") for box in await checked.all()} == {RUNNING, "aside-2"}
 

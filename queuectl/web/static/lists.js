@@ -1,4 +1,4 @@
-// A selection of workloads in a list, and one command for all of them: its cost, a confirmation, and the result of each.
+// Lists of workloads: the menu of states, and a selection with one command for all of it: its cost, a confirmation, and the results.
 
 const PROOF = { "X-Queuectl-Session": "1" };
 const MOST = 100; // workloads of one request
@@ -6,6 +6,7 @@ const PRICE_MS = 1500; // between two requests for a cost that is not known yet
 const PRICES = 20;
 const FIRST_MS = 400; // until the first read of the results
 const READS = 12;
+const SHOWN = 5; // names of workloads with the same refusal
 
 const bar = document.getElementById("bulk");
 const dialog = document.getElementById("bulk-dialog");
@@ -30,6 +31,21 @@ async function read(answer) {
   throw new Error(parsed.detail || `the server returned status ${answer.status}`);
 }
 
+// ---- The menu of states, which closes like a select.
+
+function closes(menu) {
+  document.addEventListener("click", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+}
+
+document.querySelectorAll("details.menu").forEach(closes);
+
 // ---- The selection. A refresh replaces rows, so the boxes follow the selection, and not the other way round.
 
 function show() {
@@ -49,7 +65,7 @@ function show() {
 }
 
 function choose(box, on) {
-  if (on) selected.set(box.value, box.dataset.ref);
+  if (on) selected.set(box.value, box.ariaLabel.replace("Select ", ""));
   else selected.delete(box.value);
 }
 
@@ -94,6 +110,22 @@ function list(lines) {
   );
 }
 
+// Each refusal once, with the workloads that it concerns.
+function refusals(items) {
+  const names = new Map();
+  for (const item of items.filter((one) => one.refusal)) {
+    const text = reason(item);
+    names.set(text, [...(names.get(text) ?? []), named(item)]);
+  }
+  return [...names].map(([text, all]) => {
+    if (all.length === 1) return [all[0], text, "refused"];
+    const more = all.length > SHOWN ? ` and ${all.length - SHOWN} more` : "";
+    return [of(all.length, "workload"), `${text} (${all.slice(0, SHOWN).join(", ")}${more})`, "refused"];
+  });
+}
+
+// A refusal can begin with the name of its workload, which the list shows before it.
+const reason = (item) => (item.refusal.startsWith(`${item.workload} `) ? item.refusal.slice(item.workload.length + 1) : item.refusal);
 const named = (item) => item.workload ?? batch.names.get(item.uid) ?? item.uid;
 const go = () => form.querySelector("button.go");
 
@@ -135,7 +167,7 @@ async function preview(mine) {
       if (!current()) return;
       mine.view = view;
       byId("bulk-price").textContent = cost(view);
-      list(view.items.filter((item) => item.refusal).map((item) => [named(item), item.refusal, "refused"]));
+      list(refusals(view.items));
       go().disabled = view.accepted === 0;
       if (view.lostGpuSeconds !== null) return;
     } catch (error) {
@@ -176,7 +208,7 @@ async function results(mine, items) {
   const commands = new Map(items.filter((item) => item.command).map((item) => [item.command.id, item.command]));
   const update = () => {
     const lines = items.map((item) => {
-      if (!item.command) return [named(item), item.refusal, "refused"];
+      if (!item.command) return [named(item), reason(item), "refused"];
       const { state, outcome } = commands.get(item.command.id);
       if (state === "Waiting") return [named(item), "requested", "requested"];
       return state === "Done" ? [named(item), "done", "done"] : [named(item), `refused: ${outcome}`, "refused"];
