@@ -87,17 +87,11 @@ async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionBut
 
 @dataclass(frozen=True, slots=True)
 class BatchOffer:
-    """A command for several workloads.
-
-    Attributes:
-        follows: what it does to each, in a sentence or two.
-        evicts: it stops the pods of those that run.
-    """
+    """A command for several workloads. ``follows``: what it does to each, in a sentence or two."""
 
     action: Action
     label: str
     follows: str
-    evicts: bool
 
 
 _MOST_NAMESPACES: Final = 16
@@ -119,7 +113,7 @@ async def batch_offers(
         *(guard.somewhere(request, "create", f"workloads/{a}", namespaces) for a in BATCH_ACTIONS)
     )
     return [
-        BatchOffer(action, *_WORDS[action], action in EVICTING)
+        BatchOffer(action, *_WORDS[action])
         for action, allowed in zip(BATCH_ACTIONS, may, strict=True)
         if allowed
     ]

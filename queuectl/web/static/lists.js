@@ -150,7 +150,7 @@ function open() {
   byId("bulk-price").textContent = "Checking each workload …";
   form.elements.why.parentElement.classList.remove("hidden");
   form.querySelector("[data-close]").textContent = "Cancel";
-  go().classList.remove("hidden");
+  go().classList.remove("hidden", "danger");
   go().textContent = option.dataset.label;
   go().disabled = true;
   dialog.showModal();
@@ -169,6 +169,7 @@ async function preview(mine) {
       byId("bulk-price").textContent = cost(view);
       list(refusals(view.items));
       go().disabled = view.accepted === 0;
+      go().classList.toggle("danger", view.evicted > 0);
       if (view.lostGpuSeconds !== null) return;
     } catch (error) {
       if (!mine.view && current()) byId("bulk-price").textContent = `The workloads cannot be checked: ${error.message}.`;
