@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from queuectl.api import reading
 from queuectl.api.body import JSON_TYPES, YAML_TYPES
 from queuectl.api.budgets import TopUpBody
+from queuectl.api.command_batches import BatchBody
 from queuectl.api.command_views import BODIES
 from queuectl.api.plans import PlanBody
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
@@ -139,6 +140,7 @@ def _bodies() -> dict[str, Any]:
         *set(BODIES.values()),
         ConfirmBody,
         StopBody,
+        BatchBody,
         ResumeBody,
         PlanBody,
         SignInBody,

@@ -71,7 +71,8 @@ Sort = Annotated[
     Query(
         max_length=32,
         description=f"One of {', '.join(f'`{key}`' for key in SortKey)}; `-` in front = descending. "
-        "Send the same order with each `cursor`.",
+        "`-urgency` = pending workloads, then admitted ones, then paused ones, then finished ones; of each, the newest first. "
+        "Send the same order with each `cursor`. Only with `name`, pages leave out no workload that changes in between.",
     ),
 ]
 Limit = Annotated[

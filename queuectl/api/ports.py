@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from queuectl.domain.cluster_map import ClusterMap
@@ -11,6 +11,7 @@ from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Checked, Entry
+from queuectl.domain.plan import Cost
 from queuectl.domain.queries import (
     DocumentKey,
     UnmanagedPod,
@@ -83,6 +84,12 @@ class Diagnoser(Protocol):
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
         """The cost of draining a ClusterQueue or a LocalQueue now; None while this process does not know the cluster.
+
+        May raise StoreUnavailable.
+        """
+
+    async def eviction_costs(self, uids: Collection[str]) -> Mapping[str, Cost]:
+        """The cost of evicting each of these gangs now, by uid; of those that run and that this process knows.
 
         May raise StoreUnavailable.
         """

@@ -48,8 +48,8 @@ def connect(server: str) -> Client:
 
 
 def workloads(client: Client, **filters: object) -> Iterator[Json]:
-    """All workloads that match, as objects to print."""
-    return client.objects(by_cursor(f"{PREFIX}/workloads", **filters))
+    """All workloads that match, as objects to print. By name, unless a filter has another order."""
+    return client.objects(by_cursor(f"{PREFIX}/workloads", **{"sort": "name", **filters}))
 
 
 def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None:

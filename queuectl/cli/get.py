@@ -143,8 +143,8 @@ def get_command(
         str | None,
         typer.Option(
             metavar="KEY",
-            help="Sort workloads by name, state, clusterQueue, user, gpus, priority, queuedAt or since; "
-            "-KEY reverses the order. Default: pending ones first, then admitted ones; of each, the newest first.",
+            help="Sort workloads by name, state, clusterQueue, user, gpus, priority, queuedAt, since or urgency; "
+            "-KEY reverses the order. Default: -urgency: pending ones first, then admitted ones; of each, the newest first.",
         ),
     ] = None,
     by: Annotated[

@@ -25,8 +25,10 @@ from queuectl.cli.columns import (
     WORKLOAD_COLUMNS,
     config_columns,
 )
+from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 from queuectl.client.client import Client
+from queuectl.client.errors import NotPermitted, ObjectNotFound
 from queuectl.client.requests import UNFINISHED, by_cursor, newest_first, oldest_first
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
@@ -139,21 +141,56 @@ def _workloads(client: Client, options: ListingOptions) -> None:
         items = list(workloads(client, **filters))
         if "sort" not in filters:
             items = by_urgency(items)
+        if not items:
+            _check_names(client, filters)
         options.show({"items": items, "nextCursor": None}, items, columns, named)
 
 
+def _check_names(client: Client, filters: Mapping[str, Any]) -> None:
+    """Find out whether a list is empty because a name is wrong. A namespace is known by its LocalQueues, so it only gets a hint.
+
+    Raises:
+        CommandFailed: a queue does not exist, as far as the user may see it.
+    """
+    namespace, queue, cluster_queue = (
+        filters.get(name) for name in ("namespace", "queue", "cluster_queue")
+    )
+    unseen = "does not exist, or you may not see it"
+    if cluster_queue is not None:
+        try:
+            client.get(f"{PREFIX}/queueuse", cluster_queue=cluster_queue)
+        except (ObjectNotFound, NotPermitted) as error:
+            message = f"ClusterQueue {cluster_queue} {unseen}"
+            raise CommandFailed(message, Exit.NOT_FOUND) from error
+    if namespace is None and queue is None:
+        return
+    try:
+        queues = client.get(f"{PREFIX}/localqueues", namespace=namespace)["items"]
+    except NotPermitted:  # the right to list workloads is enough for the list itself
+        return
+    where = f" in namespace {namespace}" if namespace is not None else " in any namespace"
+    if queue is not None and all(each["metadata"]["name"] != queue for each in queues):
+        raise CommandFailed(f"LocalQueue {queue} {unseen}{where}", Exit.NOT_FOUND)
+    if not queues:
+        typer.echo(f"namespace {namespace} has no LocalQueue: is the name right?", err=True)
+
+
 def by_urgency(workloads: Iterable[Json]) -> list[Json]:
-    """Pending workloads, then admitted ones, then the others, then finished ones; the newest of each first."""
-    newest_first = sorted(workloads, key=lambda each: each["queuedAt"] or "", reverse=True)
-    return sorted(newest_first, key=lambda each: _URGENCY.get(each["state"], _PAUSED))
+    """In the order ``-urgency`` of the REST API. All pages are read by name, so that none is left out if it changes in between."""
+
+    def urgency(workload: Json) -> tuple[int, str, str, str]:
+        at = workload["finishedAt"] or workload["queuedAt"] or ""
+        return URGENCY.get(workload["state"], 1), at, workload["namespace"], workload["name"]
+
+    return sorted(workloads, key=urgency, reverse=True)
 
 
-_PAUSED: Final = 2  # Held, Backoff or Deactivated
-_URGENCY: Final = {
-    **dict.fromkeys(("Pending", "Reserved"), 0),
-    **dict.fromkeys(("Starting", "Running", "Evicting"), 1),
-    "Finished": 3,
+URGENCY: Final = {
+    **dict.fromkeys(("Pending", "Reserved"), 3),
+    **dict.fromkeys(("Starting", "Running", "Evicting"), 2),
+    "Finished": 0,
 }
+"""As :data:`queuectl.domain.queries.URGENCY`, without the import of the ledger. Other states have 1."""
 
 
 def _events(client: Client, options: ListingOptions) -> None:

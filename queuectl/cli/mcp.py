@@ -60,12 +60,13 @@ def tools(client: AsyncClient) -> MCPServer:
         user: str | None = None,
         most: int = 50,
     ) -> str:
-        """List workloads, each with its state, GPUs and reason. `state` is for example Pending or Running. At most 200."""
+        """List workloads, each with its state, GPUs and reason: pending ones first, then admitted ones, finished ones last; of each, the newest first. `state` is for example Pending or Running. At most 200."""
         filters: WorkloadFilters = {
             "namespace": namespace,
             "cluster_queue": cluster_queue,
             "state": state,
             "user": user,
+            "sort": "-urgency",
         }
         return await marked(_first(client.workloads(**filters), most))
 

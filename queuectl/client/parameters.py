@@ -29,8 +29,8 @@ class OptionValues(TypedDict, total=False):
 class WorkloadFilters(TypedDict, total=False):
     """Filters of a list of workloads; each that is set must match.
 
-    ``sort`` is one of ``name``, ``state``, ``clusterQueue``, ``user``, ``gpus``, ``priority``, ``queuedAt``, ``since``; ``-`` in front
-    reverses the order.
+    ``sort`` is one of ``name``, ``state``, ``clusterQueue``, ``user``, ``gpus``, ``priority``, ``queuedAt``, ``since``, ``urgency``;
+    ``-`` in front reverses the order. Default: ``name``.
     """
 
     namespace: str | None

@@ -224,8 +224,8 @@ def workload_path(workload: WorkloadRef, namespace: str) -> str:
 
 
 def workloads(filters: WorkloadFilters) -> Listing[WorkloadJson]:
-    """All workloads that match."""
-    return Listing(f"{PREFIX}/workloads", _of(filters), "cursor", "nextCursor")
+    """All workloads that match. Without an order, they are by name, so that none is left out if it changes in between."""
+    return Listing(f"{PREFIX}/workloads", {"sort": "name", **_of(filters)}, "cursor", "nextCursor")
 
 
 def workload(path: str, kind: str | None) -> Request[WorkloadJson]:

@@ -47,6 +47,43 @@ class AwaitedJson(AnswerJson):
     """Its limit or expected end."""
 
 
+class BatchItemJson(AnswerJson):
+    """The result for one workload."""
+
+    uid: str
+    workload: str | None
+    """namespace/name; null = it does not exist, or you are not allowed to see it."""
+    attempt: int | None
+    """Number of starts so far; null as for `workload`."""
+    refusal: str | None
+    """The reason why it gets no command; null = it gets one."""
+    evicts: bool
+    """Whether it runs and would be evicted."""
+    pods: int
+    """Number of pods that would be stopped."""
+    gpus: float
+    """GPUs that would become free."""
+    lostGpuSeconds: int | None
+    """Work that it would lose, in GPU-seconds; null = not known at the moment."""
+    command: CommandJson | None
+    """Its command; null in a dry run."""
+
+
+class BatchJson(AnswerJson):
+    """The results in the order of the request. The sums are those of the workloads that are not refused."""
+
+    action: str
+    accepted: int
+    """Number of workloads that are not refused."""
+    evicted: int
+    """Number of gangs that would be evicted."""
+    pods: int
+    gpus: float
+    lostGpuSeconds: int | None
+    """null = not known for each of them."""
+    items: list[BatchItemJson]
+
+
 class BudgetStatusJson(AnswerJson):
     """A Budget in the current month. Amounts in GPU-hours."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
@@ -42,6 +42,7 @@ from queuectl.domain.job_usage import UsageSources
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Checked, Entry
 from queuectl.domain.pacing import doubling
+from queuectl.domain.plan import Cost
 from queuectl.domain.queries import DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
@@ -174,6 +175,10 @@ class ServeComponents(ProcessComponents):
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
         """The cost of draining a queue now; None while this process does not know the cluster."""
         return await self.supervisor.previewer.drain_cost(queue)
+
+    async def eviction_costs(self, uids: Collection[str]) -> Mapping[str, Cost]:
+        """The cost of evicting each of these gangs now, by uid; without those that this process does not know."""
+        return await self.supervisor.previewer.eviction_costs(uids)
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """Running gangs that exceed the quota of another configuration; None until this process has a snapshot."""

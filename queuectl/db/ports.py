@@ -526,6 +526,17 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
             BadInput: ``cursor`` is not one of the store's, or of a list in another order.
         """
 
+    async def get_workloads(self, uids: Collection[str]) -> tuple[Entry, ...]:
+        """The workloads with these uids that exist, in no order."""
+
+    async def users(self, namespaces: Collection[str] | None, limit: int) -> tuple[str, ...]:
+        """The users of workloads that have not finished, by name, at most ``limit``.
+
+        Args:
+            namespaces: only of workloads in these; None = all.
+            limit: at most this many.
+        """
+
     async def live_workloads(self, before: Collection[Entry]) -> LiveWorkloads:
         """Every workload that is not Finished. Those among ``before`` without a change are the same objects."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -38,6 +39,8 @@ from queuectl.domain.queries import (
     FIELDS,
     IN_QUEUE_ORDER,
     LONGEST_PAGE,
+    UNFINISHED,
+    URGENCY,
     HistoryLine,
     LiveWorkloads,
     PagePosition,
@@ -102,6 +105,11 @@ async def live_workloads(connection: AsyncConnection, before: Collection[Entry])
         await connection.execute(select(func.extract("epoch", func.statement_timestamp())))
     ).scalar_one()
     return LiveWorkloads(await live_entries_since(connection, before), float(at))
+
+
+async def entries_of(connection: AsyncConnection, uids: Collection[str]) -> tuple[Entry, ...]:
+    """The workloads with these uids that exist."""
+    return await _entries(connection, list(uids))
 
 
 async def _entries(connection: AsyncConnection, uids: list[str]) -> tuple[Entry, ...]:
@@ -189,9 +197,66 @@ def listing(
 
     An index serves the order of names. In another order the database sorts all workloads that match.
     """
-    key = _sort_key(order)
-    ordered = [column.desc() for column in key] if order.descending else key
-    statement = select(*ENTRY_COLUMNS).order_by(*ordered).limit(limit)
+    return _page(
+        _matching(filters), _sort_key(order), after.key if after is not None else None, limit, order
+    )
+
+
+def urgent(
+    filters: WorkloadFilter,
+    urgency: int,
+    after: tuple[Any, ...] | None,
+    limit: int,
+    order: WorkloadOrder,
+) -> Select[Any]:
+    """The workloads of one urgency; the tests pin its plans.
+
+    Those that have not finished are in one small index by the time at which they were queued. No index has the state, because each
+    change of a state would then be a write to that index.
+
+    Args:
+        filters: of the list.
+        urgency: as in :data:`queuectl.domain.queries.URGENCY`.
+        after: the time, namespace, name and uid after which to continue.
+        limit: the number of rows at most.
+        order: whether the newest are first.
+    """
+    states = _states_of(urgency)
+    finished = states == {State.FINISHED}
+    statement = _matching(replace(filters, states=frozenset()))
+    ended = workloads.c.finished_at
+    if finished:
+        time, statement = ended, statement.where(ended.is_not(None))
+    else:
+        # By its statistics, PostgreSQL expects few rows in any of these states: it would read all of them and sort them. It expects
+        # that an exclusion leaves most rows.
+        others = UNFINISHED - ((filters.states or states) & states)
+        time = workloads.c.queued_at
+        excluded = workloads.c.state.not_in(sorted(state.value for state in others))
+        statement = statement.where(ended.is_(None), excluded)
+    return _page(statement, (time, *_KEYSET), after, limit, order)
+
+
+def _states_of(urgency: int) -> frozenset[State]:
+    return frozenset(state for state, rank in URGENCY.items() if rank == urgency)
+
+
+def _page(
+    statement: Select[Any],
+    key: tuple[ColumnElement[Any], ...],
+    after: tuple[Any, ...] | None,
+    limit: int,
+    order: WorkloadOrder,
+) -> Select[Any]:
+    """The rows of a statement in the order of a key, after one value of it."""
+    if after is not None:
+        ended, here = tuple_(*after), tuple_(*key)
+        statement = statement.where(here < ended if order.descending else here > ended)
+    return statement.order_by(*(c.desc() if order.descending else c for c in key)).limit(limit)
+
+
+def _matching(filters: WorkloadFilter) -> Select[Any]:
+    statement = select(*ENTRY_COLUMNS)
     for name in ("namespace", "name", "queue", "cluster_queue", "kind", "user"):
         required = getattr(filters, name)
         if required is not None:
@@ -204,9 +269,6 @@ def listing(
         statement = statement.where(workloads.c.state.in_(sorted(s.value for s in filters.states)))
     for condition in filters.labels:
         statement = statement.where(_has_label(condition))
-    if after is not None:
-        ended, here = tuple_(*after.key), tuple_(*key)
-        statement = statement.where(here < ended if order.descending else here > ended)
     return statement
 
 
@@ -252,6 +314,22 @@ def known_namespaces() -> Select[Any]:
     return select(either.subquery().c.namespace)
 
 
+def live_users(namespaces: Collection[str] | None, limit: int) -> Select[Any]:
+    """The statement behind :func:`users`; the tests pin its plan."""
+    w = workloads.c
+    found = select(w.user).distinct().where(w.finished_at.is_(None), w.user != "")
+    if namespaces is not None:
+        found = found.where(w.namespace.in_(sorted(namespaces)))
+    return found.order_by(w.user).limit(limit)
+
+
+async def users(
+    connection: AsyncConnection, namespaces: Collection[str] | None, limit: int
+) -> tuple[str, ...]:
+    """The users of workloads that have not finished, by name."""
+    return tuple(await connection.scalars(live_users(namespaces, limit)))
+
+
 async def page_of(
     connection: AsyncConnection,
     filters: WorkloadFilter,
@@ -266,9 +344,34 @@ async def page_of(
     """
     limit = max(1, min(limit, LONGEST_PAGE))
     after = PagePosition.parse(cursor, order) if cursor is not None else None
-    entries = await rows_of(connection, listing(filters, after, limit + 1, order))
+    if order.key is SortKey.URGENCY:
+        entries = await _by_urgency(connection, filters, after, limit + 1, order)
+    else:
+        entries = await rows_of(connection, listing(filters, after, limit + 1, order))
     more, entries = len(entries) > limit, entries[:limit]
     return WorkloadPage(entries, PagePosition.of(entries[-1], order).cursor if more else None)
+
+
+async def _by_urgency(
+    connection: AsyncConnection,
+    filters: WorkloadFilter,
+    after: PagePosition | None,
+    limit: int,
+    order: WorkloadOrder,
+) -> tuple[Entry, ...]:
+    """At most ``limit`` workloads: those of one urgency, and of the next ones while the page is not full."""
+    entries: tuple[Entry, ...] = ()
+    ended, position = (after.key[0], after.key[1:]) if after is not None else (None, None)
+    for urgency in sorted(set(URGENCY.values()), reverse=order.descending):
+        passed = ended is not None and (urgency > ended if order.descending else urgency < ended)
+        if passed or not (filters.states or URGENCY.keys()) & _states_of(urgency):
+            continue
+        start = position if urgency == ended else None
+        statement = urgent(filters, urgency, start, limit - len(entries), order)
+        entries += await rows_of(connection, statement)
+        if len(entries) == limit:
+            break
+    return entries
 
 
 def lines(uids: Iterable[str]) -> Select[Any]:

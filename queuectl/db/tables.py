@@ -179,6 +179,17 @@ Index(
 )
 
 
+# The newest of the workloads that have not finished are first in lists. The condition and the columns change with no state.
+Index(
+    "workloads_newest_idx",
+    workloads.c.queued_at,
+    workloads.c.namespace,
+    workloads.c.name,
+    workloads.c.uid,
+    postgresql_where=workloads.c.finished_at.is_(None),
+)
+
+
 # Lists are selected by labels of the jobs.
 Index("workloads_labels_idx", workloads.c.labels, postgresql_using="gin")
 

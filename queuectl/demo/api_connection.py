@@ -53,7 +53,7 @@ class ApiConnection:
     def workloads(self, namespace: str | None = None) -> dict[str, Json]:
         """The newest workload of each ``namespace/name``, of one or of all namespaces: a name can be used again."""
         found: list[Json] = []
-        query: dict[str, object] = {"limit": _PAGE}
+        query: dict[str, object] = {"limit": _PAGE, "sort": "name"}
         if namespace is not None:
             query["namespace"] = namespace
         while True:

@@ -265,6 +265,17 @@ class SortKey(StrEnum):
     PRIORITY = "priority"
     QUEUED_AT = "queuedAt"
     SINCE = "since"
+    URGENCY = "urgency"  # by URGENCY of the state; of equal ones, by the time at which they were queued or have finished
+
+
+URGENCY: Final = {
+    **dict.fromkeys((State.PENDING, State.RESERVED), 3),
+    **dict.fromkeys((State.STARTING, State.RUNNING, State.EVICTING), 2),
+    **dict.fromkeys((State.HELD, State.BACKOFF, State.DEACTIVATED), 1),
+    State.FINISHED: 0,
+}
+"""The rank of a state in lists for people: workloads that wait for a start, then those that run, then paused ones, then finished ones."""
+UNFINISHED: Final = frozenset(State) - {State.FINISHED}
 
 
 FIELDS: Final = {
@@ -307,6 +318,9 @@ class WorkloadOrder:
 
 
 BY_NAME: Final = WorkloadOrder()
+"""An order that no change of a workload changes, so that pages that are read one after the other leave out none."""
+MOST_URGENT_FIRST: Final = WorkloadOrder(SortKey.URGENCY, descending=True)
+"""The order of lists for people; of equal urgency, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +329,8 @@ class PagePosition:
 
     Attributes:
         order: of the list.
-        key: the sort key of the last workload: the value that the order names, then namespace, name and uid.
+        key: the sort key of the last workload: the value that the order names, then namespace, name and uid. Urgency is two values:
+            the rank of the state, and a time.
     """
 
     order: WorkloadOrder
@@ -326,6 +341,9 @@ class PagePosition:
         name = (entry.namespace, entry.name, entry.uid)
         if order.key is SortKey.NAME:
             return cls(order, name)
+        if order.key is SortKey.URGENCY:
+            at = entry.queued_at if entry.finished_at is None else entry.finished_at
+            return cls(order, (URGENCY[entry.state], at, *name))
         value = getattr(entry, FIELDS[order.key])
         return cls(order, (str(value) if order.key in _TEXTS else value, *name))
 
@@ -358,6 +376,9 @@ def _fits(parts: list[Any], order: WorkloadOrder) -> bool:
         return False
     if order.key is SortKey.NAME:
         return len(parts) == 4 and _texts(parts)
+    if order.key is SortKey.URGENCY:
+        ranked = len(parts) == 6 and _is_value(parts[1], SortKey.PRIORITY)
+        return ranked and _is_value(parts[2], SortKey.QUEUED_AT) and _texts(parts[3:])
     return len(parts) == 5 and _texts(parts[2:]) and _is_value(parts[1], order.key)
 
 

@@ -7,6 +7,8 @@ result appears when the page is next refreshed.
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +17,7 @@ import orjson
 from starlette.requests import Request
 
 from queuectl.api.access import Guard
+from queuectl.api.command_batches import BATCH_ACTIONS
 from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import DONE, EVICTING, Action, Command, objection, reserved_to_admins
 from queuectl.domain.identity import Right
@@ -80,6 +83,40 @@ async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionBut
                 forbidden = None
             found.append(_offer(entry, action, forbidden))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffer:
+    """A command for several workloads. ``follows``: what it does to each, in a sentence or two."""
+
+    action: Action
+    label: str
+    follows: str
+
+
+_MOST_NAMESPACES: Final = 16
+"""Of the workloads of a page, those that are asked about for a caller whose rights are for single namespaces."""
+
+
+async def batch_offers(
+    guard: Guard, request: Request, entries: Iterable[Entry]
+) -> list[BatchOffer]:
+    """The commands that the caller may give for some of these workloads. May raise ClusterUnavailable."""
+    frequent = Counter(entry.namespace for entry in entries).most_common(_MOST_NAMESPACES)
+
+    async def namespaces() -> list[str]:
+        return [namespace for namespace, _ in frequent]
+
+    if not frequent:
+        return []
+    may = await asyncio.gather(
+        *(guard.somewhere(request, "create", f"workloads/{a}", namespaces) for a in BATCH_ACTIONS)
+    )
+    return [
+        BatchOffer(action, *_WORDS[action])
+        for action, allowed in zip(BATCH_ACTIONS, may, strict=True)
+        if allowed
+    ]
 
 
 def objections(buttons: Iterable[ActionButton]) -> list[tuple[str, list[str]]]:

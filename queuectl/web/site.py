@@ -25,6 +25,7 @@ from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.search import WorkloadSearch
+from queuectl.api.schemas import ReasonView
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.distribution import version
@@ -42,6 +43,7 @@ from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 from queuectl.web.navigation import menu_of
+from queuectl.web.short_reasons import short_reason
 
 # ---- Sources and rights
 
@@ -164,6 +166,11 @@ def asset(name: str) -> str:
     return f"{PREFIX}/static/{name}?v={digest}"
 
 
+def _short_reason(reason: ReasonView) -> str:
+    """A reason for a row of a list."""
+    return short_reason(reason.code, reason.message, reason.details)
+
+
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -187,6 +194,7 @@ def _environment() -> jinja2.Environment:
         "glyph": words.glyph,
         "spaced": words.spaced,
         "article": words.article,
+        "short_reason": _short_reason,
         "counted": counted,
         "counted_gpus": counted_gpus,
         "gpu_count": words.gpus,
@@ -195,6 +203,7 @@ def _environment() -> jinja2.Environment:
         "asset": asset,
         "ui": PREFIX,
         "percent": words.percent,
+        "ends": words.ENDS,
         "proof_words": words.PROOF_WORDS,
         "use_words": words.USE_WORDS,
     }

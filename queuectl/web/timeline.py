@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
+from math import ceil, inf
 from typing import Final
 
 from queuectl.domain.estimates import DAY, ExpectedStart
@@ -23,6 +23,11 @@ SPANS: Final = {
 }
 """The lengths of the axis that a user can choose, in seconds."""
 _MARKS: Final = 4  # parts of the axis
+_STEPS: Final = tuple(
+    HOUR * hours for hours in (0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 72, 168, 336, 720)
+)
+"""The lengths of an axis that depends on its rows, in seconds."""
+_HELD: Final = 0.8  # the part of the rows whose times such an axis holds at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def timeline_of(
         expected: by uid.
         sees: whether the caller may see a namespace.
         queue: only gangs of this ClusterQueue; empty = of all.
-        span: of the axis; empty = the shortest that holds all times of the rows.
+        span: of the axis; empty = the shortest that holds the times of most rows.
         most: rows of each kind.
     """
 
@@ -185,10 +190,19 @@ def _end(row: TimelineRow) -> tuple[float, str]:
 
 
 def _span(rows: Iterable[TimelineRow], now: float) -> float:
-    """The shortest span that holds all known times."""
-    last = max((at - now for row in rows for at in _times(row)), default=0.0)
-    spans: Sequence[float] = tuple(SPANS.values())
-    return next((span for span in spans if span >= last), spans[-1])
+    """The shortest span that holds the known times of four in five rows: a few late ones do not make all other bars short.
+
+    It holds all times if that at most doubles it.
+    """
+    lasts = sorted(max(times) - now for row in rows if (times := _times(row)))
+    if not lasts:
+        return HOUR
+    most, last = (_step(lasts[rank]) for rank in (ceil(_HELD * len(lasts)) - 1, -1))
+    return last if last <= 2 * most else most
+
+
+def _step(seconds: float) -> float:
+    return next((step for step in _STEPS if step >= seconds), _STEPS[-1])
 
 
 def _times(row: TimelineRow) -> list[float]:

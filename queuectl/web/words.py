@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -14,6 +14,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.plan import Proof
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queries import SortKey, WorkloadOrder
+from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState
 from queuectl.domain.words import gpu_count
 
@@ -33,6 +34,8 @@ GLYPHS: Final = {
     State.FINISHED: "✓",
 }
 """Each state has a word and a sign; color only repeats them."""
+ENDS: Final = {Code.SUCCEEDED: "✓", Code.FAILED: "✗", Code.DELETED: "⊘"}
+"""The signs of the ends of finished workloads, whose word is the code."""
 
 
 def duration(seconds: float) -> str:
@@ -188,14 +191,16 @@ class Heading:
     numeric: bool
 
 
-def headings(
-    columns: Iterable[TableColumn], order: WorkloadOrder, query: Mapping[str, str]
-) -> list[Heading]:
+Query = Mapping[str, str | Sequence[str]]
+"""Parameters of an address; a list repeats its parameter."""
+
+
+def headings(columns: Iterable[TableColumn], order: WorkloadOrder, query: Query) -> list[Heading]:
     """The headings of a table that is sorted in this order; ``query``: the other parameters of the page."""
     return [_heading(column, order, query) for column in columns]
 
 
-def _heading(column: TableColumn, order: WorkloadOrder, query: Mapping[str, str]) -> Heading:
+def _heading(column: TableColumn, order: WorkloadOrder, query: Query) -> Heading:
     if column.key is None:
         return Heading(column.title, None, None, column.numeric)
     sorted_by = column.key is order.key
@@ -207,7 +212,7 @@ def _heading(column: TableColumn, order: WorkloadOrder, query: Mapping[str, str]
     return Heading(column.title, address(query, reverse), shown, column.numeric)
 
 
-def address(query: Mapping[str, str], order: WorkloadOrder, **more: str) -> str:
+def address(query: Query, order: WorkloadOrder, **more: str) -> str:
     """The query of a link to the same page in another order; parameters without a value are left out."""
     given = {**query, "sort": str(order), **more}
-    return "?" + urlencode({name: value for name, value in given.items() if value})
+    return "?" + urlencode({name: value for name, value in given.items() if value}, doseq=True)

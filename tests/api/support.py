@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -36,6 +36,7 @@ from queuectl.domain.events import (
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodRecord
 from queuectl.domain.ledger import Checked, Entry, EntryChange
+from queuectl.domain.plan import Cost
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
@@ -93,6 +94,11 @@ class FixedDiagnoser:
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
         return self.drains.get(queue)
+
+    async def eviction_costs(self, uids: Collection[str]) -> Mapping[str, Cost]:
+        """By the previews of ``preempt``."""
+        known = {uid: self.previews.get((uid, Action.PREEMPT)) for uid in uids}
+        return {uid: p.cost for uid, p in known.items() if p is not None and p.cost is not None}
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """Of the gangs that the test sets as running."""

@@ -26,7 +26,7 @@ Query = dict[str, str | int | list[str]]
 
 
 async def names(api: httpx2.AsyncClient, **query: str | int | list[str]) -> list[str]:
-    answer = await api.get(LIST, params=query)
+    answer = await api.get(LIST, params={"sort": "name", **query})
     assert answer.status_code == 200, answer.text
     return [item["name"] for item in answer.json()["items"]]
 
@@ -76,6 +76,9 @@ class TestList:
 
     async def test_the_list_is_sorted_as_asked(self, api: httpx2.AsyncClient) -> None:
         by_name, by_state = await names(api, sort="-name"), await names(api, sort="state")
+        unsorted = (await api.get(LIST)).json()["items"]
+        assert [item["name"] for item in unsorted] == await names(api, sort="-urgency")
+        assert unsorted[-1]["state"] == "Finished"
         assert by_name == sorted(LIVES, reverse=True)
         assert set(by_state) == set(LIVES)
         assert by_state != sorted(LIVES)
@@ -91,7 +94,7 @@ class TestList:
         found: list[str] = []
         cursor: str | None = None
         while True:
-            query = {"limit": "3"} | ({"cursor": cursor} if cursor else {})
+            query = {"limit": "3", "sort": "name"} | ({"cursor": cursor} if cursor else {})
             page = (await api.get(LIST, params=query)).json()
             assert len(page["items"]) <= 3
             found += [item["name"] for item in page["items"]]

@@ -286,6 +286,9 @@ async def test_a_drain_evicts_what_its_preview_shows(database_url: str, queue: D
         shown = await previewer(world).drain_cost(queue)
         assert shown is not None
         assert (shown.gangs, shown.pods, shown.gpus) == (2, 4, 32)
+        costs = await previewer(world).eviction_costs([*runs, waits, "unknown"])
+        assert {uid: cost.gpus for uid, cost in costs.items()} == dict.fromkeys(runs, 16)
+        assert sum(cost.lost_work for cost in costs.values()) >= shown.lost_work
         stored = await world.store.get_config(queue)
         assert stored is not None
         spec = {**stored.document["spec"], "stopPolicy": "HoldAndDrain"}
@@ -294,6 +297,7 @@ async def test_a_drain_evicts_what_its_preview_shows(database_url: str, queue: D
             await world.until_state(uid, State.PENDING)
             assert live(world.cluster.pods_of(uid)) == []
         assert await previewer(world).drain_cost(queue) == DrainCost(0, 0, 0, 0)
+        assert await previewer(world).eviction_costs(runs) == {}
         other = DocumentKey(queue.kind, queue.namespace, "another")
         assert await previewer(world).drain_cost(other) == DrainCost(0, 0, 0, 0)
 

@@ -28,6 +28,7 @@ from queuectl.domain.events import (
     CommandReceived,
     Drained,
     Ended,
+    Event,
     Evict,
     LabelsChanged,
     ObjectChanged,
@@ -62,6 +63,7 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import (
+    MOST_URGENT_FIRST,
     ConfigChanges,
     DocumentKey,
     PagePosition,
@@ -1259,6 +1261,38 @@ class StoreConformance:
         assert len(seen) == 11
         assert seen == sorted(seen, key=lambda one: one.key, reverse=descending)
 
+    async def test_what_waits_or_runs_is_first_and_the_newest_of_each_urgency(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        new = [submitted(f"u{n}", at=float(100 + n // 2)) for n in range(10)]
+        await commit(store, epoch, *new)
+        hold = CommandReceived(Command(1, "", Action.HOLD, "alice", "r", 1.0))
+        events: dict[int, Event] = {1: Admit(HERE), 2: hold, 3: Admit(HERE), 4: hold}
+        await commit(store, epoch, *(step(new[n].after, event) for n, event in events.items()))
+        for n, at in ((8, 300.0), (5, 301.0), (7, 300.0)):  # the last that ended is first
+            await commit(store, epoch, step(new[n].after, ObjectDeleted(), at))
+        expected = ["u9", "u6", "u0", "u3", "u1", "u4", "u2", "u5", "u8", "u7"]
+        unfinished = frozenset(State) - {State.FINISHED}
+        for wanted, uids in (
+            (WorkloadFilter(), expected),
+            (WorkloadFilter(states=unfinished), expected[:7]),
+            (WorkloadFilter(states=frozenset({State.HELD, State.FINISHED})), expected[5:]),
+            (WorkloadFilter(namespaces=frozenset()), []),
+        ):
+            for size in (1, 2, 3, 100):
+                for order in (MOST_URGENT_FIRST, WorkloadOrder(SortKey.URGENCY)):
+                    seen: list[str] = []
+                    cursor: str | None = None
+                    while True:
+                        page = await store.list_workloads(wanted, cursor, size, order)
+                        seen += [entry.uid for entry in page.entries]
+                        cursor = page.cursor
+                        if cursor is None:
+                            break
+                    assert seen == (uids if order.descending else uids[::-1])
+
     async def test_a_cursor_continues_only_the_order_that_it_was_given_for(
         self, open_store: OpenStore
     ):
@@ -1292,6 +1326,27 @@ class StoreConformance:
         asked = ["u2", "nobody", "u1"]
         assert await store.workload_names(asked) == {"u1": "team-a/train", "u2": "team-b/eval"}
         assert await store.workload_names([]) == {}
+        read = await store.get_workloads(asked)
+        assert {entry.uid: entry.state for entry in read} == {
+            "u1": State.PENDING,
+            "u2": State.FINISHED,
+        }
+        assert await store.get_workloads([]) == ()
+
+    async def test_users_are_those_of_workloads_that_have_not_finished(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        users = ("zoe", "ann", "", "Ben", "gone", "ann")
+        new = [submitted(f"u{n}", namespace=f"team-{n % 2}") for n in range(len(users))]
+        await commit(store, epoch, *new)
+        said = [ObjectChanged("q", "a", 0, 8, 1, user=user) for user in users]
+        named = [step(a.after, s) for a, s in zip(new, said, strict=True)]
+        await commit(store, epoch, *named)
+        await commit(store, epoch, step(named[4].after, ObjectDeleted()))
+        assert await store.users(None, 9) == ("Ben", "ann", "zoe")
+        assert await store.users(None, 2) == ("Ben", "ann")
+        assert await store.users({"team-1"}, 9) == ("Ben", "ann")
+        assert await store.users([], 9) == ()
 
     async def test_queue_order_is_by_priority_and_then_by_position(self, open_store: OpenStore):
         store = await open_store()

@@ -21,7 +21,7 @@ from queuectl.db.usage import runs_before
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import BY_NAME, PagePosition, WorkloadFilter
+from queuectl.domain.queries import BY_NAME, MOST_URGENT_FIRST, PagePosition, WorkloadFilter
 from queuectl.domain.rules import Retention
 from queuectl.domain.search import SearchText
 from queuectl.domain.selectors import label_selector
@@ -110,6 +110,10 @@ def page(after: PagePosition | None = None, **wanted: Any) -> ClauseElement:
     return reads.listing(WorkloadFilter(**wanted), after, 101)
 
 
+def urgent(urgency: int, after: tuple[float, str, str, str] | None = None) -> ClauseElement:
+    return reads.urgent(WorkloadFilter(), urgency, after, 101, MOST_URGENT_FIRST)
+
+
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
@@ -121,6 +125,11 @@ def page(after: PagePosition | None = None, **wanted: Any) -> ClauseElement:
             page(AFTER, namespace="team-7", states=frozenset({State.FINISHED})),
             "workloads_listing_idx",
         ),
+        (reads.live_users(None, 200), "workloads_live_idx"),
+        (urgent(3), "workloads_newest_idx"),
+        (urgent(2, (900.0, "team-7", "job-1057", "u1057")), "workloads_newest_idx"),
+        (urgent(0), "workloads_finished_idx"),
+        (urgent(0, (900.0, "team-7", "job-1057", "u1057")), "workloads_finished_idx"),
         (page(cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
         (page(user="user-7"), "workloads_user_idx"),
         (page(labels=label_selector("run=run-7")), "workloads_labels_idx"),
@@ -183,6 +192,8 @@ async def test_a_queue_is_counted_without_reading_finished_workloads(
         page(),
         page(AFTER),
         page(cluster_queue="cq-7"),
+        urgent(3),
+        urgent(2, (900.0, "team-7", "job-1057", "u1057")),
         reads.history_after(None, 5000, 100),
         reads.evicting(None, 5000, 100),
     ],

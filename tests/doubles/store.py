@@ -564,6 +564,16 @@ class MemoryStore:
         queues = {key.namespace for key in database.documents if key.kind == "LocalQueue"}
         return frozenset(queues | {e.namespace for e in database.entries.values()})
 
+    async def get_workloads(self, uids: Collection[str]) -> tuple[Entry, ...]:
+        entries = (await self._reach()).entries
+        return tuple(entries[uid] for uid in uids if uid in entries)
+
+    async def users(self, namespaces: Collection[str] | None, limit: int) -> tuple[str, ...]:
+        entries = (await self._reach()).entries.values()
+        live = (e for e in entries if e.state is not State.FINISHED and e.user)
+        found = {e.user for e in live if namespaces is None or e.namespace in namespaces}
+        return tuple(sorted(found)[:limit])
+
     async def get_workload(self, uid: str) -> Entry | None:
         return (await self._reach()).entries.get(uid)
 

@@ -185,6 +185,27 @@ def test_a_gang_is_held_and_released_by_clicking(
     expect(page.locator("ol.life")).to_contain_text("the data is wrong")
 
 
+def test_a_running_and_a_pending_gang_are_held_by_one_command_for_a_selection(
+    users: DashboardUsers, teams: Teams
+) -> None:
+    workspace = teams.mine
+    for name, becomes in (("runs", "Running"), ("waits", "Pending")):
+        workspace.gang("Job", name, 2)
+        workspace.until_state(name, becomes)
+    page = users.visit(teams.submitter, f"/ui/workloads?namespace={workspace.namespace}")
+    page.get_by_label("Select all on this page").check()
+    page.locator("#bulk-action").select_option("hold")
+    page.get_by_role("button", name="Continue").click()
+    dialog = page.get_by_role("dialog")
+    status = dialog.get_by_role("status")
+    expect(status).to_contain_text("1 gang with 2 pods is evicted", timeout=WAIT)
+    expect(status).to_contain_text("of work would be lost", timeout=WAIT)
+    dialog.get_by_role("button", name="Hold").click()
+    expect(status).to_have_text("2 done", timeout=WAIT)
+    for name in ("runs", "waits"):
+        workspace.until_state(name, "Held")
+
+
 def test_a_gang_is_requeued_by_clicking(users: DashboardUsers, teams: Teams) -> None:
     workspace = teams.mine
     workspace.gang("Job", "again", 2)

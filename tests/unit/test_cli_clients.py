@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
+from queuectl.cli.listings import URGENCY
 from queuectl.domain.commands import Action
 from queuectl.domain.events import Admit
 from queuectl.domain.plan import Cost
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queries import URGENCY as OF_STATES
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.what_if import DrainCost, Preview
@@ -333,6 +335,32 @@ class TestGet:
         assert queuectl("get", "wl", "-o", "name", "--user", "stranger").out == ""
         refused = queuectl("get", "wl", "--sort", "color")
         assert (refused.code, "sort" in refused.err) == (2, True)
+
+    @pytest.mark.usefixtures("ledger")
+    def test_an_empty_list_of_workloads_shows_which_name_is_unknown(self, queuectl: Cli) -> None:
+        assert queuectl("apply", "-f", "-", stdin=EVERY).code == 0
+        nothing = "no objects found\n"
+        hint = "namespace nosuch has no LocalQueue: is the name right?\n" + nothing
+        unseen = "does not exist, or you may not see it"
+        table: dict[tuple[str, ...], tuple[int, str]] = {
+            ("--user", "stranger"): (0, nothing),
+            ("--queue", "default", "--user", "stranger"): (0, nothing),
+            ("-n", "team-a", "--user", "stranger"): (0, nothing),
+            ("-n", "nosuch"): (0, hint),
+            ("--queue", "nosuch"): (3, f"error: LocalQueue nosuch {unseen} in any namespace\n"),
+            ("-n", "team-a", "--queue", "nosuch"): (3, f"error: LocalQueue nosuch {unseen} in namespace team-a\n"),
+            ("--cluster-queue", "team-a", "--user", "stranger"): (0, nothing),
+            ("--cluster-queue", "nosuch"): (3, f"error: ClusterQueue nosuch {unseen}\n"),
+        }  # fmt: skip
+        for options, (code, err) in table.items():
+            result = queuectl("get", "workloads", *options)
+            assert (result.code, result.out, result.err) == (code, "", err), options
+
+    @pytest.mark.usefixtures("ledger")
+    def test_a_list_is_in_the_order_of_the_api(self, queuectl: Cli) -> None:
+        listed = [queuectl("get", "wl", "--all", "-o", "name", *sort).out for sort in ((), ("--sort", "-urgency"))]  # fmt: skip
+        assert listed[0] == listed[1]
+        assert {s: rank for s, rank in OF_STATES.items() if rank != 1} == URGENCY
 
     def test_all_pages_of_a_long_list_are_shown(
         self, queuectl: Cli, database: MemoryDatabase

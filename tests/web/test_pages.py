@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import httpx2
 import pytest
 
+from queuectl.api.access import Guard
+from queuectl.api.command_batches import BATCH_ACTIONS
 from queuectl.domain.checks import Checks, CheckState, CheckStatus
+from queuectl.domain.identity import Right
 from queuectl.domain.ledger import State
+from queuectl.domain.queries import MOST_URGENT_FIRST, PagePosition
 from queuectl.domain.reasons import Code, Reason
 from queuectl.web.pages import audit, usage
 from queuectl.web.vendor import STATIC, digest, listed
+from tests.api.conftest import talking_to
+from tests.web.conftest import FixedRights, app_over
 from tests.web.kept import PLANNED
 from tests.web.sample import Sample
 
@@ -34,18 +41,29 @@ PAGES: dict[str, tuple[str, ...]] = {
     "/ui/cohorts": ("research", "Borrowed", "Lent", "/ui/queues/platform"),
     "/ui/reservations": ("Reservations", "New Reservation", "NotPlaceable"),
     "/ui/localqueues": ("team-speech/default", "/ui/queues/speech"),
-    "/ui/localqueues?namespace=team-vision": ("team-vision/default", "Show all namespaces"),
+    "/ui/localqueues?namespace=team-vision": ("team-vision/default", "Clear filters"),
     "/ui/localqueues/team-vision/default": (
         "/ui/queues/vision",
         "In ClusterQueue",
         "of flavor h100",
     ),
     "/ui/workloads": ("team-language/", "Running"),
-    "/ui/workloads?state=Held": ("tts-aside-0",),
+    "/ui/workloads?state=Held&state=Backoff": (
+        "tts-aside-0",
+        "-aside-1",
+        "Filters: Held or Backoff",
+    ),
+    "/ui/workloads?all=true": ("✓</i>Succeeded", "Include finished"),
+    "/ui/workloads?user=nobody": ("Clear the filter", "include finished workloads"),
+    "/ui/suggestions": (
+        '<option value="team-vision">',
+        '<option value="vision">',
+        '<option value="ann">',
+    ),
     "/ui/mine?user=ann": ("tts-aside-0", "Release it when it can start.", "Finished last"),
     "/ui/mine?user=&namespace=team-vision": ("team-vision/", "Suggested fixes", "in about"),
     "/ui/mine?user=nobody": ("has no queued or running jobs.", "queuectl.dev/queue-name"),
-    "/ui/mine": ("Enter a user, or choose a namespace.",),
+    "/ui/mine": ("does not authenticate its users", "Enter a user, or choose a namespace."),
     "/ui/workloads?user=ben&sort=-gpus": ('aria-sort="descending"', "ben"),
     "/ui/workloads/run-00001/pods": ("kubectl describe pod -n team-",),
     "/ui/workloads/run-00001": (
@@ -166,11 +184,90 @@ async def test_an_error_is_a_page(pages: httpx2.AsyncClient, path: str, status: 
 @pytest.mark.parametrize(
     "path",
     ["/ui/queues/vision?skip=-1", "/ui/queues/vision?skip=99999999999", "/ui/evictions?before=x",
-     "/ui/workloads?state=Nonsense", "/ui/nodes?topology=nope&q=%E2%98%83",
+     "/ui/workloads?all=nonsense&state=", "/ui/nodes?topology=nope&q=%E2%98%83",
      "/ui/decisions?before=x", "/ui/audit?before=-3&caller=%00", "/ui/usage?span=ever", "/ui/workloads/run-00001/asked?reads=x"],
 )  # fmt: skip
 async def test_a_wrong_parameter_is_ignored(pages: httpx2.AsyncClient, path: str):
     assert (await pages.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("state=Nonsense", "&#39;Nonsense&#39; is not a state. The states are Pending, "),
+        ("state=Held&state=%3Cb%3E", "&#39;&lt;b&gt;&#39; is not a state."),
+        (f"state={'9' * 400}", "is not a state."),
+        ("reason=Nonsense", "&#39;Nonsense&#39; is not a reason."),
+    ],
+)
+async def test_a_wrong_filter_has_a_message_and_keeps_the_form(
+    pages: httpx2.AsyncClient, query: str, message: str
+):
+    answer = await pages.get(f"/ui/workloads?user=ann&{query}")
+    assert answer.status_code == 422
+    assert message in answer.text
+    assert 'name="user" value="ann"' in answer.text
+    assert 'href="/ui/workloads/' not in answer.text
+
+
+async def test_a_list_begins_with_the_newest_that_waits_and_has_finished_ones_only_when_asked(
+    sample: Sample, pages: httpx2.AsyncClient
+):
+    def listed(text: str) -> list[str]:
+        return re.findall(r'<td class="name"><a href="/ui/workloads/([^"]+)"', text)
+
+    entries = sample.database.entries
+    finished = {uid for uid, entry in entries.items() if entry.state is State.FINISHED}
+    plain = listed((await pages.get("/ui/workloads")).text)
+    whole = listed((await pages.get("/ui/workloads?all=true")).text)
+    assert plain == sorted(entries.keys() - finished, key=lambda u: PagePosition.of(entries[u], MOST_URGENT_FIRST).key, reverse=True)  # fmt: skip
+    assert whole == [*plain, *finished]
+    assert entries[plain[0]].state in (State.PENDING, State.RESERVED)
+    assert listed((await pages.get("/ui/workloads?state=Finished")).text) == [*finished]
+    assert listed((await pages.get("/ui/workloads?state=Held&all=true")).text) == ["aside-0", *finished]  # fmt: skip
+
+
+async def test_a_list_without_any_workload_shows_how_to_queue_one(
+    sample: Sample, pages: httpx2.AsyncClient, tenant: httpx2.AsyncClient
+):
+    sample.database.entries.clear()
+    text = (await pages.get("/ui/workloads")).text
+    assert "queuectl.dev/queue-name: QUEUE" in text
+    assert "kubectl create -f job.yaml" in text
+    assert "Clear the filter" not in text
+
+
+async def test_a_caller_without_any_namespace_learns_which_right_is_missing(sample: Sample):
+    async with talking_to(app_over(sample, Guard(FixedRights()))) as client:
+        for path in ("/ui/workloads", "/ui/mine?user=ann"):
+            text = (await client.get(path)).text
+            assert "You may not list workloads in any namespace." in text
+            assert 'id="bulk' not in text
+        assert "<option" not in (await client.get("/ui/suggestions")).text
+
+
+async def test_suggestions_are_those_of_visible_namespaces(tenant: httpx2.AsyncClient):
+    text = (await tenant.get("/ui/suggestions")).text
+    assert '<option value="team-vision">' in text
+    assert "team-speech" not in text
+    assert '<option value="speech">' not in text
+
+
+async def test_a_list_offers_the_commands_that_the_caller_may_give(
+    sample: Sample, pages: httpx2.AsyncClient
+):
+    def offered(text: str) -> list[str]:
+        return re.findall(r'<option value="(\w+)" data-label', text)
+
+    assert offered((await pages.get("/ui/workloads")).text) == [*BATCH_ACTIONS]
+    rights = FixedRights(
+        Right("list", "workloads"), Right("create", "workloads/hold", "team-vision")
+    )
+    async with talking_to(app_over(sample, Guard(rights))) as client:
+        assert offered((await client.get("/ui/workloads")).text) == ["hold"]
+        text = (await client.get("/ui/workloads?namespace=team-speech")).text
+        assert offered(text) == []
+        assert 'type="checkbox" name="workload"' not in text
 
 
 async def test_a_name_leads_to_its_workload_or_to_all_that_have_it(

@@ -128,3 +128,24 @@ async def timeline_page(sample: Sample) -> str:
     """The words of the page."""
     async with talking_to(app_over(sample)) as client:
         return re.sub("<[^>]+>", "", (await client.get("/ui/timeline")).text)
+
+
+def test_a_few_late_starts_do_not_make_all_other_bars_short() -> None:
+    def seconds(*hours: float) -> float:
+        gangs = [Pending(gang(f"w{i}", ONE)) for i, _ in enumerate(hours)]
+        starts = {f"w{i}": ExpectedStart(NOW, NOW + HOUR * end, NOW) for i, end in enumerate(hours)}
+        snapshot = world([node("n", gpu=9)], gangs, [], queue())
+        return timeline_of(snapshot, starts, lambda _: True, most=99).axis.seconds
+
+    table = {
+        (): 1.0,
+        (0.1,): 0.25,
+        (1.4, 1.3): 2,
+        (20, 22, 30): 48,
+        (*[2.5] * 9, 600): 3,
+        (*[2.5] * 9, 5): 6,  # all times for at most twice the length
+        (*[2.5] * 7, *[600] * 3): 720,
+        (9000,): 720,
+    }
+    for hours, axis in table.items():
+        assert seconds(*hours) == axis * HOUR, hours

@@ -14,6 +14,13 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from queuectl.api.access import Guard
+from queuectl.api.command_batches import (
+    BATCH_ACTIONS,
+    MOST_WORKLOADS,
+    BatchBody,
+    BatchView,
+    CommandBatches,
+)
 from queuectl.api.command_service import CommandService, Finder
 from queuectl.api.command_views import (
     BODIES,
@@ -114,8 +121,13 @@ def add_routes(
     _list(routes, store, path, finder, tag)
 
 
-def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
-    """Add the results of commands on all workloads."""
+def add_command_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None
+) -> None:
+    """Add the actions on several workloads, and the results of commands on all workloads."""
+    batches = CommandBatches(guard, store, diagnoser)
+    for action in BATCH_ACTIONS:
+        _add_batch(routes, batches, action)
 
     @routes.get(
         f"{PREFIX}/commands",
@@ -165,6 +177,27 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
                 P.NOT_FOUND, f"command {number} does not exist; results are kept for a day"
             )
         return command_view(command, entry.ref if entry is not None else None)
+
+
+def _add_batch(routes: APIRouter, batches: CommandBatches, action: Action) -> None:
+    async def ask(
+        request: Request, request_id: RequestId = None, dry_run: Preview = False
+    ) -> BatchView:
+        return await batches.handle(request, action, request_id, dry_run=dry_run)
+
+    routes.add_api_route(
+        f"{PREFIX}/commands/{action}",
+        ask,
+        methods=["POST"],
+        response_model=BatchView,
+        tags=_TAGS,
+        operation_id=f"{action}Workloads",
+        summary=f"The command `{action}` for at most {MOST_WORKLOADS} workloads, each with its result",
+        responses=responses(
+            P.MALFORMED_BODY, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE, P.INVALID_PARAMETER
+        ),
+        openapi_extra=model_body(BatchBody, required=True),
+    )
 
 
 def _list(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str) -> None:

@@ -36,7 +36,7 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import WorkloadFilter, WorkloadOrder
+from queuectl.domain.queries import MOST_URGENT_FIRST, WorkloadFilter, WorkloadOrder
 from queuectl.domain.reasons import Code
 from queuectl.domain.selectors import Selector, label_selector
 from queuectl.objects import keys
@@ -95,7 +95,7 @@ def add_routes(
         _explain(routes, presenter, efficiencies, path, finder, tag)
         pods.add_route(routes, cluster_reader, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
-    commands.add_command_routes(routes, guard, store)
+    commands.add_command_routes(routes, guard, store, diagnoser)
 
 
 def _reading(namespace: str, name: str) -> Right:
@@ -126,7 +126,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
             Code | None, Query(description="Only workloads with this reason code.")
         ] = None,
         labels: OfLabels = "",
-        sort: Sort = "name",
+        sort: Sort = str(MOST_URGENT_FIRST),
         limit: Limit = 100,
         cursor: Cursor = None,
     ) -> WorkloadPageView:

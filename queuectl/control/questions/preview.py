@@ -7,7 +7,7 @@ Nothing of these plans is committed. Draining a queue is not planned: its price 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -21,7 +21,7 @@ from queuectl.domain.diagnosis import Leave
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import Entry
-from queuectl.domain.plan import Plan
+from queuectl.domain.plan import Cost, Plan
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -108,6 +108,19 @@ class Previewer:
         if seen is None:
             return None
         return drain_cost(await asyncio.to_thread(self._devices.added, seen.snapshot), queue)
+
+    async def eviction_costs(self, uids: Collection[str]) -> Mapping[str, Cost]:
+        """The cost of evicting each of these gangs now, by uid; without those that leave, or that this process does not know.
+
+        May raise StoreUnavailable.
+        """
+        seen = await self._read_view()
+        if seen is None:
+            return {}
+        counted = await asyncio.to_thread(self._devices.added, seen.snapshot)
+        wanted = frozenset(uids)
+        gangs = [g for g in counted.admitted if g.workload.uid in wanted and not g.leaving]
+        return costs(gangs, counted.now, sizes_of(counted)) if gangs else {}
 
     async def _answer(self, entry: Entry, action: Action) -> Preview | None:
         seen = await self._read_view()

@@ -10,22 +10,19 @@ from starlette.routing import Route
 
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import SortKey, WorkloadFilter, WorkloadOrder
-from queuectl.web.actions import next_step
+from queuectl.domain.queries import MOST_URGENT_FIRST, UNFINISHED, SortKey, WorkloadFilter
+from queuectl.web.actions import batch_offers, next_step
 from queuectl.web.pages.workloads import order_of, page_of
 from queuectl.web.site import PREFIX, AccessScope, Site, text
 from queuectl.web.words import TableColumn, address, headings
 
 _MOST: Final = 50
 _FINISHED: Final = 10
-_NEWEST: Final = WorkloadOrder(SortKey.QUEUED_AT, descending=True)
-_LATEST: Final = WorkloadOrder(SortKey.SINCE, descending=True)
-_UNFINISHED: Final = frozenset(State) - {State.FINISHED}
 _COLUMNS: Final = (
-    TableColumn("State", SortKey.STATE),
     TableColumn("Job", SortKey.NAME),
+    TableColumn("State", SortKey.STATE),
+    TableColumn("Reason"),
     TableColumn("GPUs", SortKey.GPUS, numeric=True),
-    TableColumn("Why"),
     TableColumn("Start"),
     TableColumn("What to do"),
     TableColumn("Queued", SortKey.QUEUED_AT, numeric=True, elapsed=True),
@@ -49,14 +46,14 @@ def routes(site: Site) -> list[Route]:
 async def _mine(site: Site, request: Request) -> Response:
     access = await site.access(request)
     query = _asked(site, access, request)
-    order = order_of(request, _NEWEST)
+    order = order_of(request)
     chosen = bool(query["user"] or query["namespace"])
     page, jobs, finished = None, [], []
     if chosen:
-        page = await page_of(site, request, _filter(query, access, _UNFINISHED), order, _MOST)
+        page = await page_of(site, request, _filter(query, access, UNFINISHED), order, _MOST)
         jobs = await site.presenter.workloads(request, page.entries)
         ended = _filter(query, access, frozenset([State.FINISHED]))
-        last = await site.store.list_workloads(ended, None, _FINISHED, _LATEST)
+        last = await site.store.list_workloads(ended, None, _FINISHED, MOST_URGENT_FIRST)
         finished = await site.presenter.workloads(request, last.entries)
     cursor = page.cursor if page is not None else None
     return site.page(
@@ -65,9 +62,9 @@ async def _mine(site: Site, request: Request) -> Response:
         access,
         asked=query,
         chosen=chosen,
-        namespaces=sorted(await _namespaces(site, access)),
         headings=headings(_COLUMNS, order, query),
         jobs=jobs,
+        batch=await batch_offers(site.guard, request, page.entries if page is not None else ()),
         finished=finished,
         next_step=next_step,
         first=address(query, order) if "cursor" in request.query_params else None,
@@ -90,7 +87,3 @@ def _filter(query: dict[str, str], access: AccessScope, states: frozenset[State]
         states=states,
         namespaces=access.namespaces,
     )
-
-
-async def _namespaces(site: Site, access: AccessScope) -> frozenset[str]:
-    return access.namespaces if access.namespaces is not None else await site.store.namespaces()

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
-from queuectl.domain.queries import DocumentKey, QueueCounts, WorkloadFilter
+from queuectl.domain.queries import MOST_URGENT_FIRST, DocumentKey, QueueCounts, WorkloadFilter
 from queuectl.domain.queues import ClusterQueue
 from queuectl.reports.quotas import QuotaBar, Quotas, quotas_of
 from queuectl.web.actions import queue_buttons
@@ -185,11 +185,11 @@ async def pending_page(
 
 
 async def _admitted(site: Site, request: Request, name: str, access: AccessScope) -> dict[str, Any]:
-    """A page of the gangs that hold quota, by name."""
+    """A page of the gangs that hold quota, the newest first."""
     cursor = request.query_params.get("cursor")
     wanted = WorkloadFilter(cluster_queue=name, states=ADMITTED, namespaces=access.namespaces)
     try:
-        page = await site.store.list_workloads(wanted, cursor, PAGE)
+        page = await site.store.list_workloads(wanted, cursor, PAGE, MOST_URGENT_FIRST)
     except BadInput as error:
         raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
     return {

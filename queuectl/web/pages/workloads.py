@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
@@ -12,11 +13,12 @@ from starlette.routing import Route
 
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.errors import BadInput
-from queuectl.domain.identity import Right
+from queuectl.domain.identity import LONGEST_NAME, Right
 from queuectl.domain.ledger import KEPT_SECONDS, Entry, State
 from queuectl.domain.queries import (
-    BY_NAME,
     IN_QUEUE_ORDER,
+    MOST_URGENT_FIRST,
+    UNFINISHED,
     HistoryLine,
     SortKey,
     WorkloadFilter,
@@ -24,27 +26,35 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.reasons import MEANINGS, Code
-from queuectl.web.actions import asked_of, next_step, objections, offers
+from queuectl.web.actions import asked_of, batch_offers, next_step, objections, offers
 from queuectl.web.pods import PodTable, pod_table, ranks_of
 from queuectl.web.site import PREFIX, AccessScope, Site, text, whole
-from queuectl.web.words import TableColumn, address, headings
+from queuectl.web.words import ENDS, TableColumn, address, headings
 
 PAGE: Final = 100
-_FILTERS: Final = ("q", "namespace", "queue", "localqueue", "user", "state", "reason")
+_FILTERS: Final = {
+    "q": "name",
+    "namespace": "namespace",
+    "queue": "ClusterQueue",
+    "localqueue": "LocalQueue",
+    "user": "user",
+    "reason": "reason",
+}
+"""The filters with one value, and their names on the page."""
 _STEPS: Final = 200  # of a history, the latest
 _PLACED: Final = (State.RESERVED, State.STARTING)
 _UID: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
 _COLUMNS: Final = (
     TableColumn("Workload", SortKey.NAME),
-    TableColumn("Kind"),
     TableColumn("State", SortKey.STATE),
-    TableColumn("ClusterQueue", SortKey.CLUSTER_QUEUE),
-    TableColumn("User", SortKey.USER),
-    TableColumn("Position", numeric=True),
-    TableColumn("GPUs", SortKey.GPUS, numeric=True),
-    TableColumn("Priority", SortKey.PRIORITY, numeric=True),
-    TableColumn("In state for", SortKey.SINCE, numeric=True, elapsed=True),
     TableColumn("Reason"),
+    TableColumn("GPUs", SortKey.GPUS, numeric=True),
+    TableColumn("In state for", SortKey.SINCE, numeric=True, elapsed=True),
+    TableColumn("ClusterQueue", SortKey.CLUSTER_QUEUE),
+    TableColumn("Position", numeric=True),
+    TableColumn("User", SortKey.USER),
+    TableColumn("Priority", SortKey.PRIORITY, numeric=True),
+    TableColumn("Kind"),
 )
 
 
@@ -87,11 +97,11 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-def order_of(request: Request, default: WorkloadOrder = BY_NAME) -> WorkloadOrder:
+def order_of(request: Request) -> WorkloadOrder:
     """The order that the address names. Raises ApiProblem."""
     given = text(request, "sort")
     try:
-        return WorkloadOrder.parse(given) if given else default
+        return WorkloadOrder.parse(given) if given else MOST_URGENT_FIRST
     except BadInput as error:
         raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
 
@@ -108,38 +118,95 @@ async def page_of(
 
 
 async def _list(site: Site, request: Request) -> Response:
-    query = {name: text(request, name) for name in _FILTERS}
+    query = _query(request)
     access = await site.access(request)
-    named = await _by_name(site, access, query["q"])
+    wrong = _wrong(query)
+    named = await _by_name(site, access, query.fields["q"])
     if len(named) == 1:
         return RedirectResponse(f"{PREFIX}/workloads/{named[0].uid}", 303)
-    states = frozenset([State(query["state"])] if query["state"] in set(State) else [])
-    filters = WorkloadFilter(
-        namespace=query["namespace"] or None,
-        cluster_queue=query["queue"] or None,
-        states=states,
-        namespaces=access.namespaces,
-        user=query["user"] or None,
-        queue=query["localqueue"] or None,
-        code=Code(query["reason"]) if query["reason"] in set(Code) else None,
-    )
     order = order_of(request)
-    page = (
-        WorkloadPage(tuple(named), None) if named else await page_of(site, request, filters, order)
-    )
+    page = WorkloadPage(tuple(named), None)
+    if not (named or wrong):
+        page = await page_of(site, request, _filter(query, access), order)
     return site.page(
         request,
         "workloads.html",
         access,
-        asked=query,
+        status=ProblemType.INVALID_PARAMETER.status if wrong else 200,
+        asked=query.fields,
+        chosen=query.states,
+        finished=query.finished,
+        active=query.active,
+        wrong=wrong,
         found=named,
         states=list(State),
-        reasons=sorted(MEANINGS),
-        headings=headings(_COLUMNS, order, query),
-        sort=str(order),
+        reasons=sorted({*MEANINGS, *ENDS}),
+        headings=headings(_COLUMNS, order, query.parameters),
+        sort=str(order) if order != MOST_URGENT_FIRST else "",
         workloads=await site.presenter.workloads(request, page.entries),
-        first=address(query, order) if "cursor" in request.query_params else None,
-        more=address(query, order, cursor=page.cursor) if page.cursor else None,
+        batch=await batch_offers(site.guard, request, page.entries),
+        with_finished=address({**query.parameters, "all": "true"}, order),
+        first=address(query.parameters, order) if "cursor" in request.query_params else None,
+        more=address(query.parameters, order, cursor=page.cursor) if page.cursor else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """The filters of an address.
+
+    Attributes:
+        fields: the filters with one value, by name; empty without one.
+        states: as they are written in the address.
+        finished: finished workloads are listed in addition to the others.
+    """
+
+    fields: Mapping[str, str]
+    states: tuple[str, ...]
+    finished: bool
+
+    @property
+    def parameters(self) -> dict[str, str | Sequence[str]]:
+        """The same as parameters of an address."""
+        return {**self.fields, "state": self.states, "all": "true" if self.finished else ""}
+
+    @property
+    def active(self) -> str:
+        """The filters that are set, in words; empty if none is."""
+        words = [f"{_FILTERS[name]} {value}" for name, value in self.fields.items() if value]
+        words += [" or ".join(self.states)] if self.states else []
+        return ", ".join([*words, *(["with finished ones"] if self.finished else [])])
+
+
+def _query(request: Request) -> ListQuery:
+    given = request.query_params.getlist("state")
+    states = dict.fromkeys(state[:LONGEST_NAME] for state in given[: len(State)] if state)
+    finished = text(request, "all") in ("true", "on")
+    return ListQuery({name: text(request, name) for name in _FILTERS}, tuple(states), finished)
+
+
+def _wrong(query: ListQuery) -> str:
+    """The error in the filters; empty if they are right."""
+    unknown = [state for state in query.states if state not in set(State)]
+    if unknown:
+        return f"{unknown[0]!r} is not a state. The states are {', '.join(State)}."
+    reason = query.fields["reason"]
+    if reason and reason not in set(Code):
+        return f"{reason!r} is not a reason. Choose one from the list."
+    return ""
+
+
+def _filter(query: ListQuery, access: AccessScope) -> WorkloadFilter:
+    """The filter of a query without errors. Finished workloads are selected only if the query names them."""
+    states = frozenset(map(State, query.states)) or UNFINISHED
+    return WorkloadFilter(
+        namespace=query.fields["namespace"] or None,
+        cluster_queue=query.fields["queue"] or None,
+        states=states | {State.FINISHED} if query.finished else states,
+        namespaces=access.namespaces,
+        user=query.fields["user"] or None,
+        queue=query.fields["localqueue"] or None,
+        code=Code(query.fields["reason"]) if query.fields["reason"] else None,
     )
 
 
