@@ -18,6 +18,7 @@ from queuectl.domain.gpus import rounded
 from queuectl.domain.job_usage import ContainerSums, JobUsage, UsageSources
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import LONGEST_PAGE
+from queuectl.domain.use_curve import UseCurve
 from queuectl.domain.utilization import GangUse
 
 _DIGITS: Final = 6
@@ -71,6 +72,16 @@ class JobCostView(View):
     unpriced_gpu_hours: float = Field(description="GPU-hours without a price.")
 
 
+class UtilizationPointView(View):
+    since: datetime
+    until: datetime
+    gpus: float = Field(description="GPUs that it held, on average; 0 while it waited.")
+    utilization: float | None = Field(
+        description="GPU time that was used / GPU time that was measured; null = nothing was measured."
+    )
+    measured: float = Field(description="The part of the allocated GPU time that was measured.")
+
+
 class JobEfficiencyView(View):
     """The resources that one workload used. All attempts count, except for ``nodes``."""
 
@@ -99,6 +110,9 @@ class JobEfficiencyView(View):
         description="null = nothing is accounted for, or the hours are deleted already."
     )
     cost: JobCostView | None = Field(description="null = no price applied.")
+    utilization: list[UtilizationPointView] = Field(
+        description="Of its GPUs over time, oldest first, at most 96 points of equal length. They grow with its run time: a minute at first. The end can be one point late."
+    )
 
 
 class JobEfficiencies:
@@ -191,6 +205,7 @@ def job_efficiency(
         memory=_memory(memory, sums.memory_peak if sums is not None else None),
         gpu_hours=_gpu_hours(total, usage.lost) if total.allocated else None,
         cost=_cost(total, currency) if total.unpriced < total.allocated else None,
+        utilization=_points(usage.curve) if usage.curve is not None else [],
     )
 
 
@@ -293,6 +308,19 @@ def _gpu_hours(total: Amounts, lost: float) -> GpuHoursView:
         unused=_hours(total.allocated - total.unknown - total.used),
         unknown=_hours(total.unknown),
     )
+
+
+def _points(curve: UseCurve) -> list[UtilizationPointView]:
+    return [
+        UtilizationPointView(
+            since=moment(point.start),
+            until=moment(point.end),
+            gpus=round(point.held, 2),
+            utilization=round(point.utilization, 4) if point.utilization is not None else None,
+            measured=round(point.measured, 4),
+        )
+        for point in curve.points()
+    ]
 
 
 def _hours(units: int) -> float:

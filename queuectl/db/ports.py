@@ -58,6 +58,7 @@ from queuectl.domain.shadow_trace import (
 )
 from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
+from queuectl.domain.use_curve import UseCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,9 @@ class UsageStore(Protocol):
     async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
         """The workloads among these that have hours."""
 
+    async def curves(self, uids: Iterable[str]) -> Mapping[str, UseCurve]:
+        """The utilization over time of the workloads among these that have one, by uid."""
+
     async def keep(
         self,
         fold: Fold,
@@ -148,7 +152,7 @@ class UsageStore(Protocol):
         """Add the hours of one folding, in one transaction.
 
         Args:
-            fold: the hours, with their subjects.
+            fold: the hours, with their subjects and curves.
             over: the progress when the folding began.
             until: the progress after it.
             marks: ids of its marks: all up to the last of them. They are deleted.
