@@ -143,14 +143,10 @@ class JobEfficiencies:
         return job_efficiency(entry, usage, nodes, use, self._sources, currency, time.time())
 
     async def _nodes(self, entry: Entry) -> frozenset[str]:
-        """The nodes of the last attempt: of its placement, and of those that its history has."""
+        """The nodes of the last attempt: of its placement, and of those in the last lines of its history."""
+        lines = await self._store.newest_lines(entry.uid, LONGEST_PAGE)
         placements = [entry.placement]
-        after, more = 0, True
-        while more:
-            lines = await self._store.history(entry.uid, after, LONGEST_PAGE)
-            placements += [line.placement for line in lines if line.attempt == entry.attempt]
-            more = len(lines) == LONGEST_PAGE
-            after = lines[-1].id if lines else 0
+        placements += [line.placement for line in lines if line.attempt == entry.attempt]
         podsets = (podset for each in placements if each is not None for podset in each.podsets)
         return frozenset(node for podset in podsets for node, _ in podset.nodes)
 

@@ -584,6 +584,9 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
     async def set_aside_object(self, number: int) -> bytes | None:
         """The file of the object with this id (:mod:`queuectl.objects.files.set_aside_objects`), or None."""
 
+    async def newest_lines(self, uid: str, limit: int = 100) -> tuple[HistoryLine, ...]:
+        """The last lines of one workload, newest first, at most 500."""
+
     async def newest_line(self) -> int:
         """The id of the last history line; 0 without any."""
 

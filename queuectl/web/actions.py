@@ -7,7 +7,6 @@ result appears when the page is next refreshed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,15 +79,6 @@ async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionBut
                 forbidden = None
             found.append(_offer(entry, action, forbidden))
     return found
-
-
-def objections(buttons: Iterable[ActionButton]) -> list[tuple[str, list[str]]]:
-    """Why buttons are disabled: each reason once, with the labels that it concerns, in the order of the buttons."""
-    found: dict[str, list[str]] = {}
-    for button in buttons:
-        if button.objection is not None:
-            found.setdefault(button.objection, []).append(button.label)
-    return list(found.items())
 
 
 def _offer(entry: Entry, action: Action, forbidden: str | None) -> ActionButton:

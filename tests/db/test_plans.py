@@ -130,6 +130,7 @@ def page(after: PagePosition | None = None, **wanted: Any) -> ClauseElement:
         (reads.named("Job", "team-7", "job-57"), "workloads_listing_idx"),
         (reads.all_named("team-7", "job-57"), "workloads_listing_idx"),
         (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
+        (reads.history_before_end("u7", 100), "history_uid_id_idx"),
         (reads.history_after(None, 19000, 100), "history_pkey"),
         (decisions.page(None, 100), "decisions_pkey"),
         (commands.listing(CommandFilter(), 100), "commands_pkey"),
@@ -167,6 +168,7 @@ async def test_a_queue_is_counted_without_reading_finished_workloads(
         page(AFTER),
         page(cluster_queue="cq-7"),
         reads.history_after(None, 5000, 100),
+        reads.history_before_end("u7", 100),
         reads.evicting(None, 5000, 100),
     ],
 )

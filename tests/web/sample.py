@@ -17,6 +17,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
@@ -62,6 +63,8 @@ class Scene:
         self.snapshot: Snapshot | None = snapshot
         self.uses = uses
         self.cache = PlannerCache()
+        self.checkpoints: dict[str, float] = {}
+        self.jobs: dict[str, RelatedJobs] = {}
         self._cluster_map: ClusterMap | None = None
 
     async def current_snapshot(self) -> Snapshot | None:
@@ -69,6 +72,12 @@ class Scene:
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return tuple(_pods(entry)) if self.snapshot is not None else None
+
+    async def checkpoint_at(self, entry: Entry) -> float | None:
+        return self.checkpoints.get(entry.uid)
+
+    async def related(self, entry: Entry) -> RelatedJobs | None:
+        return self.jobs.get(entry.uid)
 
     async def cluster_map(self) -> ClusterMap | None:
         if self.snapshot is None:
