@@ -28,6 +28,7 @@ from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.counted import map_of
 from tests.web.kept import PLANNED, reservation_states, reservations, with_planned_start
+from tests.web.lives import dependencies, keep_lives, run_times
 from tests.web.records import CONFIGURATION, USERS, keep_records
 
 NOW = 1_795_000_000.0
@@ -52,6 +53,7 @@ class Size:
         return self.blocks * self.racks * self.hosts
 
 
+BROKEN_FROM = 8  # pods
 SMALL = Size(2, 4, 8, 30)
 LARGE = Size()
 
@@ -98,12 +100,12 @@ class Sample:
 
 
 def _pods(entry: Entry) -> Iterator[PodRecord]:
-    """A pod for each slot; of a gang with eight or more, rank 5 restarts again and again."""
+    """A pod for each slot. In a large gang, rank 5 restarts again and again."""
     placed = entry.placement.podsets if entry.placement is not None else ()
     for podset in placed:
         nodes = [node for node, count in podset.nodes for _ in range(count)]
         for rank, node in enumerate(nodes):
-            broken = rank == 5 and len(nodes) >= 8
+            broken = rank == 5 and len(nodes) >= BROKEN_FROM
             yield PodRecord(
                 entry.namespace,
                 f"{entry.name}-{podset.podset}-{rank}",
@@ -182,6 +184,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     database.entries = {entry.uid: entry for entry in entries}
     database.history = _history(entries, rng)
     keep_records(database, NOW, size.nodes, size.nodes * HOST_GPUS, rng)
+    keep_lives(database, NOW)
     config = build([d.document for d in database.documents.values()], database.revision)
     snapshot = Snapshot(
         NOW,
@@ -205,8 +208,13 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
         entry.uid: ExpectedRunTime(RunTimeSource.LEARNED, 7200.0, 0.8, 4000.0, 24, 900.0)
         for entry in waiting
     }
+    started = [database.entries[gang.workload.uid] for gang in running]
+    diagnoser.run_times |= run_times(started, NOW)
     diagnoser.starts = {entry.uid: _expected(rng) for entry in waiting}
-    return Sample(database, MemoryStore(database), Scene(snapshot, uses), diagnoser)
+    scene = Scene(snapshot, uses)
+    scene.jobs = dependencies(started)
+    scene.checkpoints = {started[0].uid: NOW - 700.0}
+    return Sample(database, MemoryStore(database), scene, diagnoser)
 
 
 UNHEALTHY, EVIDENCE = "gpu-00-00-02", "2 GPUs: GPU 3: XID 79; GPU 5: XID 79"
@@ -269,12 +277,20 @@ def _use(uid: str, rng: random.Random) -> GangUse:
 
 def _entry(gang: Admitted, rng: random.Random) -> Entry:
     workload = gang.workload
+    state = State.RUNNING if rng.random() < 0.97 else State.STARTING
+    ready = Reason(Code.PODS_READY, "all pods are ready")
+    if state is State.STARTING:
+        ready = Reason(Code.ADMITTED, "admitted as attempt 1")
+    broken = workload.pods >= BROKEN_FROM and state is State.RUNNING
+    if broken:
+        text = f"1 of {workload.pods} pods is not ready: 1 CrashLoopBackOff"
+        ready = Reason(Code.WAIT_FOR_RECOVERY, text)
     return Entry(
         uid=workload.uid,
         kind=workload.kind,
         namespace=workload.namespace,
         name=workload.name,
-        state=State.RUNNING if rng.random() < 0.97 else State.STARTING,
+        state=state,
         queue="default",
         cluster_queue=workload.namespace.removeprefix("team-"),
         priority=workload.priority,
@@ -285,7 +301,8 @@ def _entry(gang: Admitted, rng: random.Random) -> Entry:
         since=gang.started_at + 40,
         started_at=gang.started_at,
         ready_at=gang.started_at + 40,
-        reason=Reason(Code.PODS_READY, "all pods are ready"),
+        reason=ready,
+        unready_since=gang.started_at + 90 if broken else None,
         placement=gang.placement,
         version=4,
         user=_user(workload.uid),
@@ -420,7 +437,7 @@ def _evicted(
         text = f"preempted for {favored.ref}; this loses {lost} GPU-seconds of work and frees {entry.gpus} GPUs"
         why = rng.choice(("InClusterQueue", "InCohortReclamation", "InCohortFairSharing"))
         details = {"preemptor": favored.uid, "why": why, "lostGpuSeconds": lost, "gpus": entry.gpus}  # fmt: skip
-        reason = Reason(Code.PREEMPTED, text, json.loads(json.dumps(details)))
+        reason = Reason(Code.PREEMPTED, text, json.loads(json.dumps(details, default=int)))
     else:
         reason = Reason(Code.NODE_FAILURES, "2 of its nodes are lost and no repair is possible")
     yield at, entry, State.RUNNING, State.EVICTING, reason, 1
