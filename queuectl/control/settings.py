@@ -354,15 +354,15 @@ class Settings(BaseSettings):
 
     @field_validator("links")
     @classmethod
-    def _links(cls, links: tuple[LinkSetting, ...]) -> tuple[LinkSetting, ...]:
-        for link in links:
+    def _links(cls, links: tuple[LinkSetting, ...] | None) -> tuple[LinkSetting, ...] | None:
+        for link in links or ():
             LinkTemplate.parse(link.name, link.template)
         return links
 
     @property
     def link_templates(self) -> tuple[LinkTemplate, ...]:
         """The links of the dashboard to other systems."""
-        return tuple(LinkTemplate.parse(link.name, link.template) for link in self.links)
+        return tuple(LinkTemplate.parse(link.name, link.template) for link in self.links or ())
 
     @property
     def proposed_namespaces(self) -> tuple[str, ...]:
@@ -400,8 +400,8 @@ class Settings(BaseSettings):
     tls: Literal["on", "off"] = Field(
         "on", description="off = an ingress in front of queuectl terminates TLS"
     )
-    links: tuple[LinkSetting, ...] = Field(
-        (),
+    links: tuple[LinkSetting, ...] | None = Field(
+        None,
         max_length=MOST_LINKS,
         description='links of the dashboard to other systems, as a JSON list of {"name": …, "template": …}; a template is a URL with fields such as {namespace} and {name}; unset = none',
     )

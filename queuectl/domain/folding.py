@@ -185,11 +185,11 @@ class Fold:
                 row.waiting += span
                 row.waited += span * parts
         elif meter.phase is UsagePhase.HOLDS:
-            gpus = float(summed(held.gpus for held in meter.held))
+            gpus = float(summed(each.gpus for each in meter.held))
             for begins, ends, sample in pieces(start, end, samples, meter.attempt, self._since):
                 if gpus and begins != ends:
-                    span = UseSpan(begins, ends, gpus, used_share(sample))
-                    self.spans.setdefault(meter.subject.uid, []).append(span)
+                    held = UseSpan(begins, ends, gpus, used_share(sample))
+                    self.spans.setdefault(meter.subject.uid, []).append(held)
                 for hour, span in by_hour(begins, ends):
                     self._hold(meter, hour, span, sample)
 

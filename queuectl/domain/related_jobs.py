@@ -19,7 +19,7 @@ _EACH_WAY: Final = MOST_RELATED // 2
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedJob:
+class PresentJob:
     """A job that is in the cluster.
 
     Attributes:
@@ -46,7 +46,7 @@ class RelatedJob:
     name: JobName
     title: str
     level: int
-    observed: ObservedJob | None = None
+    observed: PresentJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def related_jobs(
     title: str,
     waits_for: WaitsFor,
     dependents: Dependents,
-    observed: Callable[[JobName], ObservedJob | None],
+    observed: Callable[[JobName], PresentJob | None],
 ) -> RelatedJobs | None:
     """The jobs near ``root``; None if it depends on no job, and no job depends on it."""
 

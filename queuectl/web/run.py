@@ -146,7 +146,7 @@ MOST_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RunAttempt:
     """A start of a workload, as its history has it.
 
     Attributes:
@@ -166,7 +166,7 @@ class Attempt:
     more: int
 
 
-def attempts_of(steps: Iterable[HistoryLine]) -> tuple[Attempt, ...]:
+def attempts_of(steps: Iterable[HistoryLine]) -> tuple[RunAttempt, ...]:
     """The attempts in these steps, newest first, at most :data:`MOST_ATTEMPTS`. ``steps``: newest first."""
     by_number: dict[int, list[HistoryLine]] = {}
     for step in steps:
@@ -176,7 +176,7 @@ def attempts_of(steps: Iterable[HistoryLine]) -> tuple[Attempt, ...]:
     return tuple(attempt for attempt in made if attempt is not None)[:MOST_ATTEMPTS]
 
 
-def _attempt(number: int, lines: Sequence[HistoryLine]) -> Attempt | None:
+def _attempt(number: int, lines: Sequence[HistoryLine]) -> RunAttempt | None:
     """One attempt. ``lines``: its steps, oldest first."""
     begins = next((line for line in lines if line.to_state is State.STARTING), None)
     if begins is None:
@@ -192,7 +192,7 @@ def _attempt(number: int, lines: Sequence[HistoryLine]) -> Attempt | None:
     left = next((line for line in lines if line.id > begins.id and not line.to_state.live), None)
     nodes = nodes_of(line.placement for line in lines)
     until = left.at if left is not None else None
-    return Attempt(number, begins.at, until, ended, nodes[:_NODES], len(nodes[_NODES:]))
+    return RunAttempt(number, begins.at, until, ended, nodes[:_NODES], len(nodes[_NODES:]))
 
 
 def nodes_of(placements: Iterable[Placement | None]) -> tuple[str, ...]:

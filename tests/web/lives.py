@@ -18,7 +18,7 @@ from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.related_jobs import ObservedJob, RelatedJobs, related_jobs
+from queuectl.domain.related_jobs import PresentJob, RelatedJobs, related_jobs
 from queuectl.domain.use_curve import UseCurve, UseSpan
 from queuectl.domain.workload import Placement
 from tests.doubles.store import MemoryDatabase
@@ -180,11 +180,11 @@ def dependencies(entries: Sequence[Entry]) -> dict[str, RelatedJobs]:
         (JobName.of("Job", namespace, f"evaluate-{n}"), f"Job/evaluate-{n}") for n in range(3)
     ]}  # fmt: skip
     states = {
-        "prepare-data": ObservedJob(DONE, None, JobOutcome.SUCCEEDED),
-        "download": ObservedJob("", None, JobOutcome.SUCCEEDED),
-        "evaluate-0": ObservedJob("wait-00003", State.HELD, None),
-        "evaluate-1": ObservedJob("wait-00004", State.PENDING, None),
-        "evaluate-2": ObservedJob("", None, None),
+        "prepare-data": PresentJob(DONE, None, JobOutcome.SUCCEEDED),
+        "download": PresentJob("", None, JobOutcome.SUCCEEDED),
+        "evaluate-0": PresentJob("wait-00003", State.HELD, None),
+        "evaluate-1": PresentJob("wait-00004", State.PENDING, None),
+        "evaluate-2": PresentJob("", None, None),
     }
     found = related_jobs(
         JobName.of(kind, namespace, own.name),

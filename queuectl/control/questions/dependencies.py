@@ -15,7 +15,7 @@ from queuectl.domain.arrays import object_of
 from queuectl.domain.gates import Dependency, JobName, dependencies
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.related_jobs import ObservedJob, RelatedJobs, related_jobs
+from queuectl.domain.related_jobs import PresentJob, RelatedJobs, related_jobs
 from queuectl.state.mirror import Mirror
 
 KEPT_SECONDS: Final = 5.0
@@ -74,13 +74,13 @@ class DependencyIndex:
         written = object_of(own).name if own is not None else entry.name
         root = JobName.of(entry.kind, entry.namespace, written)
 
-        def observed(name: JobName) -> ObservedJob | None:
+        def observed(name: JobName) -> PresentJob | None:
             job = index.job(name)
             if job is None:
                 return None
             live = self._live(job.uid)
             uid = job.uid if job.queues and job.uid in self._mirror.jobs else ""
-            return ObservedJob(uid, live.state if live is not None else None, job.outcome)
+            return PresentJob(uid, live.state if live is not None else None, job.outcome)
 
         def waits_for(name: JobName) -> Sequence[Dependency]:
             found = index.waits_for(name)

@@ -24,7 +24,7 @@ from queuectl.web.run import attempts_of, last_placement, progress_of, use_chart
 from queuectl.web.site import AccessScope, Site, whole
 
 _STEPS: Final = 200  # of a history, the latest: attempts are taken from them
-_SHOWN: Final = 50  # steps that are listed
+_SHOWN: Final = 40  # steps that are listed
 _PLACED: Final = (State.RESERVED, State.STARTING)
 _MOST_MISSING: Final = 8  # jobs of a graph that are looked up in the ledger
 
@@ -111,6 +111,7 @@ async def _page(site: Site, request: Request) -> Response:
         placed="Reserved placement" if entry.lease else "Last placement" if past else "Placement",
         attempts=attempts_of(history),
         history=history[:_SHOWN],
+        more_steps=len(history) > _SHOWN,
         decided=_decided(history[:_SHOWN], now) if access.decisions else frozenset(),
         evictions=[line for line in history if line.to_state is State.EVICTING],
         asked=await asked_of(site.store, entry.uid),
