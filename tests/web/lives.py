@@ -61,9 +61,19 @@ def keep_lives(database: MemoryDatabase, now: float) -> None:
         spans = _append(database, entry, (first, second), now - 300.0, ended=True)
         _account(database, entry, spans)
         draw(database, entry, spans)
-    again = replace(database.entries[REQUEUED], attempt=1, evictions=1, past_seconds=_RUN / 2)
+    begin = now - 2 * _RUN
+    again = replace(
+        database.entries[REQUEUED],
+        attempt=1,
+        evictions=1,
+        past_seconds=_RUN * _EVICTED_AFTER,
+        queued_at=begin - 600.0,
+    )
     database.entries[REQUEUED] = again
-    spans = _append(database, again, placements[:1], again.since, ended=False)
+    for place, line in enumerate(database.history):
+        if line.uid == REQUEUED:
+            database.history[place] = replace(line, at=begin - 600.0)
+    spans = _append(database, again, placements[:1], begin + _RUN, ended=False)
     _account(database, again, spans)
     draw(database, again, spans)
 

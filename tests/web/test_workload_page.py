@@ -208,5 +208,5 @@ async def test_a_huge_job_has_a_small_page(sample: Sample, pages: httpx2.AsyncCl
     assert len(page.encode()) < 120_000, "with scripts and styles, less than 200 kB"
     assert "99 200 more letters" in page.replace("\u202f", " ")
     assert "400 more nodes" in page
-    assert "4 096 pods" in page.replace("\u202f", " ")
+    assert re.search(r"4.?096 pods", page)
     assert "the last 40 steps" in page
