@@ -83,8 +83,8 @@ class LinkTemplate:
             return LinkPlace.POD
         return LinkPlace.NODE if _NODE in names else LinkPlace.JOB
 
-    def filled(self, values: Mapping[str, str]) -> Link | None:
-        """The link with these values, by field.
+    def filled(self, fields: Mapping[str, str]) -> Link | None:
+        """The link with the values of these fields.
 
         None if a value that it needs is missing, or consists of dots: in a path, that would be a step to another page.
         """
@@ -92,10 +92,10 @@ class LinkTemplate:
         for literal, field in self.parts:
             url.append(literal)
             if field is not None:
-                value = values.get(field, "")
+                value = fields.get(field, "")
                 if not value.strip("."):
                     return None
-                url.append(quote(value, safe=""))
+                url.append(quote(value, safe="", errors="replace"))
         return Link(self.name, "".join(url))
 
 
@@ -113,8 +113,8 @@ def _parts(name: str, template: str) -> Iterable[tuple[str, str | None]]:
 
 
 def filled(
-    templates: Iterable[LinkTemplate], place: LinkPlace, values: Mapping[str, str]
+    templates: Iterable[LinkTemplate], place: LinkPlace, fields: Mapping[str, str]
 ) -> tuple[Link, ...]:
     """The links of one place, in the order of their templates."""
     wanted = (each for each in templates if each.place is place)
-    return tuple(link for each in wanted if (link := each.filled(values)) is not None)
+    return tuple(link for each in wanted if (link := each.filled(fields)) is not None)

@@ -107,7 +107,7 @@ def use_chart(points: Sequence[UtilizationPointView]) -> UseChart | None:
 
 
 def _paths(points: Sequence[UtilizationPointView]) -> tuple[str, str]:
-    """Steps: each point is a mean, and a line between two means would show values that nobody measured."""
+    """Steps: each point is a mean, and a line between two means would show values that were not measured."""
     width = 100 / len(points)
     line, area = [], []
     drawn = False

@@ -77,7 +77,7 @@ def test_many_dependents_are_counted_and_not_drawn() -> None:
     assert graph.height < 5_000
 
 
-def test_who_may_not_list_workloads_sees_only_the_names_that_the_job_has() -> None:
+def test_a_reader_without_the_right_to_list_sees_only_the_names_that_the_job_has() -> None:
     done = replace(job("a"), outcome=JobOutcome.SUCCEEDED)
     found = near({"own": ["a"], "a": ["b"], "b": [], "later": ["own"]}, a=done)
     assert found is not None

@@ -152,7 +152,7 @@ async def test_dependencies_are_a_graph_with_links_and_a_list(
     assert hidden.count("a job that you may not see") >= 4
 
 
-async def test_links_are_encoded_and_tell_the_other_system_nothing(sample: Sample) -> None:
+async def test_links_are_encoded_and_send_no_address_of_the_dashboard(sample: Sample) -> None:
     templates = [
         LinkTemplate.parse("Grafana", "https://g.example/d?u={user}&n={name}&from={from_ms}&to={to_ms}"),
         LinkTemplate.parse("Node board", "https://g.example/n/{node}"),
@@ -174,7 +174,9 @@ async def test_links_are_encoded_and_tell_the_other_system_nothing(sample: Sampl
     assert all('target="_blank" rel="noopener noreferrer"' in link for link in external)
 
 
-async def test_a_huge_job_has_a_small_page(sample: Sample, pages: httpx2.AsyncClient) -> None:
+async def test_a_job_of_4096_pods_has_a_small_page(
+    sample: Sample, pages: httpx2.AsyncClient
+) -> None:
     long = "x" * 100_000
     nodes = tuple((f"node-{number:04}", 9) for number in range(500))
     placement = Placement((PodSetPlacement("worker", nodes, FLAVORS),))
