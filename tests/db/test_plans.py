@@ -168,7 +168,6 @@ async def test_a_queue_is_counted_without_reading_finished_workloads(
         page(AFTER),
         page(cluster_queue="cq-7"),
         reads.history_after(None, 5000, 100),
-        reads.history_before_end("u7", 100),
         reads.evicting(None, 5000, 100),
     ],
 )

@@ -175,7 +175,7 @@ async def test_links_are_encoded_and_send_no_address_of_the_dashboard(sample: Sa
 
 
 async def test_a_job_of_4096_pods_has_a_small_page(
-    sample: Sample, pages: httpx2.AsyncClient
+    sample: Sample, pages: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = "x" * 100_000
     nodes = tuple((f"node-{number:04}", 9) for number in range(500))
@@ -205,7 +205,7 @@ async def test_a_job_of_4096_pods_has_a_small_page(
             for n in range(4096)
         )  # fmt: skip
 
-    sample.cluster_reader.pods = pods  # type: ignore[method-assign]
+    monkeypatch.setattr(sample.cluster_reader, "pods", pods)
     page = await shown(pages, RUNNING)
     assert len(page.encode()) < 120_000, "with scripts and styles, less than 200 kB"
     assert "99 200 more letters" in page.replace("\u202f", " ")
