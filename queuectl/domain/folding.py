@@ -126,8 +126,8 @@ class Fold:
     def draw(self, curves: dict[str, UseCurve]) -> None:
         """Add the spans to the utilization over time of their workloads. Call it once, after all workloads.
 
-        A curve is stored when it gets a point, and when its workload no longer holds GPUs. If the process ends before, the time since
-        the last point is in none of its sums.
+        A curve is stored when it gets a point, and at each mark of its workload, so a correction is never lost. If the process ends before,
+        the time since then is in none of its sums.
 
         Args:
             curves: of the workloads that are known, by uid. It gets those that begin.
@@ -140,9 +140,7 @@ class Fold:
             curve.add(spans)
             if before != (curve.size, curve.spacing):
                 self.curves[uid] = curve
-        for uid, meter in self.meters.items():
-            if uid in curves and (meter is None or meter.phase is not UsagePhase.HOLDS):
-                self.curves[uid] = curves[uid]
+        self.curves |= {uid: curves[uid] for uid in self.meters if uid in curves}
 
     def workload(
         self,
