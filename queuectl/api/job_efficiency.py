@@ -17,11 +17,11 @@ from queuectl.domain.accounting import HOUR, UNITS, Amounts
 from queuectl.domain.gpus import rounded
 from queuectl.domain.job_usage import ContainerSums, JobUsage, UsageSources
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import LONGEST_PAGE
 from queuectl.domain.use_curve import UseCurve
 from queuectl.domain.utilization import GangUse
 
 _DIGITS: Final = 6
+_LINES: Final = 100  # of the history, in which the last attempt is
 
 
 class GpuEfficiencyView(View):
@@ -144,7 +144,7 @@ class JobEfficiencies:
 
     async def _nodes(self, entry: Entry) -> frozenset[str]:
         """The nodes of the last attempt: of its placement, and of those in the last lines of its history."""
-        lines = await self._store.newest_lines(entry.uid, LONGEST_PAGE)
+        lines = await self._store.newest_lines(entry.uid, _LINES)
         placements = [entry.placement]
         placements += [line.placement for line in lines if line.attempt == entry.attempt]
         podsets = (podset for each in placements if each is not None for podset in each.podsets)

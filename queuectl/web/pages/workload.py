@@ -23,7 +23,7 @@ from queuectl.web.pods import PodTable, pod_table, ranks_of
 from queuectl.web.run import attempts_of, last_placement, progress_of, use_chart
 from queuectl.web.site import AccessScope, Site, whole
 
-_STEPS: Final = 200  # of a history, the latest: attempts are taken from them
+_STEPS: Final = 100  # of a history, the latest: attempts are taken from them
 _SHOWN: Final = 40  # steps that are listed
 _PLACED: Final = (State.RESERVED, State.STARTING)
 _MOST_MISSING: Final = 8  # jobs of a graph that are looked up in the ledger

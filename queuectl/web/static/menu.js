@@ -7,12 +7,15 @@ function close(menu, focused) {
   if (focused) menu.querySelector("summary").focus();
 }
 
-document.addEventListener("click", (event) => {
+// Before the listener of the button opens a dialog, which gives the focus back at its end: to the summary, since the button is hidden then.
+const chosen = (event) => {
   for (const menu of menus()) {
-    const chosen = event.target.closest("button:not([aria-disabled])");
-    if (!menu.contains(event.target) || (chosen && menu.contains(chosen))) close(menu, false);
+    const button = event.target.closest("button:not([aria-disabled])");
+    const inside = menu.contains(event.target);
+    if (!inside || (button && menu.contains(button))) close(menu, inside);
   }
-});
+};
+document.addEventListener("click", chosen, true);
 
 document.addEventListener("keydown", (event) => {
   const menu = event.target.closest?.("details.menu");
