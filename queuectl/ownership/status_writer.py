@@ -10,14 +10,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, bounded
-from queuectl.domain.pacing import doubling
 from queuectl.domain.queues import QueueConfig
 from queuectl.ownership.source import ObjectSource
 from queuectl.ownership.status_form import Decision, QueuesNow, StatusCounts, StatusForm
@@ -38,7 +36,8 @@ _SLICE_SECONDS: Final = 0.02
 """The shortest time between two slices, so that constant edits take a sixth of a core at most."""
 _EXAMINE_SECONDS: Final = 10.0
 """Counts, namespaces and statuses that others write change without a decision."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_UNAVAILABLE_SECONDS: Final = 1.0
+"""The pause of a kind after a write without an answer. It stays short, because the status of an edit is expected within 2 s."""
 _LOG_SECONDS: Final = 60.0
 
 
@@ -54,14 +53,6 @@ class WriteRate:
         async with self._turns:
             await asyncio.sleep(self._earliest - time.monotonic())
             self._earliest = time.monotonic() + WRITE_SECONDS
-
-
-@dataclass(slots=True)
-class _Outage:
-    """Writes to one kind without an answer."""
-
-    failures: int = 0  # in a row
-    until: float = 0.0  # of the monotonic clock
 
 
 class StatusWriter:
@@ -97,7 +88,7 @@ class StatusWriter:
         self._next_round = 0.0  # of the monotonic clock, as are the others
         self._batch_ends = 0.0
         self._writing: set[str] = set()  # kinds with a write that has not ended
-        self._outages: dict[str, _Outage] = {}  # by kind
+        self._unavailable: dict[str, float] = {}  # by kind: until this time
         self._refusals = 0  # since the last line of the log
         self._logged_at = -_LOG_SECONDS
 
@@ -152,7 +143,7 @@ class StatusWriter:
     def _paused(self) -> set[str]:
         """The kinds of which no status can be written now."""
         now = time.monotonic()
-        return self._writing | {kind for kind, one in self._outages.items() if now < one.until}
+        return self._writing | {kind for kind, end in self._unavailable.items() if now < end}
 
     async def _examine(self) -> None:
         """Find the due statuses of the objects that were edited, and of some others if they can have changed."""
@@ -180,16 +171,11 @@ class StatusWriter:
             self._reducer.failed(due)
             self._log(due, error)
             if isinstance(error, ClusterUnavailable):  # others of the kind would fail too
-                outage = self._outages.setdefault(key.kind, _Outage())
-                outage.failures += 1
-                pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, outage.failures)
-                outage.until = time.monotonic() + pause
-                return
+                self._unavailable[key.kind] = time.monotonic() + _UNAVAILABLE_SECONDS
         else:
             self._reducer.written(due, self._clock())
         finally:
             self._writing.discard(key.kind)
-        self._outages.pop(key.kind, None)
 
     def _log(self, due: DueStatus, error: ClusterError) -> None:
         """One line in a while, because a missing right refuses thousands of objects."""

@@ -73,8 +73,8 @@ class _Writes:
     counted_at: float = 0.0
     generation: int = NO_GENERATION
     """Of the object at the last refusal."""
-    failures: int = 0
-    """Refusals of this generation in a row."""
+    refusals: int = 0
+    """Of this generation, in a row."""
 
 
 class StatusReducer:
@@ -109,8 +109,10 @@ class StatusReducer:
         for key in decision.changes(before):
             self._changed.pop(key, None)
             self._changed[key] = None
-            if before is not None and key in before.objects:
-                self._edits.add(key)
+            was = before.objects.get(key) if before is not None else None
+            waited = before is not None and key in before.waiting
+            if was is not None and (waited or was is not decision.objects[key]):
+                self._edits.add(key)  # not an object that an edit of another one changes
         if before is None or before.known_kinds != decision.known_kinds:
             self.examine_all()
         uids = {followed.uid for followed in decision.objects.values()}
@@ -180,9 +182,9 @@ class StatusReducer:
         key, generation = followed.key, followed.generation
         if key.kind not in decision.known_kinds or generation == NO_GENERATION:
             return None  # the object cannot be written
-        refused = writes.failures > 0 and writes.generation == generation
-        if refused:
-            pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, writes.failures)
+        refusals = writes.refusals if writes.generation == generation else 0
+        if refusals:
+            pause = doubling(_FIRST_PAUSE, _LONGEST_PAUSE, refusals)
             if _within(pause, writes.tried_at, now):
                 return None
         had = decision.status(followed)
@@ -202,9 +204,9 @@ class StatusReducer:
                 return None
         if _within(REPEAT_SECONDS, writes.written_at, now) and _same(status, writes.status):
             return None
-        if key in self._edits and writes.failures < 2:
+        if key in self._edits and refusals < 2:
             urgency = Urgency.EDIT
-        elif refused:
+        elif refusals:
             urgency = Urgency.REFUSED
         else:
             urgency = Urgency.COUNTS if same else Urgency.CONDITIONS
@@ -237,7 +239,7 @@ class StatusReducer:
         writes, key = self._writes.get(due.followed.uid), due.followed.key
         if writes is None:
             return  # the object was deleted during the write
-        writes.status, writes.written_at, writes.failures = due.status, now, 0
+        writes.status, writes.written_at, writes.refusals = due.status, now, 0
         if not _within(COUNTS_SECONDS, writes.counted_at, now):
             writes.counted_at = now
         again = self._due.get(key)  # the object was examined during the write
@@ -252,7 +254,7 @@ class StatusReducer:
         writes, generation = self._writes.get(due.followed.uid), due.followed.generation
         if writes is None:
             return  # the object was deleted during the write
-        writes.failures = writes.failures + 1 if writes.generation == generation else 1
+        writes.refusals = writes.refusals + 1 if writes.generation == generation else 1
         writes.generation = generation
 
     def forget_due(self) -> None:

@@ -44,7 +44,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following_objects, "_BURST_SECONDS", 0.001)
     monkeypatch.setattr(writing, "_TICK_SECONDS", 0.005)
     monkeypatch.setattr(writing, "WRITE_SECONDS", 0.001)
-    monkeypatch.setattr(writing, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(writing, "_UNAVAILABLE_SECONDS", 0.02)
     monkeypatch.setattr(statuses, "SPACING_SECONDS", 0.005)
 
 
@@ -156,6 +156,18 @@ async def test_writes_go_on_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> 
         objects.refusals.clear()
         leader.later = 3600.0
         await until(lambda: len(objects.writes) == 2)
+
+
+async def test_a_long_outage_of_a_kind_delays_no_status_after_it() -> None:
+    objects = MemoryObjects()
+    names = [f"q{number}" for number in range(12)]
+    objects.apply(f.flavor("gpu"), *map(f.queue, names))
+    objects.refusals |= dict.fromkeys(names, ClusterBusy("PATCH: 429: storage is (re)initializing"))
+    async with leading(objects):
+        await until(lambda: set(objects.refused) == set(names), seconds=3.0)
+        objects.refusals.clear()
+        objects.apply(f.queue("q0", 16))
+        await until(lambda: observed(objects, "q0") == 2, seconds=2.0)
 
 
 async def test_a_kind_that_is_slow_or_not_answered_stops_no_other() -> None:

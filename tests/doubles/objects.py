@@ -42,6 +42,8 @@ class MemoryObjects:
         """Kinds whose CustomResourceDefinition is being removed, with the reason."""
         self.refusals: dict[str, ClusterError] = {}
         """Names of objects of which each write fails."""
+        self.refused: list[str] = []
+        """Names of objects of which a write failed."""
         self.slow: dict[str, asyncio.Event] = {}
         """Kinds of which a write is answered only when the event is set."""
         self.writes: list[tuple[str, str]] = []
@@ -76,6 +78,7 @@ class MemoryObjects:
         if key.kind in self.slow:
             await self.slow[key.kind].wait()
         if key.name in self.refusals:
+            self.refused.append(key.name)
             raise self.refusals[key.name]
         records = self._records[self._plural(key.kind)]
         record = self._named(self._plural(key.kind), key.namespace, key.name)

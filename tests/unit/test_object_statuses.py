@@ -30,6 +30,7 @@ from queuectl.ownership.statuses import (
     SPACING_SECONDS,
     DueStatus,
     StatusReducer,
+    Urgency,
 )
 from queuectl.state.holdings import Row
 from tests.support import followed as f
@@ -433,6 +434,33 @@ def test_an_edit_that_was_not_answered_once_is_still_an_edit() -> None:
     world.reducer.failed(due)
     world.now += 5.0
     assert world.due()[0].followed.key == edited
+
+
+def test_an_edit_is_before_objects_that_an_edit_of_another_one_changes() -> None:
+    world = World(*(f.queue(f"q{number}") for number in range(50)))
+    world.faults = dict.fromkeys(world.objects, "ResourceFlavor gpu does not exist")
+    writes = Writes(world)
+    writes.turns(1)
+    [(_, edited)] = writes.tries
+    world.apply(f.flavor("gpu"))
+    world.faults = {}
+    writes.turns(1)  # the queues are valid now
+    world.apply(f.queue(edited.name, 1))
+    world.now += SPACING_SECONDS
+    writes.turns(2)  # one of them can be for the object that has waited longest
+    assert writes.shown(edited)
+    writes.turns(100)
+    assert {world.health(key) for key in world.objects if key.kind == "ClusterQueue"} == {"Healthy"}
+
+
+def test_an_edit_is_first_however_often_the_content_before_it_was_refused() -> None:
+    world = World(f.flavor("gpu"), f.queue("a"), f.queue("b"))
+    for _ in range(3):
+        [due] = [due for due in world.due() if due.followed.key == QUEUE]
+        world.reducer.failed(due)
+        world.now += 60.0
+    world.apply(f.queue("a", 1))
+    assert [due.urgency for due in world.due() if due.followed.key == QUEUE] == [Urgency.EDIT]
 
 
 def test_objects_that_are_deleted_or_created_again_take_no_turn_of_old_ones() -> None:
