@@ -131,7 +131,7 @@ def create_app(
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)
     set_aside.add_routes(app.router, guard, store)
-    efficiencies = JobEfficiencies(store, stated, diagnoser, sources)
+    efficiencies = app.state.efficiencies = JobEfficiencies(store, stated, diagnoser, sources)
     workloads.add_routes(app.router, guard, store, efficiencies, diagnoser, cluster_reader)
     workload_search = app.state.search = WorkloadSearch(store)
     search.add_routes(app.router, guard, store, workload_search)

@@ -17,10 +17,11 @@ from queuectl.domain.accounting import HOUR, UNITS, Amounts
 from queuectl.domain.gpus import rounded
 from queuectl.domain.job_usage import ContainerSums, JobUsage, UsageSources
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import LONGEST_PAGE
+from queuectl.domain.use_curve import UseCurve
 from queuectl.domain.utilization import GangUse
 
 _DIGITS: Final = 6
+_LINES: Final = 100  # of the history, in which the last attempt is
 
 
 class GpuEfficiencyView(View):
@@ -71,6 +72,16 @@ class JobCostView(View):
     unpriced_gpu_hours: float = Field(description="GPU-hours without a price.")
 
 
+class UtilizationPointView(View):
+    since: datetime
+    until: datetime
+    gpus: float = Field(description="GPUs that it held, on average; 0 while it waited.")
+    utilization: float | None = Field(
+        description="GPU time that was used / GPU time that was measured; null = nothing was measured."
+    )
+    measured: float = Field(description="The part of the allocated GPU time that was measured.")
+
+
 class JobEfficiencyView(View):
     """The resources that one workload used. All attempts count, except for ``nodes``."""
 
@@ -99,6 +110,9 @@ class JobEfficiencyView(View):
         description="null = nothing is accounted for, or the hours are deleted already."
     )
     cost: JobCostView | None = Field(description="null = no price applied.")
+    utilization: list[UtilizationPointView] = Field(
+        description="Of its GPUs over time, oldest first, at most 96 points of equal length. They grow with its run time: a minute at first. The end can be one point late."
+    )
 
 
 class JobEfficiencies:
@@ -129,14 +143,10 @@ class JobEfficiencies:
         return job_efficiency(entry, usage, nodes, use, self._sources, currency, time.time())
 
     async def _nodes(self, entry: Entry) -> frozenset[str]:
-        """The nodes of the last attempt: of its placement, and of those that its history has."""
+        """The nodes of the last attempt: of its placement, and of those in the last lines of its history."""
+        lines = await self._store.newest_lines(entry.uid, _LINES)
         placements = [entry.placement]
-        after, more = 0, True
-        while more:
-            lines = await self._store.history(entry.uid, after, LONGEST_PAGE)
-            placements += [line.placement for line in lines if line.attempt == entry.attempt]
-            more = len(lines) == LONGEST_PAGE
-            after = lines[-1].id if lines else 0
+        placements += [line.placement for line in lines if line.attempt == entry.attempt]
         podsets = (podset for each in placements if each is not None for podset in each.podsets)
         return frozenset(node for podset in podsets for node, _ in podset.nodes)
 
@@ -191,6 +201,7 @@ def job_efficiency(
         memory=_memory(memory, sums.memory_peak if sums is not None else None),
         gpu_hours=_gpu_hours(total, usage.lost) if total.allocated else None,
         cost=_cost(total, currency) if total.unpriced < total.allocated else None,
+        utilization=_points(usage.curve) if usage.curve is not None else [],
     )
 
 
@@ -293,6 +304,19 @@ def _gpu_hours(total: Amounts, lost: float) -> GpuHoursView:
         unused=_hours(total.allocated - total.unknown - total.used),
         unknown=_hours(total.unknown),
     )
+
+
+def _points(curve: UseCurve) -> list[UtilizationPointView]:
+    return [
+        UtilizationPointView(
+            since=moment(point.start),
+            until=moment(point.end),
+            gpus=round(point.held, 2),
+            utilization=round(point.utilization, 4) if point.utilization is not None else None,
+            measured=round(point.measured, 4),
+        )
+        for point in curve.points()
+    ]
 
 
 def _hours(units: int) -> float:

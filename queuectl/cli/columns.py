@@ -54,12 +54,20 @@ def _domain_use(domain: Json) -> str | None:
     return None if known is None else f"{known:.0%}"
 
 
+def placed_nodes(step: Json) -> list[str]:
+    """The nodes on which a step placed its workload, by name; empty if it placed none."""
+    placement = step.get("placement")
+    podsets = placement["podSets"] if placement else []
+    return sorted({node for podset in podsets for node in podset["nodes"]})
+
+
 HISTORY_COLUMNS: Final = (
     Column("TIME", lambda o: o["at"][:19] + "Z"),
     Column("EVENT", lambda o: o["event"]),
     Column("STATE", _transition),
     Column("CYCLE", lambda o: o["cycle"], wide=True),
     Column("ATTEMPT", lambda o: o["attempt"], wide=True),
+    Column("NODES", lambda o: ",".join(placed_nodes(o)), wide=True),
     Column("REASON", lambda o: o["reason"]["code"], spare=1),
     Column("MESSAGE", lambda o: o["reason"]["message"], long=True),
 )

@@ -21,7 +21,7 @@ from queuectl.cli.client import (
     workload_path,
     workloads,
 )
-from queuectl.cli.columns import override_amount
+from queuectl.cli.columns import override_amount, placed_nodes
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
 from queuectl.client.client import Client
@@ -31,6 +31,7 @@ from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, Co
 from queuectl.objects.times import parse_time
 
 _HISTORY = 500
+_NODES = 8  # of an attempt
 _HEAD = ("apiVersion", "kind", "metadata")  # shown in another form
 _WIDTH = 1000  # characters of a line of YAML, so that text is not folded
 
@@ -173,7 +174,14 @@ def _ago(moment: str | None) -> str:
 def _line(step: dict[str, Any]) -> str:
     before = f"{step['fromState']} > " if step["fromState"] else ""
     message = step["reason"]["message"]
-    return f"{step['at']}  {step['event']:<20} {before}{step['toState']}  {message}".rstrip()
+    nodes = placed_nodes(step)
+    where = f" on {counted(len(nodes), 'node')}: {_listed(nodes)}" if nodes else ""
+    return f"{step['at']}  {step['event']:<20} {before}{step['toState']}  {message}{where}".rstrip()
+
+
+def _listed(nodes: list[str]) -> str:
+    more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
+    return ", ".join(nodes[:_NODES]) + more
 
 
 def _priority(body: dict[str, Any]) -> str:

@@ -823,6 +823,8 @@ class JobEfficiencyJson(AnswerJson):
     """null = nothing is accounted for, or the hours are deleted already."""
     cost: JobCostJson | None
     """null = no price applied."""
+    utilization: list[UtilizationPointJson]
+    """Of its GPUs over time, oldest first, at most 96 points of equal length. They grow with its run time: a minute at first. The end can be one point late."""
 
 
 class LargestJson(AnswerJson):
@@ -1536,6 +1538,17 @@ class UseJson(AnswerJson):
     """The part of its GPUs with enough samples, 0 to 1."""
     message: str
     """The reason of the state; for Unknown, the missing samples."""
+
+
+class UtilizationPointJson(AnswerJson):
+    since: str
+    until: str
+    gpus: float
+    """GPUs that it held, on average; 0 while it waited."""
+    utilization: float | None
+    """GPU time that was used / GPU time that was measured; null = nothing was measured."""
+    measured: float
+    """The part of the allocated GPU time that was measured."""
 
 
 class ViolationJson(AnswerJson):

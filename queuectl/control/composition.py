@@ -45,6 +45,7 @@ from queuectl.domain.pacing import doubling
 from queuectl.domain.plan import Cost
 from queuectl.domain.queries import DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
@@ -211,6 +212,14 @@ class ServeComponents(ProcessComponents):
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods; None until the watch has listed all objects."""
         return self.supervisor.viewer.pods(entry)
+
+    async def checkpoint_at(self, entry: Entry) -> float | None:
+        """The time of the last checkpoint that a job or its pods declare; None without one."""
+        return self.supervisor.viewer.checkpoint_at(entry)
+
+    async def related(self, entry: Entry) -> RelatedJobs | None:
+        """The jobs on which a job depends, and those that depend on it; None without any."""
+        return self.supervisor.viewer.related(entry)
 
     @property
     def cache(self) -> PlannerCache:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from queuectl.domain.errors import BadInput, requirement
+from queuectl.domain.links import MOST_LINKS, LinkTemplate
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.mig.settings import MigSettings
 from queuectl.objects.configuration.owners import Owner
@@ -152,6 +153,15 @@ def _parts(text: str) -> list[str]:
 
 
 # ---- The controller
+
+
+class LinkSetting(BaseModel):
+    """A link of the dashboard to another system (docs/how-to/dashboard.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    template: str
 
 
 class SolverSettings(BaseModel):
@@ -342,6 +352,18 @@ class Settings(BaseSettings):
             raise ValueError(f"{wrong[0]!r} is not the name of a namespace")
         return text
 
+    @field_validator("links")
+    @classmethod
+    def _links(cls, links: tuple[LinkSetting, ...] | None) -> tuple[LinkSetting, ...] | None:
+        for link in links or ():
+            LinkTemplate.parse(link.name, link.template)
+        return links
+
+    @property
+    def link_templates(self) -> tuple[LinkTemplate, ...]:
+        """The links of the dashboard to other systems."""
+        return tuple(LinkTemplate.parse(link.name, link.template) for link in self.links or ())
+
     @property
     def proposed_namespaces(self) -> tuple[str, ...]:
         """The namespaces for which queues are proposed."""
@@ -377,6 +399,11 @@ class Settings(BaseSettings):
     )
     tls: Literal["on", "off"] = Field(
         "on", description="off = an ingress in front of queuectl terminates TLS"
+    )
+    links: tuple[LinkSetting, ...] | None = Field(
+        None,
+        max_length=MOST_LINKS,
+        description='links of the dashboard to other systems, as a JSON list of {"name": …, "template": …}; a template is a URL with fields such as {namespace} and {name}; unset = none',
     )
     requests_per_second: float = Field(
         50.0, gt=0, description="rate limit of one caller at the REST API, in requests per second"

@@ -59,6 +59,7 @@ from queuectl.domain.shadow_trace import (
 )
 from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
+from queuectl.domain.use_curve import UseCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,9 @@ class UsageStore(Protocol):
     async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
         """The workloads among these that have hours."""
 
+    async def curves(self, uids: Iterable[str]) -> Mapping[str, UseCurve]:
+        """The utilization over time of the workloads among these that have one, by uid."""
+
     async def keep(
         self,
         fold: Fold,
@@ -149,7 +153,7 @@ class UsageStore(Protocol):
         """Add the hours of one folding, in one transaction.
 
         Args:
-            fold: the hours, with their subjects.
+            fold: the hours, with their subjects and curves.
             over: the progress when the folding began.
             until: the progress after it.
             marks: ids of its marks: all up to the last of them. They are deleted.
@@ -605,6 +609,9 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
 
     async def set_aside_object(self, number: int) -> bytes | None:
         """The file of the object with this id (:mod:`queuectl.objects.files.set_aside_objects`), or None."""
+
+    async def newest_lines(self, uid: str, limit: int = 100) -> tuple[HistoryLine, ...]:
+        """The last lines of one workload, newest first, at most 500."""
 
     async def newest_line(self) -> int:
         """The id of the last history line; 0 without any."""

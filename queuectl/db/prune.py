@@ -32,6 +32,7 @@ from queuectl.db.tables import (
     commands,
     usage_cluster,
     usage_containers,
+    usage_curves,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -84,7 +85,7 @@ async def prune_usage(connection: AsyncConnection, before: float) -> int:
     """Delete at most :data:`USAGE_BATCH` hours of each kind that begin before ``before`` (unix seconds). Returns their number.
 
     It also deletes subjects without hours, but not those of live workloads: their next hour needs them. The use of the
-    containers of a workload is deleted with its last subject.
+    containers of a workload, and its utilization over time, are deleted with its last subject.
     """
     hours = await connection.scalars(older(usage_hours, before).returning(usage_hours.c.subject))
     subjects = list(hours)
@@ -93,10 +94,10 @@ async def prune_usage(connection: AsyncConnection, before: float) -> int:
         rows: CursorResult[Any] = await connection.execute(older(table, before))
         deleted += rows.rowcount
     if subjects:
-        gone = await connection.scalars(
-            without_hours(list(set(subjects))).returning(usage_subjects.c.uid)
-        )
-        await connection.execute(without_subjects(list(gone)))
+        unused = without_hours(list(set(subjects))).returning(usage_subjects.c.uid)
+        gone = list(await connection.scalars(unused))
+        for table in (usage_containers, usage_curves):
+            await connection.execute(without_subjects(table, gone))
     return deleted
 
 
@@ -122,8 +123,8 @@ def without_hours(subjects: Sequence[UUID]) -> Delete:
     return delete(usage_subjects).where(s.id.in_(subjects), *(~one.exists() for one in needed))
 
 
-def without_subjects(uids: Sequence[str]) -> Delete:
-    """The container use of these workloads, where it has no subject. The tests pin its query plan."""
-    c = usage_containers.c
+def without_subjects(table: Table, uids: Sequence[str]) -> Delete:
+    """The rows of these workloads, where they have no subject. The tests pin its query plan."""
+    c = table.c
     subject = select(usage_subjects.c.uid).where(usage_subjects.c.uid == c.uid)
-    return delete(usage_containers).where(c.uid.in_(uids), ~subject.exists())
+    return delete(table).where(c.uid.in_(uids), ~subject.exists())

@@ -437,6 +437,26 @@ async def history_lines(
     return tuple(history_line_from(row) for row in rows)
 
 
+def history_before_end(uid: str, limit: int) -> Select[Any]:
+    """The statement behind :func:`newest_lines`; the tests pin its plan."""
+    queue = select(workloads.c.cluster_queue).where(workloads.c.uid == history.c.uid)
+    return (
+        select(history, func.coalesce(queue.scalar_subquery(), "").label("cluster_queue"))
+        .where(history.c.uid == uid)
+        .order_by(history.c.id.desc())
+        .limit(limit)
+    )
+
+
+async def newest_lines(
+    connection: AsyncConnection, uid: str, limit: int = 100
+) -> tuple[HistoryLine, ...]:
+    """The last lines of one workload, newest first."""
+    limit = max(1, min(limit, LONGEST_PAGE))
+    rows = (await connection.execute(history_before_end(uid, limit))).all()
+    return tuple(history_line_from(row) for row in rows)
+
+
 async def newest_line(connection: AsyncConnection) -> int:
     """The id of the last line; 0 without any."""
     return int(await connection.scalar(select(func.max(history.c.id))) or 0)

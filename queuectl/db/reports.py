@@ -29,6 +29,7 @@ from queuectl.db.tables import (
     WHOLE,
     usage_cluster,
     usage_containers,
+    usage_curves,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -52,6 +53,7 @@ from queuectl.domain.usage_reports import (
     UsageHours,
     check_size,
 )
+from queuectl.domain.use_curve import UseCurve
 
 # ---- The usage ledger by group
 
@@ -300,7 +302,17 @@ async def job_usage(connection: AsyncConnection, uid: str) -> JobUsage:
         {flavor: _amounts(sums) for flavor, *sums in await connection.execute(by_flavor)},
         float(await connection.scalar(lost) or 0.0),
         ContainerSums(*row) if row is not None else None,
+        (await curves(connection, [uid])).get(uid),
     )
+
+
+async def curves(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, UseCurve]:
+    """The utilization over time of the workloads among these that have one, by uid."""
+    wanted = cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS)
+    rows = await connection.execute(
+        select(usage_curves).where(usage_curves.c.uid == func.any(wanted))
+    )
+    return {uid: UseCurve.stored(*curve) for uid, *curve in rows}
 
 
 # ---- Past workloads

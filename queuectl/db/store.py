@@ -162,6 +162,7 @@ class PostgresApiStore(Database):
     waiting = statement("reading who waits", reads.waiting)
     tallies = statement("counting workloads", reads.tallies)
     history = statement("reading history", reads.history_lines)
+    newest_lines = statement("reading the end of a history", reads.newest_lines)
     newest_line = statement("reading the end of history", reads.newest_line)
     evictions = statement("reading evictions", reads.evictions)
     decisions = statement("listing decisions", decision_rows.newest)

@@ -634,6 +634,16 @@ usage_containers: Final = Table(
     comment="CPU and memory of the pods of each workload, over the time that was measured: core-seconds and byte-seconds; memory_peak in bytes, of one pod",
     postgresql_with={"fillfactor": 70},  # each row is updated once a minute: HOT updates
 )
+usage_curves: Final = Table(
+    "usage_curves",
+    metadata,
+    key("uid", primary=True),
+    seconds("begins"),
+    amount("spacing"),
+    Column("content", LargeBinary, nullable=False),
+    comment="GPU-seconds of each workload over time, at most 96 points of spacing seconds: held, measured and used, as 4-byte floats",
+    postgresql_with={"fillfactor": 70},  # the row of a gang that runs is updated: HOT updates
+)
 usage_progress: Final = _single_row(
     "usage_progress",
     seconds("until", nullable=True),

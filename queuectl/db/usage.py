@@ -26,6 +26,7 @@ from queuectl.db.tables import (
     WHOLE,
     usage_cluster,
     usage_containers,
+    usage_curves,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -55,6 +56,7 @@ from queuectl.domain.gpus import PARTS, in_parts, of_parts
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import FinishedRun, GangProfile, RecordedWorkload
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
+from queuectl.domain.use_curve import UseCurve
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _AT_ONCE: Final = 1000  # rows of one statement: their preparation blocks the event loop
@@ -99,6 +101,11 @@ class UsageLedger:
         async with self._transaction("reading earlier usage") as connection:
             return frozenset(await connection.scalars(found))
 
+    async def curves(self, uids: Iterable[str]) -> Mapping[str, UseCurve]:
+        """The utilization over time of the workloads among these that have one, by uid."""
+        async with self._transaction("reading utilization over time") as connection:
+            return await reports.curves(connection, uids)
+
     async def keep(
         self,
         fold: Fold,
@@ -134,6 +141,7 @@ class UsageLedger:
             await _merge(connection, _FLEET, _fleet_rows(free, over, until))
             cluster = [{"hour": hour, **asdict(row)} for hour, row in fold.cluster.items()]
             await _merge(connection, _CLUSTER, cluster)
+            await _keep_curves(connection, fold.curves)
 
     async def measured(
         self, sums: Mapping[str, ContainerSums], window: float, *, epoch: int
@@ -284,6 +292,22 @@ async def _keep_meters(connection: AsyncConnection, meters: Mapping[str, Meter |
     rows = [_meter_row(uid, meter) for uid, meter in meters.items() if meter is not None]
     if rows:
         await connection.execute(_SET_METER, arrays(usage_meters.c, rows))
+
+
+_CURVE: Final = insert_rows(usage_curves, tuple(usage_curves.c))
+_SET_CURVE: Final = _CURVE.on_conflict_do_update(
+    constraint=usage_curves.primary_key,
+    set_={c.name: _CURVE.excluded[c.name] for c in usage_curves.c if c.name != "uid"},
+)
+
+
+async def _keep_curves(connection: AsyncConnection, curves: Mapping[str, UseCurve]) -> None:
+    rows = [
+        {"uid": uid, "begins": one.begins, "spacing": one.spacing, "content": one.content}
+        for uid, one in curves.items()
+    ]
+    for low in range(0, len(rows), _AT_ONCE):
+        await connection.execute(_SET_CURVE, arrays(usage_curves.c, rows[low : low + _AT_ONCE]))
 
 
 def _fleet_rows(free: Mapping[str, Free], over: float | None, until: float) -> list[Row]:

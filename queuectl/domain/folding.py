@@ -36,6 +36,7 @@ from queuectl.domain.accounting import (
 from queuectl.domain.budgets import Spender
 from queuectl.domain.gpus import in_parts, summed
 from queuectl.domain.measured import pieces
+from queuectl.domain.use_curve import UseCurve, UseSpan
 from queuectl.domain.utilization import GangUse, UseState, used_share
 
 
@@ -78,6 +79,8 @@ class Fold:
         hours, losses, cluster: what is to be added to the ledger; ``cluster`` by the start of the hour.
         accounts: of all that ``hours`` and ``losses`` refer to.
         meters: those that changed; None = the workload has ended.
+        spans: the time in which each workload held GPUs, by uid.
+        curves: the utilization over time that is to be stored, by uid.
     """
 
     def __init__(
@@ -92,6 +95,8 @@ class Fold:
         self.losses: dict[LossKey, LostWorkSum] = {}
         self.meters: dict[str, Meter | None] = {}
         self.cluster: dict[int, ClusterAmounts] = {}
+        self.spans: dict[str, list[UseSpan]] = {}
+        self.curves: dict[str, UseCurve] = {}
 
     def spent(self) -> Iterator[tuple[int, Spender, int]]:
         """Start of the hour, spender and units of all GPU time that this folding adds. Call it before ``accounts.settle``."""
@@ -117,6 +122,25 @@ class Fold:
         for (hour, _, _, _), amounts in self.hours.items():
             if amounts.allocated:
                 self.cluster.setdefault(hour, ClusterAmounts()).unallocated -= amounts.allocated
+
+    def draw(self, curves: dict[str, UseCurve]) -> None:
+        """Add the spans to the utilization over time of their workloads. Call it once, after all workloads.
+
+        A curve is stored when it gets a point, and at each mark of its workload, so a correction is never lost. If the process ends before,
+        the time since then is in none of its sums.
+
+        Args:
+            curves: of the workloads that are known, by uid. It gets those that begin.
+        """
+        for uid, spans in self.spans.items():
+            curve = curves.get(uid)
+            if curve is None:
+                curve = curves[uid] = UseCurve(spans[0].start)
+            before = (curve.size, curve.spacing)
+            curve.add(spans)
+            if before != (curve.size, curve.spacing):
+                self.curves[uid] = curve
+        self.curves |= {uid: curves[uid] for uid in self.meters if uid in curves}
 
     def workload(
         self,
@@ -159,7 +183,11 @@ class Fold:
                 row.waiting += span
                 row.waited += span * parts
         elif meter.phase is UsagePhase.HOLDS:
+            gpus = float(summed(each.gpus for each in meter.held))
             for begins, ends, sample in pieces(start, end, samples, meter.attempt, self._since):
+                if gpus and begins != ends:
+                    held = UseSpan(begins, ends, gpus, used_share(sample))
+                    self.spans.setdefault(meter.subject.uid, []).append(held)
                 for hour, span in by_hour(begins, ends):
                     self._hold(meter, hour, span, sample)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from queuectl.domain.accounting import Amounts
+from queuectl.domain.use_curve import UseCurve
 
 
 class ContainerUse(NamedTuple):
@@ -50,12 +51,14 @@ class JobUsage:
         flavors: the amounts by flavor, while it held nodes.
         lost: GPU-seconds of work that evictions lost.
         containers: None = never measured.
+        curve: the utilization of its GPUs over time; None = it held none so far.
     """
 
     as_of: float | None = None
     flavors: Mapping[str, Amounts] = field(default_factory=dict)
     lost: float = 0.0
     containers: ContainerSums | None = None
+    curve: UseCurve | None = None
 
     @property
     def amounts(self) -> Amounts:

@@ -119,15 +119,6 @@ async def batch_offers(
     ]
 
 
-def objections(buttons: Iterable[ActionButton]) -> list[tuple[str, list[str]]]:
-    """Why buttons are disabled: each reason once, with the labels that it concerns, in the order of the buttons."""
-    found: dict[str, list[str]] = {}
-    for button in buttons:
-        if button.objection is not None:
-            found.setdefault(button.objection, []).append(button.label)
-    return list(found.items())
-
-
 def _offer(entry: Entry, action: Action, forbidden: str | None) -> ActionButton:
     label, follows = _WORDS[action]
     evicts = entry.state.live and action in EVICTING

@@ -6,7 +6,7 @@ Its errors are pages. The middleware of the API authenticates callers and sets t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -26,6 +26,7 @@ from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
+from queuectl.domain.links import LinkTemplate
 from queuectl.web.pages import (
     audit,
     budgets,
@@ -48,6 +49,7 @@ from queuectl.web.pages import (
     timeline,
     usage,
     whatif,
+    workload,
     workloads,
 )
 from queuectl.web.site import PREFIX, STATIC, DashboardClusterReader, Site
@@ -87,6 +89,7 @@ def add_dashboard(
     signs_in: bool = False,
     in_shadow: bool = False,
     documentation_url: str = "",
+    links: Sequence[LinkTemplate] = (),
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Offer the pages alongside the API; ``/`` redirects to them.
@@ -100,6 +103,7 @@ def add_dashboard(
         signs_in: users sign in; otherwise the dashboard has no authentication.
         in_shadow: this process runs in shadow mode.
         documentation_url: to which each page links; empty = no link.
+        links: to other systems, on the page of a workload.
         clock: unix seconds.
     """
     shared = app.state
@@ -112,12 +116,14 @@ def add_dashboard(
         shared.history,
         shared.search,
         shared.database,
+        shared.efficiencies,
         cluster_reader,
         diagnoser,
         signs_in=signs_in,
         in_shadow=in_shadow,
         owner=shared.owner,
         documentation_url=documentation_url,
+        links=links,
     )
 
     @app.get("/", include_in_schema=False)
@@ -168,6 +174,7 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         *mine.routes(site),
         *workloads.routes(site),
         *suggestions.routes(site),
+        *workload.routes(site),
         *timeline.routes(site),
         *nodes.routes(site),
         *evictions.routes(site),

@@ -6,13 +6,14 @@ Pods that do not run are first, and the table has a hundred rows at most.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry
+from queuectl.domain.links import Link
 from queuectl.domain.queues import QueueConfig, Topology
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSetPlacement
@@ -30,6 +31,8 @@ class PodRow:
         phase: ``Terminating`` while the pod is being deleted.
         reason: why it does not run; "" where nothing is wrong, or its status names no reason.
         runs: it is ready, or it has succeeded.
+        command: shows its logs, or why it has none.
+        links: to other systems.
     """
 
     name: str
@@ -38,8 +41,8 @@ class PodRow:
     restarts: int
     reason: str
     runs: bool
-    logs: str
-    describe: str
+    command: str
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,15 @@ class PodTable:
     broken: int
 
 
-def pod_table(entry: Entry, pods: Iterable[PodRecord]) -> PodTable:
+PodLinks = Callable[[str, str], tuple[Link, ...]]
+"""The links of a pod to other systems, by the names of the pod and of its node."""
+
+
+def pod_table(entry: Entry, pods: Iterable[PodRecord], links: PodLinks = lambda *_: ()) -> PodTable:
     """The table of a workload's pods: those that do not run, then by PodSet, rank and name."""
     listed = sorted(pods, key=_order)
     phases = Counter(_phase(pod) for pod in listed)
-    rows = tuple(_row(entry, pod) for pod in listed[:MOST])
+    rows = tuple(_row(entry, pod, links) for pod in listed[:MOST])
     broken = sum(not _runs(pod) for pod in listed)
     return PodTable(rows, tuple(phases.most_common()), len(listed), broken)
 
@@ -80,7 +87,7 @@ def _phase(pod: PodRecord) -> str:
     return "Terminating" if pod.terminating and not pod.terminal else str(pod.phase)
 
 
-def _row(entry: Entry, pod: PodRecord) -> PodRow:
+def _row(entry: Entry, pod: PodRecord, links: PodLinks) -> PodRow:
     reason = pod.status_reason
     if pod.attempt != entry.attempt:
         reason = f"{reason}; of start {pod.attempt}".removeprefix("; ")
@@ -91,9 +98,17 @@ def _row(entry: Entry, pod: PodRecord) -> PodRow:
         restarts=pod.restarts,
         reason=reason,
         runs=_runs(pod),
-        logs=f"kubectl logs -n {pod.namespace} {pod.name} --all-containers",
-        describe=f"kubectl describe pod -n {pod.namespace} {pod.name}",
+        command=_command(pod),
+        links=links(pod.name, pod.node or ""),
     )
+
+
+def _command(pod: PodRecord) -> str:
+    """A pending pod has no logs: its Events show why. A container that restarts has them from before its restart."""
+    if pod.phase is PodPhase.PENDING:
+        return f"kubectl describe pod -n {pod.namespace} {pod.name}"
+    before = " -p" if pod.restarts and not _runs(pod) else ""
+    return f"kubectl logs -n {pod.namespace} {pod.name} --all-containers{before}"
 
 
 # ---- Ranks by domain and node
@@ -122,22 +137,31 @@ class DomainRanks:
 
 @dataclass(frozen=True, slots=True)
 class PodSetRanks:
-    """A podset's pods by domain, in rank order."""
+    """A podset's pods by domain, in rank order: those on the first :data:`MOST` nodes.
+
+    Attributes:
+        pods: of all nodes.
+        left_out: nodes that are not in ``domains``.
+    """
 
     name: str
     flavors: tuple[str, ...]
     domains: tuple[DomainRanks, ...]
-
-    @property
-    def pods(self) -> int:
-        return sum(domain.pods for domain in self.domains)
+    pods: int
+    left_out: int
 
 
 def ranks_of(placement: Placement, snapshot: Snapshot | None) -> tuple[PodSetRanks, ...]:
     """The ranks of every podset; without a snapshot, domains are not known."""
     nodes = snapshot.fleet.by_name if snapshot is not None else {}
     return tuple(
-        PodSetRanks(podset.podset, tuple(sorted(podset.charged)), _domains(podset, nodes, snapshot))
+        PodSetRanks(
+            podset.podset,
+            tuple(sorted(podset.charged)),
+            _domains(podset, nodes, snapshot),
+            podset.count,
+            len(podset.nodes[MOST:]),
+        )
         for podset in placement.podsets
     )
 
@@ -148,7 +172,7 @@ def _domains(
     levels = _levels(podset, snapshot)
     groups: list[tuple[tuple[str, ...], list[NodeRanks]]] = []
     rank = 0
-    for name, pods in podset.nodes:
+    for name, pods in podset.nodes[:MOST]:
         node = nodes.get(name)
         path = tuple(node.labels.get(level, "") for level in levels) if node is not None else ()
         if not groups or groups[-1][0] != path:

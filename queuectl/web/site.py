@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,11 +21,12 @@ from starlette.responses import HTMLResponse
 from queuectl.api.access import ANONYMOUS, Guard, caller_of
 from queuectl.api.body import Bodies
 from queuectl.api.database_check import DatabaseCheck
+from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.reading import CurrentConfiguration
-from queuectl.api.search import WorkloadSearch
 from queuectl.api.schemas import ReasonView
+from queuectl.api.search import WorkloadSearch
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.distribution import version
@@ -34,8 +35,10 @@ from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.identity import LONGEST_NAME, Right
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
+from queuectl.domain.links import LinkTemplate
 from queuectl.domain.queries import QueueCounts
 from queuectl.domain.queues import QueueConfig, in_force
+from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.search import LONGEST_SEARCH
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
@@ -56,6 +59,12 @@ class DashboardClusterReader(Protocol):
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods, of all its attempts, in no order; None while this process does not know yet."""
+
+    async def checkpoint_at(self, entry: Entry) -> float | None:
+        """The time of the last checkpoint that a workload declares (unix seconds); None without one."""
+
+    async def related(self, entry: Entry) -> RelatedJobs | None:
+        """The jobs on which a workload depends, and those that depend on it; None without any."""
 
     @property
     def cache(self) -> PlannerCache:
@@ -198,6 +207,8 @@ def _environment() -> jinja2.Environment:
         "counted": counted,
         "counted_gpus": counted_gpus,
         "gpu_count": words.gpus,
+        "clipped": words.clipped,
+        "hours": words.hours,
     }
     environment.globals |= {
         "asset": asset,
@@ -234,6 +245,7 @@ class Site:
         history: UsageHistory,
         search: WorkloadSearch,
         database: DatabaseCheck,
+        efficiencies: JobEfficiencies,
         cluster_reader: DashboardClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
@@ -241,15 +253,19 @@ class Site:
         in_shadow: bool = False,
         owner: Owner = Owner.DATABASE,
         documentation_url: str = "",
+        links: Sequence[LinkTemplate] = (),
     ) -> None:
         """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate.
 
         ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration. ``documentation_url``: empty = no link.
+        ``links``: to other systems.
         """
         self.search = search
         self.database = database
         self.documentation_url = documentation_url
         self.version = version()
+        self.links = links
+        self.efficiencies = efficiencies
         self.owner = owner
         self.store = store
         self.guard = guard
@@ -308,6 +324,16 @@ class Site:
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """The pods of a workload; None while this process does not know the cluster."""
         return await self._cluster_reader.pods(entry) if self._cluster_reader is not None else None
+
+    async def checkpoint_at(self, entry: Entry) -> float | None:
+        """The time of the last checkpoint that a workload declares (unix seconds); None without one."""
+        reader = self._cluster_reader
+        return await reader.checkpoint_at(entry) if reader is not None else None
+
+    async def related(self, entry: Entry) -> RelatedJobs | None:
+        """The jobs on which a workload depends, and those that depend on it; None without any."""
+        reader = self._cluster_reader
+        return await reader.related(entry) if reader is not None else None
 
     async def cluster_map(self) -> ClusterMap | None:
         """The nodes with their gangs; None while this process does not know the cluster."""

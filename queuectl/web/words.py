@@ -110,6 +110,11 @@ def gpu_hours(units: int) -> str:
     return "< 0.1" if 0 < hours < 0.05 else f"{hours:.1f}" if hours else "0"
 
 
+def hours(amount: float) -> str:
+    """GPU-hours, as :func:`gpu_hours`."""
+    return gpu_hours(round(amount * HOUR * UNITS))
+
+
 def quantity(amount: int, resource: str) -> str:
     """An amount of quota in its usual notation."""
     text = format_quantity(resource, amount)
@@ -136,6 +141,15 @@ def spaced(word: str) -> str:
             out.append(" ")
         out.append(letter.lower() if letter.isupper() and i > 0 and followed else letter)
     return "".join(out)
+
+
+_LONGEST_TEXT: Final = 800  # letters of a reason
+
+
+def clipped(text: str, most: int = _LONGEST_TEXT) -> str:
+    """A text of any length as a page shows it."""
+    left_out = len(text) - most
+    return text if left_out <= 0 else f"{text[:most]}… ({number(left_out)} more letters)"
 
 
 PROOF_WORDS: Final = {

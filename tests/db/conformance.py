@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from queuectl.db.ports import Commit, ConfigurationBatch
+from queuectl.domain.accounting import AccountingTerms
 from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import KEPT_OBJECTS, Boundary, SetAsideObject, Suspect
@@ -39,6 +40,7 @@ from queuectl.domain.events import (
     StartConfirmed,
 )
 from queuectl.domain.fleet import Node
+from queuectl.domain.folding import Fold
 from queuectl.domain.followed import (
     FaultyObject,
     FollowedReport,
@@ -95,6 +97,7 @@ from queuectl.domain.shadow_trace import (
 )
 from queuectl.domain.stages import EndedStages
 from queuectl.domain.usage_reports import Period
+from queuectl.domain.use_curve import UseCurve, UseSpan
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.state.durations import work_of
@@ -327,6 +330,25 @@ class StoreConformance:
         assert (known.until, known.pod_seconds) == (9000.0, 540.0)
         with pytest.raises(Fenced):
             await store.usage.measured(over(9999.0, 1.0), 120.0, epoch=epoch - 1)
+
+    async def test_the_utilization_of_a_workload_over_time_is_replaced_as_a_whole(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        over = None
+        for until, seconds in ((600.0, 90.0), (700.0, 9000.0)):
+            fold = Fold(0.0, until, AccountingTerms())
+            curve = UseCurve(0.0)
+            curve.add([UseSpan(0.0, seconds, 8, 0.25), UseSpan(seconds, 2 * seconds, 8, None)])
+            fold.curves = {"a": curve}
+            await store.usage.keep(fold, over=over, until=until, marks=(), epoch=epoch, free={})
+            over = until
+            known = (await store.usage.job("a")).curve
+            assert known is not None
+            assert known.points() == curve.points()
+            assert (await store.usage.curves(["a", "b"]))["a"].points() == curve.points()
+        assert (await store.usage.job("b")).curve is None
 
     @pytest.mark.parametrize(("floor", "epoch"), [(0, 2), (1, 2), (7, 8)])
     async def test_a_take_over_sets_an_epoch_above_those_of_the_database_and_the_lease(

@@ -140,6 +140,7 @@ def urgent(urgency: int, after: tuple[float, str, str, str] | None = None) -> Cl
         (reads.named("Job", "team-7", "job-57"), "workloads_listing_idx"),
         (reads.all_named("team-7", "job-57"), "workloads_listing_idx"),
         (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
+        (reads.history_before_end("u7", 100), "history_uid_id_idx"),
         (reads.history_after(None, 19000, 100), "history_pkey"),
         (decisions.page(None, 100), "decisions_pkey"),
         (commands.listing(CommandFilter(), 100), "commands_pkey"),

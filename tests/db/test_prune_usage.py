@@ -37,6 +37,7 @@ INSERT INTO usage_losses
 SELECT 3600 * h, md5('goes-on')::uuid, 'h100', 'Preempted', 7, 1 FROM generate_series(97, 102) h;
 INSERT INTO usage_fleet SELECT 3600 * h, 'h100', 3600, 64, 8, 4, 2, 0 FROM generate_series(90, 104) h;
 INSERT INTO usage_containers SELECT uid, 0, 0, 0, 0, 0, 0, 0 FROM unnest(ARRAY['ended', 'waits', 'young']) uid;
+INSERT INTO usage_curves SELECT uid, 0, 60, '' FROM unnest(ARRAY['ended', 'waits', 'young']) uid;
 INSERT INTO usage_meters VALUES ('waits', '{}');
 INSERT INTO usage_marks (uid, mark) VALUES ('noted', '[]');
 """
@@ -79,8 +80,9 @@ async def test_a_workload_without_hours_is_forgotten_unless_it_can_get_more(
     epoch = await store.take_over("test", 0)
     await store.usage.prune(CUTOFF, epoch=epoch)
     assert await subjects(ledger) == {"goes-on", "waits", "noted", "young"}
-    measured = await ledger.fetch("SELECT uid FROM usage_containers ORDER BY uid")
-    assert [row["uid"] for row in measured] == ["waits", "young"]
+    for table in ("usage_containers", "usage_curves"):
+        kept = await ledger.fetch(f"SELECT uid FROM {table} ORDER BY uid")
+        assert [row["uid"] for row in kept] == ["waits", "young"]
 
 
 async def test_a_batch_deletes_the_oldest_rows_up_to_its_limit(

@@ -195,12 +195,13 @@ class World:
 async def empty(url: str) -> None:
     """Empty the usage ledger: one database serves all examples."""
     connection = await asyncpg.connect(url)
-    tables = ["marks", "meters", "subjects", "hours", "losses", "fleet"]
+    tables = ["marks", "meters", "subjects", "hours", "losses", "fleet", "curves"]
     await connection.execute("TRUNCATE " + ", ".join(f"usage_{name}" for name in tables))
     await connection.execute("UPDATE usage_progress SET until = NULL")
     await connection.close()
 
 
+LOST = ("before", "after")
 CHOICES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 23)), min_size=1, max_size=4)
 SPANS = st.sampled_from([0.0, 0.5, 7.25, 59.0, 1800.0, 5000.0])
 ACTS = st.one_of(
@@ -248,6 +249,12 @@ async def test_allocated_and_waited_are_those_of_the_committed_history(
     assert stored.keys() <= expected.keys()
     for uid, amounts in expected.items():
         assert stored.get(uid, (0.0, 0.0)) == pytest.approx(amounts, abs=1e-3), uid
+    lossless = all(what != "another leader" and detail not in LOST for what, detail, _ in acts)
+    for uid, (held_seconds, _) in expected.items():
+        drawn = world.accountant._curves.get(uid) or (await store.usage.job(uid)).curve
+        total = sum(p.held * (p.end - p.start) for p in drawn.points()) if drawn else 0.0
+        assert total <= held_seconds * 1.001 + 1.0, "no time is in a curve twice"
+        assert not lossless or total == pytest.approx(held_seconds, rel=1e-3, abs=1.0)
 
 
 LOOKS = st.lists(

@@ -633,6 +633,12 @@ class MemoryStore:
         found = [h for h in database.history if h.id > after and uid in (None, h.uid)]
         return tuple(replace(h, cluster_queue=self._queue_of(h.uid)) for h in found[:limit])
 
+    async def newest_lines(self, uid: str, limit: int = 100) -> tuple[HistoryLine, ...]:
+        database = await self._reach()
+        limit = max(1, min(limit, LONGEST_PAGE))
+        found = [h for h in reversed(database.history) if h.uid == uid]
+        return tuple(replace(h, cluster_queue=self._queue_of(h.uid)) for h in found[:limit])
+
     def _queue_of(self, uid: str) -> str:
         entry = self.database.entries.get(uid)
         return entry.cluster_queue if entry is not None else ""

@@ -38,6 +38,7 @@ from queuectl.domain.usage_reports import (
     UsageHours,
     check_size,
 )
+from queuectl.domain.use_curve import UseCurve
 from queuectl.state.durations import work_of
 
 AMOUNTS = tuple(f.name for f in fields(Amounts))
@@ -55,6 +56,7 @@ class MemoryUsageTables:
     fleet: dict[tuple[int, str], FleetRow] = field(default_factory=dict)
     cluster: dict[int, ClusterAmounts] = field(default_factory=dict)
     containers: dict[str, ContainerSums] = field(default_factory=dict)
+    curves: dict[str, tuple[float, float, bytes]] = field(default_factory=dict)
 
     def note(self, mark: Mark) -> None:
         self.number += 1
@@ -85,6 +87,10 @@ class MemoryUsage:
         tables, _ = await self._reach()
         return frozenset(uids) & {s.uid for s in tables.subjects.values()}
 
+    async def curves(self, uids: Iterable[str]) -> Mapping[str, UseCurve]:
+        tables, _ = await self._reach()
+        return {uid: UseCurve.stored(*tables.curves[uid]) for uid in uids if uid in tables.curves}
+
     async def keep(
         self,
         fold: Fold,
@@ -114,6 +120,8 @@ class MemoryUsage:
             total = tables.cluster.setdefault(hour, ClusterAmounts())
             for f in fields(ClusterAmounts):
                 setattr(total, f.name, getattr(total, f.name) + getattr(part, f.name))
+        for uid, curve in fold.curves.items():
+            tables.curves[uid] = (curve.begins, curve.spacing, curve.content)
         for key, lost in fold.losses.items():
             known = tables.losses.get(key, LostWorkSum())
             tables.losses[key] = LostWorkSum(
@@ -158,7 +166,8 @@ class MemoryUsage:
             if who in mine and flavor:
                 flavors[flavor] = added(flavors.get(flavor, Amounts()), amounts)
         lost = sum(one.gpu_seconds for (_, who, _, _), one in tables.losses.items() if who in mine)
-        return JobUsage(tables.until, flavors, float(lost), tables.containers.get(uid))
+        curve = (await self.curves([uid])).get(uid)
+        return JobUsage(tables.until, flavors, float(lost), tables.containers.get(uid), curve)
 
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
         tables, _ = await self._reach()
@@ -199,6 +208,7 @@ class MemoryUsage:
         }
         there = {who.uid for who in tables.subjects.values()}
         tables.containers = {uid: s for uid, s in tables.containers.items() if uid in there}
+        tables.curves = {uid: c for uid, c in tables.curves.items() if uid in there}
         return before_all - len(tables.hours) - len(tables.losses) - len(tables.fleet)
 
     async def recorded(

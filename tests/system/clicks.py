@@ -37,9 +37,15 @@ def state(page: Page, wanted: str) -> None:
     expect(page.locator(".head-line .state")).to_contain_text(wanted, timeout=WAIT)
 
 
+def choose(page: Page, action: Action) -> None:
+    """Choose an action of the menu, as soon as it is available."""
+    page.locator("#actions > summary").click()
+    page.locator(f"button[data-action={action}]:not([aria-disabled])").click()
+
+
 def press(page: Page, action: Action, **fields: str) -> None:
-    """Press a button and confirm; ``fields``: what is filled in by the names of its fields."""
-    page.locator(f"button[data-action={action}]:enabled").click()
+    """Choose an action and confirm; ``fields``: what is filled in by the names of its fields."""
+    choose(page, action)
     for name, value in fields.items():
         given = page.get_by_role("dialog").locator(f"[name={name}]")
         if given.evaluate("field => field.tagName") == "SELECT":

@@ -19,6 +19,7 @@ from tests.system.clicks import (
     WAIT,
     Teams,
     asked,
+    choose,
     faults,
     newest_decision,
     offered,
@@ -245,7 +246,7 @@ def test_a_preemption_shows_its_cost_and_starts_the_next_gang(
     page.goto(path_of(workspace, "leaves"))
     dialog = page.get_by_role("dialog")
     with page.expect_response("**/preempt?dry_run=true") as answer:
-        page.locator("button[data-action=preempt]").click()
+        choose(page, Action.PREEMPT)
     assert answer.value.json()["lostGpuSeconds"] > 0, "the answer has the cost"
     expect(dialog).to_contain_text("GPU-hours of work would be lost")
     dialog.get_by_role("button", name="Cancel").click()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from playwright.async_api import Browser
 from queuectl.api.access import Guard
 from queuectl.api.app import create_app
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.links import LinkTemplate
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
 from tests.api.conftest import Delegate, talking_to
@@ -45,11 +46,17 @@ class Standby:
         cluster_reader: Any = Delegate(lambda: self._sample.cluster_reader)
         guard: Any = Delegate(lambda: self._guard)
         self._app = create_app(store, FixedHealth(), MetricsRecorder().registry, diagnoser)
-        add_dashboard(self._app, store, guard, cluster_reader, diagnoser, clock=lambda: NOW)
+        self._links: list[LinkTemplate] = []
+        add_dashboard(
+            self._app, store, guard, cluster_reader, diagnoser, links=self._links, clock=lambda: NOW
+        )
 
-    def over(self, sample: Sample, guard: Guard | None = None) -> FastAPI:
+    def over(
+        self, sample: Sample, guard: Guard | None = None, links: Sequence[LinkTemplate] = ()
+    ) -> FastAPI:
         """The application over this sample until the next test; without a guard, everything is allowed."""
         self._sample, self._guard = sample, guard or Guard()
+        self._links[:] = links
         return self._app
 
 
@@ -59,9 +66,11 @@ def _standby(*, guarded: bool) -> Standby:
     return Standby()
 
 
-def app_over(sample: Sample, guard: Guard | None = None) -> FastAPI:
+def app_over(
+    sample: Sample, guard: Guard | None = None, links: Sequence[LinkTemplate] = ()
+) -> FastAPI:
     """The API and the dashboard over a sample, with a fixed clock."""
-    return _standby(guarded=guard is not None).over(sample, guard)
+    return _standby(guarded=guard is not None).over(sample, guard, links)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
     last = int(now // HOUR) * HOUR
     tables.until = float(last)
     for entry in database.entries.values():
-        subject = _subject(entry)
+        subject = subject_of(entry)
         waits = entry.started_at is None
         since = entry.started_at or entry.queued_at
         begin = max(last - HOURS * HOUR, int(since // HOUR) * HOUR)
@@ -131,7 +131,8 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
         tables.fleet[hour, "h100"] = FleetRow("h100", HOUR, *(HOUR * gpus * x for x in shares))
 
 
-def _subject(entry: Entry) -> Subject:
+def subject_of(entry: Entry) -> Subject:
+    """The account of a workload."""
     queue = entry.cluster_queue
     return Subject(
         entry.uid, entry.kind, entry.namespace, entry.name, entry.queue, queue,

@@ -17,6 +17,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
@@ -27,6 +28,7 @@ from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.counted import map_of
 from tests.web.kept import PLANNED, reservation_states, reservations, with_planned_start
+from tests.web.lives import dependencies, keep_lives, run_times
 from tests.web.records import CONFIGURATION, USERS, keep_records
 
 NOW = 1_795_000_000.0
@@ -51,6 +53,7 @@ class Size:
         return self.blocks * self.racks * self.hosts
 
 
+BROKEN_FROM = 8  # pods
 SMALL = Size(2, 4, 8, 30)
 LARGE = Size()
 
@@ -62,6 +65,8 @@ class Scene:
         self.snapshot: Snapshot | None = snapshot
         self.uses = uses
         self.cache = PlannerCache()
+        self.checkpoints: dict[str, float] = {}
+        self.jobs: dict[str, RelatedJobs] = {}
         self._cluster_map: ClusterMap | None = None
 
     async def current_snapshot(self) -> Snapshot | None:
@@ -69,6 +74,12 @@ class Scene:
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return tuple(_pods(entry)) if self.snapshot is not None else None
+
+    async def checkpoint_at(self, entry: Entry) -> float | None:
+        return self.checkpoints.get(entry.uid)
+
+    async def related(self, entry: Entry) -> RelatedJobs | None:
+        return self.jobs.get(entry.uid)
 
     async def cluster_map(self) -> ClusterMap | None:
         if self.snapshot is None:
@@ -89,12 +100,12 @@ class Sample:
 
 
 def _pods(entry: Entry) -> Iterator[PodRecord]:
-    """A pod for each slot; of a gang with eight or more, rank 5 restarts again and again."""
+    """A pod for each slot. In a large gang, rank 5 restarts again and again."""
     placed = entry.placement.podsets if entry.placement is not None else ()
     for podset in placed:
         nodes = [node for node, count in podset.nodes for _ in range(count)]
         for rank, node in enumerate(nodes):
-            broken = rank == 5 and len(nodes) >= 8
+            broken = rank == 5 and len(nodes) >= BROKEN_FROM
             yield PodRecord(
                 entry.namespace,
                 f"{entry.name}-{podset.podset}-{rank}",
@@ -173,6 +184,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     database.entries = {entry.uid: entry for entry in entries}
     database.history = _history(entries, rng)
     keep_records(database, NOW, size.nodes, size.nodes * HOST_GPUS, rng)
+    keep_lives(database, NOW)
     config = build([d.document for d in database.documents.values()], database.revision)
     snapshot = Snapshot(
         NOW,
@@ -196,8 +208,13 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
         entry.uid: ExpectedRunTime(RunTimeSource.LEARNED, 7200.0, 0.8, 4000.0, 24, 900.0)
         for entry in waiting
     }
+    started = [database.entries[gang.workload.uid] for gang in running]
+    diagnoser.run_times |= run_times(started, NOW)
     diagnoser.starts = {entry.uid: _expected(rng) for entry in waiting}
-    return Sample(database, MemoryStore(database), Scene(snapshot, uses), diagnoser)
+    scene = Scene(snapshot, uses)
+    scene.jobs = dependencies(started)
+    scene.checkpoints = {started[0].uid: NOW - 700.0}
+    return Sample(database, MemoryStore(database), scene, diagnoser)
 
 
 UNHEALTHY, EVIDENCE = "gpu-00-00-02", "2 GPUs: GPU 3: XID 79; GPU 5: XID 79"
@@ -260,12 +277,20 @@ def _use(uid: str, rng: random.Random) -> GangUse:
 
 def _entry(gang: Admitted, rng: random.Random) -> Entry:
     workload = gang.workload
+    state = State.RUNNING if rng.random() < 0.97 else State.STARTING
+    ready = Reason(Code.PODS_READY, "all pods are ready")
+    if state is State.STARTING:
+        ready = Reason(Code.ADMITTED, "admitted as attempt 1")
+    broken = workload.pods >= BROKEN_FROM and state is State.RUNNING
+    if broken:
+        text = f"1 of {workload.pods} pods is not ready: 1 CrashLoopBackOff"
+        ready = Reason(Code.WAIT_FOR_RECOVERY, text)
     return Entry(
         uid=workload.uid,
         kind=workload.kind,
         namespace=workload.namespace,
         name=workload.name,
-        state=State.RUNNING if rng.random() < 0.97 else State.STARTING,
+        state=state,
         queue="default",
         cluster_queue=workload.namespace.removeprefix("team-"),
         priority=workload.priority,
@@ -276,7 +301,8 @@ def _entry(gang: Admitted, rng: random.Random) -> Entry:
         since=gang.started_at + 40,
         started_at=gang.started_at,
         ready_at=gang.started_at + 40,
-        reason=Reason(Code.PODS_READY, "all pods are ready"),
+        reason=ready,
+        unready_since=gang.started_at + 90 if broken else None,
         placement=gang.placement,
         version=4,
         user=_user(workload.uid),

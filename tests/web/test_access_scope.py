@@ -91,10 +91,11 @@ async def test_commands_are_offered_with_their_rights(
 async def test_the_reason_of_a_disabled_button_is_on_the_page(pages: httpx2.AsyncClient):
     text = (await pages.get("/ui/workloads/run-00001")).text
     button = text[text.index('data-action="release"') :].partition("</button>")[0]
-    assert "disabled" in button
-    assert 'aria-describedby="unavailable"' in button
-    reasons = text[text.index('id="unavailable"') :].partition("</div>")[0]
-    assert "<strong>Release</strong>:" in reasons
+    assert 'aria-disabled="true"' in button
+    assert "Not available: " in button
+    available = text[text.index('data-action="hold"') :].partition("</button>")[0]
+    assert "aria-disabled" not in available
+    assert "data-evicts" in available
 
 
 CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/budgets", "/ui/audit", "/ui/config")

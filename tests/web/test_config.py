@@ -19,11 +19,13 @@ from queuectl.api.auth import layers
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.body import Bodies
 from queuectl.api.database_check import DatabaseCheck
+from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import config
 from queuectl.api.search import WorkloadSearch
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.identity import Right
+from queuectl.domain.job_usage import NO_SOURCES
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS
 from queuectl.objects.configuration.owners import Owner
@@ -51,7 +53,8 @@ def command_service(sample: Sample, *rights: Right) -> FastAPI:
     layers.install(app, sample.store, None)
     guard = Guard(FixedRights(*rights) if rights else None)
     bodies = app.state.bodies = Bodies()
-    app.state.stated = CurrentConfiguration(sample.store)
+    stated = app.state.stated = CurrentConfiguration(sample.store)
+    app.state.efficiencies = JobEfficiencies(sample.store, stated, None, NO_SOURCES)
     app.state.history = UsageHistory(sample.store)
     app.state.search = WorkloadSearch(sample.store)
     app.state.database = DatabaseCheck(sample.store)

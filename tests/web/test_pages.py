@@ -65,7 +65,11 @@ PAGES: dict[str, tuple[str, ...]] = {
     "/ui/mine?user=nobody": ("has no queued or running jobs.", "queuectl.dev/queue-name"),
     "/ui/mine": ("does not authenticate its users", "Enter a user, or choose a namespace."),
     "/ui/workloads?user=ben&sort=-gpus": ('aria-sort="descending"', "ben"),
-    "/ui/workloads/run-00001/pods": ("kubectl describe pod -n team-",),
+    "/ui/workloads/run-00001/pods": (
+        "kubectl logs -n team-",
+        "--all-containers -p",
+        "CrashLoopBackOff",
+    ),
     "/ui/workloads/run-00001": (
         "Placement",
         "History",

@@ -39,8 +39,8 @@ async def test_a_command_for_a_selection_is_sent_once_and_shows_the_result_of_ea
         await page.keyboard.press("Space")
     await expect(page.locator("#selected")).to_have_text("3 selected")
 
-    held = page.locator('details.menu input[value="Held"]')
-    await page.locator("details.menu summary").click()
+    held = page.locator('details.choices input[value="Held"]')
+    await page.locator("details.choices summary").click()
     await held.check()
     await page.get_by_label("User", exact=True).focus()
     await expect(page.locator("#known-users option")).not_to_have_count(0)

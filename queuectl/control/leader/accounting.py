@@ -29,6 +29,7 @@ from queuectl.domain.folding import Accounts, Fold
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.use_curve import UseCurve
 from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.fragmentation import free_gpus
@@ -103,6 +104,7 @@ class Accountant:
         self._until: float | None = None
         self._meters: dict[str, Meter] | None = None
         self._accounts = Accounts()
+        self._curves: dict[str, UseCurve] = {}
         self._checked = False
 
     async def run(self, seconds: float) -> None:
@@ -137,6 +139,7 @@ class Accountant:
             progress = await self._store.progress()
             self._until, self._meters = progress.until, dict(progress.meters)
             self._accounts = Accounts()
+            self._curves = dict(await self._store.curves(self._meters))
             self._checked = False
             await self._follower.read()
         now = self._clock()
@@ -181,6 +184,7 @@ class Accountant:
             self._show(free)
             cluster = await asyncio.to_thread(cluster_gpus, snapshot, self._cache)
         fold.divide(cluster)
+        fold.draw(self._curves)
         numbers = [number for number, _ in marks if number]
         async with self._follower.lock:
             await self._store.keep(
@@ -192,6 +196,7 @@ class Accountant:
         for uid, meter in fold.meters.items():
             if meter is None:
                 meters.pop(uid, None)
+                self._curves.pop(uid, None)
             else:
                 meters[uid] = meter
 
@@ -210,6 +215,8 @@ class Accountant:
         fold = Fold(since, until, terms(self._facts.config()), self._accounts)
         old = [uid for uid, first in of.items() if uid not in meters and first[0].at < since]
         known = await self._store.accounted(old) if old else frozenset()
+        if known:
+            self._curves |= await self._store.curves(known)
         by_uid = {**of, **dict.fromkeys(meters, ())} if whole else of
         for number, uid in enumerate(by_uid):
             mine, meter = of.get(uid, ()), meters.get(uid)

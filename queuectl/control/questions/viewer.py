@@ -20,6 +20,7 @@ from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.contained_plan import planned_around
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock
+from queuectl.control.questions.dependencies import DependencyIndex
 from queuectl.control.questions.diagnosis import (
     TIMEOUT_SECONDS,
     LeaderDiagnoser,
@@ -36,6 +37,7 @@ from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.utilization import GangUse
@@ -115,6 +117,7 @@ class Viewer:
         self._diagnoser = LeaderDiagnoser(throttle, cache)
         self._consulted: float | None = None
         self._devices = DeviceRows.of(cache)
+        self._dependencies = DependencyIndex(mirror, self._live)
 
     async def prepare(self) -> None:
         """Copy the ledger before the first request, which would wait for it. A process that leads immediately needs no copy."""
@@ -163,6 +166,15 @@ class Viewer:
         """A workload's pods in the watch; None until the watch has listed all objects."""
         return tuple(self._mirror.pods_of(entry)) if self._watching() else None
 
+    def checkpoint_at(self, entry: Entry) -> float | None:
+        """The time of the last checkpoint that a job or its pods declare (unix seconds); None without one."""
+        job = self._mirror.jobs.get(entry.uid)
+        return self._mirror.checkpoint_of(job, entry.attempt) if job is not None else None
+
+    def related(self, entry: Entry) -> RelatedJobs | None:
+        """The jobs on which a job depends, and those that depend on it; None without any, or until the watch has listed all objects."""
+        return self._dependencies.near(entry) if self._watching() else None
+
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a pending gang does not start, by a plan of the standby that is never committed."""
         return await self._diagnoser.diagnose(uid) if await self._planned() else None
@@ -185,6 +197,13 @@ class Viewer:
         """The snapshot for reports, with device rows; None until this process has a view. Can raise StoreUnavailable."""
         seen = await self.recent()
         return await self._counted(seen) if seen is not None else None
+
+    def _live(self, uid: str) -> Entry | None:
+        """The entry of a workload that is not finished, as of the last view."""
+        leader_state = self._leading()
+        if leader_state is not None:
+            return leader_state.ledger.get(uid)
+        return self._standby.ledger.get(uid) if self._standby is not None else None
 
     async def _counted(self, view: ClusterView) -> Snapshot:
         if self._with_rows is None or self._with_rows[0] is not view:

@@ -117,7 +117,7 @@ function actions() {
   const show = (name, on) => document.getElementById(name)?.classList.toggle("hidden", !on);
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-action], button[data-address]");
-    if (!button) return;
+    if (!button || button.ariaDisabled === "true") return;
     asked = { ...button.dataset, key: crypto.randomUUID?.() ?? String(Math.random()).slice(2) };
     form.reset();
     say(form, "");
@@ -128,10 +128,11 @@ function actions() {
     show("ask-until", asked.action === "priority");
     show("ask-queue", asked.action === "move");
     go.textContent = asked.label;
+    go.classList.toggle("danger", "evicts" in asked);
     go.disabled = false;
     dialog.showModal();
     const mine = asked;
-    if (button.classList.contains("danger")) preview(mine, () => dialog.open && asked === mine);
+    if ("evicts" in asked) preview(mine, () => dialog.open && asked === mine);
   });
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
   form.addEventListener("submit", async (event) => {

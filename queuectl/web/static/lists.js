@@ -44,7 +44,7 @@ function closes(menu) {
   });
 }
 
-document.querySelectorAll("details.menu").forEach(closes);
+document.querySelectorAll("details.choices").forEach(closes);
 
 // ---- The selection. A refresh replaces rows, so the boxes follow the selection, and not the other way round.
 
