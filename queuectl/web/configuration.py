@@ -24,10 +24,10 @@ from queuectl.db.ports import AuditStore
 from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
-from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, ConfigKind
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.web.site import PREFIX
+from queuectl.web.words import calendar, counted, seconds_of
 
 # ---- Addresses and texts
 
@@ -136,18 +136,23 @@ def line_of(document: Mapping[str, Any]) -> str:
             added = "add" in spec
             amount = f"{spec['add']} additional" if added else spec.get("nominalQuota", "")
             what = f"{amount} {spec['resource']} of {spec['flavor']} for {spec['clusterQueue']}"
-            return f"{what}, {spec['from']} to {spec['until']}"
+            return f"{what}, {_time(spec['from'])} to {_time(spec['until'])}"
         case "Budget":
             return f"{spec['gpuHoursPerMonth']} GPU-hours a month for {holder_of(spec)}"
         case "BudgetTopUp":
             return f"{spec['gpuHours']} GPU-hours for {spec['budget']} in {spec['month']}: {spec['reason']}"
         case "Reservation":
             what = _joined([capacity_of(spec), _labeled("for", spec.get("clusterQueue"))])
-            return f"{what}, {spec['from']} to {spec['until']}"
+            return f"{what}, {_time(spec['from'])} to {_time(spec['until'])}"
         case "WorkloadPriorityClass":
             return _joined([str(document["value"]), document.get("description") or ""])
         case _:
             return ", ".join(key for key in document if key not in _HEAD)
+
+
+def _time(text: str) -> str:
+    at = seconds_of(text)
+    return text if at is None else calendar(at)
 
 
 def capacity_of(spec: Mapping[str, Any]) -> str:

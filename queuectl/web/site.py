@@ -32,7 +32,6 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import QueueCounts
 from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.words import counted, counted_gpus
 from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
@@ -167,17 +166,19 @@ def _environment() -> jinja2.Environment:
         "duration": words.duration,
         "moment": words.moment,
         "clock": words.clock,
-        "decimals": words.decimals,
+        "calendar": words.calendar,
+        "relative": words.relative,
         "iso": words.iso,
         "number": words.number,
         "money": words.money,
         "gpu_hours": words.gpu_hours,
+        "hours": words.hours,
         "quantity": words.quantity,
         "glyph": words.glyph,
         "spaced": words.spaced,
         "article": words.article,
-        "counted": counted,
-        "counted_gpus": counted_gpus,
+        "counted": words.counted,
+        "counted_gpus": words.counted_gpus,
         "gpu_count": words.gpus,
     }
     environment.globals |= {

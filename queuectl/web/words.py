@@ -15,10 +15,22 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.utilization import UseState
-from queuectl.domain.words import gpu_count
+from queuectl.objects.times import parse_time
+
+_DAY: Final = 86400
+_FIRST: Final = -62_135_596_800  # the year 1
+_LAST: Final = 253_402_300_799  # the year 9999
+_LEAST_GPUS: Final = 0.005
+_LEAST_HOURS: Final = 0.05
+_LEAST_PERCENT: Final = 0.5
 
 # ---- Numbers, times and states
+#
+# On all pages: a thin space between thousands and before a percent sign, a minus sign, and at most two digits after the point. Times are
+# relative, with the exact time in UTC in their tooltip (the macros of _parts.html); calendar hours and days have UTC times.
 
+_THIN: Final = "\u202f"  # a space that does not break
+_MINUS: Final = "\u2212"
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 GLYPHS: Final = {
@@ -51,9 +63,31 @@ def duration(seconds: float) -> str:
     return " ".join(parts)
 
 
+def relative(seconds: float) -> str:
+    """A time that lies so many seconds ahead, or back if they are negative: ``in 6 min``, ``5 min ago``, ``now``."""
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
+
+
 def moment(seconds: float) -> str:
-    """``2026-11-20 21:15:04 UTC``."""
+    """The exact time, for tooltips: ``2026-11-20 21:15:04 UTC``."""
     return f"{_utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def calendar(seconds: float) -> str:
+    """A time of the calendar, such as the end of a period: ``2026-11-20``, ``2026-11-20 21:00 UTC``."""
+    return (
+        f"{_utc(seconds):%Y-%m-%d}" if seconds % _DAY == 0 else f"{_utc(seconds):%Y-%m-%d %H:%M} UTC"
+    )
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Unix seconds of an RFC 3339 time in a document of a user; None if it is none."""
+    try:
+        return parse_time(text or "")
+    except ValueError:
+        return None
 
 
 def clock(seconds: float) -> str:
@@ -67,44 +101,60 @@ def iso(seconds: float) -> str:
 
 
 def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    """The nearest time that a calendar has: a document of a user can name any."""
+    return datetime.fromtimestamp(min(max(seconds, _FIRST), _LAST), UTC)
+
+
+def fixed(amount: float | Fraction, digits: int) -> str:
+    """With so many digits after the point: ``2 176.0``."""
+    text = f"{float(amount):,.{digits}f}".replace(",", _THIN)
+    return text.replace("-", _MINUS) if text.strip(f"-0.{_THIN}") else text.lstrip("-")
 
 
 def number(amount: float | Fraction) -> str:
-    """With a thin space between thousands, and at most one digit after the point."""
-    text = f"{float(amount):,.1f}".removesuffix(".0")
-    return text.replace(",", "\u202f")
+    """With at most one digit after the point."""
+    return fixed(amount, 1).removesuffix(".0")
 
 
 def gpus(amount: float | Fraction) -> str:
-    """As in messages, with a thin space between thousands."""
-    whole, point, digits = gpu_count(amount).partition(".")
-    return (
-        (f"{int(whole):,}".replace(",", "\u202f") if whole.isdecimal() else whole) + point + digits
-    )
+    """GPUs: whole, or with at most two digits after the point; ``<0.01`` if smaller and not 0."""
+    if 0 < amount < _LEAST_GPUS:
+        return "<0.01"
+    return fixed(amount, 2).rstrip("0").rstrip(".")
 
 
-def decimals(share: float) -> str:
-    """With three digits after the point, as a share has."""
-    return f"{share:.3f}"
+def counted(amount: int, noun: str) -> str:
+    """``1 pod``, ``2 000 pods``."""
+    return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"
+
+
+def counted_gpus(amount: float | Fraction) -> str:
+    """``1 GPU``, ``0.14 GPUs``."""
+    return f"{gpus(amount)} {'GPU' if amount == 1 else 'GPUs'}"
 
 
 def money(amount: float) -> str:
     """With two digits after the point, in any currency."""
-    return f"{amount:,.2f}".replace(",", "\u202f")
+    return fixed(amount, 2)
 
 
 def percent(part: float | Fraction, whole: float | Fraction = 1.0) -> str:
-    """``part`` of ``whole``; a dash where ``whole`` is 0."""
-    return f"{float(part / whole):.0%}" if whole else "-"
+    """``part`` of ``whole``, as ``45 %``; a dash where ``whole`` is 0."""
+    if not whole:
+        return "-"
+    share = 100 * float(part / whole)
+    return f"<1{_THIN}%" if 0 < share < _LEAST_PERCENT else f"{fixed(share, 0)}{_THIN}%"
 
 
-def gpu_hours(units: int) -> str:
-    """Units of the usage ledger as GPU-hours: one digit after the point below 1,000, and ``< 0.1`` where the amount is small but not 0."""
-    hours = units / (HOUR * UNITS)
-    if hours >= 999.95:
-        return number(round(hours))
-    return "< 0.1" if 0 < hours < 0.05 else f"{hours:.1f}" if hours else "0"
+def gpu_hours(units: float) -> str:
+    """Units of the usage ledger as GPU-hours, with one digit after the point; ``<0.1`` if smaller and not 0."""
+    return hours(units / UNITS)
+
+
+def hours(seconds: float) -> str:
+    """Seconds as hours, or GPU-seconds as GPU-hours, in the same form."""
+    amount = seconds / HOUR
+    return "<0.1" if 0 < amount < _LEAST_HOURS else fixed(amount, 1)
 
 
 def quantity(amount: int, resource: str) -> str:
@@ -136,9 +186,9 @@ def spaced(word: str) -> str:
 
 
 PROOF_WORDS: Final = {
-    Proof.OPTIMAL: "optimal (proved)",
-    Proof.FEASIBLE: "feasible (optimality not proved)",
-    Proof.UNDECIDED: "partly undecided",
+    Proof.OPTIMAL: "the best possible",
+    Proof.FEASIBLE: "valid; a better plan may exist",
+    Proof.UNDECIDED: "some gangs are left for the next cycle",
 }
 
 USE_WORDS: Final = {
