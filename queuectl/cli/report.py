@@ -19,6 +19,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
+from queuectl.domain.words import spreadsheet_text
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 Json = dict[str, Any]
@@ -427,7 +428,13 @@ def _emit_csv(rows: Iterable[Json]) -> None:
     titles = list(dict.fromkeys(title for line in lines for title in line))
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(
+        {
+            title: spreadsheet_text(cell) if isinstance(cell, str) else cell
+            for title, cell in line.items()
+        }
+        for line in lines
+    )
 
 
 def _gang_lines(body: Json) -> Iterator[Json]:

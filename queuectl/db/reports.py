@@ -15,8 +15,10 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal_column,
     or_,
     select,
+    tuple_,
 )
 from sqlalchemy import Row as Result
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -41,8 +43,11 @@ from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
+    ALL_USAGE,
     MOST_ROWS,
+    AllocatedBefore,
     By,
+    ComparedReport,
     FleetRow,
     Grouping,
     Period,
@@ -50,7 +55,10 @@ from queuectl.domain.usage_reports import (
     Report,
     ReportRow,
     UsageHours,
+    UsagePoint,
+    UsageScope,
     check_size,
+    without,
 )
 
 # ---- The usage ledger by group
@@ -64,35 +72,175 @@ _LABELS: Final = "labels"
 
 
 async def make(
-    connection: AsyncConnection,
-    period: Period,
-    grouping: Grouping,
-    namespaces: frozenset[str] | None = None,
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope
 ) -> Report:
     """The report as of one snapshot; the caller's transaction must be REPEATABLE READ.
-
-    ``namespaces``: of these alone, and nothing of the fleet; None = all.
 
     Raises:
         BadInput: it has more than :data:`~queuectl.domain.usage_reports.MOST_ROWS` rows.
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
     names = tuple(_names(usage_hours, grouping))
-    lost: dict[tuple[str, ...], dict[str, LostWorkSum]] = {}
-    if grouping.by is not By.PRICE:  # lost work has no price
-        for row in await connection.execute(losses_by(period, grouping, namespaces)):
-            of = lost.setdefault(_key(row, names), {})
-            of[row.reason] = LostWorkSum(row.gpu_seconds, row.evictions)
-    limited = hours_by(period, grouping, namespaces).limit(MOST_ROWS + 1)
+    lost = _losses(await _lost(connection, losses_by(period, grouping, scope), grouping), names)
+    limited = hours_by(period, grouping, scope).limit(MOST_ROWS + 1)
     found = (await connection.execute(limited)).all()
     check_size(len(found), grouping)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
-    fleet = (await connection.execute(_fleet(period))).all() if namespaces is None else ()
-    cluster = None
-    if namespaces is None:
-        sums = (await connection.execute(_cluster(period))).one()
-        cluster = ClusterAmounts(*(int(total or 0) for total in sums))
-    return Report(period, grouping, as_of, rows, tuple(FleetRow(*row) for row in fleet), cluster)
+    return Report(
+        period, grouping, as_of, rows, *await _nodes(connection, period, scope), groups=len(rows)
+    )
+
+
+async def _nodes(
+    connection: AsyncConnection, period: Period, scope: UsageScope
+) -> tuple[tuple[FleetRow, ...], ClusterAmounts | None]:
+    if not scope.everything:
+        return (), None
+    fleet = (await connection.execute(_fleet(period))).all()
+    sums = (await connection.execute(_cluster(period))).one()
+    return tuple(FleetRow(*row) for row in fleet), ClusterAmounts(
+        *(int(total or 0) for total in sums)
+    )
+
+
+async def _lost(
+    connection: AsyncConnection, statement: Select[Any], grouping: Grouping
+) -> Sequence[Result[Any]]:
+    if grouping.by is By.PRICE:  # lost work has no price
+        return ()
+    return (await connection.execute(statement)).all()
+
+
+def _losses(
+    rows: Iterable[Result[Any]], names: tuple[str, ...]
+) -> dict[tuple[str, ...], dict[str, LostWorkSum]]:
+    """The lost work of each group by reason."""
+    lost: dict[tuple[str, ...], dict[str, LostWorkSum]] = {}
+    for row in rows:
+        of = lost.setdefault(_key(row, names), {})
+        of[row.reason] = LostWorkSum(row.gpu_seconds, row.evictions)
+    return lost
+
+
+# ---- The largest groups, and the period before
+
+
+async def compared(
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
+) -> ComparedReport:
+    """The largest groups with the period before and the course, as of one snapshot, like :func:`make`."""
+    report = await _largest(connection, period, grouping, scope, most)
+    since = await connection.scalar(_first_hour())
+    before = None
+    if since is not None and period.before.since >= since:
+        before = await _before(connection, report, scope)
+    points = await connection.execute(course_of(period, scope))
+    course = tuple(UsagePoint(at, _amounts(sums)) for at, *sums in points)
+    return ComparedReport(report, since, before, course, period.step)
+
+
+async def _largest(
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
+) -> Report:
+    as_of = await connection.scalar(select(usage_progress.c.until))
+    names = tuple(_names(usage_hours, grouping))
+    found = (await connection.execute(largest(period, grouping, scope, most))).all()
+    groups = found[0].groups if found else 0
+    shown = losses_by(period, grouping, scope).where(_among(usage_losses, grouping, found))
+    lost = _losses(await _lost(connection, shown, grouping), names) if found else {}
+    rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
+    rest = None
+    if groups > len(rows):
+        all_lost = await _lost(connection, _losses_of_all(period, scope), grouping)
+        everything = ReportRow(
+            {},
+            _amounts(found[0][-len(_AMOUNTS) :]),
+            int(found[0].all_workloads),
+            _losses(all_lost, ()).get((), {}),
+        )
+        rest = without(everything, rows)
+    nodes = await _nodes(connection, period, scope)
+    return Report(period, grouping, as_of, rows, *nodes, rest=rest, groups=groups)
+
+
+def largest(period: Period, grouping: Grouping, scope: UsageScope, most: int) -> Select[Any]:
+    """The statement behind the largest groups: each row has the sums of all groups, so that the hours are read once."""
+    rows = hours_by(period, grouping, scope).order_by(None).subquery()
+    names = [rows.c[name] for name in _names(usage_hours, grouping)]
+    sums = [func.sum(rows.c[name]).over().label(f"all_{name}") for name in _AMOUNTS]
+    return (
+        select(
+            rows,
+            func.count().over().label("groups"),
+            func.sum(rows.c.workloads).over().label("all_workloads"),
+            *sums,
+        )
+        .order_by(rows.c.allocated.desc(), rows.c.waited.desc(), *names)
+        .limit(most)
+    )
+
+
+def _among(
+    table: FromClause, grouping: Grouping, rows: Sequence[Result[Any]]
+) -> ColumnElement[bool]:
+    """Whether a row belongs to one of these groups. The uid identifies a workload; a row for each of its queues is in the report."""
+    if grouping.by is By.WORKLOAD:
+        return usage_subjects.c.uid.in_({row.uid for row in rows})
+    columns = _names(table, grouping)
+    return tuple_(*columns.values()).in_([tuple(row[: len(columns)]) for row in rows])
+
+
+def _losses_of_all(period: Period, scope: UsageScope) -> Select[Any]:
+    x = usage_losses.c
+    return _of(
+        scope,
+        select(x.reason, *_loss_sums())
+        .select_from(usage_losses.join(usage_subjects, usage_subjects.c.id == x.subject))
+        .where(x.hour >= period.since, x.hour < period.until)
+        .group_by(x.reason),
+    )
+
+
+async def _before(
+    connection: AsyncConnection, report: Report, scope: UsageScope
+) -> AllocatedBefore:
+    period, grouping = report.period.before, report.grouping
+    h = usage_hours.c
+    units = func.coalesce(_total("allocated"), 0)
+    inside = select(units).select_from(_HELD).where(h.hour >= period.since, h.hour < period.until)
+    total = await connection.scalar(_of(scope, inside))
+    columns = _names(usage_hours, grouping)
+    groups: dict[tuple[str, ...], int] = {}
+    if report.rows and grouping.recurs:
+        wanted = [tuple(row.names.values()) for row in report.rows]
+        of_groups = inside.add_columns(*columns.values()).group_by(*columns.values())
+        among = tuple_(*columns.values()).in_(wanted)
+        for amount, *names in await connection.execute(_of(scope, of_groups.where(among))):
+            groups[tuple(map(str, names))] = int(amount)
+    return AllocatedBefore(period, int(total or 0), groups)
+
+
+def course_of(period: Period, scope: UsageScope) -> Select[Any]:
+    """The statement behind the course; the tests pin its plan."""
+    h = usage_hours.c
+    at = (h.hour - h.hour % literal_column(str(period.step))).label("at")
+    return _of(
+        scope,
+        select(at, *map(_total, _AMOUNTS))
+        .select_from(_HELD)
+        .where(h.hour >= period.since, h.hour < period.until)
+        .group_by(at)
+        .order_by(at),
+    )
+
+
+def _first_hour() -> Select[Any]:
+    """Each is the first entry of an index."""
+    first = (select(func.min(t.c.hour)).scalar_subquery() for t in (usage_hours, usage_fleet))
+    return select(func.least(*first))
+
+
+# ---- Hours of the LocalQueues
 
 
 async def hours(connection: AsyncConnection, period: Period) -> UsageHours:
@@ -164,13 +312,17 @@ def _capacities(period: Period) -> Select[Any]:
     )
 
 
-def hours_by(
-    period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
-) -> Select[Any]:
+# ---- Statements
+
+
+_HELD: Final = usage_hours.join(usage_subjects, usage_subjects.c.id == usage_hours.c.subject)
+
+
+def hours_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE) -> Select[Any]:
     """The statement behind the rows; the tests pin its plan."""
     sums = [_total(name).label(name) for name in _AMOUNTS]
     workloads = func.count(usage_subjects.c.uid.distinct()).label("workloads")
-    return _of(namespaces, _grouped(usage_hours, [*sums, workloads], (), period, grouping))
+    return _of(scope, _grouped(usage_hours, [*sums, workloads], (), period, grouping))
 
 
 def _total(name: str) -> ColumnElement[Any]:
@@ -181,22 +333,29 @@ def _total(name: str) -> ColumnElement[Any]:
     return func.sum(cast(func.round(column * WHOLE[name]), BigInteger))
 
 
-def losses_by(
-    period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
-) -> Select[Any]:
+def losses_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE) -> Select[Any]:
     """Losses by group and reason."""
+    reason = usage_losses.c.reason
+    return _of(scope, _grouped(usage_losses, _loss_sums(), (reason,), period, grouping))
+
+
+def _loss_sums() -> list[ColumnElement[Any]]:
     x = usage_losses.c
-    sums = [
+    return [
         func.sum(x.gpu_seconds).label("gpu_seconds"),
         cast(func.sum(x.evictions), x.evictions.type).label("evictions"),
     ]
-    return _of(namespaces, _grouped(usage_losses, sums, (x.reason,), period, grouping))
 
 
-def _of(namespaces: frozenset[str] | None, statement: Select[Any]) -> Select[Any]:
-    if namespaces is None:
-        return statement
-    return statement.where(usage_subjects.c.namespace.in_(sorted(namespaces)))
+def _of(scope: UsageScope, statement: Select[Any]) -> Select[Any]:
+    s = usage_subjects.c
+    if scope.namespaces is not None:
+        statement = statement.where(s.namespace.in_(sorted(scope.namespaces)))
+    if scope.cluster_queue is not None:
+        statement = statement.where(s.cluster_queue == scope.cluster_queue)
+    if scope.user is not None:
+        statement = statement.where(s.user == scope.user)
+    return statement
 
 
 def _grouped(

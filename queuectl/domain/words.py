@@ -77,6 +77,15 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+# The last four are the wide forms of the first four.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def spreadsheet_text(text: str) -> str:
+    """The text as a cell of a CSV file: spreadsheets would run one that begins like a formula, so it gets an apostrophe before it."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
 def has_controls(text: str) -> bool:
     """Whether :func:`printable` changes the text."""
     return _CONTROLS.search(text) is not None

@@ -167,6 +167,7 @@ def _environment() -> jinja2.Environment:
         "moment": words.moment,
         "clock": words.clock,
         "calendar": words.calendar,
+        "day": words.day,
         "relative": words.relative,
         "iso": words.iso,
         "number": words.number,
@@ -185,6 +186,7 @@ def _environment() -> jinja2.Environment:
         "asset": asset,
         "ui": PREFIX,
         "percent": words.percent,
+        "change": words.change,
         "proof_words": words.PROOF_WORDS,
         "use_words": words.USE_WORDS,
     }

@@ -17,16 +17,16 @@ from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.utilization import UseState
 from queuectl.objects.times import parse_time
 
-_DAY: Final = 86400
 _FIRST: Final = -62_135_596_800  # the year 1
 _LAST: Final = 253_402_300_799  # the year 9999
 _LEAST_GPUS: Final = 0.005
 _LEAST_HOURS: Final = 0.05
 _LEAST_PERCENT: Final = 0.5
+_MANY_TIMES: Final = 10
 
 # ---- Numbers, times and states
 #
-# On all pages: a thin space between thousands and before a percent sign, a minus sign, and at most two digits after the point. Times are
+# On all pages: a thin space between thousands, a space before a percent sign, a minus sign, and at most two digits after the point. Times are
 # relative, with the exact time in UTC in their tooltip (the macros of _parts.html); calendar hours and days have UTC times.
 
 _THIN: Final = "\u202f"  # a space that does not break
@@ -76,10 +76,13 @@ def moment(seconds: float) -> str:
 
 
 def calendar(seconds: float) -> str:
-    """A time of the calendar, such as the end of a period: ``2026-11-20``, ``2026-11-20 21:00 UTC``."""
-    return (
-        f"{_utc(seconds):%Y-%m-%d}" if seconds % _DAY == 0 else f"{_utc(seconds):%Y-%m-%d %H:%M} UTC"
-    )
+    """A time of the calendar, such as the end of a period: ``2026-11-20 21:00 UTC``."""
+    return f"{_utc(seconds):%Y-%m-%d %H:%M} UTC"
+
+
+def day(seconds: float) -> str:
+    """A day of the calendar: ``2026-11-20``, of UTC."""
+    return f"{_utc(seconds):%Y-%m-%d}"
 
 
 def seconds_of(text: str | None) -> float | None:
@@ -143,7 +146,19 @@ def percent(part: float | Fraction, whole: float | Fraction = 1.0) -> str:
     if not whole:
         return "-"
     share = 100 * float(part / whole)
-    return f"<1{_THIN}%" if 0 < share < _LEAST_PERCENT else f"{fixed(share, 0)}{_THIN}%"
+    return "<1 %" if 0 < share < _LEAST_PERCENT else f"{fixed(share, 0)} %"
+
+
+def change(now: float, before: float) -> str:
+    """How ``now`` differs from ``before``, with a sign: ``▲ 12 % more``, ``▼ 8 % less``, ``= the same``, ``new``; a dash if both are 0."""
+    if not before:
+        return "new" if now else "-"
+    ratio = now / before
+    if ratio >= _MANY_TIMES:
+        return f"▲ {number(round(ratio))} times as much"
+    if abs(ratio - 1) < _LEAST_PERCENT / 100:
+        return "= the same"
+    return f"▲ {percent(ratio - 1)} more" if ratio > 1 else f"▼ {percent(1 - ratio)} less"
 
 
 def gpu_hours(units: float) -> str:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from html.parser import HTMLParser
-from itertools import starmap
 
 import httpx2
-import pytest
 
-from queuectl.domain.accounting import HOUR, UNITS
-from queuectl.web import words
 from tests.web.test_pages import PAGES
 
 THIN = "\u202f"

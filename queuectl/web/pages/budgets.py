@@ -81,7 +81,9 @@ def routes(site: Site) -> list[Route]:
     return [Route(PATH, budgets)]
 
 
-def _top_ups(top_ups: Iterable[TopUp], rows: Iterable[BudgetRow]) -> Iterator[tuple[TopUp, float | None]]:
+def _top_ups(
+    top_ups: Iterable[TopUp], rows: Iterable[BudgetRow]
+) -> Iterator[tuple[TopUp, float | None]]:
     """The top-ups of these budgets in their current months, each with its time; None for one without a time."""
     current = {(row.forecast.balance.budget.name, row.forecast.balance.month.name) for row in rows}
     for top_up in top_ups:
