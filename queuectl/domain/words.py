@@ -53,6 +53,11 @@ def counted_gpus(gpus: float | Fraction) -> str:
     return f"{text} GPU" if text == "1" else f"{text} GPUs"
 
 
+def percent(share: float) -> str:
+    """A share of 0..1 in whole percent: ``45 %``."""
+    return f"{100 * share:.0f} %"
+
+
 def is_or_are(resource: str, amount: int) -> str:
     """The verb for an amount: ``8 nvidia.com/gpu are``, ``1 cpu is``, ``64Gi memory is``."""
     uncountable = any(word in resource for word in ("memory", "storage", "hugepages"))

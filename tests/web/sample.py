@@ -19,6 +19,7 @@ from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.words import percent
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
@@ -253,7 +254,11 @@ def _use(uid: str, rng: random.Random) -> GangUse:
     share = {UseState.ACTIVE: rng.uniform(0.45, 0.97), UseState.LOW: rng.uniform(0.06, 0.19)}
     share |= {UseState.IDLE: 0.004, UseState.STUCK: 0.99, UseState.WARMUP: 0.02}
     known = share.get(state)
-    text = "no samples of its GPUs" if known is None else f"mean {known:.0%} over 30 min"
+    text = (
+        "no samples of its GPUs"
+        if known is None
+        else f"its GPUs are used {percent(known)} on average"
+    )
     covered = 0.0 if known is None else 1.0
     return GangUse(uid, 1, state, NOW - rng.uniform(60, 7200), NOW - 12, known, covered, text)
 

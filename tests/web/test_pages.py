@@ -86,8 +86,12 @@ PAGES: dict[str, tuple[str, ...]] = {
         "2026-11-17 00:00 UTC</time> to ",
     ),
     "/ui/budgets": ("clusterQueue vision", "GPU-hours committed", "paper deadline", "team-speech"),
-    "/ui/audit": ("putClusterQueue", "/ui/workloads/", "unknown"),
-    "/ui/audit?caller=ann&path=/api/v1/clusterqueues": ("putClusterQueue", "ann"),
+    "/ui/audit": ("hold ", ">ClusterQueue vision</a>", "/ui/workloads/", "not known", "× refused"),
+    "/ui/audit?caller=ann&path=/api/v1/clusterqueues": (
+        "apply ",
+        ">ClusterQueue vision</a>",
+        "ann",
+    ),
     "/ui/whatif": ("Nodes to drain", "Manifests"),
     "/ui/config": ("ClusterQueue", "team-vision/default", "New Topology"),
     "/ui/config/clusterqueues/vision": ("cohortName: research", "Check", "Latest changes"),
@@ -227,7 +231,8 @@ async def test_groups_beyond_the_largest_are_one_row_and_nothing_is_left_out(
 ):
     everything = len(sample.database.usage.subjects)
     monkeypatch.setattr(usage, "SHOWN", 2)
-    rows = (await pages.get("/ui/usage?by=workload&span=168h")).text.split("<tr>")
+    text = (await pages.get("/ui/usage?by=workload&span=168h")).text
+    rows = text[text.index('id="groups"') :].split("<tr>")
     assert f"{everything - 2} others" in rows[4]
     assert f'data-h="workloads">{everything - 2}<' in rows[4]
 
