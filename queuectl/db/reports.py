@@ -132,7 +132,7 @@ async def compared(
     report = await _largest(connection, period, grouping, scope, most)
     since = await connection.scalar(_first_hour())
     before = None
-    if since is not None and period.before.since >= since:
+    if since is not None and period.before(report.as_of).since >= since:
         before = await _before(connection, report, scope)
     points = await connection.execute(course_of(period, scope))
     course = tuple(UsagePoint(at, _amounts(sums)) for at, *sums in points)
@@ -204,7 +204,7 @@ def _losses_of_all(period: Period, scope: UsageScope) -> Select[Any]:
 async def _before(
     connection: AsyncConnection, report: Report, scope: UsageScope
 ) -> AllocatedBefore:
-    period, grouping = report.period.before, report.grouping
+    period, grouping = report.period.before(report.as_of), report.grouping
     h = usage_hours.c
     units = func.coalesce(_total("allocated"), 0)
     inside = select(units).select_from(_HELD).where(h.hour >= period.since, h.hour < period.until)

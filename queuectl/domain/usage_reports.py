@@ -116,10 +116,11 @@ class Period:
             raise BadInput("until: must be later than since")
         return cls(int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR)
 
-    @property
-    def before(self) -> Period:
-        """The equally long period that ends where this one begins."""
-        return Period(2 * self.since - self.until, self.since)
+    def before(self, as_of: float | None) -> Period:
+        """The period that ends where this one begins, as long as the part of this one up to ``as_of``, rounded to hours."""
+        until = self.until if as_of is None else min(as_of, self.until)
+        hours = max(1, round((until - self.since) / HOUR))
+        return Period(self.since - hours * HOUR, self.since)
 
     @property
     def step(self) -> int:
@@ -258,7 +259,7 @@ class UsagePoint:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedBefore:
-    """Allocated units in an equally long period just before that of a report.
+    """Allocated units in the period just before that of a report, as long as what is accounted for of that.
 
     Attributes:
         total: of the whole scope.

@@ -84,6 +84,13 @@ class Chart:
     points: tuple[HistoryPoint, ...]
 
     @property
+    def unfinished(self) -> float | None:
+        """Where the last hour begins, in percent from the left, if it is not over; its averages are of the part that has passed."""
+        last = self.points[-1]
+        whole = last.until - last.since >= HOUR
+        return None if whole else _share(last.since, self.since, self.until)
+
+    @property
     def lines(self) -> tuple[ChartLine, ...]:
         """Of all panels."""
         return tuple(line for panel in self.panels for line in panel.lines)

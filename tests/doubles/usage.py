@@ -260,12 +260,13 @@ class MemoryUsage:
             (key[0] for table in (tables.hours, tables.fleet) for key in table), default=None
         )
         before = None
-        if first is not None and period.before.since >= first:
-            earlier = _report(tables, period.before, grouping, scope)
+        preceding = period.before(tables.until)
+        if first is not None and preceding.since >= first:
+            earlier = _report(tables, preceding, grouping, scope)
             known = {tuple(row.names.values()) for row in shown} if grouping.recurs else set()
             groups = {tuple(row.names.values()): row.amounts.allocated for row in earlier.rows}
             before = AllocatedBefore(
-                period.before,
+                preceding,
                 total_of(earlier).amounts.allocated,
                 {names: units for names, units in groups.items() if names in known},
             )

@@ -278,7 +278,8 @@ def _crumbs(query: UsageQuery) -> Iterator[tuple[str, str]]:
 
 def _no_comparison(table: UsageTable, accounting: Accounting, now: float) -> str:
     """Why there is no comparison with the period before; empty where there is one, or nothing to compare."""
-    since, before = table.compared.recorded_since, table.report.period.before
+    since = table.compared.recorded_since
+    before = table.report.period.before(table.report.as_of)
     if table.compared.before is not None or since is None:
         return ""
     if before.since < now - accounting.keep_days * DAY:
