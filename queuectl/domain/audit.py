@@ -112,6 +112,7 @@ _TOP_UP: Final = "topUpBudget"
 _CONFIRM: Final = "confirmDeletion"
 _BY_UID: Final = "Workload"
 _BY_NAME: Final = "NamedWorkload"
+_SEVERAL: Final = "Workloads"
 _CHANGE: Final = re.compile(f"({'|'.join(_CHANGES)})([A-Z][A-Za-z]*)")
 _ACCEPTED: Final = 202  # a command, which the leader executes later
 _REFUSED: Final = 400
@@ -161,6 +162,9 @@ def words_of(operation: str, method: str, path: str, names: Mapping[str, str]) -
     action = operation.removesuffix(_BY_NAME)
     if action in set(Action) and len(parts) > 3:
         return _said(_COMMANDS[Action(action)], f"{parts[-4]}/{parts[-2]}")
+    action = operation.removesuffix(_SEVERAL)
+    if action in set(Action):
+        return AuditWords(str(_said(_COMMANDS[Action(action)], "several workloads")))
     if operation == _TOP_UP and len(parts) > 1:
         return AuditWords("top up ", f"Budget {parts[-2]}")
     if operation == _CONFIRM:

@@ -53,6 +53,12 @@ def counted_gpus(gpus: float | Fraction) -> str:
     return f"{text} GPU" if text == "1" else f"{text} GPUs"
 
 
+def gpu_hours_of(gpu_seconds: float) -> str:
+    """GPU-seconds as ``1.5 GPU-hours``; ``less than 0.1 GPU-hours`` if they are fewer."""
+    hours = gpu_seconds / 3600
+    return "less than 0.1 GPU-hours" if hours < 0.05 else f"{hours:.1f} GPU-hours"
+
+
 def percent(share: float) -> str:
     """A share of 0..1 in whole percent: ``45 %``."""
     return f"{100 * share:.0f} %"

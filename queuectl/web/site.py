@@ -173,7 +173,7 @@ def _environment() -> jinja2.Environment:
         "number": words.number,
         "money": words.money,
         "gpu_hours": words.gpu_hours,
-        "hours": words.hours,
+        "as_hours": words.as_hours,
         "quantity": words.quantity,
         "glyph": words.glyph,
         "spaced": words.spaced,

@@ -163,10 +163,10 @@ def change(now: float, before: float) -> str:
 
 def gpu_hours(units: float) -> str:
     """Units of the usage ledger as GPU-hours, with one digit after the point; ``<0.1`` if smaller and not 0."""
-    return hours(units / UNITS)
+    return as_hours(units / UNITS)
 
 
-def hours(seconds: float) -> str:
+def as_hours(seconds: float) -> str:
     """Seconds as hours, or GPU-seconds as GPU-hours, in the same form."""
     amount = seconds / HOUR
     return "<0.1" if 0 < amount < _LEAST_HOURS else fixed(amount, 1)

@@ -49,6 +49,7 @@ def test_each_audited_operation_has_words_and_each_object_a_page():
             "/api/v1/namespaces/team-b/workloads/eval/move?kind=Job",
             "move team-b/eval to another queue",
         ),
+        ("holdWorkloads", "/api/v1/commands/hold", "hold several workloads"),
         ("stopClusterQueue", "/api/v1/clusterqueues/team-a/stop", "stop ClusterQueue team-a"),
         (
             "resumeLocalQueue",

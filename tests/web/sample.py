@@ -19,7 +19,7 @@ from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.words import percent
+from queuectl.domain.words import gpu_hours_of, percent
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
@@ -331,7 +331,7 @@ def _aside(rng: random.Random) -> Iterator[Entry]:
         (State.HELD, Code.HELD, "by ann: waits for the data"),
         (State.BACKOFF, Code.BACKOFF, "start 3 failed (PodsReadyTimeout); the next start is tried in 240 s"),
         (State.DEACTIVATED, Code.REQUEUING_LIMIT, "start 6 failed (PodsReadyTimeout); 6 failed starts in a row exceed the limit of 5"),
-        (State.EVICTING, Code.PREEMPTED, "preempted for team-vision/urgent; this loses 5400 GPU-seconds of work and frees 32 GPUs"),
+        (State.EVICTING, Code.PREEMPTED, "preempted for team-vision/urgent; this loses 1.5 GPU-hours of work and frees 32 GPUs"),
         (State.FINISHED, Code.SUCCEEDED, ""),
     )  # fmt: skip
     for number, (state, code, text) in enumerate(states):
@@ -413,7 +413,7 @@ def _evicted(
     at = entry.queued_at + rng.uniform(0.2, 0.8) * ((entry.started_at or NOW) - entry.queued_at)
     lost = int(rng.expovariate(1 / 40_000))
     if rng.random() < 0.7:
-        text = f"preempted for {favored.ref}; this loses {lost} GPU-seconds of work and frees {entry.gpus} GPUs"
+        text = f"preempted for {favored.ref}; this loses {gpu_hours_of(lost)} of work and frees {entry.gpus} GPUs"
         why = rng.choice(("InClusterQueue", "InCohortReclamation", "InCohortFairSharing"))
         details = {"preemptor": favored.uid, "why": why, "lostGpuSeconds": lost, "gpus": entry.gpus}  # fmt: skip
         reason = Reason(Code.PREEMPTED, text, json.loads(json.dumps(details)))

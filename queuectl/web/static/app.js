@@ -186,10 +186,11 @@ function actions() {
     show("ask-until", asked.action === "priority");
     show("ask-queue", asked.action === "move");
     go.textContent = asked.label;
+    go.classList.toggle("danger", "evicts" in asked);
     go.disabled = false;
     dialog.showModal();
     const mine = asked;
-    if (button.classList.contains("danger")) preview(mine, () => dialog.open && asked === mine);
+    if ("evicts" in asked) preview(mine, () => dialog.open && asked === mine);
   });
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
   form.addEventListener("submit", async (event) => {
