@@ -108,7 +108,8 @@ async def _lost(
 ) -> Sequence[Result[Any]]:
     if grouping.by is By.PRICE:  # lost work has no price
         return ()
-    return (await connection.execute(statement)).all()
+    rows: Sequence[Result[Any]] = (await connection.execute(statement)).all()
+    return rows
 
 
 def _losses(

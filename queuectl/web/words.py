@@ -17,7 +17,7 @@ from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.utilization import UseState
 from queuectl.objects.times import parse_time
 
-_FIRST: Final = -62_135_596_800  # the year 1
+_FIRST: Final = -30_610_224_000  # the year 1000: earlier ones have fewer digits
 _LAST: Final = 253_402_300_799  # the year 9999
 _LEAST_GPUS: Final = 0.005
 _LEAST_HOURS: Final = 0.05
