@@ -33,7 +33,7 @@ class AuditLineJson(AnswerJson):
     what: str
     """The request in words, as in `hold team-a/train`."""
     result: str
-    """What became of it in words: done, accepted, refused or failed, with the detail; or that it is not known."""
+    """The result in words: done, accepted, refused or failed, with the detail; or that it is not known."""
 
 
 class AuditPageJson(AnswerJson):

@@ -145,23 +145,23 @@ async def _largest(
 ) -> Report:
     as_of = await connection.scalar(select(usage_progress.c.until))
     names = tuple(_names(usage_hours, grouping))
-    found = (await connection.execute(largest(period, grouping, scope, most))).all()
-    groups = found[0].groups if found else 0
-    shown = losses_by(period, grouping, scope).where(_among(usage_losses, grouping, found))
-    lost = _losses(await _lost(connection, shown, grouping), names) if found else {}
-    rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
-    rest = None
+    listed = (await connection.execute(largest(period, grouping, scope, most))).all()
+    groups = listed[0].groups if listed else 0
+    shown = losses_by(period, grouping, scope).where(_among(usage_losses, grouping, listed))
+    lost = _losses(await _lost(connection, shown, grouping), names) if listed else {}
+    rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in listed)
+    unlisted = None
     if groups > len(rows):
         all_lost = await _lost(connection, _losses_of_all(period, scope), grouping)
         everything = ReportRow(
             {},
-            _amounts(found[0][-len(_AMOUNTS) :]),
-            int(found[0].all_workloads),
+            _amounts(listed[0][-len(_AMOUNTS) :]),
+            int(listed[0].all_workloads),
             _losses(all_lost, ()).get((), {}),
         )
-        rest = without(everything, rows)
+        unlisted = without(everything, rows)
     nodes = await _nodes(connection, period, scope)
-    return Report(period, grouping, as_of, rows, *nodes, rest=rest, groups=groups)
+    return Report(period, grouping, as_of, rows, *nodes, unlisted=unlisted, groups=groups)
 
 
 def largest(period: Period, grouping: Grouping, scope: UsageScope, most: int) -> Select[Any]:

@@ -121,7 +121,7 @@ _FAILED: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class AuditWords:
-    """What a request was to do, in words: ``move team-a/train to another queue``.
+    """A request in words: ``move team-a/train to another queue``.
 
     Attributes:
         before, after: the words around the object.
@@ -193,7 +193,7 @@ def _object(parts: list[str]) -> str:
 
 
 def result_of(status: int | None, detail: str) -> str:
-    """What became of a request: ``done``, ``accepted``, ``refused: …``, ``failed: …``, or that it is not known."""
+    """The result of a request in words: ``done``, ``accepted``, ``refused: …``, ``failed: …``, or that it is not known."""
     if status is None:
         return "not known: the server or the database stopped during the request"
     if status < _REFUSED:

@@ -234,7 +234,7 @@ class Report:
     Attributes:
         as_of: everything before it is in; None = nothing was accounted for yet.
         rows: of all groups, or of the largest.
-        rest: the sum of the groups that have no row; None where all have one.
+        unlisted: the sum of the groups that have no row; None where all have one.
         groups: number of all groups.
         cluster: None = not for this caller.
     """
@@ -245,7 +245,7 @@ class Report:
     rows: tuple[ReportRow, ...]
     fleet: tuple[FleetRow, ...] = ()
     cluster: ClusterAmounts | None = None
-    rest: ReportRow | None = None
+    unlisted: ReportRow | None = None
     groups: int = 0
 
 
@@ -259,7 +259,7 @@ class UsagePoint:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedBefore:
-    """Allocated units in the period just before that of a report, as long as what is accounted for of that.
+    """Allocated units in the period before that of a report, as long as the accounted part of that.
 
     Attributes:
         total: of the whole scope.
@@ -291,7 +291,7 @@ class ComparedReport:
 
 def total_of(report: Report) -> ReportRow:
     """The sum of all groups. A workload in several groups counts in each."""
-    return _sum((*report.rows, *((report.rest,) if report.rest is not None else ())))
+    return _sum((*report.rows, *((report.unlisted,) if report.unlisted is not None else ())))
 
 
 def _sum(rows: Iterable[ReportRow]) -> ReportRow:
@@ -307,7 +307,7 @@ def _sum(rows: Iterable[ReportRow]) -> ReportRow:
 
 
 def without(total: ReportRow, rows: Iterable[ReportRow]) -> ReportRow:
-    """What is left of a sum without some of its rows."""
+    """The rest of a sum without some of its rows."""
     part = _sum(rows)
     names = Amounts.__slots__
     amounts = Amounts(

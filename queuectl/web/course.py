@@ -21,7 +21,7 @@ def unused(amounts: Amounts) -> int:
 
 
 def parts_of(amounts: Amounts) -> tuple[tuple[str, int, str], ...]:
-    """What allocated units were: style, units and words of each part, in the order of the bars."""
+    """The parts of allocated units: style, units and words of each part, in the order of the bars."""
     return (
         ("active", amounts.used, "used"),
         ("free", unused(amounts), "allocated and unused"),
@@ -52,7 +52,7 @@ class CourseBar:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What the template draws.
+    """The parts that the template draws.
 
     Attributes:
         bars: by time; hours or days without usage have none.

@@ -64,7 +64,7 @@ def duration(seconds: float) -> str:
 
 
 def relative(seconds: float) -> str:
-    """A time that lies so many seconds ahead, or back if they are negative: ``in 6 min``, ``5 min ago``, ``now``."""
+    """A time so many seconds ahead, or back if they are negative: ``in 6 min``, ``5 min ago``, ``now``."""
     if abs(seconds) < 1:
         return "now"
     return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
@@ -86,7 +86,7 @@ def day(seconds: float) -> str:
 
 
 def seconds_of(text: str | None) -> float | None:
-    """Unix seconds of an RFC 3339 time in a document of a user; None if it is none."""
+    """Unix seconds of an RFC 3339 time in a document of a user; None for any other text."""
     try:
         return parse_time(text or "")
     except ValueError:

@@ -108,7 +108,7 @@ async def test_the_largest_groups_and_the_others_are_the_whole_report(
         whole = await store.usage.report(period, grouping)
         part = (await store.usage.compared(period, grouping, ALL_USAGE, 2)).report
         assert (len(part.rows), part.groups) == (2, len(whole.rows))
-        assert part.rest is not None
+        assert part.unlisted is not None
         assert total_of(part) == total_of(whole)
         assert (part.fleet, part.cluster) == (whole.fleet, whole.cluster)
         least = part.rows[-1].amounts.allocated
@@ -154,5 +154,5 @@ async def test_the_course_has_all_hours_of_the_period(
 
 async def test_an_empty_ledger_has_nothing_to_compare(store: PostgresStore) -> None:
     found = await store.usage.compared(Period(FIRST, LAST), Grouping(By.USER), ALL_USAGE, 100)
-    assert (found.report.rows, found.report.rest, found.report.groups) == ((), None, 0)
+    assert (found.report.rows, found.report.unlisted, found.report.groups) == ((), None, 0)
     assert (found.recorded_since, found.before, found.course) == (None, None, ())

@@ -255,7 +255,7 @@ class MemoryUsage:
             key=lambda row: (-row.amounts.allocated, -row.amounts.waited, *row.names.values()),
         )
         shown, others = tuple(rows[:most]), tuple(rows[most:])
-        rest = total_of(replace(report, rows=others)) if others else None
+        left = total_of(replace(report, rows=others)) if others else None
         first = min(
             (key[0] for table in (tables.hours, tables.fleet) for key in table), default=None
         )
@@ -277,7 +277,7 @@ class MemoryUsage:
             course.setdefault(hour - hour % period.step, Amounts()).add(row.amounts)
         points = tuple(UsagePoint(at, course[at]) for at in sorted(course))
         return ComparedReport(
-            replace(report, rows=shown, rest=rest), first, before, points, period.step
+            replace(report, rows=shown, unlisted=left), first, before, points, period.step
         )
 
 

@@ -120,23 +120,23 @@ async def test_a_group_is_compared_with_the_period_before(quiet: Sample, pages: 
 
 
 @pytest.mark.parametrize(
-    ("span", "keep", "says"),
+    ("span", "keep", "reason"),
     [
         ("168h", 400, "Usage is recorded since 2026-11-14 11:00 UTC, so it is not compared"),
         ("168h", 10, "Usage is kept for 10 days, so it is not compared"),
     ],
 )
 async def test_a_period_before_that_is_not_in_the_ledger_is_not_compared(
-    quiet: Sample, pages: httpx2.AsyncClient, span: str, keep: int, says: str
+    quiet: Sample, pages: httpx2.AsyncClient, span: str, keep: int, reason: str
 ):
     charged(quiet, "ann", 2, held(8))
     await configured(quiet, {"accounting": {"keepDays": keep}}, 100 + keep)
     text = (await pages.get(f"/ui/usage?span={span}")).text
-    assert says in text
+    assert reason in text
     assert "than before" not in text
 
 
-async def test_a_period_before_without_usage_says_so(quiet: Sample, pages: httpx2.AsyncClient):
+async def test_a_period_before_without_usage_is_named(quiet: Sample, pages: httpx2.AsyncClient):
     charged(quiet, "ann", 2, held(8))
     assert "none in the period before" in (await pages.get("/ui/usage")).text
 
@@ -151,7 +151,7 @@ async def test_an_efficiency_names_the_part_that_was_measured(
     assert "was measured</strong>" not in text
 
 
-async def test_a_period_without_measurements_says_so_first(
+async def test_a_period_without_measurements_states_that_first(
     quiet: Sample, pages: httpx2.AsyncClient
 ):
     charged(quiet, "ann", 2, held(8, known=False))
@@ -239,7 +239,7 @@ async def test_any_period_can_be_chosen(
     assert f"From {since} UTC to {until} UTC" in lead
 
 
-async def test_without_prices_the_page_says_where_to_set_them(
+async def test_without_prices_the_page_names_where_to_set_them(
     sample: Sample, pages: httpx2.AsyncClient
 ):
     await configured(sample, {}, 600)

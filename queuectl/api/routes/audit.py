@@ -53,7 +53,7 @@ class AuditLineView(View):
     detail: str = Field(description="The reason of the refusal, or the change.")
     what: str = Field(description="The request in words, as in `hold team-a/train`.")
     result: str = Field(
-        description="What became of it in words: done, accepted, refused or failed, with the detail; or that it is not known."
+        description="The result in words: done, accepted, refused or failed, with the detail; or that it is not known."
     )
 
 

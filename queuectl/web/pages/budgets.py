@@ -48,12 +48,12 @@ class BudgetRow:
 
     @property
     def over(self) -> int:
-        """What is spent and committed beyond what is granted."""
+        """The part of spent and committed units that exceeds what is granted."""
         return max(0, -self.left)
 
     @property
     def scale(self) -> int:
-        """What the whole bar stands for: what is granted, and what is over."""
+        """The units of the whole bar: those that are granted, and those over them."""
         return max(1, self.granted + self.over)
 
 

@@ -25,7 +25,7 @@ _EFFORT: Final = {
     "replaced": "Gangs that got another place in the plan",
     "rooms_sought": "Searches for room by migrations",
 }
-"""What the planner counts in a cycle, in words. Other counts are not shown."""
+"""Counts of the planner in a cycle, in words. Other counts are not shown."""
 
 
 def routes(site: Site) -> list[Route]:

@@ -27,7 +27,7 @@ class ReservationRow:
 
     Attributes:
         capacity: what it keeps, in words.
-        begins, ends: of its current or next occurrence, in unix seconds; None for a text that is no time.
+        begins, ends: of its current or next occurrence, in unix seconds; None for a text that is not a time.
         nodes: the first names, and the number of the others; empty without a placement.
         earliest: unix seconds of the first start with a placement; None where it is unknown.
     """

@@ -69,7 +69,7 @@ _NO_NAME: Final = "(none)"
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """What the address asks for.
+    """The report that an address names.
 
     Attributes:
         span: a key of :data:`SPANS`, or ``days`` with ``since`` and ``until``.
@@ -167,7 +167,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class UsageTable:
-    """What the page and the CSV file show."""
+    """The content of the page and of the CSV file."""
 
     query: UsageQuery
     compared: ComparedReport
@@ -201,7 +201,7 @@ def routes(site: Site) -> list[Route]:
         accounting = config.rules.accounting
         table = await _table(site, request, access, accounting)
         total = table.total.sums
-        waste = waste_report(replace(table.report, rows=(total,), rest=None))
+        waste = waste_report(replace(table.report, rows=(total,), unlisted=None))
         return site.page(
             request,
             "usage.html",
@@ -277,7 +277,7 @@ def _crumbs(query: UsageQuery) -> Iterator[tuple[str, str]]:
 
 
 def _no_comparison(table: UsageTable, accounting: Accounting, now: float) -> str:
-    """Why there is no comparison with the period before; empty where there is one, or nothing to compare."""
+    """Why the report is not compared with the period before; empty if it is, or if the ledger is empty."""
     since = table.compared.recorded_since
     before = table.report.period.before(table.report.as_of)
     if table.compared.before is not None or since is None:
@@ -298,9 +298,9 @@ async def _rows(
     for row, address in zip(report.rows, addresses, strict=True):
         known = before.groups.get(tuple(row.names.values()), 0) if before is not None else None
         rows.append(UsageRow(_name(row), address, row, known))
-    if report.rest is not None:
+    if report.unlisted is not None:
         others = counted(report.groups - len(report.rows), "other")
-        rows.append(UsageRow(others, "", report.rest, None))
+        rows.append(UsageRow(others, "", report.unlisted, None))
     return tuple(rows)
 
 
@@ -343,7 +343,7 @@ async def _addresses(
 def _csv(table: UsageTable, accounting: Accounting) -> str:
     """The rows of the page and their total, with the figures of the REST API."""
     rows = (*table.rows, table.total)
-    report = replace(table.report, rows=tuple(row.sums for row in rows), rest=None)
+    report = replace(table.report, rows=tuple(row.sums for row in rows), unlisted=None)
     used, wasted = usage_report(report).items, waste_report(report).items
     waits, cost = waits_report(report).items, cost_report(report, accounting.currency).items
     file = io.StringIO()
