@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -81,7 +81,7 @@ async def make(
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
     names = tuple(_names(usage_hours, grouping))
-    lost = _losses(await _lost(connection, losses_by(period, grouping, scope), grouping), names)
+    lost = await _lost(connection, period, grouping, scope)
     limited = hours_by(period, grouping, scope).limit(MOST_ROWS + 1)
     found = (await connection.execute(limited)).all()
     check_size(len(found), grouping)
@@ -103,20 +103,28 @@ async def _nodes(
     )
 
 
+_Lost: TypeAlias = dict[tuple[str, ...], dict[str, LostWorkSum]]
+
+
 async def _lost(
-    connection: AsyncConnection, statement: Select[Any], grouping: Grouping
-) -> Sequence[Result[Any]]:
-    if grouping.by is By.PRICE:  # lost work has no price
-        return ()
-    rows: Sequence[Result[Any]] = (await connection.execute(statement)).all()
-    return rows
+    connection: AsyncConnection,
+    period: Period,
+    grouping: Grouping,
+    scope: UsageScope,
+    groups: Sequence[Result[Any]] | None = None,
+) -> _Lost:
+    """The lost work by group and reason, of all groups or of these. Lost work has no price."""
+    if grouping.by is By.PRICE:
+        return {}
+    statement = losses_by(period, grouping, scope)
+    if groups is not None:
+        statement = statement.where(_among(usage_losses, grouping, groups))
+    names = tuple(_names(usage_losses, grouping))
+    return _by_group(await connection.execute(statement), names)
 
 
-def _losses(
-    rows: Iterable[Result[Any]], names: tuple[str, ...]
-) -> dict[tuple[str, ...], dict[str, LostWorkSum]]:
-    """The lost work of each group by reason."""
-    lost: dict[tuple[str, ...], dict[str, LostWorkSum]] = {}
+def _by_group(rows: Iterable[Result[Any]], names: tuple[str, ...]) -> _Lost:
+    lost: _Lost = {}
     for row in rows:
         of = lost.setdefault(_key(row, names), {})
         of[row.reason] = LostWorkSum(row.gpu_seconds, row.evictions)
@@ -147,19 +155,17 @@ async def _largest(
     names = tuple(_names(usage_hours, grouping))
     listed = (await connection.execute(largest(period, grouping, scope, most))).all()
     groups = listed[0].groups if listed else 0
-    shown = losses_by(period, grouping, scope).where(_among(usage_losses, grouping, listed))
-    lost = _losses(await _lost(connection, shown, grouping), names) if listed else {}
+    lost = await _lost(connection, period, grouping, scope, listed)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in listed)
     unlisted = None
     if groups > len(rows):
-        all_lost = await _lost(connection, _losses_of_all(period, scope), grouping)
-        everything = ReportRow(
-            {},
-            _amounts(listed[0][-len(_AMOUNTS) :]),
-            int(listed[0].all_workloads),
-            _losses(all_lost, ()).get((), {}),
-        )
-        unlisted = without(everything, rows)
+        whole = listed[0]  # each row has the sums of all groups
+        all_lost: _Lost = {}
+        if grouping.by is not By.PRICE:
+            all_lost = _by_group(await connection.execute(_losses_of_all(period, scope)), ())
+        amounts = _amounts(whole[-len(_AMOUNTS) :])
+        total = ReportRow({}, amounts, int(whole.all_workloads), all_lost.get((), {}))
+        unlisted = without(total, rows)
     nodes = await _nodes(connection, period, scope)
     return Report(period, grouping, as_of, rows, *nodes, unlisted=unlisted, groups=groups)
 

@@ -51,6 +51,8 @@ GROUPINGS = (
     "label:team",
     "hour",
     "flavor",
+    "price",
+    "user,hour",
 )
 
 

@@ -326,6 +326,9 @@ def _waiting(size: Size, rng: random.Random) -> Iterator[Entry]:
         )
 
 
+_COSTS = {"lostGpuSeconds": 5400, "gpus": 32}
+
+
 def _aside(rng: random.Random) -> Iterator[Entry]:
     states = (
         (State.HELD, Code.HELD, "by ann: waits for the data"),
@@ -350,7 +353,7 @@ def _aside(rng: random.Random) -> Iterator[Entry]:
             since=NOW - 300,
             requeue_at=NOW + 240 if state is State.BACKOFF else None,
             finished_at=NOW - 300 if state is State.FINISHED else None,
-            reason=Reason(code, text),
+            reason=Reason(code, text, _COSTS if state is State.EVICTING else {}),
             parked=Reason(code, text) if state in (State.HELD, State.DEACTIVATED) else None,
             evictions=rng.randrange(3),
             version=5,

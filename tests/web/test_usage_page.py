@@ -116,7 +116,7 @@ async def test_a_group_is_compared_with_the_period_before(quiet: Sample, pages: 
     rows = re.findall(r'data-h="than before">([^<]*)<', text)
     assert rows == ["▲ 30 times as much", "▲ 20 % more", "▼ 50 % less", "= the same", "new"]
     assert "▲ 327 % more than before: 26.0" in text
-    assert "Compared with the 1 d before" in text
+    assert "Compared with the preceding 1 d" in text
 
 
 @pytest.mark.parametrize(

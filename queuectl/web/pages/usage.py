@@ -207,7 +207,7 @@ def routes(site: Site) -> list[Route]:
             "usage.html",
             access,
             table=table,
-            query=table.query,
+            asked=table.query,
             spans=SPANS,
             groupings=_groupings(accounting),
             accounting=accounting,
