@@ -96,15 +96,13 @@ class Life:
 
     def happens(self, at: float, *events: Event) -> tuple[Mark, ...]:
         """The marks of one commit."""
-        before = self.entry
+        before, note = self.entry, None
         for event in events:
             change = handle(self.entry, event, at)
             assert change is not None
-            self.entry = change.after
+            self.entry, note = change.after, change.note
         assert self.entry is not None
-        (marked,) = self.marker.marked(
-            [EntryChange(before, self.entry, at, change.note)], self.config
-        )
+        (marked,) = self.marker.marked([EntryChange(before, self.entry, at, note)], self.config)
         self.line = marked.line
         self.marks = marked.marks
         return marked.marks
