@@ -22,7 +22,7 @@ COLUMNS = """() => {
   }
   return { runs, width: canvas.width, used: runs.reduce((sum, one) => sum + one + 1, 0) };
 }"""
-"""The lengths of the filled parts of a line of pixels through the first row of nodes."""
+"""The lengths of the filled runs in one line of pixels, through the first row of nodes."""
 
 
 async def test_scripts_write_numbers_as_the_pages_do(browser: Browser, address: str):
