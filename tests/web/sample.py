@@ -12,6 +12,7 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, RunTimeSource
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.gpus import as_number
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
@@ -418,7 +419,7 @@ def _evicted(
     if rng.random() < 0.7:
         text = f"preempted for {favored.ref}; this loses {gpu_hours_of(lost)} of work and frees {entry.gpus} GPUs"
         why = rng.choice(("InClusterQueue", "InCohortReclamation", "InCohortFairSharing"))
-        details = {"preemptor": favored.uid, "why": why, "lostGpuSeconds": lost, "gpus": entry.gpus}  # fmt: skip
+        details = {"preemptor": favored.uid, "why": why, "lostGpuSeconds": lost, "gpus": as_number(entry.gpus)}  # fmt: skip
         reason = Reason(Code.PREEMPTED, text, json.loads(json.dumps(details)))
     else:
         reason = Reason(Code.NODE_FAILURES, "2 of its nodes are lost and no repair is possible")
