@@ -91,8 +91,10 @@ async def stores(store: PostgresStore) -> tuple[PostgresStore, MemoryStore]:
 
 
 async def test_postgres_and_the_double_agree(stores: tuple[PostgresStore, MemoryStore]) -> None:
+    half = product(enumerate(GROUPINGS), enumerate(SCOPES))
+    pairs = [(by, scope) for (n, by), (m, scope) in half if (n + m) % 2 == 0]
     periods = (Period(FIRST + 3 * DAY, LAST), Period(FIRST + 4 * DAY + 5 * HOUR, LAST))
-    for number, (by, scope) in enumerate(product(GROUPINGS, SCOPES)):
+    for number, (by, scope) in enumerate(pairs):
         period, most = periods[number % 2], (1, 3, 100)[number % 3]
         one, other = [
             await each.usage.compared(period, Grouping.parse(by), scope, most) for each in stores
