@@ -13,11 +13,10 @@ from queuectl.domain.accounting import (
     HOUR,
     MILLISECONDS,
     UNITS,
-    Amounts,
     ClusterAmounts,
     LostWorkSum,
 )
-from queuectl.domain.usage_reports import By, FleetRow, Report, ReportRow
+from queuectl.domain.usage_reports import By, FleetRow, Report, ReportRow, total_of
 
 
 class GroupView(View):
@@ -214,18 +213,6 @@ def _head(report: Report) -> dict[str, Any]:
 def _items(report: Report, view: Callable[[ReportRow], Any]) -> dict[str, Any]:
     total = total_of(report)
     return {"items": [view(row) for row in report.rows], "total": view(total)}
-
-
-def total_of(report: Report) -> ReportRow:
-    """The sum of all rows. A workload in several rows counts in each."""
-    amounts, losses = Amounts(), dict[str, LostWorkSum]()
-    for row in report.rows:
-        amounts.add(row.amounts)
-        for reason, lost in row.losses.items():
-            known = losses.setdefault(reason, LostWorkSum())
-            known.gpu_seconds += lost.gpu_seconds
-            known.evictions += lost.evictions
-    return ReportRow({}, amounts, sum(row.workloads for row in report.rows), losses)
 
 
 _DIGITS: Final = 6  # of an hour: milliseconds

@@ -178,12 +178,13 @@ UNMANAGED_COLUMNS: Final = (
 AUDIT_COLUMNS: Final = (
     Column("TIME", lambda o: o["at"][:19] + "Z"),
     Column("USER", lambda o: o["caller"]),
-    Column("STATUS", lambda o: o["status"]),
-    Column("METHOD", lambda o: o["method"]),
-    Column("PATH", lambda o: o["path"]),
+    Column("WHAT", lambda o: o["what"]),
+    Column("STATUS", lambda o: o["status"], wide=True),
+    Column("METHOD", lambda o: o["method"], wide=True),
+    Column("PATH", lambda o: o["path"], wide=True),
     Column("OPERATION", lambda o: o["operation"], wide=True),
     Column("REQUEST", lambda o: o["requestId"], wide=True),
-    Column("DETAIL", lambda o: o["detail"], long=True),
+    Column("RESULT", lambda o: o["result"], long=True),
 )
 
 

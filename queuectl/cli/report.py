@@ -19,6 +19,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
+from queuectl.domain.words import percent, spreadsheet_text
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 Json = dict[str, Any]
@@ -154,7 +155,7 @@ def _number(name: str, digits: int = 1) -> Callable[[Json], str]:
 
 def _percent(row: Json) -> str:
     found = row["efficiency"]
-    return "-" if found is None else f"{100 * found:.0f} %"
+    return "-" if found is None else percent(found)
 
 
 _WORKLOADS: Final = Column("WORKLOADS", lambda item: item["workloads"])
@@ -260,7 +261,7 @@ def _range(row: Json) -> str:
     """The efficiency, and the highest one that the unknown GPUs leave open."""
     if row["efficiency"] is None:
         return "-"
-    least, most = (f"{100 * row[name]:.0f} %" for name in ("efficiency", "highestEfficiency"))
+    least, most = (percent(row[name]) for name in ("efficiency", "highestEfficiency"))
     return least if least == most else f"{least} to {most}"
 
 
@@ -357,9 +358,9 @@ def _emit_simulated(body: Json) -> None:
         {"figure": "evictions", **body["evictions"]},
     ]
     for waits in ({**body["total"], "queue": "all queues"}, *body["queues"]):
-        for percent in ("p50", "p95"):
-            title = f"hours waited, {percent}, {waits['queue']}"
-            rows.append({"figure": title, **waits[f"{percent}Hours"]})
+        for quantile in ("p50", "p95"):
+            title = f"hours waited, {quantile}, {waits['queue']}"
+            rows.append({"figure": title, **waits[f"{quantile}Hours"]})
         rows.append({"figure": f"gangs that still wait, {waits['queue']}", **waits["waiting"]})
     names = [Column("FIGURE", lambda item: item["figure"])]
     _emit(names, _COMPARED, rows, None)
@@ -427,7 +428,13 @@ def _emit_csv(rows: Iterable[Json]) -> None:
     titles = list(dict.fromkeys(title for line in lines for title in line))
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(
+        {
+            title: spreadsheet_text(cell) if isinstance(cell, str) else cell
+            for title, cell in line.items()
+        }
+        for line in lines
+    )
 
 
 def _gang_lines(body: Json) -> Iterator[Json]:

@@ -30,6 +30,10 @@ class AuditLineJson(AnswerJson):
     """Status of the response; null = begun, with an unknown outcome."""
     detail: str
     """The reason of the refusal, or the change."""
+    what: str
+    """The request in words, as in `hold team-a/train`."""
+    result: str
+    """The result in words: done, accepted, refused or failed, with the detail; or that it is not known."""
 
 
 class AuditPageJson(AnswerJson):

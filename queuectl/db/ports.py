@@ -58,7 +58,15 @@ from queuectl.domain.shadow_trace import (
     TraceStep,
 )
 from queuectl.domain.stages import EndedStages
-from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
+from queuectl.domain.usage_reports import (
+    ALL_USAGE,
+    ComparedReport,
+    Grouping,
+    Period,
+    Report,
+    UsageHours,
+    UsageScope,
+)
 from queuectl.domain.use_curve import UseCurve
 
 
@@ -399,15 +407,18 @@ class UsageReports(Protocol):
     """The usage ledger, read only."""
 
     async def report(
-        self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+        self, period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE
     ) -> Report:
-        """Sums of a period by group, in the order of the groups' names.
-
-        ``namespaces``: only these, without the sums of nodes; None = all.
+        """Sums of a period by group, in the order of the groups' names; sums of nodes only if the scope is everything.
 
         Raises:
             BadInput: the report has too many rows.
         """
+
+    async def compared(
+        self, period: Period, grouping: Grouping, scope: UsageScope, most: int
+    ) -> ComparedReport:
+        """The ``most`` largest groups of a period, the largest first, the sum of the others, the period before, and the course."""
 
     async def recorded(
         self, period: Period, after: str, limit: int

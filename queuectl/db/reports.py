@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -15,8 +15,10 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal_column,
     or_,
     select,
+    tuple_,
 )
 from sqlalchemy import Row as Result
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -42,8 +44,11 @@ from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
+    ALL_USAGE,
     MOST_ROWS,
+    AllocatedBefore,
     By,
+    ComparedReport,
     FleetRow,
     Grouping,
     Period,
@@ -51,7 +56,10 @@ from queuectl.domain.usage_reports import (
     Report,
     ReportRow,
     UsageHours,
+    UsagePoint,
+    UsageScope,
     check_size,
+    without,
 )
 from queuectl.domain.use_curve import UseCurve
 
@@ -66,35 +74,182 @@ _LABELS: Final = "labels"
 
 
 async def make(
-    connection: AsyncConnection,
-    period: Period,
-    grouping: Grouping,
-    namespaces: frozenset[str] | None = None,
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope
 ) -> Report:
     """The report as of one snapshot; the caller's transaction must be REPEATABLE READ.
-
-    ``namespaces``: of these alone, and nothing of the fleet; None = all.
 
     Raises:
         BadInput: it has more than :data:`~queuectl.domain.usage_reports.MOST_ROWS` rows.
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
     names = tuple(_names(usage_hours, grouping))
-    lost: dict[tuple[str, ...], dict[str, LostWorkSum]] = {}
-    if grouping.by is not By.PRICE:  # lost work has no price
-        for row in await connection.execute(losses_by(period, grouping, namespaces)):
-            of = lost.setdefault(_key(row, names), {})
-            of[row.reason] = LostWorkSum(row.gpu_seconds, row.evictions)
-    limited = hours_by(period, grouping, namespaces).limit(MOST_ROWS + 1)
+    lost = await _lost(connection, period, grouping, scope)
+    limited = hours_by(period, grouping, scope).limit(MOST_ROWS + 1)
     found = (await connection.execute(limited)).all()
     check_size(len(found), grouping)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
-    fleet = (await connection.execute(_fleet(period))).all() if namespaces is None else ()
-    cluster = None
-    if namespaces is None:
-        sums = (await connection.execute(_cluster(period))).one()
-        cluster = ClusterAmounts(*(int(total or 0) for total in sums))
-    return Report(period, grouping, as_of, rows, tuple(FleetRow(*row) for row in fleet), cluster)
+    return Report(
+        period, grouping, as_of, rows, *await _nodes(connection, period, scope), groups=len(rows)
+    )
+
+
+async def _nodes(
+    connection: AsyncConnection, period: Period, scope: UsageScope
+) -> tuple[tuple[FleetRow, ...], ClusterAmounts | None]:
+    if not scope.everything:
+        return (), None
+    fleet = (await connection.execute(_fleet(period))).all()
+    sums = (await connection.execute(_cluster(period))).one()
+    return tuple(FleetRow(*row) for row in fleet), ClusterAmounts(
+        *(int(total or 0) for total in sums)
+    )
+
+
+_Lost: TypeAlias = dict[tuple[str, ...], dict[str, LostWorkSum]]
+
+
+async def _lost(
+    connection: AsyncConnection,
+    period: Period,
+    grouping: Grouping,
+    scope: UsageScope,
+    groups: Sequence[Result[Any]] | None = None,
+) -> _Lost:
+    """The lost work by group and reason, of all groups or of these. Lost work has no price."""
+    if grouping.by is By.PRICE:
+        return {}
+    statement = losses_by(period, grouping, scope)
+    if groups is not None:
+        statement = statement.where(_among(usage_losses, grouping, groups))
+    names = tuple(_names(usage_losses, grouping))
+    return _by_group(await connection.execute(statement), names)
+
+
+def _by_group(rows: Iterable[Result[Any]], names: tuple[str, ...]) -> _Lost:
+    lost: _Lost = {}
+    for row in rows:
+        of = lost.setdefault(_key(row, names), {})
+        of[row.reason] = LostWorkSum(row.gpu_seconds, row.evictions)
+    return lost
+
+
+# ---- The largest groups, and the period before
+
+
+async def compared(
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
+) -> ComparedReport:
+    """The largest groups with the period before and the course, as of one snapshot, like :func:`make`."""
+    report = await _largest(connection, period, grouping, scope, most)
+    since = await connection.scalar(_first_hour())
+    before = None
+    if since is not None and period.before(report.as_of).since >= since:
+        before = await _before(connection, report, scope)
+    points = await connection.execute(course_of(period, scope))
+    course = tuple(UsagePoint(at, _amounts(sums)) for at, *sums in points)
+    return ComparedReport(report, since, before, course, period.step)
+
+
+async def _largest(
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
+) -> Report:
+    as_of = await connection.scalar(select(usage_progress.c.until))
+    names = tuple(_names(usage_hours, grouping))
+    listed = (await connection.execute(largest(period, grouping, scope, most))).all()
+    groups = listed[0].groups if listed else 0
+    lost = await _lost(connection, period, grouping, scope, listed)
+    rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in listed)
+    unlisted = None
+    if groups > len(rows):
+        whole = listed[0]  # each row has the sums of all groups
+        all_lost: _Lost = {}
+        if grouping.by is not By.PRICE:
+            all_lost = _by_group(await connection.execute(_losses_of_all(period, scope)), ())
+        amounts = _amounts(whole[-len(_AMOUNTS) :])
+        total = ReportRow({}, amounts, int(whole.all_workloads), all_lost.get((), {}))
+        unlisted = without(total, rows)
+    nodes = await _nodes(connection, period, scope)
+    return Report(period, grouping, as_of, rows, *nodes, unlisted=unlisted, groups=groups)
+
+
+def largest(period: Period, grouping: Grouping, scope: UsageScope, most: int) -> Select[Any]:
+    """The statement behind the largest groups: each row has the sums of all groups, so that the hours are read once."""
+    rows = hours_by(period, grouping, scope).order_by(None).subquery()
+    names = [rows.c[name] for name in _names(usage_hours, grouping)]
+    sums = [func.sum(rows.c[name]).over().label(f"all_{name}") for name in _AMOUNTS]
+    return (
+        select(
+            rows,
+            func.count().over().label("groups"),
+            func.sum(rows.c.workloads).over().label("all_workloads"),
+            *sums,
+        )
+        .order_by(rows.c.allocated.desc(), rows.c.waited.desc(), *names)
+        .limit(most)
+    )
+
+
+def _among(
+    table: FromClause, grouping: Grouping, rows: Sequence[Result[Any]]
+) -> ColumnElement[bool]:
+    """Whether a row belongs to one of these groups. The uid identifies a workload; a row for each of its queues is in the report."""
+    if grouping.by is By.WORKLOAD:
+        return usage_subjects.c.uid.in_({row.uid for row in rows})
+    columns = _names(table, grouping)
+    return tuple_(*columns.values()).in_([tuple(row[: len(columns)]) for row in rows])
+
+
+def _losses_of_all(period: Period, scope: UsageScope) -> Select[Any]:
+    x = usage_losses.c
+    return _of(
+        scope,
+        select(x.reason, *_loss_sums())
+        .select_from(usage_losses.join(usage_subjects, usage_subjects.c.id == x.subject))
+        .where(x.hour >= period.since, x.hour < period.until)
+        .group_by(x.reason),
+    )
+
+
+async def _before(
+    connection: AsyncConnection, report: Report, scope: UsageScope
+) -> AllocatedBefore:
+    period, grouping = report.period.before(report.as_of), report.grouping
+    h = usage_hours.c
+    units = func.coalesce(_total("allocated"), 0)
+    inside = select(units).select_from(_HELD).where(h.hour >= period.since, h.hour < period.until)
+    total = await connection.scalar(_of(scope, inside))
+    columns = _names(usage_hours, grouping)
+    groups: dict[tuple[str, ...], int] = {}
+    if report.rows and grouping.recurs:
+        wanted = [tuple(row.names.values()) for row in report.rows]
+        of_groups = inside.add_columns(*columns.values()).group_by(*columns.values())
+        among = tuple_(*columns.values()).in_(wanted)
+        for amount, *names in await connection.execute(_of(scope, of_groups.where(among))):
+            groups[tuple(map(str, names))] = int(amount)
+    return AllocatedBefore(period, int(total or 0), groups)
+
+
+def course_of(period: Period, scope: UsageScope) -> Select[Any]:
+    """The statement behind the course; the tests pin its plan."""
+    h = usage_hours.c
+    at = (h.hour - h.hour % literal_column(str(period.step))).label("at")
+    return _of(
+        scope,
+        select(at, *map(_total, _AMOUNTS))
+        .select_from(_HELD)
+        .where(h.hour >= period.since, h.hour < period.until)
+        .group_by(at)
+        .order_by(at),
+    )
+
+
+def _first_hour() -> Select[Any]:
+    """Each is the first entry of an index."""
+    first = (select(func.min(t.c.hour)).scalar_subquery() for t in (usage_hours, usage_fleet))
+    return select(func.least(*first))
+
+
+# ---- Hours of the LocalQueues
 
 
 async def hours(connection: AsyncConnection, period: Period) -> UsageHours:
@@ -166,13 +321,17 @@ def _capacities(period: Period) -> Select[Any]:
     )
 
 
-def hours_by(
-    period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
-) -> Select[Any]:
+# ---- Statements
+
+
+_HELD: Final = usage_hours.join(usage_subjects, usage_subjects.c.id == usage_hours.c.subject)
+
+
+def hours_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE) -> Select[Any]:
     """The statement behind the rows; the tests pin its plan."""
     sums = [_total(name).label(name) for name in _AMOUNTS]
     workloads = func.count(usage_subjects.c.uid.distinct()).label("workloads")
-    return _of(namespaces, _grouped(usage_hours, [*sums, workloads], (), period, grouping))
+    return _of(scope, _grouped(usage_hours, [*sums, workloads], (), period, grouping))
 
 
 def _total(name: str) -> ColumnElement[Any]:
@@ -183,22 +342,29 @@ def _total(name: str) -> ColumnElement[Any]:
     return func.sum(cast(func.round(column * WHOLE[name]), BigInteger))
 
 
-def losses_by(
-    period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
-) -> Select[Any]:
+def losses_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE) -> Select[Any]:
     """Losses by group and reason."""
+    reason = usage_losses.c.reason
+    return _of(scope, _grouped(usage_losses, _loss_sums(), (reason,), period, grouping))
+
+
+def _loss_sums() -> list[ColumnElement[Any]]:
     x = usage_losses.c
-    sums = [
+    return [
         func.sum(x.gpu_seconds).label("gpu_seconds"),
         cast(func.sum(x.evictions), x.evictions.type).label("evictions"),
     ]
-    return _of(namespaces, _grouped(usage_losses, sums, (x.reason,), period, grouping))
 
 
-def _of(namespaces: frozenset[str] | None, statement: Select[Any]) -> Select[Any]:
-    if namespaces is None:
-        return statement
-    return statement.where(usage_subjects.c.namespace.in_(sorted(namespaces)))
+def _of(scope: UsageScope, statement: Select[Any]) -> Select[Any]:
+    s = usage_subjects.c
+    if scope.namespaces is not None:
+        statement = statement.where(s.namespace.in_(sorted(scope.namespaces)))
+    if scope.cluster_queue is not None:
+        statement = statement.where(s.cluster_queue == scope.cluster_queue)
+    if scope.user is not None:
+        statement = statement.where(s.user == scope.user)
+    return statement
 
 
 def _grouped(

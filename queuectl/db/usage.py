@@ -55,7 +55,15 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import PARTS, in_parts, of_parts
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import FinishedRun, GangProfile, RecordedWorkload
-from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
+from queuectl.domain.usage_reports import (
+    ALL_USAGE,
+    ComparedReport,
+    Grouping,
+    Period,
+    Report,
+    UsageHours,
+    UsageScope,
+)
 from queuectl.domain.use_curve import UseCurve
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
@@ -169,11 +177,18 @@ class UsageLedger:
             return await prune_usage(connection, before)
 
     async def report(
-        self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+        self, period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE
     ) -> Report:
         """Sums of a period by group, in the order of the groups' names; see the Protocol."""
         async with self._snapshot("making a report") as connection:
-            return await reports.make(connection, period, grouping, namespaces)
+            return await reports.make(connection, period, grouping, scope)
+
+    async def compared(
+        self, period: Period, grouping: Grouping, scope: UsageScope, most: int
+    ) -> ComparedReport:
+        """The largest groups, the period before, and the course; see the Protocol."""
+        async with self._snapshot("making a report") as connection:
+            return await reports.compared(connection, period, grouping, scope, most)
 
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
         """The use of budgets in the month of ``at`` (unix seconds)."""

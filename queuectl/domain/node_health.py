@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from queuectl.domain.words import percent
+
 
 class HealthSignal(StrEnum):
     """The origin of a finding."""
@@ -142,7 +144,7 @@ class Straggler:
         clocks = f"{self.mhz:.0f} of {self.peers_mhz:.0f} MHz"
         return (
             f"{rank}pod {self.pod} on {self.node}: "
-            f"{self.device} runs at {self.part:.0%} of the clock of its peers ({clocks})"
+            f"{self.device} runs at {percent(self.part)} of the clock of its peers ({clocks})"
         )
 
 

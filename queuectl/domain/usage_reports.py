@@ -19,6 +19,8 @@ from queuectl.domain.reasons import BY_POLICY, FAILED_START
 # allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown alongside them.
 
 MOST_ROWS: Final = 20_000  # of one report: it is made in memory
+DAY: Final = 24 * HOUR
+_HOURLY_UNTIL: Final = 49 * HOUR  # two days, and the hour that is not over
 
 
 class ReportKind(StrEnum):
@@ -86,6 +88,11 @@ class Grouping:
         known = ", ".join([*(by for by in By if by is not By.LABEL), "label:KEY"])
         raise BadInput(f"by: {text!r} is none of {known}, with or without {_HOURLY!r} behind it")
 
+    @property
+    def recurs(self) -> bool:
+        """Whether the same groups have usage in other periods. Hours have not, and few workloads have."""
+        return not self.hourly and self.by not in (By.HOUR, By.WORKLOAD)
+
     def __str__(self) -> str:
         what = f"label:{self.label}" if self.by is By.LABEL else self.by.value
         return what + _HOURLY if self.hourly else what
@@ -108,6 +115,17 @@ class Period:
         if until <= since:
             raise BadInput("until: must be later than since")
         return cls(int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR)
+
+    def before(self, as_of: float | None) -> Period:
+        """The period that ends where this one begins, as long as the part of this one up to ``as_of``, rounded to hours."""
+        until = self.until if as_of is None else min(as_of, self.until)
+        hours = max(1, round((until - self.since) / HOUR))
+        return Period(self.since - hours * HOUR, self.since)
+
+    @property
+    def step(self) -> int:
+        """Length of a point of its course in seconds: an hour in up to two days, otherwise a day."""
+        return HOUR if self.until - self.since <= _HOURLY_UNTIL else DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +205,39 @@ class FleetRow:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageScope:
+    """Whose usage a report sums: that of workloads that match each field that is set.
+
+    Attributes:
+        namespaces: the workload is in one of these; None = in any.
+        cluster_queue: its ClusterQueue.
+        user: its user; empty = it has none.
+    """
+
+    namespaces: frozenset[str] | None = None
+    cluster_queue: str | None = None
+    user: str | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether it has all workloads, so that the sums of the nodes belong to it."""
+        return self == ALL_USAGE
+
+
+ALL_USAGE: Final = UsageScope()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """``as_of``: everything before it is in; None = nothing was accounted for yet. ``cluster``: None = not for this caller."""
+    """Sums of a period by group.
+
+    Attributes:
+        as_of: everything before it is in; None = nothing was accounted for yet.
+        rows: of all groups, or of the largest.
+        unlisted: the sum of the groups that have no row; None where all have one.
+        groups: number of all groups.
+        cluster: None = not for this caller.
+    """
 
     period: Period
     grouping: Grouping
@@ -196,6 +245,81 @@ class Report:
     rows: tuple[ReportRow, ...]
     fleet: tuple[FleetRow, ...] = ()
     cluster: ClusterAmounts | None = None
+    unlisted: ReportRow | None = None
+    groups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UsagePoint:
+    """The sums of an hour or of a day (UTC). ``at``: its start, in unix seconds."""
+
+    at: int
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedBefore:
+    """Allocated units in the period before that of a report, as long as the accounted part of that.
+
+    Attributes:
+        total: of the whole scope.
+        groups: of each group of the report that had any, by its names in their order.
+    """
+
+    period: Period
+    total: int
+    groups: Mapping[tuple[str, ...], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedReport:
+    """A report of the largest groups, the period before it, and its course.
+
+    Attributes:
+        recorded_since: start of the first hour in the ledger; None = it is empty.
+        before: None if the ledger does not have the whole period before.
+        course: of the scope, by time; hours or days without usage are absent.
+        step: length of a point of the course in seconds: an hour or a day.
+    """
+
+    report: Report
+    recorded_since: int | None
+    before: AllocatedBefore | None
+    course: tuple[UsagePoint, ...]
+    step: int
+
+
+def total_of(report: Report) -> ReportRow:
+    """The sum of all groups. A workload in several groups counts in each."""
+    return _sum((*report.rows, *((report.unlisted,) if report.unlisted is not None else ())))
+
+
+def _sum(rows: Iterable[ReportRow]) -> ReportRow:
+    amounts, losses, workloads = Amounts(), dict[str, LostWorkSum](), 0
+    for row in rows:
+        amounts.add(row.amounts)
+        workloads += row.workloads
+        for reason, lost in row.losses.items():
+            known = losses.setdefault(reason, LostWorkSum())
+            known.gpu_seconds += lost.gpu_seconds
+            known.evictions += lost.evictions
+    return ReportRow({}, amounts, workloads, losses)
+
+
+def without(total: ReportRow, rows: Iterable[ReportRow]) -> ReportRow:
+    """The rest of a sum without some of its rows."""
+    part = _sum(rows)
+    names = Amounts.__slots__
+    amounts = Amounts(
+        *(max(0, getattr(total.amounts, x) - getattr(part.amounts, x)) for x in names)
+    )
+    losses = {}
+    for reason, lost in total.losses.items():
+        known = part.losses.get(reason, LostWorkSum())
+        if lost.evictions > known.evictions:
+            seconds = max(0.0, lost.gpu_seconds - known.gpu_seconds)
+            losses[reason] = LostWorkSum(seconds, lost.evictions - known.evictions)
+    return ReportRow({}, amounts, total.workloads - part.workloads, losses)
 
 
 def check_size(rows: int, grouping: Grouping) -> None:

@@ -53,6 +53,17 @@ def counted_gpus(gpus: float | Fraction) -> str:
     return f"{text} GPU" if text == "1" else f"{text} GPUs"
 
 
+def gpu_hours_of(gpu_seconds: float) -> str:
+    """GPU-seconds as ``1.5 GPU-hours``; ``less than 0.1 GPU-hours`` if they are fewer."""
+    hours = gpu_seconds / 3600
+    return "less than 0.1 GPU-hours" if hours < 0.05 else f"{hours:.1f} GPU-hours"
+
+
+def percent(share: float) -> str:
+    """A share of 0..1 in whole percent: ``45 %``."""
+    return f"{100 * share:.0f} %"
+
+
 def is_or_are(resource: str, amount: int) -> str:
     """The verb for an amount: ``8 nvidia.com/gpu are``, ``1 cpu is``, ``64Gi memory is``."""
     uncountable = any(word in resource for word in ("memory", "storage", "hugepages"))
@@ -75,6 +86,15 @@ _CONTROLS: Final = re.compile(
 def printable(text: str) -> str:
     r"""The text with each control character as ``\uXXXX``, which JSON and quoted YAML read as the character."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+# The last four are the wide forms of the first four.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def spreadsheet_text(text: str) -> str:
+    """The text as a cell of a CSV file: spreadsheets would run one that begins like a formula, so it gets an apostrophe before it."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def has_controls(text: str) -> bool:

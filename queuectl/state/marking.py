@@ -14,11 +14,11 @@ from typing import Final
 
 from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Subject, UsagePhase
 from queuectl.domain.fleet import Node
-from queuectl.domain.gpus import NO_LABELS, in_parts, of_parts
+from queuectl.domain.gpus import NO_LABELS, as_number, in_parts, of_parts
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.ledger import Entry, EntryChange, Note, State
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.reasons import FAILED_START
+from queuectl.domain.reasons import FAILED_START, Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.problem.usage import takes_nodes
@@ -121,7 +121,9 @@ class Marker:
         if before is None:
             return replace(change, marks=_arrival(mark, after))
         if before.state.live and after.state is State.EVICTING:
-            mark = replace(mark, loss=self._loss(before, after, change.at, config))
+            loss = self._loss(before, after, change.at, config)
+            mark = replace(mark, loss=loss)
+            change = replace(change, note=_with_loss(change.note, before, loss))
         return replace(change, marks=(mark,))
 
     def _mark(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
@@ -212,6 +214,15 @@ def user_of(job: JobRecord | None, config: QueueConfig) -> str:
     rules = config.rules
     user = job.user(rules.accounting.user_label, rules.trusted_submitters) if job else None
     return user or ""
+
+
+def _with_loss(note: Note | None, before: Entry, loss: LostWork) -> Note | None:
+    """The line of an eviction with the GPUs that it frees and the work that it loses, as the usage ledger has it."""
+    if note is None:
+        return None
+    known = {"lostGpuSeconds": round(loss.gpu_seconds), "gpus": as_number(before.gpus)}
+    reason = note.reason
+    return replace(note, reason=Reason(reason.code, reason.message, {**known, **reason.details}))
 
 
 def _same(before: Entry, after: Entry) -> bool:

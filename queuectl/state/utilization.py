@@ -20,6 +20,7 @@ from queuectl.domain.utilization import (
     UseState,
     UtilizationSample,
 )
+from queuectl.domain.words import percent
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.ledger import Ledger
 
@@ -63,7 +64,7 @@ class SampleByPod:
         if row.age > self._stale:
             return f"its newest sample is {row.age:.0f} s old"
         if row.coverage < COVERED:
-            return f"{row.coverage:.0%} of its samples are there"
+            return f"{percent(row.coverage)} of its samples are there"
         return None
 
     def _begins_after(self, pod: HeldPod) -> bool:
@@ -182,8 +183,8 @@ def _state(
             text = f"engines busy, nothing computed for {rule.window:.0f} s"
             return UseState.STUCK, text
     if mean < rule.low_below:
-        return UseState.LOW, f"its GPUs are used {mean:.0%} on average"
-    return UseState.ACTIVE, f"its GPUs are used {mean:.0%} on average"
+        return UseState.LOW, f"its GPUs are used {percent(mean)} on average"
+    return UseState.ACTIVE, f"its GPUs are used {percent(mean)} on average"
 
 
 def _quiet(
@@ -203,7 +204,7 @@ def _quiet(
     if max(row.busy for row in over) > limit:
         return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
     held = ", though it holds GPU memory" if loaded else ""
-    return UseState.IDLE, f"its busiest GPU stayed below {limit:.0%} for {seconds:.0f} s{held}"
+    return UseState.IDLE, f"its busiest GPU stayed below {percent(limit)} for {seconds:.0f} s{held}"
 
 
 def _fault(gang: HeldGang, samples: SampleByPod) -> str | None:

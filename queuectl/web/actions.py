@@ -25,9 +25,8 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import LONGEST_PAGE, DocumentKey
 from queuectl.domain.queues import StopPolicy
 from queuectl.domain.reasons import NEXT_STEPS, NO_ACTION, STOPPED_QUEUE, Code
-from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import BY_KIND
-from queuectl.web.words import moment
+from queuectl.web.words import calendar, counted
 
 # ---- Commands that a page offers
 
@@ -223,7 +222,7 @@ def _label(command: Command) -> str:
         case Action.PRIORITY if command.priority is None:
             return "Priority from its priority classes"
         case Action.PRIORITY:
-            until = f" until {moment(command.until)}" if command.until is not None else ""
+            until = f" until {calendar(command.until)}" if command.until is not None else ""
             return f"Priority {command.priority}{until}"
         case Action.CHECK:
             return (

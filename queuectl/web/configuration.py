@@ -24,10 +24,10 @@ from queuectl.db.ports import AuditStore
 from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
-from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, ConfigKind
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.web.site import PREFIX
+from queuectl.web.words import calendar, counted, number, seconds_of
 
 # ---- Addresses and texts
 
@@ -111,6 +111,9 @@ _CHECKS: Final = {
 }
 
 
+_LONGEST_AMOUNT: Final = 15  # digits: of more, a floating-point number has not all
+
+
 def line_of(document: Mapping[str, Any]) -> str:
     """The summary of a valid object, in one line."""
     spec: Mapping[str, Any] = document.get("spec") or {}
@@ -134,20 +137,35 @@ def line_of(document: Mapping[str, Any]) -> str:
             return f"{text} {spec[field]}"
         case "QuotaOverride":
             added = "add" in spec
-            amount = f"{spec['add']} additional" if added else spec.get("nominalQuota", "")
+            amount = (
+                f"{_amount(spec['add'])} additional"
+                if added
+                else _amount(spec.get("nominalQuota", ""))
+            )
             what = f"{amount} {spec['resource']} of {spec['flavor']} for {spec['clusterQueue']}"
-            return f"{what}, {spec['from']} to {spec['until']}"
+            return f"{what}, {_time(spec['from'])} to {_time(spec['until'])}"
         case "Budget":
-            return f"{spec['gpuHoursPerMonth']} GPU-hours a month for {holder_of(spec)}"
+            return f"{_amount(spec['gpuHoursPerMonth'])} GPU-hours a month for {holder_of(spec)}"
         case "BudgetTopUp":
-            return f"{spec['gpuHours']} GPU-hours for {spec['budget']} in {spec['month']}: {spec['reason']}"
+            return f"{_amount(spec['gpuHours'])} GPU-hours for {spec['budget']} in {spec['month']}: {spec['reason']}"
         case "Reservation":
             what = _joined([capacity_of(spec), _labeled("for", spec.get("clusterQueue"))])
-            return f"{what}, {spec['from']} to {spec['until']}"
+            return f"{what}, {_time(spec['from'])} to {_time(spec['until'])}"
         case "WorkloadPriorityClass":
             return _joined([str(document["value"]), document.get("description") or ""])
         case _:
             return ", ".join(key for key in document if key not in _HEAD)
+
+
+def _amount(written: object) -> str:
+    """An amount of a document: a whole number as on all pages, another one as it is written."""
+    text = str(written)
+    return number(int(text)) if text.isdecimal() and len(text) <= _LONGEST_AMOUNT else text
+
+
+def _time(text: str) -> str:
+    at = seconds_of(text)
+    return text if at is None else calendar(at)
 
 
 def capacity_of(spec: Mapping[str, Any]) -> str:
@@ -155,14 +173,16 @@ def capacity_of(spec: Mapping[str, Any]) -> str:
     capacity = spec.get("capacity")
     if not capacity:
         return ", ".join(spec.get("nodes") or ())
-    asked = ", ".join(f"{amount} {name}" for name, amount in capacity["requests"].items())
+    asked = ", ".join(f"{_amount(amount)} {name}" for name, amount in capacity["requests"].items())
     return f"{counted(capacity['pods'], 'pod')} with {asked} each"
 
 
 def _quotas(spec: Mapping[str, Any]) -> Iterable[str]:
     for group in spec.get("resourceGroups") or ():
         for flavor in group["flavors"]:
-            amounts = (f"{one['nominalQuota']} {one['name']}" for one in flavor["resources"])
+            amounts = (
+                f"{_amount(one['nominalQuota'])} {one['name']}" for one in flavor["resources"]
+            )
             yield f"{flavor['name']}: {', '.join(amounts)}"
 
 

@@ -84,6 +84,13 @@ class Chart:
     points: tuple[HistoryPoint, ...]
 
     @property
+    def unfinished(self) -> float | None:
+        """Where the last hour begins, in percent from the left, if it is not over; its averages are of the part that has passed."""
+        last = self.points[-1]
+        whole = last.until - last.since >= HOUR
+        return None if whole else _share(last.since, self.since, self.until)
+
+    @property
     def lines(self) -> tuple[ChartLine, ...]:
         """Of all panels."""
         return tuple(line for panel in self.panels for line in panel.lines)
@@ -116,7 +123,7 @@ def _panel(
     top: int,
     height: int,
 ) -> Panel:
-    highest, step = _scale(max(max(values) for _, _, values in series), height // _TICK_PIXELS)
+    highest, step = scale_of(max(max(values) for _, _, values in series), height // _TICK_PIXELS)
     lines = (
         ChartLine(style, name, _path(spans, values, highest), values[-1], min(values), max(values))
         for style, name, values in series
@@ -140,7 +147,7 @@ def _path(spans: Sequence[tuple[float, float]], amounts: Sequence[float], top: f
     return " ".join(parts)
 
 
-def _scale(most: float, ticks: int) -> tuple[float, float]:
+def scale_of(most: float, ticks: int) -> tuple[float, float]:
     """The top of the vertical axis and the distance of its ticks, about as many as are given."""
     rough = max(most, 1.0) / max(1, ticks)
     power = 10.0 ** floor(log10(rough))

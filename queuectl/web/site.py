@@ -41,7 +41,6 @@ from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.search import LONGEST_SEARCH
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.words import counted, counted_gpus
 from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
@@ -194,18 +193,21 @@ def _environment() -> jinja2.Environment:
         "duration": words.duration,
         "moment": words.moment,
         "clock": words.clock,
-        "decimals": words.decimals,
+        "calendar": words.calendar,
+        "day": words.day,
+        "relative": words.relative,
         "iso": words.iso,
         "number": words.number,
         "money": words.money,
         "gpu_hours": words.gpu_hours,
+        "as_hours": words.as_hours,
         "quantity": words.quantity,
         "glyph": words.glyph,
         "spaced": words.spaced,
         "article": words.article,
         "short_reason": _short_reason,
-        "counted": counted,
-        "counted_gpus": counted_gpus,
+        "counted": words.counted,
+        "counted_gpus": words.counted_gpus,
         "gpu_count": words.gpus,
         "clipped": words.clipped,
         "hours": words.hours,
@@ -215,6 +217,7 @@ def _environment() -> jinja2.Environment:
         "ui": PREFIX,
         "percent": words.percent,
         "ends": words.ENDS,
+        "change": words.change,
         "proof_words": words.PROOF_WORDS,
         "use_words": words.USE_WORDS,
     }

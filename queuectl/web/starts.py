@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuectl.web.words import iso
+from queuectl.web.words import day
 
 STARTS: Final = {
     "ClusterQueue": """\
@@ -170,7 +170,7 @@ _WEEK: Final = 7 * 86400.0
 def start_of(kind: str, now: float) -> str:
     """The first text of a new object of this kind. ``now``: unix seconds."""
     days = {"{today}": now, "{next_week}": now + _WEEK}
-    text = STARTS[kind].replace("{month}", iso(now)[:7])
+    text = STARTS[kind].replace("{month}", day(now)[:7])
     for mark, at in days.items():
-        text = text.replace(mark, iso(at).partition("T")[0])
+        text = text.replace(mark, day(at))
     return text

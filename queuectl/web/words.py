@@ -16,10 +16,22 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState
-from queuectl.domain.words import gpu_count
+from queuectl.objects.times import parse_time
+
+_FIRST: Final = -30_610_224_000  # the year 1000: earlier ones have fewer digits
+_LAST: Final = 253_402_300_799  # the year 9999
+_LEAST_GPUS: Final = 0.005
+_LEAST_HOURS: Final = 0.05
+_LEAST_PERCENT: Final = 0.5
+_MANY_TIMES: Final = 10
 
 # ---- Numbers, times and states
+#
+# On all pages: a thin space between thousands, a space before a percent sign, a minus sign, and at most two digits after the point. Times are
+# relative, with the exact time in UTC in their tooltip (the macros of _parts.html); calendar hours and days have UTC times.
 
+_THIN: Final = "\u202f"  # a space that does not break
+_MINUS: Final = "\u2212"
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 GLYPHS: Final = {
@@ -54,9 +66,34 @@ def duration(seconds: float) -> str:
     return " ".join(parts)
 
 
+def relative(seconds: float) -> str:
+    """A time so many seconds ahead, or back if they are negative: ``in 6 min``, ``5 min ago``, ``now``."""
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
+
+
 def moment(seconds: float) -> str:
-    """``2026-11-20 21:15:04 UTC``."""
+    """The exact time, for tooltips: ``2026-11-20 21:15:04 UTC``."""
     return f"{_utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def calendar(seconds: float) -> str:
+    """A time of the calendar, such as the end of a period: ``2026-11-20 21:00 UTC``."""
+    return f"{_utc(seconds):%Y-%m-%d %H:%M} UTC"
+
+
+def day(seconds: float) -> str:
+    """A day of the calendar: ``2026-11-20``, of UTC."""
+    return f"{_utc(seconds):%Y-%m-%d}"
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Unix seconds of an RFC 3339 time in a document of a user; None for any other text."""
+    try:
+        return parse_time(text or "")
+    except ValueError:
+        return None
 
 
 def clock(seconds: float) -> str:
@@ -70,44 +107,72 @@ def iso(seconds: float) -> str:
 
 
 def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    """The nearest time that a calendar has: a document of a user can name any."""
+    return datetime.fromtimestamp(min(max(seconds, _FIRST), _LAST), UTC)
+
+
+def fixed(amount: float | Fraction, digits: int) -> str:
+    """With so many digits after the point: ``2 176.0``."""
+    text = f"{float(amount):,.{digits}f}".replace(",", _THIN)
+    return text.replace("-", _MINUS) if text.strip(f"-0.{_THIN}") else text.lstrip("-")
 
 
 def number(amount: float | Fraction) -> str:
-    """With a thin space between thousands, and at most one digit after the point."""
-    text = f"{float(amount):,.1f}".removesuffix(".0")
-    return text.replace(",", "\u202f")
+    """With at most one digit after the point."""
+    return fixed(amount, 1).removesuffix(".0")
 
 
 def gpus(amount: float | Fraction) -> str:
-    """As in messages, with a thin space between thousands."""
-    whole, point, digits = gpu_count(amount).partition(".")
-    return (
-        (f"{int(whole):,}".replace(",", "\u202f") if whole.isdecimal() else whole) + point + digits
-    )
+    """GPUs: whole, or with at most two digits after the point; ``<0.01`` if smaller and not 0."""
+    if 0 < amount < _LEAST_GPUS:
+        return "<0.01"
+    return fixed(amount, 2).rstrip("0").rstrip(".")
 
 
-def decimals(share: float) -> str:
-    """With three digits after the point, as a share has."""
-    return f"{share:.3f}"
+def counted(amount: int, noun: str) -> str:
+    """``1 pod``, ``2 000 pods``."""
+    return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"
+
+
+def counted_gpus(amount: float | Fraction) -> str:
+    """``1 GPU``, ``0.14 GPUs``."""
+    return f"{gpus(amount)} {'GPU' if amount == 1 else 'GPUs'}"
 
 
 def money(amount: float) -> str:
     """With two digits after the point, in any currency."""
-    return f"{amount:,.2f}".replace(",", "\u202f")
+    return fixed(amount, 2)
 
 
 def percent(part: float | Fraction, whole: float | Fraction = 1.0) -> str:
-    """``part`` of ``whole``; a dash where ``whole`` is 0."""
-    return f"{float(part / whole):.0%}" if whole else "-"
+    """``part`` of ``whole``, as ``45 %``; a dash where ``whole`` is 0."""
+    if not whole:
+        return "-"
+    share = 100 * float(part / whole)
+    return "<1 %" if 0 < share < _LEAST_PERCENT else f"{fixed(share, 0)} %"
 
 
-def gpu_hours(units: int) -> str:
-    """Units of the usage ledger as GPU-hours: one digit after the point below 1,000, and ``< 0.1`` where the amount is small but not 0."""
-    hours = units / (HOUR * UNITS)
-    if hours >= 999.95:
-        return number(round(hours))
-    return "< 0.1" if 0 < hours < 0.05 else f"{hours:.1f}" if hours else "0"
+def change(now: float, before: float) -> str:
+    """How ``now`` differs from ``before``, with a sign: ``▲ 12 % more``, ``▼ 8 % less``, ``= the same``, ``new``; a dash if both are 0."""
+    if not before:
+        return "new" if now else "-"
+    ratio = now / before
+    if ratio >= _MANY_TIMES:
+        return f"▲ {number(round(ratio))} times as much"
+    if abs(ratio - 1) < _LEAST_PERCENT / 100:
+        return "= the same"
+    return f"▲ {percent(ratio - 1)} more" if ratio > 1 else f"▼ {percent(1 - ratio)} less"
+
+
+def gpu_hours(units: float) -> str:
+    """Units of the usage ledger as GPU-hours, with one digit after the point; ``<0.1`` if smaller and not 0."""
+    return as_hours(units / UNITS)
+
+
+def as_hours(seconds: float) -> str:
+    """Seconds as hours, or GPU-seconds as GPU-hours, in the same form."""
+    amount = seconds / HOUR
+    return "<0.1" if 0 < amount < _LEAST_HOURS else fixed(amount, 1)
 
 
 def hours(amount: float) -> str:
@@ -153,9 +218,9 @@ def clipped(text: str, most: int = _LONGEST_TEXT) -> str:
 
 
 PROOF_WORDS: Final = {
-    Proof.OPTIMAL: "optimal (proved)",
-    Proof.FEASIBLE: "feasible (optimality not proved)",
-    Proof.UNDECIDED: "partly undecided",
+    Proof.OPTIMAL: "the best possible",
+    Proof.FEASIBLE: "valid; a better plan may exist",
+    Proof.UNDECIDED: "some gangs are left for the next cycle",
 }
 
 USE_WORDS: Final = {

@@ -61,6 +61,8 @@ async def test_a_write_is_recorded_with_its_caller_its_request_and_its_changes(
         "operation": "putClusterQueue",
         "status": 200,
         "detail": "configured; spec.queueingStrategy: 'StrictFIFO' -> 'BestEffortFIFO'",
+        "what": "apply ClusterQueue team-a",
+        "result": "done: configured; spec.queueingStrategy: 'StrictFIFO' -> 'BestEffortFIFO'",
     }
 
 

@@ -9,9 +9,9 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.reports import hours_by, hours_of_queues, losses_by
+from queuectl.db.reports import course_of, hours_by, hours_of_queues, largest, losses_by
 from queuectl.domain.accounting import HOUR
-from queuectl.domain.usage_reports import Grouping, Period
+from queuectl.domain.usage_reports import ALL_USAGE, Grouping, Period, UsageScope
 from tests.db.test_plans import plan
 from tests.support.postgres import TestPostgres
 
@@ -67,3 +67,16 @@ async def test_the_hours_of_a_day_are_found_by_their_index(connection: AsyncConn
         assert index in lines
         assert "Seq Scan on usage_hours" not in lines
         assert "Seq Scan on usage_losses" not in lines
+
+
+async def test_the_largest_groups_and_the_course_of_a_day_are_found_by_their_index(
+    connection: AsyncConnection,
+):
+    day = Period(36000 * 800, 36000 * 800 + 24 * HOUR)
+    for statement in (
+        largest(day, Grouping.parse("user"), ALL_USAGE, 100),
+        course_of(day, UsageScope(cluster_queue="cq")),
+    ):
+        lines = await plan(connection, statement)
+        assert "usage_hours_pkey" in lines
+        assert "Seq Scan on usage_hours" not in lines

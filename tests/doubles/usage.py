@@ -28,7 +28,10 @@ from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.ledger import Entry
 from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
+    ALL_USAGE,
+    AllocatedBefore,
     By,
+    ComparedReport,
     FleetRow,
     Grouping,
     Period,
@@ -36,7 +39,10 @@ from queuectl.domain.usage_reports import (
     Report,
     ReportRow,
     UsageHours,
+    UsagePoint,
+    UsageScope,
     check_size,
+    total_of,
 )
 from queuectl.domain.use_curve import UseCurve
 from queuectl.state.durations import work_of
@@ -242,53 +248,98 @@ class MemoryUsage:
         return UsageHours(tables.until, tuple(rows), _capacities(tables, period))
 
     async def report(
-        self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+        self, period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE
     ) -> Report:
         tables, _ = await self._reach()
-        rows: dict[tuple[str, ...], ReportRow] = {}
-        workloads: dict[tuple[str, ...], set[str]] = {}
-        for (hour, subject, flavor, price), amounts in tables.hours.items():
-            if not period.since <= hour < period.until:
-                continue
-            who = tables.subjects[subject]
-            if namespaces is not None and who.namespace not in namespaces:
-                continue
-            names = _names(who, hour, flavor, price, grouping)
-            labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
-            key = (*names.values(), str(labels))
-            row = rows.get(key) or ReportRow(names, Amounts(), labels=labels)
-            workloads.setdefault(key, set()).add(who.uid)
-            rows[key] = replace(
-                row, amounts=added(row.amounts, amounts), workloads=len(workloads[key])
-            )
-        for (hour, subject, flavor, reason), lost in tables.losses.items():
-            if not period.since <= hour < period.until or grouping.by is By.PRICE:
-                continue
-            who = tables.subjects[subject]
-            if namespaces is not None and who.namespace not in namespaces:
-                continue
-            labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
-            key = (*_names(who, hour, flavor, "", grouping).values(), str(labels))
-            known = rows[key].losses.get(reason, LostWorkSum())
-            total = LostWorkSum(
-                known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions
-            )
-            rows[key] = replace(rows[key], losses={**rows[key].losses, reason: total})
-        check_size(len(rows), grouping)
-        fleet: dict[str, FleetRow] = {}
-        for (hour, flavor), one in tables.fleet.items():
-            if period.since <= hour < period.until and namespaces is None:
-                was = fleet.get(flavor) or FleetRow(flavor, 0, 0, 0, 0, 0, 0)
-                sums = (getattr(was, f.name) + getattr(one, f.name) for f in fields(FleetRow)[1:])
-                fleet[flavor] = FleetRow(flavor, *sums)
-        return Report(
-            period,
-            grouping,
-            tables.until,
-            tuple(rows[key] for key in sorted(rows)),
-            tuple(fleet[name] for name in sorted(fleet)),
-            _cluster(tables, period) if namespaces is None else None,
+        report = _report(tables, period, grouping, scope)
+        check_size(len(report.rows), grouping)
+        return report
+
+    async def compared(
+        self, period: Period, grouping: Grouping, scope: UsageScope, most: int
+    ) -> ComparedReport:
+        tables, _ = await self._reach()
+        report = _report(tables, period, grouping, scope)
+        rows = sorted(
+            report.rows,
+            key=lambda row: (-row.amounts.allocated, -row.amounts.waited, *row.names.values()),
         )
+        shown, others = tuple(rows[:most]), tuple(rows[most:])
+        left = total_of(replace(report, rows=others)) if others else None
+        first = min(
+            (key[0] for table in (tables.hours, tables.fleet) for key in table), default=None
+        )
+        before = None
+        preceding = period.before(tables.until)
+        if first is not None and preceding.since >= first:
+            earlier = _report(tables, preceding, grouping, scope)
+            known = {tuple(row.names.values()) for row in shown} if grouping.recurs else set()
+            groups = {tuple(row.names.values()): row.amounts.allocated for row in earlier.rows}
+            before = AllocatedBefore(
+                preceding,
+                total_of(earlier).amounts.allocated,
+                {names: units for names, units in groups.items() if names in known},
+            )
+        hourly = _report(tables, period, Grouping(By.HOUR), scope)
+        course: dict[int, Amounts] = {}
+        for row in hourly.rows:
+            hour = int(row.names["hour"])
+            course.setdefault(hour - hour % period.step, Amounts()).add(row.amounts)
+        points = tuple(UsagePoint(at, course[at]) for at in sorted(course))
+        return ComparedReport(
+            replace(report, rows=shown, unlisted=left), first, before, points, period.step
+        )
+
+
+def _report(
+    tables: MemoryUsageTables, period: Period, grouping: Grouping, scope: UsageScope
+) -> Report:
+    rows: dict[tuple[str, ...], ReportRow] = {}
+    workloads: dict[tuple[str, ...], set[str]] = {}
+    for (hour, subject, flavor, price), amounts in tables.hours.items():
+        who = tables.subjects[subject]
+        if not period.since <= hour < period.until or not _inside(who, scope):
+            continue
+        names = _names(who, hour, flavor, price, grouping)
+        labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
+        key = (*names.values(), str(labels))
+        row = rows.get(key) or ReportRow(names, Amounts(), labels=labels)
+        workloads.setdefault(key, set()).add(who.uid)
+        rows[key] = replace(row, amounts=added(row.amounts, amounts), workloads=len(workloads[key]))
+    for (hour, subject, flavor, reason), lost in tables.losses.items():
+        who = tables.subjects[subject]
+        if not period.since <= hour < period.until or not _inside(who, scope):
+            continue
+        if grouping.by is By.PRICE:
+            continue
+        labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
+        key = (*_names(who, hour, flavor, "", grouping).values(), str(labels))
+        known = rows[key].losses.get(reason, LostWorkSum())
+        total = LostWorkSum(known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions)
+        rows[key] = replace(rows[key], losses={**rows[key].losses, reason: total})
+    fleet: dict[str, FleetRow] = {}
+    for (hour, flavor), one in tables.fleet.items():
+        if period.since <= hour < period.until and scope.everything:
+            was = fleet.get(flavor) or FleetRow(flavor, 0, 0, 0, 0, 0, 0)
+            sums = (getattr(was, f.name) + getattr(one, f.name) for f in fields(FleetRow)[1:])
+            fleet[flavor] = FleetRow(flavor, *sums)
+    return Report(
+        period,
+        grouping,
+        tables.until,
+        tuple(rows[key] for key in sorted(rows)),
+        tuple(fleet[name] for name in sorted(fleet)),
+        _cluster(tables, period) if scope.everything else None,
+        groups=len(rows),
+    )
+
+
+def _inside(who: Subject, scope: UsageScope) -> bool:
+    return (
+        (scope.namespaces is None or who.namespace in scope.namespaces)
+        and scope.cluster_queue in (None, who.cluster_queue)
+        and scope.user in (None, who.user)
+    )
 
 
 def _cluster(tables: MemoryUsageTables, period: Period) -> ClusterAmounts:

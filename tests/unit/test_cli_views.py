@@ -192,8 +192,8 @@ class TestAudit:
         assert [item["method"] for item in body["items"]] == ["PUT", "PUT"]
         assert body["items"][0]["id"] > body["items"][1]["id"]
         header, *rows = queuectl("audit", "--path", "/api/v1/cohorts").out.splitlines()
-        assert header.split()[:4] == ["TIME", "USER", "STATUS", "METHOD"]
-        assert [row.split()[-2] for row in rows] == ["/api/v1/cohorts/all"]
+        assert header.split()[:4] == ["TIME", "USER", "WHAT", "RESULT"]
+        assert ["apply Cohort all" in row and "done: created" in row for row in rows] == [True]
         assert queuectl("audit", "--since", "1h", "-o", "name").out.count("audit/") == len(
             DOCUMENTS
         )

@@ -55,7 +55,7 @@ def test_a_dry_run_is_reported_with_preemptor_and_loss_and_changes_nothing_else(
     assert change.note.event == "WouldReclaim"
     assert change.note.reason.message == (
         "its GPUs are idle; without idleReclaim: DryRun it would be evicted for a/waits; "
-        "this loses 60 GPU-seconds of work and frees 16 GPUs"
+        "this loses less than 0.1 GPU-hours of work and frees 16 GPUs"
     )
     assert change.note.reason.details == {
         "preemptor": "u2",

@@ -96,13 +96,14 @@ class Life:
 
     def happens(self, at: float, *events: Event) -> tuple[Mark, ...]:
         """The marks of one commit."""
-        before = self.entry
+        before, note = self.entry, None
         for event in events:
             change = handle(self.entry, event, at)
             assert change is not None
-            self.entry = change.after
+            self.entry, note = change.after, change.note
         assert self.entry is not None
-        (marked,) = self.marker.marked([EntryChange(before, self.entry, at)], self.config)
+        (marked,) = self.marker.marked([EntryChange(before, self.entry, at, note)], self.config)
+        self.line = marked.line
         self.marks = marked.marks
         return marked.marks
 
@@ -266,6 +267,26 @@ def test_what_an_eviction_loses(
 ) -> None:
     mark = evicted(Reason(code, "", details), job(**more))
     assert mark.loss == LostWork(code.value, lost)
+
+
+@pytest.mark.parametrize(
+    ("details", "shown"),
+    [
+        ({}, {"lostGpuSeconds": 3300, "gpus": 33}),
+        ({"byAdmin": True}, {"lostGpuSeconds": 3300, "gpus": 33, "byAdmin": True}),
+        ({"lostGpuSeconds": 77, "gpus": 8}, {"lostGpuSeconds": 77, "gpus": 8}),
+    ],
+)
+def test_the_line_of_an_eviction_has_what_it_loses_and_frees(
+    details: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    life = Life()
+    life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
+    life.happens(210.0, Evict(Reason(Code.HELD, "held by ann", details)))
+    assert life.line is not None
+    assert life.line.reason == Reason(Code.HELD, "held by ann", shown)
+    assert life.entry is not None
+    assert life.entry.reason.details == details
 
 
 def test_the_end_is_a_mark_and_the_mark_of_a_deleted_job_needs_no_object() -> None:

@@ -20,6 +20,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.words import gpu_hours_of, percent
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
@@ -270,7 +271,11 @@ def _use(uid: str, rng: random.Random) -> GangUse:
     share = {UseState.ACTIVE: rng.uniform(0.45, 0.97), UseState.LOW: rng.uniform(0.06, 0.19)}
     share |= {UseState.IDLE: 0.004, UseState.STUCK: 0.99, UseState.WARMUP: 0.02}
     known = share.get(state)
-    text = "no samples of its GPUs" if known is None else f"mean {known:.0%} over 30 min"
+    text = (
+        "no samples of its GPUs"
+        if known is None
+        else f"its GPUs are used {percent(known)} on average"
+    )
     covered = 0.0 if known is None else 1.0
     return GangUse(uid, 1, state, NOW - rng.uniform(60, 7200), NOW - 12, known, covered, text)
 
@@ -347,12 +352,15 @@ def _waiting(size: Size, rng: random.Random) -> Iterator[Entry]:
         )
 
 
+_COSTS = {"lostGpuSeconds": 5400, "gpus": 32}
+
+
 def _aside(rng: random.Random) -> Iterator[Entry]:
     states = (
         (State.HELD, Code.HELD, "by ann: waits for the data"),
         (State.BACKOFF, Code.BACKOFF, "start 3 failed (PodsReadyTimeout); the next start is tried in 240 s"),
         (State.DEACTIVATED, Code.REQUEUING_LIMIT, "start 6 failed (PodsReadyTimeout); 6 failed starts in a row exceed the limit of 5"),
-        (State.EVICTING, Code.PREEMPTED, "preempted for team-vision/urgent; this loses 5400 GPU-seconds of work and frees 32 GPUs"),
+        (State.EVICTING, Code.PREEMPTED, "preempted for team-vision/urgent; this loses 1.5 GPU-hours of work and frees 32 GPUs"),
         (State.FINISHED, Code.SUCCEEDED, ""),
     )  # fmt: skip
     for number, (state, code, text) in enumerate(states):
@@ -371,7 +379,7 @@ def _aside(rng: random.Random) -> Iterator[Entry]:
             since=NOW - 300,
             requeue_at=NOW + 240 if state is State.BACKOFF else None,
             finished_at=NOW - 300 if state is State.FINISHED else None,
-            reason=Reason(code, text),
+            reason=Reason(code, text, _COSTS if state is State.EVICTING else {}),
             parked=Reason(code, text) if state in (State.HELD, State.DEACTIVATED) else None,
             evictions=rng.randrange(3),
             version=5,
@@ -434,7 +442,7 @@ def _evicted(
     at = entry.queued_at + rng.uniform(0.2, 0.8) * ((entry.started_at or NOW) - entry.queued_at)
     lost = int(rng.expovariate(1 / 40_000))
     if rng.random() < 0.7:
-        text = f"preempted for {favored.ref}; this loses {lost} GPU-seconds of work and frees {entry.gpus} GPUs"
+        text = f"preempted for {favored.ref}; this loses {gpu_hours_of(lost)} of work and frees {entry.gpus} GPUs"
         why = rng.choice(("InClusterQueue", "InCohortReclamation", "InCohortFairSharing"))
         details = {"preemptor": favored.uid, "why": why, "lostGpuSeconds": lost, "gpus": as_number(entry.gpus)}  # fmt: skip
         reason = Reason(Code.PREEMPTED, text, details)

@@ -85,6 +85,8 @@ async def test_a_queue_is_stopped_drained_and_resumed_after_a_confirmation(
 
     await page.get_by_role("button", name="Stop", exact=True).click()
     await expect(dialog).to_contain_text("Gangs that run continue.")
+    confirm = dialog.locator("button.go")
+    await expect(confirm).to_have_class("go")
     await dialog.get_by_role("button", name="Cancel").click()
     assert await policy() is None
     await page.get_by_role("button", name="Stop", exact=True).click()
@@ -94,7 +96,10 @@ async def test_a_queue_is_stopped_drained_and_resumed_after_a_confirmation(
     await expect(page.locator(".head-line")).to_contain_text("stopped")
     assert await policy() == "Hold"
     assert "reason: new racks" in sample.database.audit[-1].detail
-    await page.get_by_role("button", name="Stop and drain").click()
+    trigger = page.get_by_role("button", name="Stop and drain")
+    assert not await trigger.get_attribute("class"), "only the confirmation is red"
+    await trigger.click()
+    await expect(confirm).to_have_class("go danger")
     await expect(dialog.get_by_role("status")).to_have_text(
         "2 gangs are evicted, and 160 GPUs are freed. About 2.0 GPU-hours of work would be lost."
     )
@@ -102,6 +107,7 @@ async def test_a_queue_is_stopped_drained_and_resumed_after_a_confirmation(
     await expect(page.locator(".head-line")).to_contain_text("draining")
     assert await policy() == "HoldAndDrain"
     await page.get_by_role("button", name="Resume").click()
+    await expect(confirm).to_have_class("go")
     await dialog.get_by_role("button", name="Resume").click()
     await expect(page.locator(".head-line")).not_to_contain_text("stopped")
     assert await policy() is None

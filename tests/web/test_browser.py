@@ -146,15 +146,36 @@ async def test_usage_is_of_the_days_that_are_chosen(browser: Browser, address: s
     page = await open_page(browser, address)
     await page.goto("/ui/usage")
     form = page.get_by_role("search", name="Choose the report")
-    await expect(form.get_by_label("From", exact=True)).to_be_hidden()
     await form.get_by_label("Group by").select_option("user")
-    await form.get_by_label("Period").select_option("days")
     await form.get_by_label("From", exact=True).fill("2026-11-17")
     await form.get_by_label("To", exact=True).fill("2026-11-18")
     await form.get_by_role("button", name="Show").click()
     await expect(page.get_by_role("heading", name="By user")).to_be_visible()
-    await expect(page.locator(".lead")).to_contain_text("to 2026-11-19 00:00:00 UTC")
+    await expect(page.locator(".lead")).to_contain_text("to 2026-11-19 00:00 UTC")
     await expect(form.get_by_label("To", exact=True)).to_have_value("2026-11-18")
+    await page.get_by_role("navigation", name="Period").get_by_role("link", name="7 days").click()
+    await expect(page.get_by_role("heading", name="By user")).to_be_visible()
+    await expect(form.get_by_label("To", exact=True)).to_have_value("")
+
+
+async def test_usage_is_followed_to_a_job_and_downloaded_with_the_keyboard(
+    browser: Browser, address: str
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/usage?span=168h")
+    for name in ("team-vision", "ann"):
+        await page.get_by_role("link", name=name, exact=True).focus()
+        await page.keyboard.press("Enter")
+        await expect(page.locator('[aria-current="page"]', has_text=name)).to_be_visible()
+    async with page.expect_download() as download:
+        await page.get_by_role("link", name="Download CSV").focus()
+        await page.keyboard.press("Enter")
+    assert (await download.value).suggested_filename.startswith("usage-by-workload-2026-11-1")
+    job = page.get_by_role("region", name="Usage: table").get_by_role("link").first
+    ref = await job.inner_text()
+    await job.focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1, name=ref)).to_be_visible()
 
 
 async def test_a_report_is_not_made_with_every_event(browser: Browser, address: str):

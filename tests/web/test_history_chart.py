@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from queuectl.domain.accounting import HOUR
@@ -62,6 +64,14 @@ def test_the_time_axis_has_a_tick_every_six_hours():
     chart = chart_of([point(hour, 1) for hour in range(1, 26)])
     assert chart is not None
     assert [(tick.quantity - DAY) / HOUR for tick in chart.times] == [6, 12, 18, 24]
+
+
+def test_an_hour_that_is_not_over_is_marked():
+    whole = chart_of([point(0, 10), point(1, 10)])
+    part = chart_of([point(0, 10), replace(point(1, 10), until=DAY + 1.5 * HOUR)])
+    assert whole is not None
+    assert part is not None
+    assert (whole.unfinished, part.unfinished) == (None, 66.67)
 
 
 def test_without_hours_no_chart_is_drawn():

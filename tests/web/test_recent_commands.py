@@ -75,7 +75,7 @@ async def test_a_page_is_refreshed_after_the_last_result_and_stops_reading(
     [
         (Action.HOLD, {"why": "bad data"}, "Hold, requested by ann: bad data"),
         (Action.PRIORITY, {"priority": 7}, "Priority 7, requested by ann"),
-        (Action.PRIORITY, {"priority": 7, "until": NOW}, "Priority 7 until 2026-11-18 11:06:40 UTC, requested by ann"),
+        (Action.PRIORITY, {"priority": 7, "until": NOW}, "Priority 7 until 2026-11-18 11:06 UTC, requested by ann"),
         (Action.PRIORITY, {"priority": None}, "Priority from its priority classes, requested by ann"),
         (Action.MOVE, {"queue": "batch"}, "Move to LocalQueue batch, requested by ann"),
     ],

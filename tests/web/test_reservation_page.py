@@ -19,7 +19,7 @@ ALL = Right("list", "reservations")
     [
         ("planned", ["Planned", "vision", "2 pods with 8 nvidia.com/gpu each", "gpu-00-01-00"]),
         ("active", ["Active", "gpu-00-02-00"]),
-        ("crowded", ["NotPlaceable", "at most 1 of 2 pods fit", "the earliest start"]),
+        ("crowded", ["NotPlaceable", "at most 1 of 2 pods fit", "at the earliest"]),
         ("firmware", ["Planned", "gpu-00-00-00"]),
         ("over", ["Ended"]),
     ],

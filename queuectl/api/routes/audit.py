@@ -2,6 +2,7 @@
 
 # No postponed annotations here: see routes/config.py.
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from queuectl.api.params import Before, Limit
 from queuectl.api.problems import ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.db.ports import ApiStore
-from queuectl.domain.audit import AuditFilter, AuditLine
+from queuectl.domain.audit import AuditFilter, AuditLine, result_of, uid_of, words_of
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH = f"{PREFIX}/audit"
@@ -50,6 +51,10 @@ class AuditLineView(View):
         description="Status of the response; null = begun, with an unknown outcome."
     )
     detail: str = Field(description="The reason of the refusal, or the change.")
+    what: str = Field(description="The request in words, as in `hold team-a/train`.")
+    result: str = Field(
+        description="The result in words: done, accepted, refused or failed, with the detail; or that it is not known."
+    )
 
 
 class AuditPage(View):
@@ -80,13 +85,20 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         limit: Limit = 100,
     ) -> AuditPage:
         found = await store.audit.lines(AuditFilter(caller, path, since, before), limit)
+        names = await workload_names(store, found)
         return AuditPage(
-            items=[_view(line) for line in found],
+            items=[_view(line, names) for line in found],
             next_before=found[-1].id if len(found) == limit else None,
         )
 
 
-def _view(line: AuditLine) -> AuditLineView:
+async def workload_names(store: ApiStore, lines: Iterable[AuditLine]) -> Mapping[str, str]:
+    """``namespace/name`` of the workloads that lines name by their uids. May raise StoreUnavailable."""
+    uids = {uid for line in lines if (uid := uid_of(line.operation, line.path)) is not None}
+    return await store.workload_names(uids) if uids else {}
+
+
+def _view(line: AuditLine, names: Mapping[str, str]) -> AuditLineView:
     return AuditLineView(
         id=line.id,
         at=moment(line.at),
@@ -98,4 +110,6 @@ def _view(line: AuditLine) -> AuditLineView:
         operation=line.operation,
         status=line.status,
         detail=line.detail,
+        what=str(words_of(line.operation, line.method, line.path, names)),
+        result=result_of(line.status, line.detail),
     )

@@ -35,7 +35,7 @@ from queuectl.api.usage_history import (
 )
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
-from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report
+from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report, UsageScope
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.errors import RequestError
 from queuectl.objects.times import read_duration
@@ -81,9 +81,9 @@ def add_routes(
             raise wrong_parameter("by", str(error)) from error
         period = period_of(since, until, time.time())
         visible = await guard.visible(request, "get", "reports", store.namespaces)
-        seen = selected(visible, namespace)
+        scope = UsageScope(selected(visible, namespace))
         try:
-            return await store.usage.report(period, grouping, seen)
+            return await store.usage.report(period, grouping, scope)
         except BadInput as error:
             raise wrong_parameter("since", str(error)) from error
 

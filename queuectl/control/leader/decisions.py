@@ -29,7 +29,7 @@ from queuectl.domain.plan import (
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
-from queuectl.domain.words import counted_gpus
+from queuectl.domain.words import counted_gpus, gpu_hours_of
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.outstanding_writes import planned_of
@@ -311,7 +311,7 @@ class Decider:
     def _move(self, move: Move, lease: CapacityLease) -> Evict:
         """Evict it with a lease on its new place, which lasts as long as that of the gang for which it moves."""
         name, entry = self._name(move.beneficiary), self._ledger.get(move.uid)
-        text = f"migrated so that {name} fits, at the loss of {move.cost.lost_work} GPU-seconds of work"
+        text = f"migrated so that {name} fits, at the loss of {gpu_hours_of(move.cost.lost_work)} of work"
         details = {
             "beneficiary": move.beneficiary,
             "clusterQueue": entry.cluster_queue if entry is not None else "",
@@ -348,7 +348,7 @@ def _placed(entry: Entry) -> tuple[State, Placement | None]:
 
 
 def _loss(cost: Cost) -> str:
-    return f"this loses {cost.lost_work} GPU-seconds of work and frees {counted_gpus(cost.gpus)}"
+    return f"this loses {gpu_hours_of(cost.lost_work)} of work and frees {counted_gpus(cost.gpus)}"
 
 
 def _cost_of(preemption: Preemption) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.domain.node_health import GpuClock, GpuFault, HealthSignal, NodeHealthRules
+from queuectl.domain.words import percent
 from queuectl.telemetry.signal.names import HONORED, RENAMED
 from queuectl.telemetry.signal.queries import duration
 from queuectl.telemetry.signal.trust import Trust
@@ -182,7 +183,7 @@ class HealthQueries:
             HealthSignal.XID: f"XID {reading:.0f}",
             HealthSignal.ECC: "uncorrectable ECC errors",
             HealthSignal.ROW_REMAP: "row remapping failed",
-            HealthSignal.THERMAL: f"throttled by temperature for more than {rules.throttled_above:.0%} of the time",
+            HealthSignal.THERMAL: f"throttled by temperature for more than {percent(rules.throttled_above)} of the time",
             HealthSignal.CHECK: f"a health check of {self.names.check} fails",
         }[signal]
         return GpuFault(node, signal, f"GPU {gpu}", text)

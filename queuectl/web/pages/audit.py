@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
@@ -11,7 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.problems import ApiProblem
-from queuectl.domain.audit import AuditFilter
+from queuectl.api.routes.audit import workload_names
+from queuectl.domain.audit import AuditFilter, AuditLine, AuditWords, result_of, words_of
 from queuectl.domain.identity import Right
 from queuectl.objects.configuration.config_kinds import PREFIX as API
 from queuectl.web.configuration import HOME, address_of, key_of
@@ -22,7 +25,38 @@ _WORKLOAD: Final = re.compile(rf"{API}/workloads/([^/]+)(?:/.*)?")
 _NAMED: Final = re.compile(rf"{API}/namespaces/([^/]+)/workloads/([^/]+)(?:/.*)?")
 _LOCAL: Final = re.compile(rf"{API}/namespaces/([^/]+)/([^/]+)/([^/]+)")
 
-_STOP: Final = re.compile(r"/(stop|resume)$")  # of a queue
+_STOP: Final = re.compile(r"/(stop|resume|topups)$")
+_SIGNS: Final = {"done": "✓", "accepted": "✓", "refused": "×", "failed": "×"}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """A line in words.
+
+    Attributes:
+        address: of the page of the object; empty without one.
+        sign, word: of the result. ``detail``: why it was refused, or what it changed.
+    """
+
+    line: AuditLine
+    words: AuditWords
+    address: str
+    sign: str
+    word: str
+    detail: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it took effect, or will."""
+        return self.sign == "✓"
+
+
+def _row(line: AuditLine, names: Mapping[str, str]) -> AuditRow:
+    words = words_of(line.operation, line.method, line.path, names)
+    word, _, detail = result_of(line.status, line.detail).partition(": ")
+    address = page_of(line.path) if words.target else None
+    sign = _SIGNS.get(word, "◔")
+    return AuditRow(line, words, address or "", sign, word, detail)
 
 
 def routes(site: Site) -> list[Route]:
@@ -34,13 +68,13 @@ def routes(site: Site) -> list[Route]:
         before = whole(request, "before") or None
         wanted = AuditFilter(asked["caller"] or None, asked["path"] or None, before=before)
         found = await site.store.audit.lines(wanted, PAGE + 1)
+        names = await workload_names(site.store, found[:PAGE])
         return site.page(
             request,
             "audit.html",
             await site.access(request),
             asked=asked,
-            lines=found[:PAGE],
-            page_of=page_of,
+            rows=[_row(line, names) for line in found[:PAGE]],
             next_before=found[PAGE - 1].id if len(found) > PAGE else None,
             first=before is None,
         )

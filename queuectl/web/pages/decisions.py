@@ -16,6 +16,16 @@ from queuectl.domain.ledger import StoredDecision
 from queuectl.web.site import PREFIX, Site, whole
 
 PAGE: Final = 50
+_EFFORT: Final = {
+    "looked_at": "Pending gangs considered",
+    "solves": "Solver runs",
+    "solver_unknown": "Solver runs without a result",
+    "solver_alarms": "Solver runs that took too long",
+    "deterministic_time": "Solver work, in its own unit of time",
+    "replaced": "Gangs that got another place in the plan",
+    "rooms_sought": "Searches for room by migrations",
+}
+"""Counts of the planner in a cycle, in words. Other counts are not shown."""
 
 
 def routes(site: Site) -> list[Route]:
@@ -48,6 +58,11 @@ def routes(site: Site) -> list[Route]:
             cycle=decided,
             decision=decided.decision,
             reasons=by_number(decided.decision.reasons),
+            effort=[
+                (words, decided.decision.stats[name])
+                for name, words in _EFFORT.items()
+                if name in decided.decision.stats
+            ],
             steps=steps,
             next_after=next_after,
             first=not after,

@@ -13,10 +13,10 @@ from starlette.routing import Route
 from queuectl.api.reservation_status import with_status
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
-from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.web.configuration import address_of, capacity_of
 from queuectl.web.site import Site
+from queuectl.web.words import counted, seconds_of
 
 _MOST_NODES: Final = 8  # of one Reservation
 
@@ -27,8 +27,9 @@ class ReservationRow:
 
     Attributes:
         capacity: what it keeps, in words.
-        begins, ends: of its current or next occurrence, RFC 3339.
+        begins, ends: of its current or next occurrence, in unix seconds; None for a text that is not a time.
         nodes: the first names, and the number of the others; empty without a placement.
+        earliest: unix seconds of the first start with a placement; None where it is unknown.
     """
 
     name: str
@@ -36,12 +37,12 @@ class ReservationRow:
     queue: str
     capacity: str
     phase: str
-    begins: str
-    ends: str
+    begins: float | None
+    ends: float | None
     recurrence: str
     nodes: str
     reason: str
-    earliest: str
+    earliest: float | None
 
 
 def routes(site: Site) -> list[Route]:
@@ -55,7 +56,7 @@ def routes(site: Site) -> list[Route]:
         states = await site.store.reservations() if stored else ()
         shown = [with_status(one.document, states, site.clock()) for one in stored]
         rows = sorted(
-            map(_row, shown), key=lambda row: (row.phase == "Ended", row.begins, row.name)
+            map(_row, shown), key=lambda row: (row.phase == "Ended", row.begins or 0.0, row.name)
         )
         may_add = await site.guard.may(request, Right("update", kind.plural))
         return site.page(
@@ -87,10 +88,10 @@ def _row(shown: Mapping[str, Any]) -> ReservationRow:
         queue=spec.get("clusterQueue") or "",
         capacity=capacity_of(spec),
         phase=status.get("phase") or "",
-        begins=status.get("from") or spec["from"],
-        ends=status.get("until") or spec["until"],
+        begins=seconds_of(status.get("from") or spec["from"]),
+        ends=seconds_of(status.get("until") or spec["until"]),
         recurrence=spec.get("recurrence") or "",
         nodes=first_names([node["name"] for node in status.get("nodes") or ()]),
         reason=status.get("reason") or "",
-        earliest=status.get("earliest") or "",
+        earliest=seconds_of(status.get("earliest")),
     )

@@ -11,7 +11,6 @@ from starlette.routing import Route
 from queuectl.api.routes.usage import period_of
 from queuectl.domain.identity import Right
 from queuectl.shadow.report import (
-    HOUR,
     LIMITS,
     MOST_GANGS,
     SIMULATED_LIMITS,
@@ -49,7 +48,6 @@ def routes(site: Site) -> list[Route]:
             observed=total.observed or 1.0,
             reasons=sorted(total.reasons.items(), key=lambda one: (-one[1], one[0])),
             longest_reason=longest_reason,
-            hour=HOUR,
             limits=LIMITS,
             compared=compared_rows(simulated) if simulated is not None else (),
             about=about_simulated(simulated) if simulated is not None else (),

@@ -1,5 +1,7 @@
 // What all pages do: the theme, signing in and out, copying, and commands with their confirmation.
 
+import { gpuHours, number } from "./numbers.js";
+
 const PROOF = { "X-Queuectl-Session": "1" };
 const SIGN_IN = "/ui/signin";
 const PRICE_MS = 1500; // between two requests for the cost of a command
@@ -180,7 +182,7 @@ async function preview(asked, open) {
     try {
       const cost = await ask("POST", `${address(asked)}?dry_run=true`, asked.address ? JSON.parse(asked.body) : {});
       if (cost.drains) return show(drained(cost.drains));
-      if (typeof cost.lostGpuSeconds === "number") return show(`${price(cost.lostGpuSeconds / 3600)} of work would be lost.`);
+      if (typeof cost.lostGpuSeconds === "number") return show(`${price(cost.lostGpuSeconds)} of work would be lost.`);
       show("The cost is not known yet. Trying again …");
     } catch (error) {
       return show(`The cost is not known: ${error.message}.`);
@@ -212,12 +214,12 @@ async function copied(text) {
   return done;
 }
 
-const price = (hours) => (hours < 0.1 ? "Less than 0.1 GPU-hours" : `About ${hours.toFixed(1)} GPU-hours`);
+const price = (seconds) => (seconds < 180 ? "Less than 0.1 GPU-hours" : `About ${gpuHours(seconds)} GPU-hours`);
 
 function drained({ gangs, gpus, lostGpuSeconds }) {
   if (!gangs) return "No gang runs: none is evicted.";
-  const of = `${gangs} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${Number(gpus.toFixed(2))} GPUs are freed.`;
-  return `${of} ${price(lostGpuSeconds / 3600)} of work would be lost.`;
+  const of = `${number(gangs)} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${number(gpus)} GPUs are freed.`;
+  return `${of} ${price(lostGpuSeconds)} of work would be lost.`;
 }
 
 theme();

@@ -1,5 +1,7 @@
 // The node map on a canvas: one square for each node, domain by domain. The style sheet has the colors.
 
+import { number } from "./numbers.js";
+
 const canvas = document.getElementById("map");
 const tip = document.getElementById("tip");
 const said = document.getElementById("map-said");
@@ -9,6 +11,7 @@ const QUEUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"
 const LETTERS = "ABCDEFGH";
 
 const GAP = 4;
+const LARGEST = 40; // side of a square
 
 let cluster = null;
 let cells = []; // x, y of each node
@@ -24,8 +27,6 @@ function caption(value) {
   const name = level.slice(level.lastIndexOf("/") + 1);
   return value.startsWith(name) ? value : `${name} ${value}`;
 }
-
-const number = (value) => (Number.isInteger(value) ? String(value) : Number(value.toFixed(2)).toString());
 
 async function load() {
   const answer = await fetch(canvas.dataset.source);
@@ -82,14 +83,14 @@ function arrange() {
   draw();
 }
 
-// The side of a square, so that a whole number of the widest domains fits side by side.
+// The side of a square in whole pixels, so that all squares are equal and a whole number of the widest domains fits side by side.
 function side(width, count) {
-  const wanted = Math.max(7, Math.min(22, Math.sqrt((width * Math.max(340, width * 0.42)) / Math.max(count, 1))));
+  const wanted = Math.floor(Math.max(7, Math.min(LARGEST, Math.sqrt((width * Math.max(340, width * 0.42)) / Math.max(count, 1)))));
   let widest = 1;
   for (let i = 0; i < count; i += run(i)) widest = Math.max(widest, run(i));
   const abreast = Math.round((width + GAP) / (widest * wanted + GAP));
   if (abreast < 1) return wanted;
-  return Math.min(24, Math.max(6, (width - (abreast - 1) * GAP - 1) / abreast / widest));
+  return Math.min(LARGEST, Math.max(6, Math.floor((width - (abreast - 1) * GAP - 1) / abreast / widest)));
 }
 
 function run(from) {
@@ -114,9 +115,9 @@ function draw() {
   const paint = { free: freeCell, queue: queueCell, use: useCell }[by()];
   const wanted = (tools.elements.q?.value ?? "").trim().toLowerCase();
   for (let i = 0; i < cells.length; i++) {
-    const [x, y] = cells[i].map(Math.round);
+    const [x, y] = cells[i];
     pen.globalAlpha = wanted && !matches(i, wanted) ? 0.16 : 1;
-    const edge = Math.round(cells[i][0] + size) - x - 1;
+    const edge = size - 1;
     paint(pen, i, x, y, edge, inks);
     if (unhealthy(i)) triangle(pen, x, y, edge, inks.danger, inks.panel);
     else if (cluster.closed[i]) cross(pen, x, y, edge, inks);
@@ -265,19 +266,19 @@ function scale() {
   const bar = document.createElement("span");
   bar.className = "ramp";
   bar.style.background = `linear-gradient(to right, ${[0.05, 0.25, 0.5, 0.75, 1].map(ramp).join(", ")})`;
-  item.append("5%", bar, "100% mean GPU utilization");
+  item.append("5 %", bar, "100 % mean GPU utilization");
   return item;
 }
 
 function legend(inks) {
   const items = [];
   if (by() === "free") {
-    items.push(chip(inks.busy, "used share of its GPUs, from below: empty 0%, full 100%"), chip(inks.free, "free GPUs"));
+    items.push(chip(inks.busy, "used share of its GPUs, from below: empty 0 %, full 100 %"), chip(inks.free, "free GPUs"));
   } else if (by() === "queue") {
     cluster.queues.forEach((name, n) => items.push(chip(QUEUES[n % QUEUES.length], `${LETTERS[n % LETTERS.length]} ${name}`)));
     items.push(chip(inks.unknown, "gang of another team, or without ClusterQueue"), chip(inks.free, "free GPUs"));
   } else {
-    items.push(chip(inks.idle, "below 5%"), scale(), chip(inks.unknown, "ring: no samples"), chip(inks.free, "no gang"));
+    items.push(chip(inks.idle, "below 5 %"), scale(), chip(inks.unknown, "ring: no samples"), chip(inks.free, "no gang"));
   }
   key.replaceChildren(...items, sign("╳", "cordoned or not ready"), sign("▲", "unhealthy: its hardware fails", "danger"), sign("△", "some devices have taints", "danger"));
 }

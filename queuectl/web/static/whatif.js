@@ -1,5 +1,7 @@
 // The what-if form: sends POST /api/v1/plans and shows the response. All text is inserted as text, never as markup.
 
+import { gpuHours, number } from "./numbers.js";
+
 const form = document.getElementById("whatif");
 const answer = document.getElementById("answer");
 const said = form.querySelector(".said");
@@ -27,7 +29,7 @@ function counts(plan) {
     ["Evicted gangs", "leaves"],
     ["Lost work, GPU-hours", "lostGpuSeconds"],
   ];
-  const shown = (key, value) => (key === "lostGpuSeconds" ? (value / 3600).toFixed(1) : String(value));
+  const shown = (key, value) => (key === "lostGpuSeconds" ? gpuHours(value) : number(value));
   return table(
     "Summary",
     ["", "Without the change", "With the change"],
@@ -62,13 +64,13 @@ function show(plan) {
   const why = (one) => [one.reason?.message, ...one.suggestedFixes.map((fix) => `suggested fix: ${fix.message}`)].filter(Boolean).join("; ");
   const parts = [
     counts(plan),
-    table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], plan.starts.map((o) => [gang(o), o.before ?? "-", String(Number(o.gpus.toFixed(2))), nodes(o)])),
+    table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], plan.starts.map((o) => [gang(o), o.before ?? "-", number(o.gpus), nodes(o)])),
     table(
       "Evicted gangs",
       ["Gang", "Preemptor", "GPUs", "Lost work, GPU-hours"],
-      plan.leaves.map((o) => [gang(o), o.preemptor ?? "-", String(Number(o.gpus.toFixed(2))), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
+      plan.leaves.map((o) => [gang(o), o.preemptor ?? "-", number(o.gpus), o.cost ? gpuHours(o.cost.lostGpuSeconds) : "-"]),
     ),
-    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", String(Number(o.gpus.toFixed(2))), why(o)])),
+    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", number(o.gpus), why(o)])),
   ];
   if (plan.overQuota?.length) {
     parts.push(table("Over quota", ["Object", "Flavor and resource", "Used", "Allowed"], plan.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));
