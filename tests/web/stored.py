@@ -20,6 +20,7 @@ from queuectl.db.tables import (
     leadership,
     leases,
     placements,
+    usage_curves,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -84,6 +85,11 @@ async def _write_usage(connection: AsyncConnection, usage: MemoryUsageTables) ->
     await _insert(connection, usage_losses, losses)
     fleet = ({"hour": hour, **asdict(row)} for (hour, _), row in usage.fleet.items())
     await _insert(connection, usage_fleet, fleet)
+    curves = (
+        {"uid": uid, "begins": begins, "spacing": spacing, "content": content}
+        for uid, (begins, spacing, content) in usage.curves.items()
+    )
+    await _insert(connection, usage_curves, curves)
 
 
 async def _insert(connection: AsyncConnection, table: Table, records: Iterable[Row]) -> None:
@@ -98,7 +104,7 @@ def _history_row(line: HistoryLine, database: MemoryDatabase) -> Row:
     change = EntryChange(entry, entry, line.at, note)
     row = rows.history_row(change, epoch=line.epoch, cycle=line.cycle)
     assert row is not None
-    return {**row, "attempt": line.attempt}
+    return {**row, "attempt": line.attempt, "placement": line.placement}
 
 
 def _audit_row(line: AuditLine) -> Row:
