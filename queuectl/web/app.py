@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from queuectl.api import problems
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import record_change
 from queuectl.api.oidc.browser import BrowserLogins
@@ -26,6 +27,7 @@ from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
+from queuectl.web.log_streams import PodLogs
 from queuectl.web.pages import (
     audit,
     budgets,
@@ -38,6 +40,7 @@ from queuectl.web.pages import (
     mine,
     nodes,
     overview,
+    pod_logs,
     queues,
     reservations,
     session,
@@ -83,6 +86,7 @@ def add_dashboard(
     *,
     signs_in: bool = False,
     in_shadow: bool = False,
+    pod_logs: PodLogs | None = None,
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Offer the pages alongside the API; ``/`` redirects to them.
@@ -95,6 +99,7 @@ def add_dashboard(
         diagnoser: as for the API.
         signs_in: users sign in; otherwise the dashboard has no authentication.
         in_shadow: this process runs in shadow mode.
+        pod_logs: logs of containers; None = pages show none.
         clock: unix seconds.
     """
     shared = app.state
@@ -110,6 +115,7 @@ def add_dashboard(
         signs_in=signs_in,
         in_shadow=in_shadow,
         owner=shared.owner,
+        pod_logs=pod_logs,
     )
 
     @app.get("/", include_in_schema=False)
@@ -127,6 +133,8 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         record_change(
             request, error.detail
         )  # for the audit log, if the request was to change something
+        if _for_script(request):
+            return problems.respond(request, error)
         return _failed(request, error.kind.status, error.detail)
 
     async def unknown(request: Request, error: Exception) -> Response:
@@ -134,6 +142,9 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         return _failed(request, error.status_code, f"{request.url.path}: {error.detail}")
 
     async def away(request: Request, error: Exception) -> Response:
+        if _for_script(request):
+            assert isinstance(error, problems.OUTAGES)
+            return problems.outage(request, error)
         log.warning("page_not_made", path=request.url.path, error=str(error))
         detail = "The database or the API server does not respond. Running gangs are not affected. Try again in a moment."
         return _failed(request, 503, detail)
@@ -150,6 +161,7 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         *reservations.routes(site),
         *mine.routes(site),
         *workloads.routes(site),
+        *pod_logs.routes(site),
         *timeline.routes(site),
         *nodes.routes(site),
         *evictions.routes(site),
@@ -173,3 +185,8 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
             ClusterUnavailable: away,
         },
     )
+
+
+def _for_script(request: Request) -> bool:
+    """Whether a script of a page asks for a stream, and not a browser for a page."""
+    return "text/event-stream" in request.headers.get("accept", "")

@@ -33,6 +33,7 @@ class PodRow:
     """
 
     name: str
+    uid: str
     phase: str
     node: str
     restarts: int
@@ -86,6 +87,7 @@ def _row(entry: Entry, pod: PodRecord) -> PodRow:
         reason = f"{reason}; of start {pod.attempt}".removeprefix("; ")
     return PodRow(
         name=pod.name,
+        uid=pod.uid,
         phase=_phase(pod),
         node=pod.node or "",
         restarts=pod.restarts,

@@ -36,6 +36,7 @@ from queuectl.domain.words import counted, counted_gpus
 from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
+from queuectl.web.log_streams import PodLogs
 
 # ---- Sources and rights
 
@@ -218,11 +219,13 @@ class Site:
         signs_in: bool = False,
         in_shadow: bool = False,
         owner: Owner = Owner.DATABASE,
+        pod_logs: PodLogs | None = None,
     ) -> None:
         """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate.
 
-        ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration.
+        ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration. ``pod_logs``: None = pages show no logs.
         """
+        self.pod_logs = pod_logs
         self.owner = owner
         self.store = store
         self.guard = guard
@@ -291,6 +294,7 @@ class Site:
             "still": still,
             "signs_in": self.signs_in,
             "in_shadow": self.in_shadow,
+            "pod_logs": self.pod_logs is not None,
             "now": self.clock(),
             **context,
         }

@@ -59,18 +59,18 @@ def routes(site: Site) -> list[Route]:
 
     async def why(request: Request) -> Response:
         """The part of the page that the solver works on for up to a few seconds."""
-        entry, access = await _seen(site, request)
+        entry, access = await visible_workload(site, request)
         explained = await site.presenter.explained(request, entry)
         return site.page(request, "_why.html", access, entry=entry, explained=explained)
 
     async def pods(request: Request) -> Response:
         """The table of pods, which changes without a step of the history."""
-        entry, access = await _seen(site, request)
+        entry, access = await visible_workload(site, request)
         return site.page(request, "_pods.html", access, entry=entry, pods=await _pods(site, entry))
 
     async def asked(request: Request) -> Response:
         """The results of the latest commands. When all of them have a result, the page is refreshed."""
-        entry, access = await _seen(site, request)
+        entry, access = await visible_workload(site, request)
         newest, reads = (whole(request, name) for name in ("newest", "reads"))
         found = await asked_of(site.store, entry.uid, newest, reads)
         page = site.page(request, "_asked.html", access, entry=entry, asked=found)
@@ -158,7 +158,7 @@ async def _by_name(site: Site, access: AccessScope, reference: str) -> list[Entr
     return [entry for entry in found if entry.state is not State.FINISHED] or found
 
 
-async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
+async def visible_workload(site: Site, request: Request) -> tuple[Entry, AccessScope]:
     """The workload of the path.
 
     Raises:
@@ -177,7 +177,7 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
 
 
 async def _one(site: Site, request: Request) -> Response:
-    entry, access = await _seen(site, request)
+    entry, access = await visible_workload(site, request)
     history = await site.presenter.steps(request, await _history(site, entry))
     placement = entry.lease.placement if entry.lease is not None else entry.placement
     config = await site.config()
