@@ -251,12 +251,12 @@ async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
 
 @asynccontextmanager
 async def pod_logs(settings: Settings) -> AsyncIterator[KubernetesPodLogs | None]:
-    """The logs of pods for pages; None without the opt-in.
+    """The logs of pods for pages; None without the opt-in, and in shadow mode, which knows no pods of workloads.
 
     Raises:
         BadInput: the kubeconfig is wrong.
     """
-    if not settings.pod_logs:
+    if not settings.pod_logs or settings.shadow:
         yield None
         return
     source = await KubernetesPodLogs.connect(settings.kubeconfig, settings.log_streams)

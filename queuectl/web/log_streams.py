@@ -149,7 +149,7 @@ class PodLogs:
                 raise ApiProblem(
                     ProblemType.TOO_MANY_REQUESTS, detail, {"Retry-After": f"{wait + 1:.0f}"}
                 )
-            viewer = Viewer(guard, request, rights, self.limits)
+            viewer = LogViewer(guard, request, rights, self.limits)
             async with self.source.opened(log) as opened:
                 first = await opened.read(self.limits.first_seconds)
                 yield ""
@@ -170,7 +170,7 @@ class PodLogs:
                     )
 
 
-class Viewer:
+class LogViewer:
     """The caller of one stream, whose session and rights can end while it lasts."""
 
     def __init__(
@@ -209,7 +209,7 @@ class LogStream:
     """
 
     log: PodLog
-    viewer: Viewer
+    viewer: LogViewer
     limits: LogLimits
     all_streams: ByteRate
     closing: asyncio.Event

@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx2
 from fastapi import FastAPI
 
+from queuectl.api.access import Access
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.server import ListenAddress, WebServer
 from queuectl.domain.identity import Right
@@ -59,7 +60,6 @@ class LogPages:
     source: MemoryPodLogs
     watched: WatchedPods
     pod_logs: PodLogs
-    server: WebServer
 
     @property
     def log(self) -> MemoryLog:
@@ -155,15 +155,23 @@ async def log_pages(limits: LogLimits = QUICK) -> AsyncIterator[LogPages]:
         "uid-job-foreign": (pod_of("uid-foreign-0", "foreign-0", "team-b"),),
     }
     pod_logs = PodLogs(source, limits)
+    async with served(store, access, watched, pod_logs) as client:
+        yield LogPages(client, access, store, source, watched, pod_logs)
+
+
+@asynccontextmanager
+async def served(
+    store: MemoryStore, access: Access, watched: WatchedPods, pod_logs: PodLogs
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a dashboard over these parts."""
     _PARTS.update(store=store, access=access, watched=watched, pod_logs=pod_logs)
-    app = _app()
-    server = WebServer(app, ListenAddress("127.0.0.1", 0))
+    server = WebServer(_app(), ListenAddress("127.0.0.1", 0))
     pool = httpx2.Limits(max_connections=None)
     async with (
         running(server),
         httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE, limits=pool) as client,
     ):
-        yield LogPages(client, access, store, source, watched, pod_logs, server)
+        yield client
 
 
 _PARTS: Final[dict[str, Any]] = {}
