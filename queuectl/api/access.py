@@ -81,7 +81,7 @@ async def still_valid(request: Request) -> bool:
 
 
 class RecentCredentials:
-    """The credentials of a request whose answer lasts long, checked again after some seconds. Create it during that request."""
+    """The credentials of a request whose answer lasts long, checked again after a few seconds. Create it during that request."""
 
     def __init__(self, request: Request, seconds: float) -> None:
         self._request = request

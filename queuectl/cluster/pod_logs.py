@@ -1,4 +1,4 @@
-"""Logs of pods for the dashboard, over connections of their own: streams that stay open must not block those of the controller."""
+"""Logs of pods for the dashboard, over separate connections: streams that stay open must not block those of the controller."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class KubernetesPodLogs:
                 opening.cancel()
                 await asyncio.wait({opening})
                 if not opening.cancelled():
-                    opening.exception()  # retrieved, in case that nobody has read
+                    opening.exception()  # retrieved, in case that the viewer has left before
 
     async def _open(self, stack: AsyncExitStack, request: LogRequest) -> ResponseBody:
         query = [("container", request.container), ("tailLines", str(request.tail))]
@@ -89,7 +89,7 @@ class KubernetesPodLogs:
             body = await stack.enter_async_context(stream)
         except Forbidden as error:
             raise WriteRefused(_NO_RIGHT) from error
-        except WriteRefused as error:  # without the request, which says nothing to a viewer
+        except WriteRefused as error:  # without the request, which means nothing to a viewer
             raise WriteRefused(str(error).split(": ", 2)[-1]) from error
         # The name led to this log. A uid does not come back, so a pod that had the name before and has it now had it in between.
         await self.containers(request.pod)

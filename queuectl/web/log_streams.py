@@ -1,7 +1,7 @@
 """Logs of containers as streams for a page: checked as the viewer, bounded, and canceled with their page.
 
 A stream shows one log. The rights of the viewer and the session are checked before it and again while it lasts, and it ends with a
-sentence that says why. All streams of a process share one rate, because their text is handled on the event loop of the controller.
+sentence that states why. All streams of a process share one rate, because their text is handled on the event loop of the controller.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class LogStream:
         return self._clock() - self._began
 
     async def events(self, first: bytes | None) -> AsyncGenerator[str]:
-        """The events after the opening one, until one that says why the stream ends. ``first``: what was read before."""
+        """The events after the opening one, until one that states why the stream ends. ``first``: the part that was read before."""
         part, written_at = first, self._began
         while True:
             for piece in _pieces(part or b""):
@@ -261,7 +261,7 @@ class LogStream:
                 return
 
     async def _objection(self) -> str:
-        """Why the stream ends now; empty = it goes on."""
+        """Why the stream ends now; empty = it does not."""
         limits = self.limits
         if self.closing.is_set():
             return CLOSING

@@ -173,7 +173,7 @@ async def test_a_log_is_read_from_its_last_lines_and_followed_to_its_end(world: 
     assert world.state.open == []
 
 
-async def test_a_silent_container_is_waited_for_and_given_up_at_once(world: World) -> None:
+async def test_a_silent_container_is_waited_for_and_left_at_once(world: World) -> None:
     log = MemoryLog()
     world.state.pods["team-a", "train-0"] = MemoryPod("uid-1", {"main": log})
     async with asyncio.timeout(PATIENCE):

@@ -14,7 +14,7 @@ from queuectl.objects.kubernetes.containers import PodContainers
 
 @dataclass
 class MemoryLog:
-    """What one container has written. ``waiting``: it has not started, so there is no log."""
+    """The output of one container. ``waiting``: the reason why it has not started and has no log."""
 
     written: bytes = b""
     ended: bool = False

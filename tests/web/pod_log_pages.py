@@ -49,6 +49,9 @@ class WatchedPods:
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return self.of.get(entry.uid, ()) if self.of is not None else None
 
+    async def current_snapshot(self) -> None:
+        return None
+
 
 @dataclass
 class LogPages:
@@ -207,7 +210,7 @@ def limited(**values: Any) -> LogLimits:
 
 
 def fields(line: Any) -> Mapping[str, Any]:
-    """What the audit log says of a request."""
+    """The fields of a line of the audit log."""
     return {
         "caller": line.caller,
         "method": line.method,

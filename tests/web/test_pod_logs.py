@@ -1,4 +1,4 @@
-"""Logs on pages: who may read which log, how a stream ends, its bounds, and its line in the audit log."""
+"""Logs on pages: the viewers of each log, the end of a stream, its bounds, and its line in the audit log."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_log_that_cannot_be_read_has_a_problem_and_a_line() -> None:
     assert all(line.detail for line in lines)
 
 
-# ---- who may read which log
+# ---- viewers
 
 
 async def test_a_viewer_needs_the_rights_to_the_workload_and_to_the_log() -> None:
@@ -156,7 +156,7 @@ async def test_a_viewer_needs_the_rights_to_the_workload_and_to_the_log() -> Non
         assert (await pages.client.post(PATH)).status_code == 401
 
 
-async def test_only_this_very_pod_of_the_workload_is_read() -> None:
+async def test_only_this_pod_of_the_workload_is_read() -> None:
     async with log_pages() as pages:
         for pod in ("uid-other-0", "uid-foreign-0", "train-0", "other-0", "x" * 3000):
             problem = await pages.refused(f"/ui/workloads/{WORKLOAD}/pods/{pod}/logs")

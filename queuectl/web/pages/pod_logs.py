@@ -1,4 +1,4 @@
-"""The log of a container, on a page of its own. Without the opt-in, neither the page nor the stream exists.
+"""The log of a container, on a separate page. Without the opt-in, neither the page nor the stream exists.
 
 A pod is named by its uid and looked up among the pods of its workload, as the table of pods has them. So an address leads to no pod of
 another workload, and to none that has the same name later.
@@ -103,7 +103,7 @@ async def _selected(site: Site, request: Request) -> SelectedPod:
     record = next((pod for pod in pods if pod.uid == request.path_params["pod"]), None)
     name = record.name if record is not None else ""
     log = Right("get", "pods/log", entry.namespace, name, group="")
-    # Before anything is said about the pod.
+    # Before the answer depends on the pod.
     await site.guard.require(request, log)
     if record is None or record.namespace != entry.namespace:
         raise ApiProblem(ProblemType.NOT_FOUND, GONE)

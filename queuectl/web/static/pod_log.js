@@ -29,8 +29,10 @@ function add(text) {
   waiting += text;
 }
 
+const newest = (text) => text.slice(-CHARACTERS).split("\n").slice(-LINES - 1).join("\n");
+
 function show() {
-  const text = waiting;
+  const text = newest(waiting);
   waiting = "";
   if (!text) return;
   const stays = atEnd();
