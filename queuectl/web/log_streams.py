@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -93,7 +93,7 @@ class LogLimits:
 
 _PIECE: Final = 8 << 10
 """Bytes that are handled without a pause of the event loop in between."""
-_LEAST: Final = 2 << 10
+_LEAST: Final = 4 << 10
 """As which each piece counts, because a container can write byte by byte."""
 ENDED: Final = "The log ends here: the container has ended, or all lines of now are read."
 CLOSING: Final = "This replica of queuectl stops. Read again: another one answers."
@@ -287,9 +287,11 @@ class LogStream:
                 reading.exception()  # retrieved, in case that the viewer has left
 
     async def _pause(self, amount: int) -> None:
-        """Keep the rates, and let the event loop do something else in any case."""
+        """Keep the rates, and let the event loop do something else in any case. A stop of the server ends the wait."""
         wait = max(self._own.passed(amount), self.all_streams.passed(amount))
-        await asyncio.sleep(wait)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self.closing.wait()
 
     def _end(self, reason: str) -> str:
         self.reason = reason
