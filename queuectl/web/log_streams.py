@@ -24,7 +24,6 @@ from queuectl.domain.identity import Right
 from queuectl.domain.log_text import PageText
 from queuectl.domain.pacing import Buckets, ByteRate
 from queuectl.domain.pod_logs import LogRequest, PodIdentity
-from queuectl.domain.words import counted
 from queuectl.objects.kubernetes.containers import PodContainers
 
 _log = structlog.get_logger(source="queuectl.api")
@@ -266,7 +265,7 @@ class LogStream:
         if self.closing.is_set():
             return CLOSING
         if self.sent >= limits.most_bytes or self._lines >= limits.most_lines:
-            most = f"{limits.most_bytes >> 20} MiB or {counted(limits.most_lines, 'line')}"
+            most = f"{limits.most_bytes >> 20} MiB or {limits.most_lines:,} lines"
             return f"One reading has at most {most}. Read again for the newest lines."
         if self.age >= limits.most_seconds:
             return f"One reading lasts at most {limits.most_seconds / 60:.0f} minutes. Read again for the newest lines."
