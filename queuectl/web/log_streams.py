@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -20,7 +21,7 @@ from queuectl.api.access import Guard, RecentCredentials, caller_of
 from queuectl.api.problems import OUTAGES, ApiProblem, ProblemType
 from queuectl.api.routes.events import StreamLimit
 from queuectl.domain.errors import ClusterError, ObjectGone, WriteRefused
-from queuectl.domain.identity import Right
+from queuectl.domain.identity import Caller, Right
 from queuectl.domain.log_text import PageText
 from queuectl.domain.pacing import Buckets, ByteRate
 from queuectl.domain.pod_logs import LogRequest, PodIdentity
@@ -60,12 +61,12 @@ class LogLimits:
     """The bounds of the streams of one process.
 
     Attributes:
-        streams, of_caller: open ones.
+        streams, of_caller, of_namespace: open ones. Accounts of one namespace cannot take the streams of all.
         tail: lines with which a stream can begin.
         most_bytes, most_lines, most_seconds: of one stream.
         bytes_per_second, burst_bytes: of one stream.
         all_bytes_per_second, all_burst_bytes: of all streams together.
-        opened_per_second, opened_burst: new streams of one caller.
+        opened_per_second, opened_burst: pages and new streams of one caller, each of which reads a pod.
         first_seconds: how long the first bytes, or a refusal of the kubelet, can delay the answer.
         known_seconds: between two checks of the session.
         trust_seconds: between two checks of the rights. An answer is up to 30 seconds old, so a right ends within a minute.
@@ -74,6 +75,7 @@ class LogLimits:
 
     streams: int = 50
     of_caller: int = 3  # browsers open six connections to one host
+    of_namespace: int = 20
     tail: int = 5000
     most_bytes: int = 16 << 20
     most_lines: int = 200_000
@@ -82,8 +84,8 @@ class LogLimits:
     burst_bytes: float = 1 << 20
     all_bytes_per_second: float = 1 << 20
     all_burst_bytes: float = 2 << 20
-    opened_per_second: float = 0.5
-    opened_burst: int = 20
+    opened_per_second: float = 1.0
+    opened_burst: int = 40
     first_seconds: float = 2.0
     known_seconds: float = 5.0
     trust_seconds: float = 30.0
@@ -119,12 +121,41 @@ class PodLogs:
         self.limits = limits
         self.closing = asyncio.Event()
         self._open = StreamLimit(limits.streams, limits.of_caller, "logs")
+        self._by_namespace = Counter[str]()
         self._openings = Buckets(limits.opened_per_second, limits.opened_burst)
         self._all = ByteRate(limits.all_bytes_per_second, limits.all_burst_bytes)
 
     def close(self) -> None:
         """Make all streams end, because the server stops."""
         self.closing.set()
+
+    async def containers(self, request: Request, pod: PodIdentity) -> PodContainers:
+        """The containers of a pod, for the caller of a request.
+
+        Raises:
+            Problem: too-many-requests.
+            ClusterError: the pod cannot be read.
+        """
+        caller = caller_of(request)
+        if wait := self._openings.take(caller.name):
+            detail = f"{caller.name} opens logs too often; try again in {wait:.0f} s"
+            raise ApiProblem(
+                ProblemType.TOO_MANY_REQUESTS, detail, {"Retry-After": f"{wait + 1:.0f}"}
+            )
+        return await self.source.containers(pod)
+
+    @contextmanager
+    def _one_more(self, caller: Caller, namespace: str) -> Iterator[None]:
+        """A context for a stream. Raises ApiProblem."""
+        if self._by_namespace[namespace] >= self.limits.of_namespace:
+            detail = f"{self.limits.of_namespace} logs of namespace {namespace} are open already"
+            raise ApiProblem(ProblemType.TOO_MANY_REQUESTS, detail)
+        with self._open.one_more(caller):
+            self._by_namespace[namespace] += 1
+            try:
+                yield
+            finally:
+                self._by_namespace -= Counter((namespace,))  # drops namespaces without a stream
 
     async def stream(
         self, guard: Guard, request: Request, log: LogRequest, rights: tuple[Right, ...]
@@ -141,13 +172,7 @@ class PodLogs:
             Problem: too-many-requests.
             ClusterError: the log cannot be read.
         """
-        caller = caller_of(request)
-        with self._open.one_more(caller):
-            if wait := self._openings.take(caller.name):
-                detail = f"{caller.name} opens logs too often; try again in {wait:.0f} s"
-                raise ApiProblem(
-                    ProblemType.TOO_MANY_REQUESTS, detail, {"Retry-After": f"{wait + 1:.0f}"}
-                )
+        with self._one_more(caller_of(request), log.pod.namespace):
             viewer = LogViewer(guard, request, rights, self.limits)
             async with self.source.opened(log) as opened:
                 first = await opened.read(self.limits.first_seconds)

@@ -315,7 +315,22 @@ async def test_a_viewer_opens_logs_at_a_limited_rate() -> None:
             async with pages.opened() as events:
                 await events.rest()
         assert "opens logs too often" in (await pages.refused())["detail"]
+        assert (await pages.client.get(PATH, headers=bearer(ADMIN))).status_code == 429
         assert pages.source.open == []
+
+
+async def test_the_accounts_of_one_namespace_do_not_take_all_streams() -> None:
+    async with log_pages(limited(of_namespace=2)) as pages, AsyncExitStack() as streams:
+        for number in range(3):
+            pages.access.know(f"token-{number}", f"robot-{number}", OF_WORKLOAD, OF_LOG)
+        opened = [
+            await streams.enter_async_context(pages.opened(f"token-{number}"))
+            for number in range(3)
+        ]
+        assert [events.answer.status_code for events in opened] == [200, 200, 429]
+        foreign = "/ui/workloads/uid-job-foreign/pods/uid-foreign-0/logs"
+        answer = await pages.client.post(foreign, headers=bearer(ADMIN))
+        assert answer.status_code == 200
 
 
 async def test_an_endless_line_is_divided_and_slowed_and_others_are_served() -> None:

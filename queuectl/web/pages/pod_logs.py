@@ -57,7 +57,7 @@ def routes(site: Site) -> list[Route]:
 
     async def page(request: Request) -> Response:
         pod = await _selected(site, request)
-        containers = await _containers(pod_logs, pod)
+        containers = await _containers(pod_logs, request, pod)
         return site.page(
             request,
             "pod_log.html",
@@ -76,7 +76,10 @@ def routes(site: Site) -> list[Route]:
         record_operation(request, "readPodLog")
         pod = await _selected(site, request)
         log = _requested(
-            request.query_params, pod, await _containers(pod_logs, pod), pod_logs.limits.tail
+            request.query_params,
+            pod,
+            await _containers(pod_logs, request, pod),
+            pod_logs.limits.tail,
         )
         which = f"{'previous ' if log.previous else ''}container {log.container}"
         record_change(request, f"log of {which} of pod {log.pod.namespace}/{log.pod.name}")
@@ -111,9 +114,9 @@ async def _selected(site: Site, request: Request) -> SelectedPod:
     return SelectedPod(entry, access, record, (workload, log))
 
 
-async def _containers(pod_logs: PodLogs, pod: SelectedPod) -> PodContainers:
+async def _containers(pod_logs: PodLogs, request: Request, pod: SelectedPod) -> PodContainers:
     try:
-        return await pod_logs.source.containers(pod.identity)
+        return await pod_logs.containers(request, pod.identity)
     except (ObjectGone, WriteRefused) as error:
         raise _problem(error) from error
 
