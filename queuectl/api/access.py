@@ -80,6 +80,24 @@ async def still_valid(request: Request) -> bool:
     return known is None or await known()
 
 
+class RecentCredentials:
+    """The credentials of a request whose answer lasts long, checked again after a few seconds. Create it during that request."""
+
+    def __init__(self, request: Request, seconds: float) -> None:
+        self._request = request
+        self._seconds = seconds
+        self._until = asyncio.get_running_loop().time() + seconds
+
+    async def valid(self) -> bool:
+        """Whether they were valid at most so many seconds ago. Can raise each error of an outage."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._until:
+            if not await still_valid(self._request):
+                return False
+            self._until = now + self._seconds
+        return True
+
+
 class Guard:
     """Checks rights of requests; raises ApiProblem if one is missing."""
 

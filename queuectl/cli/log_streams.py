@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
-import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import quote
 
 import httpx2
@@ -18,16 +16,14 @@ from queuectl.cli.log_pods import RankedPod
 from queuectl.cli.terminal import raw_output
 from queuectl.client.errors import ClientError, ObjectNotFound, RequestRefused
 from queuectl.client.kubernetes import KubernetesServer, document, failure
+from queuectl.domain.log_text import LogText
+from queuectl.objects.kubernetes.containers import containers_of
 
 MOST_STREAMS: Final = 256
 """Logs that are followed together: each has its own connection."""
 _LONGEST_LINE: Final = 1 << 16
 """Bytes of a line that are kept until its end arrives."""
 _UNNAMED: Final = "a container name must be specified"
-_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
-_BEGUN: Final = re.compile(r"(?:\r|\x1b(?:\[[0-9;]{0,16})?)\Z")
-"""The end of a part that can be the beginning of a color, or of the end of a line."""
-_COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 # ---- Output
@@ -48,22 +44,18 @@ class Copied:
 
     def __init__(self) -> None:
         self._raw = raw_output()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._begun = ""
+        self._text = LogText()
 
     def add(self, part: bytes) -> None:
         if self._raw is not None:
             self._raw.write(part)
             self._raw.flush()
             return
-        text = self._begun + self._decoder.decode(part)
-        begun = _BEGUN.search(text)
-        self._begun = begun[0] if begun else ""
-        sys.stdout.write(_for_terminal(text.removesuffix(self._begun)))
+        sys.stdout.write(self._text.add(part))
         sys.stdout.flush()
 
     def end(self) -> None:
-        sys.stdout.write(_for_terminal(self._begun))
+        sys.stdout.write(self._text.end())
 
 
 class Prefixed:
@@ -84,11 +76,6 @@ class Prefixed:
     def end(self) -> None:
         if self._rest:
             self.add(b"\n")
-
-
-def _for_terminal(text: str) -> str:
-    """Without colors, and with the lines that a progress bar writes over each other as separate lines."""
-    return _COLORS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 # ---- Requests
@@ -151,18 +138,11 @@ class LogReader:
             await response.aread()
         if not response.is_success:
             raise failure(response)
-        body = document(response)
-        metadata, spec = _mapping(body.get("metadata")), _mapping(body.get("spec"))
-        names = [
-            str(_mapping(each).get("name"))
-            for field in ("containers", "initContainers")
-            for each in spec.get(field) or ()
-        ]
-        chosen = str(_mapping(metadata.get("annotations")).get(_DEFAULT_CONTAINER))
-        if chosen in names:
-            return chosen
+        pod_containers = containers_of(document(response))
+        if pod_containers.default is not None:
+            return pod_containers.default
         raise CommandFailed(
-            f"pod {pod.name} has several containers: choose one with -c: {', '.join(names)}",
+            f"pod {pod.name} has several containers: choose one with -c: {', '.join(pod_containers.names)}",
             Exit.BAD_INPUT,
         )
 
@@ -190,10 +170,6 @@ class LogReader:
 def _is_web_page(response: httpx2.Response) -> bool:
     """Whether a proxy answers, for example with a page to sign in."""
     return response.headers.get("content-type", "").startswith("text/html")
-
-
-def _mapping(content: Any) -> Mapping[str, Any]:
-    return content if isinstance(content, dict) else {}
 
 
 # ---- Several pods

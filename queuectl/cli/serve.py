@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from queuectl.control.settings import Settings
     from queuectl.domain.containment import Containment
     from queuectl.telemetry.metrics import MetricsRecorder
+    from queuectl.web.log_streams import PodLogs
 
 
 def serve_command(
@@ -87,6 +88,7 @@ async def _serve(settings: Settings) -> None:
         shadow(settings) if settings.shadow else controller(settings) as parts,
         _authenticated(settings, offered, parts.metrics) as authenticated,
         _certificates(settings, offered, parts.containment) as keep_certificate,
+        _pod_logs(settings) as logs,
     ):
         registry = parts.metrics.registry
         leads = parts if isinstance(parts, ServeComponents) else None
@@ -111,6 +113,7 @@ async def _serve(settings: Settings) -> None:
             signs_in=signs_in,
             in_shadow=settings.shadow,
             links=settings.link_templates,
+            pod_logs=logs,
         )
         servers = [
             WebServer(
@@ -142,6 +145,8 @@ async def _serve(settings: Settings) -> None:
             typer.echo(listening, err=True)
             await parts.run(stop)
             app.state.feed.close()
+            if logs is not None:
+                logs.close()
             for task in tasks:
                 task.cancel()
 
@@ -213,6 +218,17 @@ def _aggregated(settings: Settings, parts: ProcessComponents) -> dict[str, Job]:
     )
     diagnoser = parts if isinstance(parts, ServeComponents) else None
     return {"aggregated API": lambda: serve(served, parts.store, diagnoser, parts.containment)}
+
+
+@asynccontextmanager
+async def _pod_logs(settings: Settings) -> AsyncIterator[PodLogs | None]:
+    """Logs of containers on pages; None without the opt-in."""
+    from queuectl.control.composition import pod_logs
+    from queuectl.web.log_streams import LogLimits, PodLogs
+
+    async with pod_logs(settings) as source:
+        limits = LogLimits(streams=settings.log_streams, of_caller=settings.log_streams_per_caller)
+        yield PodLogs(source, limits) if source is not None else None
 
 
 @asynccontextmanager

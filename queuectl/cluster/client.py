@@ -155,11 +155,16 @@ class Api:
             raise ClusterUnavailable(f"{method} {path}: {_words(error)}") from error
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Query) -> AsyncIterator[ResponseBody]:
-        """GET with a streamed response. Raises the errors of :meth:`request`."""
+    async def stream(
+        self, path: str, query: Query, *, accept: str = JSON, patient: bool = False
+    ) -> AsyncIterator[ResponseBody]:
+        """GET with a streamed response. Raises the errors of :meth:`request`.
+
+        ``patient``: the response begins with its first bytes, which can come at any time.
+        """
         try:
-            async with asyncio.timeout(self._timeout):
-                response = await self._send("GET", path, query, None, JSON, JSON, _NO_LIMITS)
+            async with asyncio.timeout(None if patient else self._timeout):
+                response = await self._send("GET", path, query, None, JSON, accept, _NO_LIMITS)
         except TimeoutError:
             text = f"GET {path}: no answer in {self._timeout:.0f} s"
             raise ClusterUnavailable(text) from None

@@ -38,12 +38,14 @@ class Connection:
         context: of the kubeconfig; None = its current one.
         in_flight: ordinary requests at a time.
         timeout: seconds for one ordinary request, with the wait for a free connection.
+        buffer_bytes: of a stream, after which its connection is not read until they are taken; twice as many at most.
     """
 
     kubeconfig: Path | None = None
     context: str | None = None
     in_flight: int = 32
     timeout: float = 15.0
+    buffer_bytes: int = 1 << 21  # an object has at most 1.5 MiB
 
 
 async def open_client(connection: Connection, watches: int = 0) -> ApiClient:
@@ -85,7 +87,7 @@ async def open_client(connection: Connection, watches: int = 0) -> ApiClient:
             f"{source}: its certificate authority, client certificate or key cannot be used: {error}"
         ) from error
     client.user_agent = "queuectl"
-    _skip_proxy_to_loopback(client)
+    _replace_session(client, connection.buffer_bytes)
     return client
 
 
@@ -167,13 +169,14 @@ def _in_pod() -> bool:
     return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
-def _skip_proxy_to_loopback(client: ApiClient) -> None:
-    """As in clients in Go, HTTPS_PROXY does not apply to a server on this machine."""
-    if urlsplit(client.configuration.host).hostname not in ("127.0.0.1", "::1", "localhost"):
-        return
+def _replace_session(client: ApiClient, buffer_bytes: int) -> None:
+    """Set the size of buffers. As in clients in Go, HTTPS_PROXY does not apply to a server on this machine."""
+    host = urlsplit(client.configuration.host).hostname
     rest = client.rest_client
     connector = rest.pool_manager.connector
     rest.pool_manager.detach()
     rest.pool_manager = aiohttp.ClientSession(
-        connector=connector, trust_env=False, read_bufsize=2**21
+        connector=connector,
+        trust_env=host not in ("127.0.0.1", "::1", "localhost"),
+        read_bufsize=buffer_bytes,
     )

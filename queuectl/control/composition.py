@@ -18,6 +18,7 @@ from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.pod_logs import KubernetesPodLogs
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.leader.election import Leadership
@@ -260,6 +261,23 @@ async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
         yield made
     finally:
         await made.close()
+
+
+@asynccontextmanager
+async def pod_logs(settings: Settings) -> AsyncIterator[KubernetesPodLogs | None]:
+    """The logs of pods for pages; None without the opt-in, and in shadow mode, which knows no pods of workloads.
+
+    Raises:
+        BadInput: the kubeconfig is wrong.
+    """
+    if not settings.pod_logs or settings.shadow:
+        yield None
+        return
+    source = await KubernetesPodLogs.connect(settings.kubeconfig, settings.log_streams)
+    try:
+        yield source
+    finally:
+        await source.close()
 
 
 @asynccontextmanager

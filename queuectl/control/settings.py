@@ -428,6 +428,14 @@ class Settings(BaseSettings):
     streams_per_caller: int = Field(
         10, ge=1, description="number of open event streams of one caller"
     )
+    pod_logs: bool = Field(
+        False,
+        description="pages show the logs of pods to viewers that may get pods/log; needs deploy/optional/pod-logs.yaml",
+    )
+    log_streams: int = Field(50, ge=1, description="number of logs that are open on pages")
+    log_streams_per_caller: int = Field(
+        3, ge=1, description="number of logs that one caller has open on pages"
+    )
     trusted_proxies: str = Field(
         "",
         description="addresses and networks, separated by commas, of proxies whose X-Forwarded-For header is trusted",

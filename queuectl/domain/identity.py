@@ -38,7 +38,7 @@ class Right:
         resource: plural as in the paths of the API, with a subresource for an action: ``workloads/hold``.
         namespace: of the object; empty = cluster-wide, or in all namespaces.
         name: of the object; empty = any.
-        group: of the resource.
+        group: of the resource; empty = the core group.
     """
 
     verb: str
@@ -55,7 +55,8 @@ class Right:
     def __str__(self) -> str:
         what = f"{self.resource} {self.name}".strip()
         where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
-        return f"{self.verb} {what} of {self.group} {where}"
+        of = f" of {self.group}" if self.group else ""
+        return f"{self.verb} {what}{of} {where}"
 
 
 @dataclass(frozen=True, slots=True)

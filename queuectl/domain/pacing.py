@@ -50,3 +50,24 @@ class Buckets:
         if len(self._left) > _MOST:  # the key used longest ago has a full one again
             self._left.popitem(last=False)
         return wait
+
+
+class ByteRate:
+    """An average rate that several streams share: a part passes at once, and the next one waits until the rate has room again."""
+
+    def __init__(
+        self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``burst``: bytes that pass without a wait."""
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._owed = 0.0
+        self._at = clock()
+
+    def passed(self, amount: int) -> float:
+        """Count a part. Returns the seconds to wait before the next one."""
+        now = self._clock()
+        self._owed = max(0.0, self._owed - (now - self._at) * self._per_second) + amount
+        self._at = now
+        return max(0.0, self._owed - self._burst) / self._per_second

@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from queuectl.api import problems
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import record_change
 from queuectl.api.oidc.browser import BrowserLogins
@@ -27,6 +28,7 @@ from queuectl.api.problems import ApiProblem
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.links import LinkTemplate
+from queuectl.web.log_streams import PodLogs
 from queuectl.web.pages import (
     audit,
     budgets,
@@ -40,6 +42,7 @@ from queuectl.web.pages import (
     mine,
     nodes,
     overview,
+    pod_logs,
     queues,
     reservations,
     search,
@@ -90,6 +93,7 @@ def add_dashboard(
     in_shadow: bool = False,
     documentation_url: str = "",
     links: Sequence[LinkTemplate] = (),
+    pod_logs: PodLogs | None = None,
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Offer the pages alongside the API; ``/`` redirects to them.
@@ -104,6 +108,7 @@ def add_dashboard(
         in_shadow: this process runs in shadow mode.
         documentation_url: to which each page links; empty = no link.
         links: to other systems, on the page of a workload.
+        pod_logs: logs of containers; None = pages show none.
         clock: unix seconds.
     """
     shared = app.state
@@ -124,6 +129,7 @@ def add_dashboard(
         owner=shared.owner,
         documentation_url=documentation_url,
         links=links,
+        pod_logs=pod_logs,
     )
 
     @app.get("/", include_in_schema=False)
@@ -141,6 +147,8 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         record_change(
             request, error.detail
         )  # for the audit log, if the request was to change something
+        if _for_script(request):
+            return problems.respond(request, error)
         return await _failed(request, error.kind.status, error.detail)
 
     async def unknown(request: Request, error: Exception) -> Response:
@@ -148,6 +156,9 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         return await _failed(request, error.status_code, f"{request.url.path}: {error.detail}")
 
     async def away(request: Request, error: Exception) -> Response:
+        if _for_script(request):
+            assert isinstance(error, problems.OUTAGES)
+            return problems.outage(request, error)
         log.warning("page_not_made", path=request.url.path, error=str(error))
         detail = "The database or the API server does not respond. Running gangs are not affected. Try again in a moment."
         return await _failed(request, 503, detail)
@@ -175,6 +186,7 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         *workloads.routes(site),
         *suggestions.routes(site),
         *workload.routes(site),
+        *pod_logs.routes(site),
         *timeline.routes(site),
         *nodes.routes(site),
         *evictions.routes(site),
@@ -200,3 +212,8 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
             ClusterUnavailable: away,
         },
     )
+
+
+def _for_script(request: Request) -> bool:
+    """Whether a script of a page asks for a stream, and not a browser for a page."""
+    return "text/event-stream" in request.headers.get("accept", "")

@@ -36,6 +36,7 @@ class PodRow:
     """
 
     name: str
+    uid: str
     phase: str
     node: str
     restarts: int
@@ -93,6 +94,7 @@ def _row(entry: Entry, pod: PodRecord, links: PodLinks) -> PodRow:
         reason = f"{reason}; of start {pod.attempt}".removeprefix("; ")
     return PodRow(
         name=pod.name,
+        uid=pod.uid,
         phase=_phase(pod),
         node=pod.node or "",
         restarts=pod.restarts,

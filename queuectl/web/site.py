@@ -44,6 +44,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
+from queuectl.web.log_streams import PodLogs
 from queuectl.web.navigation import menu_of
 from queuectl.web.short_reasons import short_reason
 
@@ -257,11 +258,12 @@ class Site:
         owner: Owner = Owner.DATABASE,
         documentation_url: str = "",
         links: Sequence[LinkTemplate] = (),
+        pod_logs: PodLogs | None = None,
     ) -> None:
         """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate.
 
         ``in_shadow``: this process runs in shadow mode. ``owner``: of the configuration. ``documentation_url``: empty = no link.
-        ``links``: to other systems.
+        ``links``: to other systems. ``pod_logs``: None = pages show no logs.
         """
         self.search = search
         self.database = database
@@ -269,6 +271,7 @@ class Site:
         self.version = version()
         self.links = links
         self.efficiencies = efficiencies
+        self.pod_logs = pod_logs
         self.owner = owner
         self.store = store
         self.guard = guard
@@ -382,6 +385,7 @@ class Site:
             "still": still,
             "signs_in": self.signs_in,
             "in_shadow": self.in_shadow,
+            "pod_logs": self.pod_logs is not None,
             "now": self.clock(),
             **context,
         }

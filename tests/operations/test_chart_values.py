@@ -640,3 +640,18 @@ def test_the_aggregated_api_has_its_objects_and_rights_only_if_it_is_enabled() -
     assert environment["QUEUECTL_VISIBILITY_LISTEN"] == f"0.0.0.0:{ports[service]}"
     default = documents(IMAGE)
     assert not [one for one in default if "visibility" in one["metadata"]["name"]]
+
+
+def test_queuectl_reads_logs_of_pods_only_if_that_is_enabled() -> None:
+    def granted(values: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Whether it has the right, and whether it uses it."""
+        found = documents({**IMAGE, **values})
+        rules = [rule for role in of_kind(found, "ClusterRole") for rule in role.get("rules") or ()]
+        names = [variable["name"] for variable in pod({**IMAGE, **values})["containers"][0]["env"]]
+        used = "QUEUECTL_POD_LOGS" in names
+        return any("pods/log" in rule.get("resources", ()) for rule in rules), used
+
+    enabled = {"podLogs": {"enabled": True}}
+    assert granted({}) == (False, False)
+    assert granted(enabled) == (True, True)
+    assert granted({**enabled, "shadow": True}) == (False, False)

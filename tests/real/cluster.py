@@ -83,9 +83,9 @@ def real_nodes(shapes: Sequence[Shape] = NODES) -> Iterator[tuple[LocalCluster, 
 @contextmanager
 def leading(cluster: LocalCluster) -> Iterator[ControllerProcess]:
     """queuectl as a process that leads."""
-    install(cluster, KUEUE_KEYS)
+    install(cluster, KUEUE_KEYS, "pod-logs")
     cluster.client.apply(*ENGINEER)
-    controller = CheckedController.start(cluster, QUICK)
+    controller = CheckedController.start(cluster, {**QUICK, "QUEUECTL_POD_LOGS": "true"})
     try:
         controller.wait_ready()
         yield controller

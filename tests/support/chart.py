@@ -41,6 +41,7 @@ OPT_INS: Final = {
     "force-delete": "forceDelete",
     "kueue-keys": "kueueKeys",
     "mig-reconfiguration": "migReconfiguration",
+    "pod-logs": "podLogs",
     "provisioning": "provisioning",
     "queued-gpus": "queuedGpus",
     "visibility": "visibility",

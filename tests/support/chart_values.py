@@ -34,6 +34,7 @@ ALL: Mapping[str, Any] = {
     "queuedGpus": {"enabled": True},
     "forceDelete": {"enabled": True},
     "migReconfiguration": {"enabled": True},
+    "podLogs": {"enabled": True},
     "namespace": {"create": True},
 }  # fmt: skip
 

@@ -24,10 +24,12 @@ from queuectl.api.reading import MAX_DEPTH, MAX_VALUES
 from queuectl.api.routes import dryrun
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from queuectl.web.log_streams import PodLogs
 from tests.api.conftest import commit
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, signed_app
 from tests.api.support import CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, job, live_through
 from tests.doubles.access import MemoryAccess
+from tests.doubles.pod_logs import MemoryPodLogs
 from tests.web.sample import make
 
 JSON, YAML = "application/json", "application/yaml"
@@ -39,7 +41,10 @@ VALUES = {
     "name": "made",
     "uid": "uid-job-made",
     "number": "1",
+    "pod": "uid-pod",
 }
+WITHOUT_BODY = {"/ui/workloads/{uid}/pods/{pod}/logs"}
+"""Routes that read no body, whatever its size."""
 
 
 def routes(among: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str, BaseRoute]]:
@@ -60,7 +65,14 @@ ACCESS = MemoryAccess()
 APP = signed_app(
     SAMPLE.store, ACCESS, open_paths=OpenPaths(OPEN, SIGN_IN), per_second=1e6, burst=10**6
 )
-add_dashboard(APP, SAMPLE.store, APP.state.guard, SAMPLE.cluster_reader, signs_in=True)
+add_dashboard(
+    APP,
+    SAMPLE.store,
+    APP.state.guard,
+    SAMPLE.cluster_reader,
+    signs_in=True,
+    pod_logs=PodLogs(MemoryPodLogs()),
+)
 ALL = sorted((method, path) for method, path, _ in routes(APP.routes))
 WRITING = [
     (method, path)
@@ -153,7 +165,8 @@ async def test_nothing_is_read_for_a_caller_without_the_right(
     for method, path in WRITING:
         media = media_of(method, path)
         # A uid does not say whose it is.
-        refused = 404 if path.startswith("/api/v1/workloads/{uid}") else 403
+        hidden = path.startswith(("/api/v1/workloads/{uid}", "/ui/workloads/{uid}"))
+        refused = 404 if hidden else 403
         for token, expected in ((None, 401), (NO_RIGHTS, refused), (TENANT, refused)):
             if (token, path) not in READ:
                 answer = await sent(token, method, path, body, media)
@@ -300,6 +313,8 @@ async def test_a_dry_run_accepts_the_narrowest_right(access: MemoryAccess) -> No
 async def test_bodies_are_bounded_wherever_they_are_read(access: MemoryAccess) -> None:
     lists = {"/api/v1/dryrun", "/api/v1/plans"}
     for method, path in [*WRITING, ("POST", "/api/v1/session")]:
+        if path in WITHOUT_BODY:
+            continue
         if path in lists:
             most = MAX_LIST_BYTES
         elif path.startswith("/ui/"):

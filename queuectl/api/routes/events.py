@@ -13,7 +13,13 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from queuectl.api.access import ANONYMOUS, Guard, caller_of, redactor_for, still_valid
+from queuectl.api.access import (
+    ANONYMOUS,
+    Guard,
+    RecentCredentials,
+    caller_of,
+    redactor_for,
+)
 from queuectl.api.database_check import DatabaseCheck
 from queuectl.api.feed import (
     RETRY_SECONDS,
@@ -115,9 +121,16 @@ Follow = Annotated[bool, Query(description="false = end the stream after the las
 class StreamLimit:
     """The open streams of one process, by caller."""
 
-    def __init__(self, most: int = MOST_STREAMS, of_caller: int = MOST_OF_CALLER) -> None:
+    def __init__(
+        self,
+        most: int = MOST_STREAMS,
+        of_caller: int = MOST_OF_CALLER,
+        what: str = "event streams",
+    ) -> None:
+        """``what``: the streams, for messages."""
         self._most = most
         self._of_caller = of_caller
+        self._what = what
         self._open: Counter[str] = Counter()
 
     @contextmanager
@@ -128,9 +141,9 @@ class StreamLimit:
             Problem: too-many-requests.
         """
         if caller is not ANONYMOUS and self._open[caller.name] >= self._of_caller:
-            raise _too_many(f"{caller.name} has {self._of_caller} open event streams")
+            raise _too_many(f"{caller.name} has {self._of_caller} open {self._what}")
         if self._open.total() >= self._most:
-            raise _too_many(f"{self._most} event streams are open")
+            raise _too_many(f"{self._most} {self._what} are open")
         self._open[caller.name] += 1
         try:
             yield
@@ -143,21 +156,31 @@ def _too_many(detail: str) -> ApiProblem:
     return ApiProblem(ProblemType.TOO_MANY_REQUESTS, f"{detail} already", headers)
 
 
-class EventStream(StreamingResponse):
+class ServerSentEvents(StreamingResponse):
     """Ends its generator when the client disconnects, not when the garbage is collected."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncIterator[str], limit: StreamLimit) -> None:
+    def __init__(self, chunks: AsyncIterator[str]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(chunks, headers=headers)
         self._chunks = chunks
-        self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._chunks):  # type: ignore[type-var]  # an async generator
-            with self._limit.one_more(caller_of(Request(scope))):
-                await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send)
+
+
+class EventStream(ServerSentEvents):
+    """A stream of steps, which counts for its caller."""
+
+    def __init__(self, chunks: AsyncIterator[str], limit: StreamLimit) -> None:
+        super().__init__(chunks)
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._limit.one_more(caller_of(Request(scope))):
+            await super().__call__(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +218,11 @@ class EventScope:
         self._known: dict[str, bool] = {}
         self._all = False
         self._until = 0.0
-        self._known_seconds = known_seconds
-        self._known_until = asyncio.get_running_loop().time() + known_seconds
+        self._credentials = RecentCredentials(request, known_seconds)
 
     async def is_valid(self) -> bool:
         """Whether the caller's credentials were good a few seconds ago. Raises as :meth:`chunks`."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._known_until:
-            if not await still_valid(self._request):
-                return False
-            self._known_until = now + self._known_seconds
-        return True
+        return await self._credentials.valid()
 
     async def chunks(self, lines: Sequence[FeedLine]) -> list[str]:
         """The encoding of these lines, without those that the caller is not allowed to see.
