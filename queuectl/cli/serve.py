@@ -110,6 +110,7 @@ async def _serve(settings: Settings) -> None:
             leads,
             signs_in=signs_in,
             in_shadow=settings.shadow,
+            documentation_url=settings.documentation_url,
         )
         servers = [
             WebServer(
