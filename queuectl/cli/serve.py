@@ -114,6 +114,7 @@ async def _serve(settings: Settings) -> None:
             in_shadow=settings.shadow,
             links=settings.link_templates,
             pod_logs=logs,
+            documentation_url=settings.documentation_url,
         )
         servers = [
             WebServer(

@@ -443,6 +443,12 @@ class Settings(BaseSettings):
     audit_days: float = Field(
         400.0, gt=0, description="how long entries of the audit log are kept, in days"
     )
+    documentation_url: str = Field(
+        "",
+        pattern=r"^(https?://\S+)?$",
+        max_length=2048,
+        description="http or https URL of your documentation, to which each page of the dashboard links; unset = no link",
+    )
     metrics_listen: str = Field("127.0.0.1:8080", description="address of /metrics")
     health_listen: str = Field(
         "127.0.0.1:8081",

@@ -98,6 +98,17 @@ async def test_a_search_shows_what_the_viewer_may_see(
     assert {item["namespace"] for item in items} == {"team-vision"}
 
 
+async def test_help_links_to_the_documentation_that_a_setting_names(sample: Sample):
+    app = signed_app(sample.store, people())
+    url = "https://docs.example.com/queuectl?a=1&b=2"
+    add_dashboard(app, sample.store, app.state.guard, documentation_url=url)
+    async with asking(app, ADMIN) as client:
+        assert (
+            'href="https://docs.example.com/queuectl?a=1&amp;b=2"'
+            in (await client.get("/ui/evictions")).text
+        )
+
+
 async def test_a_whole_name_leads_to_the_page_of_the_workload(
     pages: httpx2.AsyncClient, sample: Sample
 ):
