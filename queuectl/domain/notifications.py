@@ -1,0 +1,178 @@
+"""Events that queuectl sends to receivers, and who receives each one.
+
+The leader writes an event in the transaction of the change. Any replica delivers it, at least once within the bounds of the
+receiver. Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Protocol
+
+
+class EventType(StrEnum):
+    """What happened. The values are the types of CloudEvents without their prefix ``dev.queuectl.``."""
+
+    STARTED = "workload.started"
+    EVICTED = "workload.evicted"
+    EVICTION_NOTICE = "workload.eviction-notice"
+    IDLE = "workload.idle"
+    FINISHED = "workload.finished"
+    FAILED = "workload.failed"
+    HELD = "workload.held"
+    DELAYED = "workload.delayed"
+    BUDGET_NEARLY_SPENT = "budget.nearly-spent"
+    BUDGET_SPENT = "budget.spent"
+    OBJECT_SET_ASIDE = "object.set-aside"
+    LEADER_CHANGED = "controller.leader-changed"
+
+
+class Mode(StrEnum):
+    """When a receiver gets an event."""
+
+    IMMEDIATE = "immediate"
+    DIGEST = "digest"
+
+
+class Scope(StrEnum):
+    """Whose events a subscription selects."""
+
+    USER = "user"
+    NAMESPACE = "namespace"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, as it is stored and sent.
+
+    Attributes:
+        id: position in the outbox; 0 before it is stored. Receivers remove doubles by it.
+        at: time of the change.
+        type: what happened.
+        kind: kind of the object; empty for events of the controller.
+        namespace: its namespace; empty for objects without one.
+        name: its name.
+        uid: its uid; empty if it has none.
+        cluster_queue: ClusterQueue of the workload or of the budget; empty if none.
+        user: user of the workload; empty if unknown.
+        receivers: names of receivers that the job's annotation lists.
+        message: one sentence, with names in it as users wrote them. Each transport escapes it.
+        details: further facts, such as lost GPU-hours. Keys are camelCase.
+    """
+
+    at: float
+    type: EventType
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    cluster_queue: str = ""
+    user: str = ""
+    receivers: tuple[str, ...] = ()
+    message: str = ""
+    details: Mapping[str, str | int | float] = field(default_factory=lambda: MappingProxyType({}))
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A request of a user to receive events.
+
+    Attributes:
+        id: key in the database; 0 before it is stored.
+        owner: user who created it.
+        scope: whose events it selects.
+        target: name of the user, namespace or ClusterQueue.
+        receiver: name of the receiver.
+        events: types that it selects; empty for all.
+        mode: when they are sent.
+    """
+
+    owner: str
+    scope: Scope
+    target: str
+    receiver: str
+    events: frozenset[EventType] = frozenset()
+    mode: Mode = Mode.IMMEDIATE
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the events of a receiver are delivered, as claimed by a replica.
+
+    Attributes:
+        receiver: name of the receiver.
+        mode: immediate or digest.
+        line: id of the last event that is settled for this receiver.
+        failures: failed attempts since the last success.
+        dropped: events that were dropped since the last message about dropped events.
+        dropped_since: time of the oldest of them; None if none was dropped.
+        dropped_until: time of the newest of them.
+    """
+
+    receiver: str
+    mode: Mode
+    line: int
+    failures: int = 0
+    dropped: int = 0
+    dropped_since: float | None = None
+    dropped_until: float | None = None
+
+
+class NotificationStore(Protocol):
+    """What the delivery needs from the database. All times come from the database's clock."""
+
+    async def claim(
+        self, receivers: Sequence[tuple[str, Mode]], by: str, seconds: float
+    ) -> Progress | None:
+        """Claim one of these receivers that is due and that no other replica has claimed; None if there is none.
+
+        A receiver without progress begins at the current end of the outbox.
+        """
+        ...
+
+    async def extend(self, receiver: str, mode: Mode, by: str, seconds: float) -> bool:
+        """Keep a claim for some seconds more. False if another replica has it."""
+        ...
+
+    async def events(self, after: int, limit: int) -> Sequence[Event]:
+        """Events with a larger id, in the order of their ids."""
+        ...
+
+    async def drop_beyond(
+        self, receiver: str, mode: Mode, by: str, *, max_age: float, max_rows: int
+    ) -> Progress | None:
+        """Move the cursor past events beyond the bounds and count them as dropped. None if the claim is lost."""
+        ...
+
+    async def settle(
+        self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, dropped_told: bool
+    ) -> bool:
+        """Move the cursor to ``line`` after a delivery. False if the claim is lost, and nothing is written.
+
+        ``dropped_told``: the message about dropped events was delivered, so the count begins again.
+        """
+        ...
+
+    async def postpone(
+        self, receiver: str, mode: Mode, by: str, seconds: float, error: str
+    ) -> None:
+        """Give the claim back after a failure, or until the next digest (empty ``error``), and do not offer it for some seconds."""
+        ...
+
+    async def release(self, receiver: str, mode: Mode, by: str) -> None:
+        """Give the claim back."""
+        ...
+
+    async def subscriptions(self, receiver: str) -> Sequence[Subscription]:
+        """The subscriptions to a receiver."""
+        ...
+
+    async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
+        """Verified mail address of each of these users that has one."""
+        ...
