@@ -102,6 +102,44 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Audience:
+    """Who may use a receiver, and what it gets without a subscription.
+
+    Attributes:
+        name: name of the receiver.
+        namespaces: tenants that may name it; None for all.
+        personal: it sends to the verified address of each subscriber, not to one place.
+        everything: without a subscription it gets the events of all queues and namespaces, and those of the controller.
+        queues: ClusterQueues whose events it gets without a subscription.
+        own_namespaces: namespaces whose events it gets without a subscription.
+        events: types that it gets without a subscription; empty for all.
+        mode: when it gets those.
+    """
+
+    name: str
+    namespaces: frozenset[str] | None = None
+    personal: bool = False
+    everything: bool = False
+    queues: frozenset[str] = frozenset()
+    own_namespaces: frozenset[str] = frozenset()
+    events: frozenset[EventType] = frozenset()
+    mode: Mode = Mode.IMMEDIATE
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """One place to which an event goes.
+
+    Attributes:
+        user: whose address it goes to; empty for the place that the administrator set.
+        mode: when it is sent.
+    """
+
+    user: str
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far the events of a receiver are delivered, as claimed by a replica.
 
@@ -176,3 +214,49 @@ class NotificationStore(Protocol):
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         """Verified mail address of each of these users that has one."""
         ...
+
+
+def recipients(
+    event: Event, audience: Audience, subscriptions: Sequence[Subscription]
+) -> tuple[Recipient, ...]:
+    """Where a receiver sends an event, each place once; empty if the event is not for it.
+
+    Args:
+        event: what happened.
+        audience: of the receiver.
+        subscriptions: those to this receiver.
+    """
+    modes: dict[str, Mode] = {}
+
+    def add(user: str, mode: Mode) -> None:
+        place = user if audience.personal else ""
+        if mode is Mode.IMMEDIATE or place not in modes:
+            modes[place] = mode
+
+    if _standing(event, audience):
+        modes[""] = audience.mode
+    if audience.namespaces is None or event.namespace in audience.namespaces:
+        if audience.name in event.receivers and (event.user or not audience.personal):
+            add(event.user, Mode.IMMEDIATE)
+        for each in subscriptions:
+            if each.receiver == audience.name and _selects(each, event):
+                add(each.owner, each.mode)
+    return tuple(Recipient(user, mode) for user, mode in sorted(modes.items()))
+
+
+def _standing(event: Event, audience: Audience) -> bool:
+    return (not audience.events or event.type in audience.events) and (
+        audience.everything
+        or bool(event.cluster_queue and event.cluster_queue in audience.queues)
+        or bool(event.namespace and event.namespace in audience.own_namespaces)
+    )
+
+
+def _selects(subscription: Subscription, event: Event) -> bool:
+    subject = {
+        Scope.USER: event.user,
+        Scope.NAMESPACE: event.namespace,
+        Scope.QUEUE: event.cluster_queue,
+    }[subscription.scope]
+    matches = bool(subject) and subject == subscription.target
+    return matches and (not subscription.events or event.type in subscription.events)
