@@ -55,10 +55,8 @@ def _checked(check: Any) -> BeforeValidator:
 
 
 def _network(text: object) -> object:
-    if not isinstance(text, str):
-        raise ValueError("must be a network such as 10.0.0.0/8")
     try:
-        return ipaddress.ip_network(text)
+        return ipaddress.ip_network(str(text))
     except ValueError:
         raise ValueError(f"{text!r} is not a network such as 10.0.0.0/8") from None
 
@@ -358,5 +356,3 @@ def _version(file: Path) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return (status.st_ino, status.st_mtime_ns, status.st_size)
-
-

@@ -58,6 +58,7 @@ FILTERED = frozenset(
         "/api/v1/localqueues",
         "/api/v1/pastuse",
         "/api/v1/commands",
+        "/api/v1/receivers",
     }
 )
 """Lists over all namespaces: each caller gets the objects that the caller can read."""
@@ -88,6 +89,8 @@ FOR_RULERS = frozenset(
     }
 )
 FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/session"})
+SUBSCRIPTIONS = "/api/v1/subscriptions"
+"""Each caller reads its own; roles that run jobs somewhere create some."""
 
 
 def allowed(method: str, path: str, where: str) -> frozenset[str]:
@@ -98,8 +101,10 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         return ANONYMOUS - {NONE}
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANONYMOUS
-    if path in FOR_RULERS:
+    if path in FOR_RULERS or path == "/api/v1/receivers/{name}/test":
         return RULES
+    if path == SUBSCRIPTIONS:
+        return RUNS_OWN if method == "POST" else ANONYMOUS
     action = path.rpartition("/")[2]
     if action == Action.CHECK:
         return RULES | {CHECKER} if where == OWN else RULES
@@ -113,6 +118,8 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         return LEADS_OWN if "/localqueues/" in path and where == OWN else RULES
     if method == "POST":
         return RULES if path == "/api/v1/dryrun" else SEES  # plans
+    if path.startswith(SUBSCRIPTIONS):
+        return RULES
     if method in ("PUT", "PATCH", "DELETE"):
         return LEADS_OWN if "/localqueues" in path and where == OWN else RULES
     in_namespace = any(part in path for part in ("{namespace}", *HIDDEN))
