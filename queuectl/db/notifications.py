@@ -31,6 +31,7 @@ from queuectl.db.bulk import Row, arrays, insert_rows
 from queuectl.db.engine import storable
 from queuectl.db.tables import (
     addresses,
+    leadership,
     notification_progress,
     notifications,
     subscriptions,
@@ -41,6 +42,7 @@ from queuectl.db.writes import fence
 from queuectl.domain.notifications import (
     KEPT_SECONDS,
     MOST_KEPT,
+    MOST_SUBSCRIPTIONS,
     Event,
     EventType,
     Mode,
@@ -268,7 +270,11 @@ class NotificationTables:
         """See the Protocol."""
         return next(iter(await self._subscriptions(_s.id == number)), None)
 
-    async def subscribe(self, subscription: Subscription) -> Subscription:
+    async def all_subscriptions(self, after: int, limit: int) -> Sequence[Subscription]:
+        """See the Protocol."""
+        return await self._subscriptions(_s.id > after, limit)
+
+    async def subscribe(self, subscription: Subscription) -> Subscription | None:
         """See the Protocol."""
         row = {
             "owner": storable(subscription.owner),
@@ -281,7 +287,13 @@ class NotificationTables:
         new = insert(subscriptions).values(row)
         replaced = {"events": new.excluded.events, "mode": new.excluded.mode}
         stored = new.on_conflict_do_update(constraint="subscriptions_owner_key", set_=replaced)
-        async with self._statement("writing a subscription") as connection:
+        same = and_(*(_s[name] == row[name] for name in ("scope", "target", "receiver")))
+        others = select(func.count()).where(_s.owner == row["owner"], ~same)
+        one_at_a_time = func.pg_advisory_xact_lock(func.hashtext(f"subscriptions {row['owner']}"))
+        async with self._transaction("writing a subscription") as connection:
+            await connection.execute(select(one_at_a_time))
+            if await connection.scalar(others) >= MOST_SUBSCRIPTIONS:
+                return None
             return _subscription(
                 (await connection.execute(stored.returning(*subscriptions.c))).one()
             )
@@ -294,8 +306,10 @@ class NotificationTables:
             )
             return bool(gone.rowcount)
 
-    async def _subscriptions(self, condition: ColumnElement[bool]) -> tuple[Subscription, ...]:
-        selected = select(subscriptions).where(condition).order_by(_s.id)
+    async def _subscriptions(
+        self, condition: ColumnElement[bool], limit: int | None = None
+    ) -> tuple[Subscription, ...]:
+        selected = select(subscriptions).where(condition).order_by(_s.id).limit(limit)
         async with self._statement("reading subscriptions") as connection:
             rows: Result[Any] = await connection.execute(selected)
             # A newer release can write other types; without any, all types would count as selected.
@@ -304,6 +318,14 @@ class NotificationTables:
                 for row in rows
                 if not row.events or not _KNOWN_TYPES.keys().isdisjoint(row.events)
             )
+
+    async def announce_test(self, event: Event) -> None:
+        """See the Protocol."""
+        # The lock of the fence, under any epoch: ids become visible in their order.
+        fence_row = select(leadership.c.epoch).with_for_update(key_share=True)
+        async with self._transaction("writing a test event") as connection:
+            await connection.execute(fence_row)
+            await add(connection, [event])
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         """See the Protocol."""

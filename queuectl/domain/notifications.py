@@ -30,6 +30,7 @@ class EventType(StrEnum):
     BUDGET_SPENT = "budget.spent"
     OBJECT_SET_ASIDE = "object.set-aside"
     LEADER_CHANGED = "controller.leader-changed"
+    RECEIVER_TEST = "receiver.test"
 
 
 class Mode(StrEnum):
@@ -85,6 +86,8 @@ class Event:
 
 MOST_RECEIVERS: Final = 8
 """The most receivers that the annotation of a job can name."""
+MOST_SUBSCRIPTIONS: Final = 100
+"""The most subscriptions of one user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,44 @@ class ReceiverStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Audience:
+    """Who may use a receiver, and what it gets without a subscription.
+
+    Attributes:
+        name: name of the receiver.
+        namespaces: tenants that may name it; None for all.
+        personal: it sends to the verified address of each subscriber, not to one place.
+        everything: without a subscription it gets the events of all queues and namespaces, and those of the controller.
+        queues: ClusterQueues whose events it gets without a subscription.
+        own_namespaces: namespaces whose events it gets without a subscription.
+        events: types that it gets without a subscription; empty for all.
+        mode: when it gets those.
+    """
+
+    name: str
+    namespaces: frozenset[str] | None = None
+    personal: bool = False
+    everything: bool = False
+    queues: frozenset[str] = frozenset()
+    own_namespaces: frozenset[str] = frozenset()
+    events: frozenset[EventType] = frozenset()
+    mode: Mode = Mode.IMMEDIATE
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """One place to which an event goes.
+
+    Attributes:
+        user: whose address it goes to; empty for the place that the administrator set.
+        mode: when it is sent.
+    """
+
+    user: str
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far the events of a receiver are delivered, as claimed by a replica.
 
@@ -260,12 +301,23 @@ class NotificationStore(Protocol):
         """The subscription with this id, or None."""
         ...
 
-    async def subscribe(self, subscription: Subscription) -> Subscription:
-        """Store it and assign its id. One of the same owner, scope, target and receiver gets its events and its mode instead."""
+    async def all_subscriptions(self, after: int, limit: int) -> Sequence[Subscription]:
+        """The subscriptions of all users with larger ids, in the order of their ids."""
+        ...
+
+    async def subscribe(self, subscription: Subscription) -> Subscription | None:
+        """Store it and assign its id. One of the same owner, scope, target and receiver gets its events and its mode instead.
+
+        None if the owner has :data:`MOST_SUBSCRIPTIONS` others.
+        """
         ...
 
     async def unsubscribe(self, number: int) -> bool:
         """Delete the subscription with this id. False if it does not exist."""
+        ...
+
+    async def announce_test(self, event: Event) -> None:
+        """Append an event of the type :attr:`EventType.RECEIVER_TEST`, in the order of the events of the leader."""
         ...
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
@@ -275,3 +327,52 @@ class NotificationStore(Protocol):
     async def keep_address(self, user: str, address: str | None) -> None:
         """Replace the verified mail address of a user. None = the identity provider verifies none now."""
         ...
+
+
+def recipients(
+    event: Event, audience: Audience, subscriptions: Sequence[Subscription]
+) -> tuple[Recipient, ...]:
+    """Where a receiver sends an event, each place once; empty if the event is not for it.
+
+    Args:
+        event: what happened.
+        audience: of the receiver.
+        subscriptions: those to this receiver.
+    """
+    if event.type is EventType.RECEIVER_TEST:  # for this receiver alone, whatever it gets otherwise
+        tested = audience.name in event.receivers
+        return (Recipient(event.user, Mode.IMMEDIATE),) if tested else ()
+    modes: dict[str, Mode] = {}
+
+    def add(user: str, mode: Mode) -> None:
+        place = user if audience.personal else ""
+        if mode is Mode.IMMEDIATE or place not in modes:
+            modes[place] = mode
+
+    if _standing(event, audience):
+        modes[""] = audience.mode
+    if audience.namespaces is None or event.namespace in audience.namespaces:
+        if audience.name in event.receivers and (event.user or not audience.personal):
+            add(event.user, Mode.IMMEDIATE)
+        for each in subscriptions:
+            if each.receiver == audience.name and _selects(each, event):
+                add(each.owner, each.mode)
+    return tuple(Recipient(user, mode) for user, mode in sorted(modes.items()))
+
+
+def _standing(event: Event, audience: Audience) -> bool:
+    return (not audience.events or event.type in audience.events) and (
+        audience.everything
+        or bool(event.cluster_queue and event.cluster_queue in audience.queues)
+        or bool(event.namespace and event.namespace in audience.own_namespaces)
+    )
+
+
+def _selects(subscription: Subscription, event: Event) -> bool:
+    subject = {
+        Scope.USER: event.user,
+        Scope.NAMESPACE: event.namespace,
+        Scope.QUEUE: event.cluster_queue,
+    }[subscription.scope]
+    matches = bool(subject) and subject == subscription.target
+    return matches and (not subscription.events or event.type in subscription.events)

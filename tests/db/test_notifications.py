@@ -11,6 +11,7 @@ import pytest
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.errors import Fenced
 from queuectl.domain.notifications import (
+    MOST_SUBSCRIPTIONS,
     Event,
     EventType,
     Mode,
@@ -243,11 +244,14 @@ async def test_subscriptions_and_addresses_are_kept(outbox: Outbox) -> None:
     own = Subscription("ann", Scope.USER, "ann", "ops", frozenset({EventType.FAILED}))
     team = Subscription("ann", Scope.NAMESPACE, "team", "chat", mode=Mode.DIGEST)
     first, second = await rows.subscribe(own), await rows.subscribe(team)
+    assert first is not None and second is not None
     assert first == replace(own, id=first.id)
     changed = await rows.subscribe(replace(own, events=frozenset(), mode=Mode.DIGEST))
     assert changed == replace(own, events=frozenset(), mode=Mode.DIGEST, id=first.id)
     assert await rows.subscriptions("ops") == (changed,)
     assert await rows.subscriptions_of("ann") == (changed, second)
+    assert await rows.all_subscriptions(0, 1) == (changed,)
+    assert await rows.all_subscriptions(first.id, 5) == (second,)
     assert (await rows.subscription(second.id), await rows.subscription(99)) == (second, None)
     assert (await rows.unsubscribe(first.id), await rows.unsubscribe(first.id)) == (True, False)
     assert await _addresses(outbox, "ann", "bob") == {}
@@ -256,6 +260,27 @@ async def test_subscriptions_and_addresses_are_kept(outbox: Outbox) -> None:
     assert await _addresses(outbox, "ann", "bob") == {"ann": "ann@example.org"}
     await rows.keep_address("ann", None)
     assert await _addresses(outbox, "ann") == {}
+
+
+async def test_a_user_has_a_bounded_number_of_subscriptions(outbox: Outbox) -> None:
+    rows = outbox.rows
+    own = Subscription("ann", Scope.NAMESPACE, "", "ops")
+    made = await asyncio.gather(
+        *(rows.subscribe(replace(own, target=f"team-{n}")) for n in range(MOST_SUBSCRIPTIONS + 5))
+    )
+    assert made.count(None) == 5
+    kept = await rows.subscriptions_of("ann")
+    assert len(kept) == MOST_SUBSCRIPTIONS
+    again = replace(kept[0], mode=Mode.DIGEST)
+    assert await rows.subscribe(again) == again
+    assert await rows.subscribe(replace(own, owner="bob")) is not None
+
+
+async def test_a_test_event_is_in_the_order_of_the_events(outbox: Outbox) -> None:
+    test = Event(at=5.0, type=EventType.RECEIVER_TEST, receivers=("ops",), user="ann")
+    await outbox.rows.announce_test(test)
+    [stored] = await outbox.rows.events(0, 10)
+    assert replace(stored, id=0) == test
 
 
 async def _addresses(outbox: Outbox, *users: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from queuectl.db.engine import storable
 from queuectl.domain.notifications import (
     KEPT_SECONDS,
     MOST_KEPT,
+    MOST_SUBSCRIPTIONS,
     Event,
     Mode,
     Progress,
@@ -201,7 +202,11 @@ class MemoryNotifications:
         await self._reach()
         return self._tables.subscriptions.get(number)
 
-    async def subscribe(self, subscription: Subscription) -> Subscription:
+    async def all_subscriptions(self, after: int, limit: int) -> Sequence[Subscription]:
+        await self._reach()
+        return tuple(s for s in self._tables.subscriptions.values() if s.id > after)[:limit]
+
+    async def subscribe(self, subscription: Subscription) -> Subscription | None:
         await self._reach()
         rows = self._tables.subscriptions
         same = (
@@ -211,12 +216,19 @@ class MemoryNotifications:
             == replace(subscription, id=0)
         )
         number = next(same, max(rows, default=0) + 1)
+        others = sum(row.owner == subscription.owner and row.id != number for row in rows.values())
+        if others >= MOST_SUBSCRIPTIONS:
+            return None
         rows[number] = replace(subscription, id=number)
         return rows[number]
 
     async def unsubscribe(self, number: int) -> bool:
         await self._reach()
         return self._tables.subscriptions.pop(number, None) is not None
+
+    async def announce_test(self, event: Event) -> None:
+        await self._reach()
+        self._tables.add([event])
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         await self._reach()

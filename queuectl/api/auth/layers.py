@@ -70,6 +70,7 @@ def install(
         session_service = SessionService(
             authenticated.access,
             store.sessions,
+            store.notifications,
             UnknownCallerLimit(failures),
             secure=authenticated.secure,
         )
