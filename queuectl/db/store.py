@@ -45,6 +45,7 @@ from queuectl.domain.ledger import Loaded
 from queuectl.domain.notifications import Event, ToldBudget
 from queuectl.domain.pastuse import Used
 from queuectl.domain.rules import Retention
+from queuectl.domain.workload_notifications import events_of
 
 # ---- The common part
 
@@ -266,6 +267,8 @@ class PostgresLeaderStore(Database):
                 await writes.same_configuration(connection, commit.revision, commit.tolerance)
             await command_rows.answer(connection, commit.answers)
             lines = await writes.write(connection, commit.changes, epoch=epoch, cycle=cycle)
+            if self.notifications_enabled:
+                await notification_rows.add(connection, events_of(commit.changes))
             if commit.decision is not None:
                 await decision_rows.add(
                     connection, commit.decision, epoch=epoch, cycle=cycle, lines=lines

@@ -352,6 +352,8 @@ def violations(entry: Entry) -> list[str]:
         "only what was ready can have lost it": entry.unready_since is None
         or state is State.RUNNING,
         "a live attempt was not evicted": not state.live or entry.evicted_for is None,
+        "a start is told only while it waits for one": entry.told_start is None
+        or state in (State.PENDING, State.RESERVED),
         "another place in the order only while it waits": entry.requeued_at is None
         or not state.live,
     }

@@ -171,15 +171,19 @@ async def test_events_beyond_the_bounds_are_dropped_and_counted(outbox: Outbox) 
     await outbox.add(*(event(str(number), number - 50.0) for number in range(5)))
     await outbox.claim("a", OPS)
     kept = await rows.drop_beyond(*OPS, "a", max_age=DAY, max_rows=7)
-    assert kept is not None and (kept.dropped, kept.dropped_since) == (0, None)
+    assert kept is not None
+    assert (kept.dropped, kept.dropped_since) == (0, None)
     by_age = await rows.drop_beyond(*OPS, "a", max_age=3600.0, max_rows=100)
-    assert by_age is not None and by_age.dropped == 2
+    assert by_age is not None
+    assert by_age.dropped == 2
     assert await outbox.names(by_age.line) == ["0", "1", "2", "3", "4"]
     by_rows = await rows.drop_beyond(*OPS, "a", max_age=3600.0, max_rows=3)
-    assert by_rows is not None and by_rows.dropped == 4
+    assert by_rows is not None
+    assert by_rows.dropped == 4
     assert await outbox.names(by_rows.line) == ["2", "3", "4"]
     since, until = by_rows.dropped_since, by_rows.dropped_until
-    assert since is not None and until is not None
+    assert since is not None
+    assert until is not None
     assert until - since == pytest.approx(7300.0 - 49.0, abs=5.0)
     # They stay counted until the message about them was delivered, also with nothing else to deliver.
     last = (await rows.events(0, 100))[-1].id

@@ -72,6 +72,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.stages import EndedStage, EndedStages
+from queuectl.domain.workload_notifications import events_of
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.notifications import MemoryNotifications, MemoryNotificationTables
@@ -252,6 +253,8 @@ class MemoryStore:
         end = len(database.history)
         for change in commit.changes:
             self._write(change, cycle)
+        events = events_of(commit.changes) if self.notifications_enabled else ()
+        database.notifications.add(events)
         for change in commit.changes:
             for mark in change.marks:
                 database.usage.note(mark)
