@@ -14,6 +14,7 @@ from typing import Any, Final
 from queuectl.domain.accounting import Mark
 from queuectl.domain.checks import NO_CHECKS, Checks
 from queuectl.domain.gpus import Gpus, in_parts
+from queuectl.domain.notifications import JobNotifications
 from queuectl.domain.pastuse import Used
 from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import FAILED_START, Code, Reason
@@ -106,6 +107,8 @@ class Entry:
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
         labels: of its object, by key, without those that queuectl reads; at most :data:`queuectl.domain.jobs.MOST_LABELS`.
         planned_start: as the last plan has it, in state Pending; None = it has none.
+        told_start: the planned start (unix seconds) of which its user was last told, until it starts; None = none.
+        notify: what its annotations request; None = nothing.
         lease: set in state Reserved, and while it is evicted only to be moved.
         checks: its admission checks.
         intent: the unconfirmed write, for ``attempt``.
@@ -153,6 +156,8 @@ class Entry:
     user: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     planned_start: PlannedStart | None = None
+    told_start: float | None = None
+    notify: JobNotifications | None = None
     checks: Checks = NO_CHECKS
 
     @property

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
+
+# ---- Events
 
 
 class EventType(StrEnum):
@@ -50,7 +52,8 @@ class Event:
     """One event, as it is stored and sent.
 
     Attributes:
-        id: position in the outbox; 0 before it is stored. Receivers remove doubles by it.
+        id: position in the outbox; 0 before it is stored. Receivers remove doubles by it. In a database that was restored from a
+            backup, ids repeat: together with ``at`` they do not.
         at: time of the change.
         type: what happened.
         kind: kind of the object; empty for events of the controller.
@@ -76,6 +79,31 @@ class Event:
     message: str = ""
     details: Mapping[str, str | int | float] = field(default_factory=lambda: MappingProxyType({}))
     id: int = 0
+
+
+# ---- Who receives them
+
+MOST_RECEIVERS: Final = 8
+"""The most receivers that the annotation of a job can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobNotifications:
+    """What the annotations of a job request.
+
+    Attributes:
+        receivers: names of receivers, at most :data:`MOST_RECEIVERS`.
+        events: types that they get, sorted; empty for all.
+        error: a sentence about a wrong value, which has no effect; empty if all values are right.
+    """
+
+    receivers: tuple[str, ...] = ()
+    events: tuple[EventType, ...] = ()
+    error: str = ""
+
+    def receivers_of(self, event: EventType) -> tuple[str, ...]:
+        """The receivers of an event of the job."""
+        return self.receivers if not self.events or event in self.events else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +167,52 @@ class Recipient:
     mode: Mode
 
 
+# ---- Delivery
+
+LONGEST_AGE: Final = 7 * 86400.0
+"""The longest ``maxAgeSeconds`` of a receiver."""
+LARGEST_BACKLOG: Final = 100_000
+"""The largest ``maxRows`` of a receiver."""
+KEPT_SECONDS: Final = 8 * 86400.0
+"""How long an event is kept that a receiver did not get. A receiver without a claim for this time begins again at the end."""
+MOST_KEPT: Final = 200_000
+"""The most events that are kept: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldBudget:
+    """A limit of a budget of which one event is written. ``percent``: 80 or 100. ``month``: as ``2026-11``."""
+
+    budget: str
+    month: str
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverStatus:
+    """The delivery to a receiver, for people.
+
+    Attributes:
+        receiver: its name.
+        mode: immediate or digest.
+        waiting: events after the cursor, for this receiver or not.
+        delivered: events that were delivered, ever.
+        dropped: events that were dropped since the last message about dropped events.
+        failures: failed attempts since the last success.
+        error: of the last attempt; empty after a success.
+        retry_at: when the next attempt or digest is due; None = it was never postponed.
+    """
+
+    receiver: str
+    mode: Mode
+    waiting: int
+    delivered: int
+    dropped: int
+    failures: int
+    error: str
+    retry_at: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far the events of a receiver are delivered, as claimed by a replica.
@@ -163,14 +237,15 @@ class Progress:
 
 
 class NotificationStore(Protocol):
-    """What the delivery needs from the database. All times come from the database's clock."""
+    """Events, progress and subscriptions in the database. All times come from the database's clock."""
 
     async def claim(
         self, receivers: Sequence[tuple[str, Mode]], by: str, seconds: float
     ) -> Progress | None:
-        """Claim one of these receivers that is due and that no other replica has claimed; None if there is none.
+        """Claim one of these receivers that has undelivered or dropped events and is due, and that is not claimed; None without one.
 
-        A receiver without progress begins at the current end of the outbox.
+        A receiver without progress begins at the current end of the outbox. Of several, the one that was claimed longest ago is
+        first.
         """
         ...
 
@@ -179,7 +254,7 @@ class NotificationStore(Protocol):
         ...
 
     async def events(self, after: int, limit: int) -> Sequence[Event]:
-        """Events with a larger id, in the order of their ids."""
+        """Events with a larger id, in the order of their ids. Types that this release does not know are left out."""
         ...
 
     async def drop_beyond(
@@ -207,13 +282,40 @@ class NotificationStore(Protocol):
         """Give the claim back."""
         ...
 
+    async def statuses(self) -> Sequence[ReceiverStatus]:
+        """The delivery to each receiver that was ever claimed, by name and mode."""
+        ...
+
     async def subscriptions(self, receiver: str) -> Sequence[Subscription]:
         """The subscriptions to a receiver."""
+        ...
+
+    async def subscriptions_of(self, owner: str) -> Sequence[Subscription]:
+        """The subscriptions that a user created."""
+        ...
+
+    async def subscription(self, number: int) -> Subscription | None:
+        """The subscription with this id, or None."""
+        ...
+
+    async def subscribe(self, subscription: Subscription) -> Subscription:
+        """Store it and assign its id. One of the same owner, scope, target and receiver gets its events and its mode instead."""
+        ...
+
+    async def unsubscribe(self, number: int) -> bool:
+        """Delete the subscription with this id. False if it does not exist."""
         ...
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         """Verified mail address of each of these users that has one."""
         ...
+
+    async def keep_address(self, user: str, address: str | None) -> None:
+        """Replace the verified mail address of a user. None = the identity provider verifies none now."""
+        ...
+
+
+# ---- Matching
 
 
 def recipients(

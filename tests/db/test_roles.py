@@ -99,10 +99,10 @@ async def test_the_api_writes_no_state(database: Database) -> None:
         await live(session_service)
     await session_service.close()
     allowed = {right: await database.may(API, right) for right in ("INSERT", "UPDATE", "DELETE")}
-    asks = {"documents", "sessions", "audit", "replicas"}
+    asks = {"documents", "sessions", "audit", "replicas", "subscriptions", "addresses"}
     assert allowed == {
-        "INSERT": asks | {"commands", "past_use"},
-        "UPDATE": asks | {"configuration"},
+        "INSERT": asks | {"commands", "past_use", "notification_progress"},
+        "UPDATE": asks | {"configuration", "notification_progress"},
         "DELETE": asks,
     }
 

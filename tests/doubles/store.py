@@ -45,6 +45,7 @@ from queuectl.domain.ledger import (
     StoredDecision,
     check_once,
 )
+from queuectl.domain.notifications import Event, ToldBudget
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.queries import (
@@ -73,6 +74,7 @@ from queuectl.domain.rules import Retention
 from queuectl.domain.stages import EndedStage, EndedStages
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
+from tests.doubles.notifications import MemoryNotifications, MemoryNotificationTables
 from tests.doubles.shadow import MemoryShadow, MemoryShadowTables
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
@@ -113,6 +115,7 @@ class MemoryDatabase:
     findings: LeaderFindings = field(default_factory=LeaderFindings)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
     shadow: MemoryShadowTables = field(default_factory=MemoryShadowTables)
+    notifications: MemoryNotificationTables = field(default_factory=MemoryNotificationTables)
     sessions: dict[str, Session] = field(default_factory=dict)
     audit: list[AuditLine] = field(default_factory=list)
     runs: list[MemoryRun] = field(default_factory=list)
@@ -136,6 +139,8 @@ class MemoryStore:
         self.audit = MemoryAudit(self.database.audit, self._reach)
         self.usage = MemoryUsage(self._usage_tables, lambda: list(self.database.entries.values()))
         self.shadow = MemoryShadow(self._shadow_tables)
+        self.notifications = MemoryNotifications(self.database.notifications, self._reach)
+        self.notifications_enabled = False
 
     async def _usage_tables(self) -> tuple[MemoryUsageTables, int]:
         database = await self._reach()
@@ -317,7 +322,15 @@ class MemoryStore:
             del database.commands[number], database.outcomes[number]
         kept = [d for d in database.decisions if d.decision.at >= now - KEPT_SECONDS]
         outdated, database.decisions = len(database.decisions) - len(kept), kept
-        return len(old) + len(answered) + outdated
+        return len(old) + len(answered) + outdated + database.notifications.prune()
+
+    async def announce(self, events: Sequence[Event], *, epoch: int) -> None:
+        if self.notifications_enabled:
+            (await self._leading(epoch)).notifications.add(events)
+
+    async def announce_budgets(self, told: Mapping[ToldBudget, Event], *, epoch: int) -> None:
+        if self.notifications_enabled:
+            (await self._leading(epoch)).notifications.announce_budgets(told)
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         database = await self._reach()
