@@ -132,6 +132,44 @@ class Subscription:
     id: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who may use a receiver, and what it gets without a subscription.
+
+    Attributes:
+        name: name of the receiver.
+        namespaces: tenants that may name it; None for all.
+        personal: it sends to the verified address of each subscriber, not to one place.
+        everything: without a subscription it gets the events of all queues and namespaces, and those of the controller.
+        queues: ClusterQueues whose events it gets without a subscription.
+        own_namespaces: namespaces whose events it gets without a subscription.
+        events: types that it gets without a subscription; empty for all.
+        mode: when it gets those.
+    """
+
+    name: str
+    namespaces: frozenset[str] | None = None
+    personal: bool = False
+    everything: bool = False
+    queues: frozenset[str] = frozenset()
+    own_namespaces: frozenset[str] = frozenset()
+    events: frozenset[EventType] = frozenset()
+    mode: Mode = Mode.IMMEDIATE
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """One place to which an event goes.
+
+    Attributes:
+        user: whose address it goes to; empty for the place that the administrator set.
+        mode: when it is sent.
+    """
+
+    user: str
+    mode: Mode
+
+
 # ---- Delivery
 
 LONGEST_AGE: Final = 7 * 86400.0
@@ -176,44 +214,6 @@ class ReceiverStatus:
     failures: int
     error: str
     retry_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Audience:
-    """Who may use a receiver, and what it gets without a subscription.
-
-    Attributes:
-        name: name of the receiver.
-        namespaces: tenants that may name it; None for all.
-        personal: it sends to the verified address of each subscriber, not to one place.
-        everything: without a subscription it gets the events of all queues and namespaces, and those of the controller.
-        queues: ClusterQueues whose events it gets without a subscription.
-        own_namespaces: namespaces whose events it gets without a subscription.
-        events: types that it gets without a subscription; empty for all.
-        mode: when it gets those.
-    """
-
-    name: str
-    namespaces: frozenset[str] | None = None
-    personal: bool = False
-    everything: bool = False
-    queues: frozenset[str] = frozenset()
-    own_namespaces: frozenset[str] = frozenset()
-    events: frozenset[EventType] = frozenset()
-    mode: Mode = Mode.IMMEDIATE
-
-
-@dataclass(frozen=True, slots=True)
-class Recipient:
-    """One place to which an event goes.
-
-    Attributes:
-        user: whose address it goes to; empty for the place that the administrator set.
-        mode: when it is sent.
-    """
-
-    user: str
-    mode: Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +327,9 @@ class NotificationStore(Protocol):
     async def keep_address(self, user: str, address: str | None) -> None:
         """Replace the verified mail address of a user. None = the identity provider verifies none now."""
         ...
+
+
+# ---- Matching
 
 
 def recipients(

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from queuectl.domain.notifications import Audience, Mode
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+from queuectl.domain.notifications import LARGEST_BACKLOG, LONGEST_AGE, Audience, Mode
+from queuectl.notify.addresses import Network, listable
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_SECRET_BYTES: Final = 16_384
@@ -143,8 +142,12 @@ class Receiver:
             raise InvalidReceiver("the time between digests is not between a minute and a week")
         if self.audience.mode is Mode.DIGEST and not self.digest_seconds:
             raise InvalidReceiver("it sends no digests, but its own events are digested")
-        if self.bounds.max_age < 60 or self.bounds.max_rows < 1:
-            raise InvalidReceiver("the bounds are less than a minute or than one event")
+        if not all(map(listable, self.allowed_networks)):
+            raise InvalidReceiver("an allowed network is not private")
+        if not 60 <= self.bounds.max_age <= LONGEST_AGE:
+            raise InvalidReceiver("the largest age is not between a minute and a week")
+        if not 1 <= self.bounds.max_rows <= LARGEST_BACKLOG:
+            raise InvalidReceiver(f"the most events are not between 1 and {LARGEST_BACKLOG}")
 
     @property
     def name(self) -> str:
