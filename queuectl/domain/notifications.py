@@ -199,6 +199,7 @@ class ReceiverStatus:
         receiver: its name.
         mode: immediate or digest.
         waiting: events after the cursor, for this receiver or not.
+        oldest_at: time of the oldest of them; None without one.
         delivered: events that were delivered, ever.
         dropped: events that were dropped since the last message about dropped events.
         failures: failed attempts since the last success.
@@ -209,6 +210,7 @@ class ReceiverStatus:
     receiver: str
     mode: Mode
     waiting: int
+    oldest_at: float | None
     delivered: int
     dropped: int
     failures: int

@@ -25,6 +25,7 @@ from queuectl.notify.channels import SEND_SECONDS, MessageRefused, NotDelivered,
 from queuectl.notify.receivers import Receiver
 
 MAX_ANSWER: Final = 64 * 1024
+DRAIN_SECONDS: Final = 1.0
 LONGEST_RETRY_AFTER: Final = 3600.0
 HTTPS_PORT: Final = 443
 
@@ -41,8 +42,6 @@ _AGAIN: Final = frozenset(
     }
 )
 """Refusals of the whole receiver or of the moment. Each other 4xx is about the message."""
-_OF_THE_MESSAGE: Final = 500
-"""Receivers answer so if one message is the cause, or if they are broken."""
 
 
 class _CheckedAddresses(AbstractResolver):
@@ -91,18 +90,25 @@ class HttpClient:
             NotDelivered: it is to be sent again.
             MessageRefused: the receiver refuses this body.
         """
+        deadline = asyncio.get_running_loop().time() + SEND_SECONDS
         try:
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout_at(deadline):
                 session = await self._connected()
-                async with session.post(
+                answer = await session.post(
                     self._url.geturl(), data=body, headers=headers, allow_redirects=False
-                ) as answer:
-                    judge(answer.status, answer.headers.get("Retry-After", ""))
-                    await _drain(answer)
+                )
+            try:
+                judge(answer.status, answer.headers.get("Retry-After", ""))
+                await _drain(answer, deadline)
+            finally:
+                answer.release()
         except AddressRefused as error:
             raise NotDelivered(str(error)) from error
         except TimeoutError as error:
-            raise NotDelivered("the receiver does not answer within 5 seconds") from error
+            text = "the receiver does not answer within 5 seconds"
+            raise NotDelivered(text, whole=False) from error
+        except aiohttp.ServerDisconnectedError as error:
+            raise NotDelivered("the receiver closes the connection", whole=False) from error
         except aiohttp.ClientConnectorCertificateError as error:
             raise NotDelivered("the certificate is not valid for the host") from error
         except aiohttp.ClientSSLError as error:
@@ -152,15 +158,20 @@ def _socket(info: Any, addresses: Sequence[Address]) -> socket.socket:
     return connection
 
 
-async def _drain(answer: aiohttp.ClientResponse) -> None:
-    """Read a short answer, so that the connection can be used again. A longer one is not read, and ends the connection."""
+async def _drain(answer: aiohttp.ClientResponse, deadline: float) -> None:
+    """Read a short answer, so that the connection can be used again. A longer or slower one ends the connection.
+
+    The status alone says whether the message is delivered.
+    """
     length = answer.content_length
     if length is None or length > MAX_ANSWER:
         answer.close()
         return
+    limit = min(deadline, asyncio.get_running_loop().time() + DRAIN_SECONDS)
     try:
-        await answer.content.readexactly(length)
-    except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError):
+        async with asyncio.timeout_at(limit):
+            await answer.content.readexactly(length)
+    except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, ValueError):
         answer.close()
 
 
@@ -178,7 +189,9 @@ def judge(status: int, retry_after: str) -> None:
         raise NotDelivered(f"{text}: redirects are not followed")
     if 400 <= status < 500 and status not in _AGAIN:
         raise MessageRefused(text)
-    raise NotDelivered(text, retry_after=seconds_of(retry_after), whole=status != _OF_THE_MESSAGE)
+    # A receiver answers 500 if one message is the cause, or if it is broken.
+    whole = status != HTTPStatus.INTERNAL_SERVER_ERROR
+    raise NotDelivered(text, retry_after=seconds_of(retry_after), whole=whole)
 
 
 def seconds_of(retry_after: str) -> float | None:

@@ -183,7 +183,7 @@ def _data(event: Event) -> dict[str, Json]:
     for name, detail in list(event.details.items())[:MAX_DETAILS]:
         if isinstance(detail, str):
             details[_line(name)] = _line(detail)
-        elif isinstance(detail, int | float) and math.isfinite(detail):
+        elif math.isfinite(detail):
             details[_line(name)] = detail
         else:
             raise ValueError("JSON cannot hold one of the details")

@@ -142,6 +142,11 @@ class Receiver:
             raise InvalidReceiver("the time between digests is not between a minute and a week")
         if self.audience.mode is Mode.DIGEST and not self.digest_seconds:
             raise InvalidReceiver("it sends no digests, but its own events are digested")
+        smtp = isinstance(self.target, SmtpTarget)
+        if self.audience.personal is not smtp:
+            raise InvalidReceiver("mail goes to the address of each user, and nothing else does")
+        if isinstance(self.target, SmtpTarget) and self._has_standing and not self.target.to:
+            raise InvalidReceiver("its own events need a mail address")
         if not all(map(listable, self.allowed_networks)):
             raise InvalidReceiver("an allowed network is not private")
         if not 60 <= self.bounds.max_age <= LONGEST_AGE:
@@ -152,6 +157,11 @@ class Receiver:
     @property
     def name(self) -> str:
         return self.audience.name
+
+    @property
+    def _has_standing(self) -> bool:
+        own = self.audience
+        return own.everything or bool(own.queues or own.own_namespaces)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -165,7 +175,7 @@ def checked_url(text: str) -> SplitResult:
     Raises:
         InvalidReceiver: it is no https address of a host with a plain path. The message does not quote it.
     """
-    if len(text) > MAX_URL or not text.isascii() or not text.isprintable():
+    if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidReceiver("the address is too long or has characters that are not allowed")
     try:
         parts = urlsplit(text)
