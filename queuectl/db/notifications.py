@@ -295,7 +295,7 @@ class NotificationTables:
         one_at_a_time = func.pg_advisory_xact_lock(func.hashtext(f"subscriptions {row['owner']}"))
         async with self._transaction("writing a subscription") as connection:
             await connection.execute(select(one_at_a_time))
-            if await connection.scalar(others) >= MOST_SUBSCRIPTIONS:
+            if (await connection.scalars(others)).one() >= MOST_SUBSCRIPTIONS:
                 return None
             return _subscription(
                 (await connection.execute(stored.returning(*subscriptions.c))).one()

@@ -82,6 +82,7 @@ FOR_RULERS = frozenset(
     {
         "/api/v1/audit",
         "/api/v1/invariants",
+        "/api/v1/receivers/{name}/test",
         "/api/v1/refusedplans",
         "/api/v1/refusedplans/{number}",
         "/api/v1/setasideobjects",
@@ -101,25 +102,21 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         return ANONYMOUS - {NONE}
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANONYMOUS
-    if path in FOR_RULERS or path == "/api/v1/receivers/{name}/test":
+    action = path.rpartition("/")[2]
+    if path in FOR_RULERS or action in ("topups", "confirm"):
         return RULES
     if path == SUBSCRIPTIONS:
         return RUNS_OWN if method == "POST" else ANONYMOUS
-    action = path.rpartition("/")[2]
     if action == Action.CHECK:
         return RULES | {CHECKER} if where == OWN else RULES
     if action in set(Action):
         if where == OTHER:
             return RULES
         return LEADS_OWN if action in FOR_LEADERS else RUNS_OWN
-    if action in ("topups", "confirm"):
-        return RULES
     if action in ("stop", "resume"):
         return LEADS_OWN if "/localqueues/" in path and where == OWN else RULES
     if method == "POST":
         return RULES if path == "/api/v1/dryrun" else SEES  # plans
-    if path.startswith(SUBSCRIPTIONS):
-        return RULES
     if method in ("PUT", "PATCH", "DELETE"):
         return LEADS_OWN if "/localqueues" in path and where == OWN else RULES
     in_namespace = any(part in path for part in ("{namespace}", *HIDDEN))
