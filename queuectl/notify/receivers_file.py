@@ -358,5 +358,3 @@ def _version(file: Path) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return (status.st_ino, status.st_mtime_ns, status.st_size)
-
-

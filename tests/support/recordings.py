@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queuectl.demo.recorder import ObjectRevision, Fact, Recording
+from queuectl.demo.recorder import Fact, ObjectRevision, Recording
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodGroupMember, PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, PODS, Resources
