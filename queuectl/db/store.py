@@ -41,6 +41,8 @@ from queuectl.db.replicas import Registration
 from queuectl.db.sessions import SessionStore
 from queuectl.db.shadow import ShadowTables
 from queuectl.db.tables import leadership
+from queuectl.domain.containment import SetAsideObject
+from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.ledger import Loaded
 from queuectl.domain.notifications import Event, ToldBudget
 from queuectl.domain.pastuse import Used
@@ -210,7 +212,15 @@ class PostgresLeaderStore(Database):
     exported_upto = transaction("reading the progress of traces", traces.exported_upto)
     keep_exported = transaction("writing the progress of traces", traces.keep_exported)
     keep_refused = transaction("writing a refused plan", refused.keep)
-    keep_set_aside = transaction("writing an object that is set aside", set_aside_rows.keep)
+
+    async def keep_set_aside(self, unit: SetAsideObject, content: bytes) -> None:
+        async with self.connections.transaction(
+            "writing an object that is set aside"
+        ) as connection:
+            new = await set_aside_rows.keep(connection, unit, content)
+            if new and self.notifications_enabled:
+                event = set_aside_event(unit)
+                await notification_rows.announce(connection, [event], epoch=unit.epoch)
 
     async def now(self) -> float:
         async with self.connections.statement("reading the time") as connection:
@@ -226,9 +236,14 @@ class PostgresLeaderStore(Database):
             )
             .returning(leadership.c.epoch)
         )
+        last = select(leadership.c.holder, _NOW.label("at")).with_for_update()
         async with self.connections.transaction("taking over") as connection:
+            before = (await connection.execute(last)).one()
             epoch = int((await connection.scalars(raised)).one())
             await process_runs.lead(connection, holder, epoch)
+            if before.holder and self.notifications_enabled:
+                event = leader_changed_event(float(before.at), holder, before.holder, epoch)
+                await notification_rows.add(connection, [event])
             return epoch
 
     async def commits_ended(self, *, epoch: int) -> None:

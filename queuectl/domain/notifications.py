@@ -344,24 +344,24 @@ def recipients(
         audience: of the receiver.
         subscriptions: those to this receiver.
     """
+    own_place = event.user if audience.personal else ""
     if event.type is EventType.RECEIVER_TEST:  # for this receiver alone, whatever it gets otherwise
         tested = audience.name in event.receivers
-        return (Recipient(event.user, Mode.IMMEDIATE),) if tested else ()
+        return (Recipient(own_place, Mode.IMMEDIATE),) if tested else ()
     modes: dict[str, Mode] = {}
 
-    def add(user: str, mode: Mode) -> None:
-        place = user if audience.personal else ""
+    def add(place: str, mode: Mode) -> None:
         if mode is Mode.IMMEDIATE or place not in modes:
             modes[place] = mode
 
     if _standing(event, audience):
-        modes[""] = audience.mode
-    if audience.namespaces is None or event.namespace in audience.namespaces:
-        if audience.name in event.receivers and (event.user or not audience.personal):
-            add(event.user, Mode.IMMEDIATE)
-        for each in subscriptions:
-            if each.receiver == audience.name and _selects(each, event):
-                add(each.owner, each.mode)
+        add("", audience.mode)
+    named = audience.name in event.receivers and _serves(audience, event.namespace)
+    if named and (own_place or not audience.personal):
+        add(own_place, Mode.IMMEDIATE)
+    for each in subscriptions:
+        if each.receiver == audience.name and _selects(each, event, audience):
+            add(each.owner if audience.personal else "", each.mode)
     return tuple(Recipient(user, mode) for user, mode in sorted(modes.items()))
 
 
@@ -373,11 +373,22 @@ def _standing(event: Event, audience: Audience) -> bool:
     )
 
 
-def _selects(subscription: Subscription, event: Event) -> bool:
-    subject = {
-        Scope.USER: event.user,
-        Scope.NAMESPACE: event.namespace,
-        Scope.QUEUE: event.cluster_queue,
-    }[subscription.scope]
-    matches = bool(subject) and subject == subscription.target
-    return matches and (not subscription.events or event.type in subscription.events)
+def _serves(audience: Audience, namespace: str) -> bool:
+    """Whether tenants of a namespace may name the receiver. Events without a namespace belong to no tenant."""
+    return bool(namespace) and (audience.namespaces is None or namespace in audience.namespaces)
+
+
+def _selects(subscription: Subscription, event: Event, audience: Audience) -> bool:
+    """An event of a queue can have no namespace: that of a budget. Users subscribe to their own events only."""
+    if subscription.events and event.type not in subscription.events:
+        return False
+    target, served = subscription.target, _serves(audience, event.namespace)
+    match subscription.scope:
+        case Scope.USER:
+            return served and bool(target) and event.user == target == subscription.owner
+        case Scope.NAMESPACE:
+            return served and event.namespace == target
+        case Scope.QUEUE:
+            return (
+                bool(target) and event.cluster_queue == target and (served or not event.namespace)
+            )

@@ -9,11 +9,15 @@ from dataclasses import replace
 import pytest
 
 from queuectl.db.engine import DatabaseSettings
-from queuectl.domain.errors import Fenced
+from queuectl.db.ports import Commit
+from queuectl.domain.containment import SetAsideObject
+from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.events import Admit, Drained, PodsReady
 from queuectl.domain.notifications import (
     MOST_SUBSCRIPTIONS,
     Event,
     EventType,
+    JobNotifications,
     Mode,
     Progress,
     Scope,
@@ -21,8 +25,11 @@ from queuectl.domain.notifications import (
     ToldBudget,
 )
 from queuectl.domain.rules import Retention
+from queuectl.domain.workload_notifications import events_of
 from tests.doubles.store import MemoryStore
 from tests.support.stores import PostgresStore
+from tests.unit.test_machine import EVICTED, PLACEMENT, SUBMITTED
+from tests.unit.test_workload_notifications import changes
 
 AnyStore = MemoryStore | PostgresStore
 DAY = 86400.0
@@ -287,3 +294,63 @@ async def test_a_test_event_is_in_the_order_of_the_events(outbox: Outbox) -> Non
 async def _addresses(outbox: Outbox, *users: str) -> dict[str, str]:
     given: Sequence[str] = users
     return dict(await outbox.rows.addresses(given))
+
+
+# ---- Events that the store writes with what it stores
+
+
+async def test_a_commit_writes_its_events_if_receivers_are_configured(outbox: Outbox) -> None:
+    store = outbox.store
+    *_, started = changes(SUBMITTED, Admit(PLACEMENT), PodsReady())
+    path = changes(SUBMITTED, Admit(PLACEMENT), PodsReady(), EVICTED, Drained())
+    for change in path[:3]:
+        await store.commit(Commit([change]), epoch=outbox.epoch, cycle=1)
+    (event_of_start,) = await outbox.rows.events(0, 10)
+    assert replace(event_of_start, id=0) == events_of([started])[0]
+    # Without the commit there is no event.
+    with pytest.raises(StaleSnapshot):
+        await store.commit(Commit([path[4]]), epoch=outbox.epoch, cycle=1)
+    with pytest.raises(Fenced):
+        await store.commit(Commit([path[3]]), epoch=outbox.epoch - 1, cycle=1)
+    assert len(await outbox.rows.events(0, 10)) == 1
+    store.notifications_enabled = False
+    await store.commit(Commit([path[3]]), epoch=outbox.epoch, cycle=1)
+    assert len(await outbox.rows.events(0, 10)) == 1
+
+
+async def test_annotations_and_the_told_start_are_part_of_a_workload(outbox: Outbox) -> None:
+    request = JobNotifications(("ops", "chat"), (EventType.FAILED, EventType.HELD), "a\0 error")
+    (submitted,) = changes(SUBMITTED)
+    entry = replace(submitted.after, notify=request, told_start=1e9 / 3)
+    new = replace(submitted, after=entry)
+    await outbox.store.commit(Commit([new]), epoch=outbox.epoch, cycle=1)
+    (loaded,) = (await outbox.store.load()).entries
+    assert loaded.told_start == entry.told_start
+    assert loaded.notify is not None
+    assert replace(loaded.notify, error="a\0 error") == request
+
+
+async def test_another_leader_and_the_first_object_of_a_defect_have_an_event(
+    outbox: Outbox,
+) -> None:
+    store = outbox.store
+    outbox.epoch = await store.take_over("pod-b", 0)
+    aside = SetAsideObject(
+        0, 5.0, outbox.epoch, "object", "u1", "Job/team/a", "E1", "x.py:1", 9, truncated=False
+    )
+    for unit in (
+        aside,
+        replace(aside, at=6.0),
+        replace(aside, key="u2"),
+        replace(aside, place="y.py:2"),
+    ):
+        await store.keep_set_aside(unit, b"{}")
+    leads, first, second = await outbox.rows.events(0, 10)
+    assert (leads.type, leads.message) == (
+        EventType.LEADER_CHANGED,
+        "Replica pod-b leads instead of test",
+    )
+    assert (first.at, first.details["place"], first.namespace) == (5.0, "x.py:1", "")
+    assert (second.type, second.details["place"]) == (EventType.OBJECT_SET_ASIDE, "y.py:2")
+    with pytest.raises(Fenced):
+        await store.keep_set_aside(replace(aside, epoch=outbox.epoch - 1, place="z"), b"{}")

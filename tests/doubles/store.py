@@ -21,6 +21,7 @@ from queuectl.db.ports import Commit, ConfigurationBatch
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.commands import Command, CommandFilter
 from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject, Suspect
+from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.errors import (
     Fenced,
     NotFound,
@@ -169,7 +170,10 @@ class MemoryStore:
     async def take_over(self, holder: str, floor: int) -> int:
         database = await self._reach()
         database.epoch = max(database.epoch, floor) + 1
-        database.holder = holder
+        before, database.holder = database.holder, holder
+        if before and self.notifications_enabled:
+            event = leader_changed_event(time.time(), holder, before, database.epoch)
+            database.notifications.add([event])
         for run in database.runs:
             if run.epoch is not None and run.ended is None and run.name != holder:
                 run.ended = time.time()
@@ -657,6 +661,9 @@ class MemoryStore:
         number = max((known.id for known, _ in kept), default=0) + 1
         unit = (one.boundary, one.key)
         others = [row for row in kept if (row[0].boundary, row[0].key) != unit]
+        places = {(known.boundary, known.place) for known, _ in kept}
+        if self.notifications_enabled and (one.boundary, one.place) not in places:
+            database.notifications.add([set_aside_event(one)])
         database.set_aside = [(replace(one, id=number), content), *others][:KEPT_OBJECTS]
 
     async def set_aside_objects(self) -> tuple[SetAsideObject, ...]:
