@@ -78,8 +78,8 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "subscribe": (
         ("Get a message about each event of your jobs", "subscribe chat"),
         (
-            "Get mail about failed jobs of a namespace",
-            "subscribe mail -n team-a --events workload.failed",
+            "Get mail about failed and evicted jobs of a namespace",
+            "subscribe mail -n team-a --events failed,evicted",
         ),
         ("Get the events of a queue together", "subscribe chat --queue team-a --digest"),
     ),

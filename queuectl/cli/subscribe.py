@@ -48,7 +48,7 @@ def subscribe_command(
         str | None,
         typer.Option(
             metavar="TYPE,...",
-            help="Only events of these types, for example workload.failed. Default: all.",
+            help="Only events of these types, for example failed or budget.spent. Default: all.",
             autocompletion=complete.event_types,
         ),
     ] = None,
@@ -68,7 +68,7 @@ def subscribe_command(
         "receiver": receiver,
         "scope": scope,
         "target": namespace or queue,
-        "events": [part.strip() for part in (events or "").split(",") if part.strip()],
+        "events": [_type(part.strip()) for part in (events or "").split(",") if part.strip()],
         "mode": "digest" if digest else "immediate",
     }
     with connect(server) as client:
@@ -87,6 +87,11 @@ def sendtest_command(receiver: Receiver, server: Server = DEFAULT_SERVER) -> Non
         made = client.post(f"{PREFIX}/receivers/{quote(receiver, safe='')}/test", {})
     place = f" for {made['to']}" if made["to"] else ""
     typer.echo(f"receiver/{made['receiver']}: a test event{place} is sent")
+
+
+def _type(name: str) -> str:
+    """The type of an event: ``failed`` stands for ``workload.failed``, as in the annotation of a job."""
+    return name if "." in name else f"workload.{name}"
 
 
 def _sentence(subscription: Json) -> str:
