@@ -90,7 +90,11 @@ def installation(hook: Hook) -> Iterator[Installation]:
 def test_the_events_of_a_job_arrive_once_with_a_signature(
     installation: Installation, hook: Hook
 ) -> None:
-    with installation.workspace(32) as workspace:
+    address = installation.controller.api
+    with (
+        installation.workspace(32) as workspace,
+        httpx2.Client(base_url=address, trust_env=False) as api,
+    ):
         annotations = {"queuectl.dev/notify": "hook"}
         pods = PodSetManifest(2, gpus=8)
         workspace.job("told", pods, seconds=1.0, annotations=annotations)
@@ -106,7 +110,6 @@ def test_the_events_of_a_job_arrive_once_with_a_signature(
         assert len({headers["webhook-id"] for headers, _ in hook.requests}) == len(hook.requests)
         assert {headers["Content-Type"] for headers, _ in hook.requests} == {CONTENT_TYPE}
         workspace.until_state("silent", "Finished")
-        api = httpx2.Client(base_url=installation.controller.api, trust_env=False)
         assert api.post("/api/v1/receivers/hook/test").status_code == 202
         workspace.until(lambda: hook.events("receiver.test"), "the test event")
 
