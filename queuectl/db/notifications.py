@@ -31,11 +31,11 @@ from queuectl.db.bulk import Row, arrays, insert_rows
 from queuectl.db.engine import storable
 from queuectl.db.tables import (
     addresses,
+    announced_budgets,
     leadership,
     notification_progress,
     notifications,
     subscriptions,
-    told_budgets,
 )
 from queuectl.db.usage import Transaction
 from queuectl.db.writes import fence
@@ -43,6 +43,7 @@ from queuectl.domain.notifications import (
     KEPT_SECONDS,
     MOST_KEPT,
     MOST_SUBSCRIPTIONS,
+    BudgetLimit,
     Event,
     EventType,
     Mode,
@@ -50,7 +51,6 @@ from queuectl.domain.notifications import (
     ReceiverStatus,
     Scope,
     Subscription,
-    ToldBudget,
 )
 
 BATCH: Final = 5000
@@ -85,7 +85,7 @@ async def announce(connection: AsyncConnection, events: Sequence[Event], *, epoc
 
 
 async def announce_budgets(
-    connection: AsyncConnection, told: Mapping[ToldBudget, Event], *, epoch: int
+    connection: AsyncConnection, told: Mapping[BudgetLimit, Event], *, epoch: int
 ) -> None:
     """Append the event of each of these limits that was not written before.
 
@@ -100,16 +100,16 @@ async def announce_budgets(
             "percent": limit.percent,
             "at": event.at,
         }
-        new = insert(told_budgets).values(row).on_conflict_do_nothing()
-        if (await connection.execute(new.returning(told_budgets.c.percent))).all():
+        new = insert(announced_budgets).values(row).on_conflict_do_nothing()
+        if (await connection.execute(new.returning(announced_budgets.c.percent))).all():
             await add(connection, [event])
 
 
 async def prune(connection: AsyncConnection) -> int:
     """Delete at most :data:`BATCH` events that all receivers are past, or that no receiver gets. Returns their number.
 
-    An event that is too old, or that too many newer ones follow, counts as dropped for each receiver that is not past it. A receiver
-    that no replica delivers to any more is forgotten.
+    An event that is too old, or that too many newer ones follow, counts as dropped for each receiver that is not past it. The progress
+    of a receiver that was removed is deleted.
     """
     await connection.execute(delete(notification_progress).where(_abandoned()))
     limit = await _beyond(connection, 0, KEPT_SECONDS, MOST_KEPT)
@@ -122,17 +122,17 @@ async def prune(connection: AsyncConnection) -> int:
     deleted: CursorResult[Any] = await connection.execute(
         delete(notifications).where(_n.id.in_(oldest))
     )
-    month = delete(told_budgets).where(told_budgets.c.at < _NOW - _TOLD_SECONDS)
+    month = delete(announced_budgets).where(announced_budgets.c.at < _NOW - _ANNOUNCED_SECONDS)
     await connection.execute(month)
     return deleted.rowcount
 
 
-_TOLD_SECONDS: Final = 70 * 86400.0
+_ANNOUNCED_SECONDS: Final = 70 * 86400.0
 """How long the limits are kept of which events were written: longer than the month that they belong to."""
 
 
 def _abandoned() -> ColumnElement[bool]:
-    """Whether no replica has claimed a receiver for so long that an event for it has become too old."""
+    """Whether no replica has claimed a receiver since before the time of an event that is too old now."""
     long_ago = _NOW - KEPT_SECONDS
     waits = select(_n.id).where(_n.id > _p.line, _n.at < long_ago).exists()
     return and_(func.greatest(_p.claimed_at, _p.retry_at) < long_ago, waits)
@@ -229,11 +229,11 @@ class NotificationTables:
         """See the Protocol."""
         await self._change(receiver, mode, by, claimed_by=None, claimed_until=None)
 
-    async def _change(self, receiver: str, mode: Mode, by: str, **values: Any) -> bool:
+    async def _change(self, receiver: str, mode: Mode, by: str, **columns: Any) -> bool:
         """Write to a cursor while the claim is the caller's. Returns whether it was."""
         own = update(notification_progress).where(_is(receiver, mode), _p.claimed_by == by)
         async with self._statement("writing the progress of a receiver") as connection:
-            changed: CursorResult[Any] = await connection.execute(own.values(values))
+            changed: CursorResult[Any] = await connection.execute(own.values(columns))
             return bool(changed.rowcount)
 
     async def statuses(self) -> Sequence[ReceiverStatus]:

@@ -28,7 +28,7 @@ _PLAIN: Final = (
     "uid", "version", "kind", "namespace", "name", "queue", "cluster_queue", "priority", "pods", "attempt",
     "queued_at", "since", "requeue_at", "started_at", "ready_at", "finished_at", "failures", "evictions", "budget",
     "requeued_at", "unready_since", "past_seconds", "stop_at", "priority_set",
-    "priority_until", "queue_set", "told_start",
+    "priority_until", "queue_set", "announced_start",
 )  # fmt: skip
 _FIXED: Final = {"kind", "namespace", "name"}  # part of the identity: never updated
 

@@ -19,7 +19,7 @@ _ABOUT = [column for column in _c if column is not _c.content]
 async def keep(connection: AsyncConnection, unit: SetAsideObject, content: bytes) -> bool:
     """Write one instead of an earlier one of the unit, and delete the oldest beyond the limit.
 
-    Returns whether no other object is stored that failed at the same place, so that one defect is told once.
+    Returns whether no other object is stored that failed at the same place, so that one defect is reported once.
 
     It does not lock the leader's epoch, so no commit waits for it.
 

@@ -44,7 +44,7 @@ from queuectl.db.tables import leadership
 from queuectl.domain.containment import SetAsideObject
 from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.ledger import Loaded
-from queuectl.domain.notifications import Event, ToldBudget
+from queuectl.domain.notifications import BudgetLimit, Event
 from queuectl.domain.pastuse import Used
 from queuectl.domain.rules import Retention
 from queuectl.domain.workload_notifications import events_of
@@ -309,7 +309,7 @@ class PostgresLeaderStore(Database):
         async with self.connections.transaction("writing events") as connection:
             await notification_rows.announce(connection, events, epoch=epoch)
 
-    async def announce_budgets(self, told: Mapping[ToldBudget, Event], *, epoch: int) -> None:
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
         if not self.notifications_enabled or not told:
             return
         async with self.connections.transaction("writing events of budgets") as connection:

@@ -10,7 +10,7 @@ from typing import Final
 
 from queuectl.domain.budgets import Budget, BudgetScope, WhenSpent, gpu_hours
 from queuectl.domain.containment import SetAsideObject
-from queuectl.domain.notifications import Event, EventType, ToldBudget
+from queuectl.domain.notifications import BudgetLimit, Event, EventType
 from queuectl.domain.spending import BudgetReport, Forecast
 from queuectl.domain.words import format_time
 
@@ -21,17 +21,17 @@ _EFFECTS: Final = {
 }
 
 
-def budget_events(report: BudgetReport) -> Mapping[ToldBudget, Event]:
+def budget_events(report: BudgetReport) -> Mapping[BudgetLimit, Event]:
     """The highest limit that each budget has reached, with its event."""
     return dict(_reached(report))
 
 
-def _reached(report: BudgetReport) -> Iterator[tuple[ToldBudget, Event]]:
+def _reached(report: BudgetReport) -> Iterator[tuple[BudgetLimit, Event]]:
     for forecast in report.forecasts:
         balance = forecast.balance
         for percent, event_type in _LIMITS:
             if forecast.used and 100 * forecast.used >= percent * balance.granted:
-                limit = ToldBudget(balance.budget.name, balance.month.name, percent)
+                limit = BudgetLimit(balance.budget.name, balance.month.name, percent)
                 yield limit, _budget_event(forecast, event_type, percent, report.at)
                 break
 

@@ -58,7 +58,7 @@ class LabelsChanged:
 
 @dataclass(frozen=True, slots=True)
 class NotifyChanged:
-    """What the annotations of its object request, as :attr:`queuectl.domain.ledger.Entry.notify` has it."""
+    """The request in the annotations of its object, as :attr:`queuectl.domain.ledger.Entry.notify` has it."""
 
     notify: JobNotifications | None
 

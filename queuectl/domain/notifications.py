@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 
 class EventType(StrEnum):
-    """What happened. The values are the types of CloudEvents without their prefix ``dev.queuectl.``."""
+    """The kinds of events. The values are the types of CloudEvents without their prefix ``dev.queuectl.``."""
 
     STARTED = "workload.started"
     EVICTED = "workload.evicted"
@@ -82,7 +82,7 @@ class Event:
     id: int = 0
 
 
-# ---- Who receives them
+# ---- Their receivers
 
 MOST_RECEIVERS: Final = 8
 """The most receivers that the annotation of a job can name."""
@@ -92,7 +92,7 @@ MOST_SUBSCRIPTIONS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class JobNotifications:
-    """What the annotations of a job request.
+    """The request in the annotations of a job.
 
     Attributes:
         receivers: names of receivers, at most :data:`MOST_RECEIVERS`.
@@ -134,7 +134,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """Who may use a receiver, and what it gets without a subscription.
+    """The tenants that can use a receiver, and the events that it gets without a subscription.
 
     Attributes:
         name: name of the receiver.
@@ -159,10 +159,10 @@ class Audience:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """One place to which an event goes.
+    """One place to which an event is sent.
 
     Attributes:
-        user: whose address it goes to; empty for the place that the administrator set.
+        user: whose address gets it; empty for the place that the administrator set.
         mode: when it is sent.
     """
 
@@ -183,7 +183,7 @@ MOST_KEPT: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class ToldBudget:
+class BudgetLimit:
     """A limit of a budget of which one event is written. ``percent``: 80 or 100. ``month``: as ``2026-11``."""
 
     budget: str
@@ -255,7 +255,7 @@ class NotificationStore(Protocol):
         ...
 
     async def extend(self, receiver: str, mode: Mode, by: str, seconds: float) -> bool:
-        """Keep a claim for some seconds more. False if another replica has it."""
+        """Keep a claim for a number of seconds more. False if another replica has it."""
         ...
 
     async def events(self, after: int, limit: int) -> Sequence[Event]:
@@ -280,7 +280,7 @@ class NotificationStore(Protocol):
     async def postpone(
         self, receiver: str, mode: Mode, by: str, seconds: float, error: str
     ) -> None:
-        """Give the claim back after a failure, or until the next digest (empty ``error``), and do not offer it for some seconds."""
+        """Give the claim back after a failure, or until the next digest (empty ``error``), and do not offer it for a number of seconds."""
         ...
 
     async def release(self, receiver: str, mode: Mode, by: str) -> None:

@@ -19,9 +19,9 @@ from queuectl.domain.words import format_time, shortened
 LONGEST_MESSAGE: Final = 1_000
 """Characters of the message of an event: the reason of a gang can quote a long value."""
 LEAST_DELAY: Final = 15 * 60.0
-"""Seconds by which a planned start must be later than the one that was told before."""
+"""Seconds by which a planned start must be later than the one that was announced before."""
 LEAST_PART: Final = 0.25
-"""The same as a part of the whole wait that was told before."""
+"""The same as a part of the whole wait that was announced before."""
 _NOTHING_REQUESTED: Final = JobNotifications()
 _ENDS: Final = {Code.SUCCEEDED: EventType.FINISHED, Code.FAILED: EventType.FAILED}
 _WORDS: Final = {
@@ -36,13 +36,13 @@ _WORDS: Final = {
 }
 
 
-def told_start(entry: Entry, at: float) -> float:
-    """The planned start of which the user of a pending gang was told last, after a plan has moved it to ``at``.
+def announced_start(entry: Entry, at: float) -> float:
+    """The planned start that is announced to the user of a pending gang, after a plan has moved it to ``at``.
 
     It is later than before only if it is later by :data:`LEAST_DELAY` and by :data:`LEAST_PART` of the wait. Thus small steps add up
     until they are worth an event.
     """
-    before = entry.told_start
+    before = entry.announced_start
     if before is None:
         return at
     least = max(LEAST_DELAY, LEAST_PART * (before - entry.queued_at))
@@ -77,7 +77,7 @@ def types_of(change: EntryChange) -> Iterator[EventType]:
         yield EventType.IDLE
     if after.state in (State.HELD, State.DEACTIVATED):
         yield from _kept_out(before, after)
-    if before is not None and _is_later(before.told_start, after.told_start):
+    if before is not None and _is_later(before.announced_start, after.announced_start):
         yield EventType.DELAYED
 
 
@@ -101,7 +101,7 @@ def _warns(change: EntryChange) -> bool:
 
 
 def _kept_out(before: Entry | None, after: Entry) -> Iterator[EventType]:
-    """A gang that stays out of the queue. What the manifest of a new job requests is no news to its user."""
+    """A gang that stays out of the queue. The user knows the gates in the manifest of a new job."""
     never = after.reason.code is Code.DEPENDENCY_NEVER_SATISFIED
     if before is not None and before.state is after.state:
         if never and before.reason.code is not after.reason.code:
@@ -150,8 +150,8 @@ def _message(change: EntryChange, event_type: EventType, reason: Reason) -> str:
     text = f"{entry.kind} {entry.ref} {_WORDS[event_type]}"
     if event_type is EventType.EVICTION_NOTICE and entry.stop_at is not None:
         text += f" at {format_time(entry.stop_at)}"
-    if event_type is EventType.DELAYED and entry.told_start is not None:
-        text += f", at {format_time(entry.told_start)}"
+    if event_type is EventType.DELAYED and entry.announced_start is not None:
+        text += f", at {format_time(entry.announced_start)}"
     if event_type is EventType.EVICTED and (lost := _lost(change, reason)):
         text += f", and loses {_rounded(lost / HOUR)} GPU-hours of work"
     why = reason.message or (str(reason.code) if event_type not in _ENDS.values() else "")
@@ -177,7 +177,7 @@ def _details(
     if event_type is EventType.IDLE:
         details |= _texts(reason, "idleSince", "graceEnds")
     if event_type is EventType.DELAYED and before is not None:
-        starts = {"plannedStart": entry.told_start, "plannedBefore": before.told_start}
+        starts = {"plannedStart": entry.announced_start, "plannedBefore": before.announced_start}
         details |= {name: format_time(at) for name, at in starts.items() if at is not None}
     return details
 

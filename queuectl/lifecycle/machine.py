@@ -62,7 +62,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.words import format_time
-from queuectl.domain.workload_notifications import told_start
+from queuectl.domain.workload_notifications import announced_start
 from queuectl.lifecycle.provisioning import checked, waiting_for
 from queuectl.lifecycle.transitions import drained, evict, move, next_of, rejoin
 from queuectl.lifecycle.user_commands import carry_out
@@ -311,10 +311,10 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     undecided = event.reason.code is Code.UNDECIDED
     budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
     start = event.planned_start if isinstance(event, Refuse) else None
-    told = entry.told_start
+    told = entry.announced_start
     if start is not None and start.promised is not None:
-        told = told_start(entry, start.at)
-    starts = {"planned_start": start, "told_start": told}
+        told = announced_start(entry, start.at)
+    starts = {"planned_start": start, "announced_start": told}
     if state is not entry.state:
         return move(entry, state, now, event.reason, lease=lease, budget=budget, **starts)
     if entry.checks.statuses:  # its reservation was for admission checks and is for victims now

@@ -46,7 +46,7 @@ def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any)
     if state is not State.PENDING:
         changes["planned_start"] = None
     if state not in (State.PENDING, State.RESERVED):
-        changes["told_start"] = None
+        changes["announced_start"] = None
     if state.waiting and state is not State.RESERVED:
         changes.setdefault("checks", entry.checks.reset())
     after = next_of(entry, state=state, since=now, reason=reason, **changes)

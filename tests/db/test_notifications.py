@@ -15,6 +15,7 @@ from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.events import Admit, Drained, PodsReady
 from queuectl.domain.notifications import (
     MOST_SUBSCRIPTIONS,
+    BudgetLimit,
     Event,
     EventType,
     JobNotifications,
@@ -22,7 +23,6 @@ from queuectl.domain.notifications import (
     Progress,
     Scope,
     Subscription,
-    ToldBudget,
 )
 from queuectl.domain.rules import Retention
 from queuectl.domain.workload_notifications import events_of
@@ -161,7 +161,7 @@ async def test_an_expired_claim_and_a_postponed_receiver_are_offered_again(outbo
     await asyncio.sleep(0.06)
     assert (await outbox.claim("a", OPS)).failures == 1
     await rows.postpone(*OPS, "a", 60.0, "again")
-    # The digest of the same receiver has a cursor of its own.
+    # The digest of the same receiver has a separate cursor.
     digest = await outbox.claim("a", MAIL)
     assert (digest.mode, digest.line, digest.failures) == (Mode.DIGEST, line, 0)
     await rows.postpone(*MAIL, "a", 60.0, "")
@@ -210,7 +210,7 @@ async def test_events_are_deleted_when_no_receiver_can_get_them(
     rows = outbox.rows
     await rows.claim([OPS, CHAT], "a", 60.0)
     await outbox.add(event("ancient", -9 * DAY), event("one"), event("two"))
-    # Nobody delivers to chat any more: the next time, it begins at the end.
+    # The receiver chat was removed. If it is configured again, it begins at the end.
     await outbox.claim("a", OPS)
     assert await outbox.prune() == 1
     assert [status.receiver for status in await rows.statuses()] == ["ops"]
@@ -223,7 +223,7 @@ async def test_events_are_deleted_when_no_receiver_can_get_them(
     assert await outbox.names() == ["two"]
     assert await rows.settle(*OPS, "a", two, delivered=1, dropped_told=False)
     assert (await outbox.prune(), await outbox.names()) == (1, [])
-    # A receiver that comes back within that time gets the events within its bounds. What was deleted before counts as dropped.
+    # A receiver that is configured again before that gets the events within its bounds. Deleted ones count as dropped.
     for module in ("queuectl.db.notifications", "tests.doubles.notifications"):
         monkeypatch.setattr(f"{module}.MOST_KEPT", 2)
     await outbox.add(*(event(str(number)) for number in range(5)))
@@ -233,7 +233,7 @@ async def test_events_are_deleted_when_no_receiver_can_get_them(
 
 
 async def test_the_event_of_a_budget_is_written_once(outbox: Outbox) -> None:
-    nearly, spent = ToldBudget("team", "2026-11", 80), ToldBudget("team", "2026-11", 100)
+    nearly, spent = BudgetLimit("team", "2026-11", 80), BudgetLimit("team", "2026-11", 100)
     store = outbox.store
     await store.announce_budgets({nearly: event("80", 1.0)}, epoch=outbox.epoch)
     both = {nearly: event("again", 2.0), spent: event("100", 2.0)}
@@ -307,7 +307,7 @@ async def test_a_commit_writes_its_events_if_receivers_are_configured(outbox: Ou
         await store.commit(Commit([change]), epoch=outbox.epoch, cycle=1)
     (event_of_start,) = await outbox.rows.events(0, 10)
     assert replace(event_of_start, id=0) == events_of([started])[0]
-    # Without the commit there is no event.
+    # A commit that fails writes no event.
     with pytest.raises(StaleSnapshot):
         await store.commit(Commit([path[4]]), epoch=outbox.epoch, cycle=1)
     with pytest.raises(Fenced):
@@ -318,14 +318,14 @@ async def test_a_commit_writes_its_events_if_receivers_are_configured(outbox: Ou
     assert len(await outbox.rows.events(0, 10)) == 1
 
 
-async def test_annotations_and_the_told_start_are_part_of_a_workload(outbox: Outbox) -> None:
+async def test_annotations_and_the_announced_start_are_part_of_a_workload(outbox: Outbox) -> None:
     request = JobNotifications(("ops", "chat"), (EventType.FAILED, EventType.HELD), "a\0 error")
     (submitted,) = changes(SUBMITTED)
-    entry = replace(submitted.after, notify=request, told_start=1e9 / 3)
+    entry = replace(submitted.after, notify=request, announced_start=1e9 / 3)
     new = replace(submitted, after=entry)
     await outbox.store.commit(Commit([new]), epoch=outbox.epoch, cycle=1)
     (loaded,) = (await outbox.store.load()).entries
-    assert loaded.told_start == entry.told_start
+    assert loaded.announced_start == entry.announced_start
     assert loaded.notify is not None
     assert replace(loaded.notify, error="a\0 error") == request
 

@@ -11,12 +11,12 @@ from queuectl.domain.notifications import (
     KEPT_SECONDS,
     MOST_KEPT,
     MOST_SUBSCRIPTIONS,
+    BudgetLimit,
     Event,
     Mode,
     Progress,
     ReceiverStatus,
     Subscription,
-    ToldBudget,
 )
 
 Key = tuple[str, Mode]
@@ -41,7 +41,7 @@ class MemoryNotificationTables:
 
     events: list[Event] = field(default_factory=list)
     cursors: dict[Key, MemoryCursor] = field(default_factory=dict)
-    told: set[ToldBudget] = field(default_factory=set)
+    told: set[BudgetLimit] = field(default_factory=set)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     last: int = 0
@@ -52,7 +52,7 @@ class MemoryNotificationTables:
             self.last += 1
             self.events.append(replace(event, id=self.last, message=storable(event.message)))
 
-    def announce_budgets(self, told: Mapping[ToldBudget, Event]) -> None:
+    def announce_budgets(self, told: Mapping[BudgetLimit, Event]) -> None:
         """Append those of limits without an event."""
         self.add([event for limit, event in told.items() if limit not in self.told])
         self.told |= told.keys()

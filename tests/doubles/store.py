@@ -46,7 +46,7 @@ from queuectl.domain.ledger import (
     StoredDecision,
     check_once,
 )
-from queuectl.domain.notifications import Event, ToldBudget
+from queuectl.domain.notifications import BudgetLimit, Event
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.queries import (
@@ -335,7 +335,7 @@ class MemoryStore:
         if self.notifications_enabled:
             (await self._leading(epoch)).notifications.add(events)
 
-    async def announce_budgets(self, told: Mapping[ToldBudget, Event], *, epoch: int) -> None:
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
         if self.notifications_enabled:
             (await self._leading(epoch)).notifications.announce_budgets(told)
 

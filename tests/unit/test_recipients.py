@@ -1,4 +1,4 @@
-"""Who receives an event."""
+"""The recipients of an event."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def gpus(mode: Mode = NOW, owner: str = "cat") -> Subscription:
 
 # (event, audience, subscriptions, recipients as "user:mode")
 TABLE: dict[str, tuple[Event, Audience, tuple[Subscription, ...], str]] = {
-    "nobody asked": (FAILED, OPS, (), ""),
+    "without a request": (FAILED, OPS, (), ""),
     # the annotation
     "the job names it": (NAMED, OPS, (), ":immediate"),
     "the job names another": (replace(FAILED, receivers=("opsx",)), OPS, (), ""),
     "its namespace may": (NAMED, replace(OPS, namespaces=TEAM), (), ":immediate"),
     "its namespace may not": (NAMED, replace(OPS, namespaces=OTHER), (), ""),
     "no namespace may": (NAMED, replace(OPS, namespaces=frozenset()), (), ""),
-    "mail goes to the user of the job": (NAMED, MAIL, (), "ann:immediate"),
+    "mail to the user of the job": (NAMED, MAIL, (), "ann:immediate"),
     "whose name is not known": (replace(NAMED, user=""), MAIL, (), ""),
-    # standing subscriptions
+    # what an administrator set
     "everything": (FAILED, ALL, (), ":immediate"),
     "as a digest": (FAILED, replace(ALL, mode=LATER), (), ":digest"),
     "of these types": (FAILED, replace(ALL, events=frozenset({EventType.STARTED})), (), ""),
@@ -70,7 +70,7 @@ TABLE: dict[str, tuple[Event, Audience, tuple[Subscription, ...], str]] = {
     "its namespace": (FAILED, replace(OPS, own_namespaces=TEAM), (), ":immediate"),
     "another namespace": (FAILED, replace(OPS, own_namespaces=OTHER), (), ""),
     "an administrator is not bound": (FAILED, replace(ALL, namespaces=OTHER), (), ":immediate"),
-    "an empty name is none": (LEADER, replace(OPS, queues=frozenset({""})), (), ""),
+    "an empty name of a queue": (LEADER, replace(OPS, queues=frozenset({""})), (), ""),
     "nor an empty namespace": (LEADER, replace(OPS, own_namespaces=frozenset({""})), (), ""),
     # subscriptions of users
     "their own events": (FAILED, OPS, (own(),), ":immediate"),
@@ -102,7 +102,7 @@ TABLE: dict[str, tuple[Event, Audience, tuple[Subscription, ...], str]] = {
     "a budget, for no user": (replace(SPENT, user="ann"), OPS, (own(), team()), ""),
     "nor for an annotation": (replace(SPENT, receivers=("ops",)), OPS, (), ""),
     "the controller, for administrators": (LEADER, ALL, (own(), team(), gpus()), ":immediate"),
-    "the controller, for nobody else": (LEADER, OPS, (own(), team(), gpus()), ""),
+    "the controller, for no other user": (LEADER, OPS, (own(), team(), gpus()), ""),
     "empty targets": (
         LEADER,
         OPS,
@@ -126,7 +126,7 @@ TABLE: dict[str, tuple[Event, Audience, tuple[Subscription, ...], str]] = {
 }
 
 
-def test_an_event_goes_to_those_who_asked_and_may() -> None:
+def test_an_event_is_sent_to_those_who_requested_it_and_are_allowed() -> None:
     found = {
         text: " ".join(
             f"{each.user}:{each.mode}" for each in recipients(event, audience, subscriptions)

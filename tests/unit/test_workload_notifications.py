@@ -30,8 +30,8 @@ from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.workload_notifications import (
     LONGEST_MESSAGE,
+    announced_start,
     events_of,
-    told_start,
     types_of,
 )
 from queuectl.lifecycle.machine import DEFAULT_RULES, handle
@@ -166,7 +166,7 @@ def test_a_notice_comes_before_the_eviction() -> None:
     *_, over, drained = changes(*RUNS, EVICTED, NoticeOver(), Drained(), rules=GRACE)
     at_once = joined(over, drained)
     assert at_once is not None
-    assert names(at_once) == "evicted", "also if both are one change"
+    assert names(at_once) == "evicted", "even as one change"
     notice, evicted = events_of([*changes(*RUNS, EVICTED, rules=GRACE)[-1:], at_once])
     assert notice.message == (
         "Job team-a/train will be evicted at 1970-01-01T00:04:20Z: for another team"
@@ -263,7 +263,7 @@ def planned(at: float | None) -> Refuse:
     return Refuse(QUOTA, planned_start=start)
 
 
-def told(*starts: float | None, queued_at: float = 100.0) -> tuple[str, Entry]:
+def announced(*starts: float | None, queued_at: float = 100.0) -> tuple[str, Entry]:
     """The events of plans that give a gang these starts one after the other, and the gang."""
     made = changes(SUBMITTED)
     entry = replace(made[0].after, queued_at=queued_at)
@@ -272,7 +272,7 @@ def told(*starts: float | None, queued_at: float = 100.0) -> tuple[str, Entry]:
     return names(*planning), planning[-1].after
 
 
-def test_a_planned_start_is_told_again_if_it_is_much_later() -> None:
+def test_a_planned_start_is_announced_again_if_it_is_much_later() -> None:
     hour = 3600.0
     cases: dict[tuple[float | None, ...], str] = {
         (hour,): "",
@@ -284,32 +284,32 @@ def test_a_planned_start_is_told_again_if_it_is_much_later() -> None:
         # A quarter of a long wait.
         (40 * hour, 45 * hour): "",
         (40 * hour, 51 * hour): "delayed",
-        # An earlier start, and back again, is no delay.
+        # An earlier start, and back again, does not count as a delay.
         (hour, 1000.0, hour, hour + 800.0): "",
         # A gang without a planned start for a time.
         (hour, None, hour + 800.0): "",
         (hour, None, 2 * hour): "delayed",
     }
-    assert {starts: told(*starts)[0] for starts in cases} == cases
-    entry = told(hour, 2 * hour)[1]
-    assert entry.told_start == 2 * hour
+    assert {starts: announced(*starts)[0] for starts in cases} == cases
+    entry = announced(hour, 2 * hour)[1]
+    assert entry.announced_start == 2 * hour
     (late,) = events_of(changes(planned(3 * hour), entry=entry))
     assert late.message.startswith("Job team-a/train starts later than planned, at 1970-01-01T03")
     assert late.details["plannedBefore"] == "1970-01-01T02:00:00Z"
     started = changes(Admit(PLACEMENT), entry=entry)[-1].after
-    assert started.told_start is None
+    assert started.announced_start is None
 
 
 @given(st.lists(st.floats(200.0, 1e7), min_size=1, max_size=30))
-def test_few_events_tell_of_many_slips(starts: list[float]) -> None:
-    """Each event is for a start that is later than the one told before by a quarter of the wait, so their number is logarithmic."""
+def test_many_slips_have_few_events(starts: list[float]) -> None:
+    """Each event is for a start that is later than the one announced before by a quarter of the wait, so their number is logarithmic."""
     entry = replace(changes(SUBMITTED)[0].after, queued_at=100.0)
-    tellings = []
+    pairs = []
     for at in starts:
-        said = told_start(entry, at)
-        if entry.told_start is not None and said != entry.told_start:
-            tellings.append((entry.told_start, said))
-        entry = replace(entry, told_start=said)
-    assert all(now - 100.0 >= 1.25 * (before - 100.0) for before, now in tellings)
-    assert all(now > before + 900.0 for before, now in tellings)
+        said = announced_start(entry, at)
+        if entry.announced_start is not None and said != entry.announced_start:
+            pairs.append((entry.announced_start, said))
+        entry = replace(entry, announced_start=said)
+    assert all(now - 100.0 >= 1.25 * (before - 100.0) for before, now in pairs)
+    assert all(now > before + 900.0 for before, now in pairs)
     assert entry.state is State.PENDING

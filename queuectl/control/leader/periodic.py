@@ -24,7 +24,7 @@ from queuectl.domain.controller_notifications import budget_events
 from queuectl.domain.errors import ClusterError, ObjectGone, SourceUnavailable, StoreUnavailable
 from queuectl.domain.estimates import DAY
 from queuectl.domain.node_health import GpuFault, HealthMode, NodeHealthRules, Straggler
-from queuectl.domain.notifications import ToldBudget
+from queuectl.domain.notifications import BudgetLimit
 from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.queries import summed
 from queuectl.domain.queues import QueueConfig
@@ -56,16 +56,16 @@ class BudgetNotices:
     def __init__(self, store: LeaderStore, epoch: int) -> None:
         self._store = store
         self._epoch = epoch
-        self._told: set[ToldBudget] = set()
+        self._announced: set[BudgetLimit] = set()
 
-    async def tell(self, budgets: BudgetReport) -> None:
+    async def announce(self, budgets: BudgetReport) -> None:
         """Write the events of limits that were reached since the last call. A failure is repeated by the next one.
 
         Raises:
             Fenced: another leader has taken over.
         """
         reached = budget_events(budgets)
-        new = {limit: event for limit, event in reached.items() if limit not in self._told}
+        new = {limit: event for limit, event in reached.items() if limit not in self._announced}
         if not new:
             return
         try:
@@ -73,22 +73,22 @@ class BudgetNotices:
         except StoreUnavailable as error:
             log.info("budget_events_not_written", error=str(error))
         else:
-            self._told |= new.keys()
+            self._announced |= new.keys()
 
 
 async def show_budgets(
     leader_state: LeaderState,
     show: Callable[[BudgetReport], None],
-    tell: Callable[[BudgetReport], Awaitable[None]],
+    announce: Callable[[BudgetReport], Awaitable[None]],
     seconds: float,
 ) -> None:
-    """Show and tell the report every ``seconds`` seconds until canceled."""
+    """Report the budgets every ``seconds`` seconds until canceled."""
     while True:
         if leader_state.config.budgets:
             snapshot = leader_state.snapshot(seek_room=False)
             budgets = await asyncio.to_thread(report, snapshot)
             show(budgets)
-            await tell(budgets)
+            await announce(budgets)
         else:
             show(BudgetReport(0.0))
         await asyncio.sleep(seconds)
@@ -201,7 +201,7 @@ class Maintenance:
                 state, self.cache, self.metrics.fleet.parts, seconds
             ),
             "budgets": lambda: show_budgets(
-                state, self.metrics.budgets.show, notices.tell, seconds
+                state, self.metrics.budgets.show, notices.announce, seconds
             ),
             "defaults": lambda: keep_labels(self.cluster, self.mirror, lambda: state.config),
         }

@@ -24,7 +24,7 @@ _LONGEST: Final = 64 * (MOST_RECEIVERS + _MOST_EVENTS)
 
 
 def read_notify(annotations: Mapping[str, str] | None) -> JobNotifications | None:
-    """What the annotations request; None without the annotation of receivers."""
+    """The request in the annotations; None without the annotation of receivers."""
     values = annotations or {}
     if keys.NOTIFY not in values:
         return None
@@ -33,38 +33,38 @@ def read_notify(annotations: Mapping[str, str] | None) -> JobNotifications | Non
     return JobNotifications(receivers, events, wrong or wrong_event)
 
 
-def _receivers(value: str) -> tuple[tuple[str, ...], str]:
+def _receivers(text: str) -> tuple[tuple[str, ...], str]:
     """The names, and what is wrong with the value."""
     error = ""
     names: dict[str, None] = {}
-    for name in _parts(value):
+    for name in _parts(text):
         if not is_dns_label(name):
             error = error or f"{_quoted(name)} is not the name of a receiver"
         elif len(names) == MOST_RECEIVERS and name not in names:
             error = error or f"a job can name at most {MOST_RECEIVERS} receivers"
         else:
             names[name] = None
-    return tuple(names), _at(keys.NOTIFY, error or _too_long(value))
+    return tuple(names), _at(keys.NOTIFY, error or _too_long(text))
 
 
-def _events(value: str) -> tuple[tuple[EventType, ...], str]:
+def _events(text: str) -> tuple[tuple[EventType, ...], str]:
     """The types, and what is wrong with the value. Without a right one, all types are selected."""
     error = ""
     events: set[EventType] = set()
-    for name in _parts(value):
+    for name in _parts(text):
         if name in EVENTS:
             events.add(EVENTS[name])
         else:
             error = error or f"{_quoted(name)} is none of {', '.join(EVENTS)}"
-    return tuple(sorted(events)), _at(keys.NOTIFY_EVENTS, error or _too_long(value))
+    return tuple(sorted(events)), _at(keys.NOTIFY_EVENTS, error or _too_long(text))
 
 
-def _parts(value: str) -> Iterator[str]:
-    return filter(None, map(str.strip, value[:_LONGEST].split(",")))
+def _parts(text: str) -> Iterator[str]:
+    return filter(None, map(str.strip, text[:_LONGEST].split(",")))
 
 
-def _too_long(value: str) -> str:
-    return f"it has more than {_LONGEST} characters" if len(value) > _LONGEST else ""
+def _too_long(text: str) -> str:
+    return f"it has more than {_LONGEST} characters" if len(text) > _LONGEST else ""
 
 
 def _quoted(text: str) -> str:
