@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import time
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import yaml
 
+from queuectl.domain.notifications import Event, EventType
+from queuectl.notify.messages import Messages
 from queuectl.notify.receivers_file import read_receivers
-from queuectl.notify.webhook import secrets_of, signature
+from queuectl.notify.webhook import cloud_event, secrets_of, signature
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "how-to" / "notifications.md"
@@ -49,6 +52,33 @@ def test_the_code_of_the_page_accepts_signatures_and_nothing_else() -> None:
         "webhook-signature": signature(secrets, "a-1", old, body),
     }
     assert not is_genuine(late, body, SECRET)
+
+
+def test_the_event_of_the_reference_is_the_one_that_is_sent() -> None:
+    [block] = re.findall(
+        r"```json\n(.*?)```", (DOCS / "reference" / "events.md").read_text(), re.DOTALL
+    )
+    cluster = "0b5f4f0e-1d57-4f3c-8a52-3f1f0f6f9d11"
+    event = Event(
+        at=1_795_773_600.0,
+        type=EventType.EVICTED,
+        kind="Job",
+        namespace="team-a",
+        name="train",
+        uid="6c1b6a52-8f0f-4a5f-9d0a-0b0f2f1a7a01",
+        cluster_queue="team-a",
+        user="oidc:alice",
+        message="Job team-a/train was evicted, and loses 1.5 GPU-hours of work: preempted for another team",
+        details={"reason": "Preempted", "queue": "main", "attempt": 2, "pods": 2, "gpus": 16, "lostGpuHours": 1.5},
+        id=4711,
+    )  # fmt: skip
+    sent = json.loads(cloud_event(Messages(cluster).of_event(event), cluster))
+    assert json.loads(block) == sent
+
+
+def test_the_reference_lists_each_type() -> None:
+    text = (DOCS / "reference" / "events.md").read_text()
+    assert [kind for kind in EventType if f"`{kind}`" not in text] == []
 
 
 def test_the_receivers_of_the_page_are_accepted(tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def busy() -> MetricsRecorder:
     metrics.relisted("pods")
     metrics.callers.note("ana", "10.0.0.1")
     metrics.callers.closed("head")
+    metrics.notifications.meet(["hook"])
     return metrics
 
 
