@@ -239,7 +239,9 @@ class NotificationTables:
     async def statuses(self) -> Sequence[ReceiverStatus]:
         """See the Protocol."""
         waiting = select(func.count()).where(_n.id > _p.line).scalar_subquery()
-        all_rows = select(notification_progress, waiting.label("waiting"))
+        oldest = select(_n.at).where(_n.id > _p.line).order_by(_n.id).limit(1).scalar_subquery()
+        counts = waiting.label("waiting"), oldest.label("oldest_at")
+        all_rows = select(notification_progress, *counts)
         async with self._statement("reading the progress of receivers") as connection:
             rows = (await connection.execute(all_rows.order_by(_p.receiver, _p.mode))).all()
         return tuple(
@@ -247,6 +249,7 @@ class NotificationTables:
                 receiver=row.receiver,
                 mode=Mode(row.mode),
                 waiting=row.waiting,
+                oldest_at=row.oldest_at,
                 delivered=row.delivered,
                 dropped=row.dropped,
                 failures=row.failures,
@@ -292,7 +295,7 @@ class NotificationTables:
         one_at_a_time = func.pg_advisory_xact_lock(func.hashtext(f"subscriptions {row['owner']}"))
         async with self._transaction("writing a subscription") as connection:
             await connection.execute(select(one_at_a_time))
-            if await connection.scalar(others) >= MOST_SUBSCRIPTIONS:
+            if (await connection.scalars(others)).one() >= MOST_SUBSCRIPTIONS:
                 return None
             return _subscription(
                 (await connection.execute(stored.returning(*subscriptions.c))).one()

@@ -132,52 +132,6 @@ class Subscription:
     id: int = 0
 
 
-# ---- Delivery
-
-LONGEST_AGE: Final = 7 * 86400.0
-"""The longest ``maxAgeSeconds`` of a receiver."""
-LARGEST_BACKLOG: Final = 100_000
-"""The largest ``maxRows`` of a receiver."""
-KEPT_SECONDS: Final = 8 * 86400.0
-"""How long an event is kept that a receiver did not get. A receiver without a claim for this time begins again at the end."""
-MOST_KEPT: Final = 200_000
-"""The most events that are kept: the newest."""
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetLimit:
-    """A limit of a budget of which one event is written. ``percent``: 80 or 100. ``month``: as ``2026-11``."""
-
-    budget: str
-    month: str
-    percent: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiverStatus:
-    """The delivery to a receiver, for people.
-
-    Attributes:
-        receiver: its name.
-        mode: immediate or digest.
-        waiting: events after the cursor, for this receiver or not.
-        delivered: events that were delivered, ever.
-        dropped: events that were dropped since the last message about dropped events.
-        failures: failed attempts since the last success.
-        error: of the last attempt; empty after a success.
-        retry_at: when the next attempt or digest is due; None = it was never postponed.
-    """
-
-    receiver: str
-    mode: Mode
-    waiting: int
-    delivered: int
-    dropped: int
-    failures: int
-    error: str
-    retry_at: float | None
-
-
 @dataclass(frozen=True, slots=True)
 class Audience:
     """The tenants that can use a receiver, and the events that it gets without a subscription.
@@ -214,6 +168,54 @@ class Recipient:
 
     user: str
     mode: Mode
+
+
+# ---- Delivery
+
+LONGEST_AGE: Final = 7 * 86400.0
+"""The longest ``maxAgeSeconds`` of a receiver."""
+LARGEST_BACKLOG: Final = 100_000
+"""The largest ``maxRows`` of a receiver."""
+KEPT_SECONDS: Final = 8 * 86400.0
+"""How long an event is kept that a receiver did not get. A receiver without a claim for this time begins again at the end."""
+MOST_KEPT: Final = 200_000
+"""The most events that are kept: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimit:
+    """A limit of a budget of which one event is written. ``percent``: 80 or 100. ``month``: as ``2026-11``."""
+
+    budget: str
+    month: str
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverStatus:
+    """The delivery to a receiver, for people.
+
+    Attributes:
+        receiver: its name.
+        mode: immediate or digest.
+        waiting: events after the cursor, for this receiver or not.
+        oldest_at: time of the oldest of them; None without one.
+        delivered: events that were delivered, ever.
+        dropped: events that were dropped since the last message about dropped events.
+        failures: failed attempts since the last success.
+        error: of the last attempt; empty after a success.
+        retry_at: when the next attempt or digest is due; None = it was never postponed.
+    """
+
+    receiver: str
+    mode: Mode
+    waiting: int
+    oldest_at: float | None
+    delivered: int
+    dropped: int
+    failures: int
+    error: str
+    retry_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +329,9 @@ class NotificationStore(Protocol):
     async def keep_address(self, user: str, address: str | None) -> None:
         """Replace the verified mail address of a user. None = the identity provider verifies none now."""
         ...
+
+
+# ---- Matching
 
 
 def recipients(

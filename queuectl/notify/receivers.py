@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from queuectl.domain.notifications import Audience, Mode
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+from queuectl.domain.notifications import LARGEST_BACKLOG, LONGEST_AGE, Audience, Mode
+from queuectl.notify.addresses import Network, listable
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_SECRET_BYTES: Final = 16_384
@@ -143,12 +142,28 @@ class Receiver:
             raise InvalidReceiver("the time between digests is not between a minute and a week")
         if self.audience.mode is Mode.DIGEST and not self.digest_seconds:
             raise InvalidReceiver("it sends no digests, but its own events are digested")
-        if self.bounds.max_age < 60 or self.bounds.max_rows < 1:
-            raise InvalidReceiver("the bounds are less than a minute or than one event")
+        smtp = isinstance(self.target, SmtpTarget)
+        if self.audience.personal is not smtp:
+            raise InvalidReceiver("mail goes to the address of each user, and nothing else does")
+        if isinstance(self.target, SmtpTarget) and self._has_standing and not self.target.to:
+            raise InvalidReceiver(
+                "to: is required for the events that it gets without a subscription"
+            )
+        if not all(map(listable, self.allowed_networks)):
+            raise InvalidReceiver("an allowed network is not private")
+        if not 60 <= self.bounds.max_age <= LONGEST_AGE:
+            raise InvalidReceiver("the largest age is not between a minute and a week")
+        if not 1 <= self.bounds.max_rows <= LARGEST_BACKLOG:
+            raise InvalidReceiver(f"the most events are not between 1 and {LARGEST_BACKLOG}")
 
     @property
     def name(self) -> str:
         return self.audience.name
+
+    @property
+    def _has_standing(self) -> bool:
+        own = self.audience
+        return own.everything or bool(own.queues or own.own_namespaces)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -162,7 +177,7 @@ def checked_url(text: str) -> SplitResult:
     Raises:
         InvalidReceiver: it is no https address of a host with a plain path. The message does not quote it.
     """
-    if len(text) > MAX_URL or not text.isascii() or not text.isprintable():
+    if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidReceiver("the address is too long or has characters that are not allowed")
     try:
         parts = urlsplit(text)

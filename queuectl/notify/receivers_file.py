@@ -17,10 +17,10 @@ from pydantic.alias_generators import to_camel
 
 from queuectl.domain.errors import BadInput, requirement
 from queuectl.domain.notifications import LARGEST_BACKLOG, LONGEST_AGE, Audience, EventType, Mode
+from queuectl.notify.addresses import permitted
 from queuectl.notify.receivers import (
     Bounds,
     InvalidReceiver,
-    Network,
     Receiver,
     SlackTarget,
     SmtpSecurity,
@@ -55,10 +55,8 @@ def _checked(check: Any) -> BeforeValidator:
 
 
 def _network(text: object) -> object:
-    if not isinstance(text, str):
-        raise ValueError("must be a network such as 10.0.0.0/8")
     try:
-        return ipaddress.ip_network(text)
+        return ipaddress.ip_network(str(text))
     except ValueError:
         raise ValueError(f"{text!r} is not a network such as 10.0.0.0/8") from None
 
@@ -114,8 +112,6 @@ class _Common(BaseModel):
         if receives.events and not standing:
             raise InvalidReceiver("receives: events needs all, clusterQueues or namespaces")
         target = self.target(folder)
-        if standing and isinstance(target, SmtpTarget) and not target.to:
-            raise InvalidReceiver("to: is required with receives: the address of these events")
         made = Receiver(
             audience=Audience(
                 name=self.name,
@@ -253,17 +249,8 @@ def _check_literal(receiver: Receiver) -> None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    address = mapped or address
-    if address.is_global or _listed(address, receiver.allowed_networks):
-        return
-    raise InvalidReceiver(f"allowedNetworks: the address {address} is private and not in a network of the list")  # fmt: skip
-
-
-def _listed(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address, networks: Sequence[Network]
-) -> bool:
-    return any(address in network for network in networks)
+    if not permitted(address, receiver.allowed_networks):
+        raise InvalidReceiver(f"allowedNetworks: no message may go to the address {address}")
 
 
 # ---- Credentials

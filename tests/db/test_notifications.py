@@ -251,7 +251,8 @@ async def test_subscriptions_and_addresses_are_kept(outbox: Outbox) -> None:
     own = Subscription("ann", Scope.USER, "ann", "ops", frozenset({EventType.FAILED}))
     team = Subscription("ann", Scope.NAMESPACE, "team", "chat", mode=Mode.DIGEST)
     first, second = await rows.subscribe(own), await rows.subscribe(team)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first == replace(own, id=first.id)
     changed = await rows.subscribe(replace(own, events=frozenset(), mode=Mode.DIGEST))
     assert changed == replace(own, events=frozenset(), mode=Mode.DIGEST, id=first.id)

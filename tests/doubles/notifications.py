@@ -181,6 +181,9 @@ class MemoryNotifications:
                 receiver=cursor.progress.receiver,
                 mode=cursor.progress.mode,
                 waiting=sum(event.id > cursor.progress.line for event in self._tables.events),
+                oldest_at=next(
+                    (e.at for e in self._tables.events if e.id > cursor.progress.line), None
+                ),
                 delivered=cursor.delivered,
                 dropped=cursor.progress.dropped,
                 failures=cursor.progress.failures,
