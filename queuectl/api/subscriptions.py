@@ -139,6 +139,11 @@ class Subscriptions:
         self._rows = store.notifications
         self._receivers = receivers
 
+    @property
+    def configured(self) -> bool:
+        """Whether there are receivers."""
+        return self._receivers.file is not None
+
     async def may_create(self, request: Request) -> bool:
         """Whether the caller may subscribe to anything."""
         return await self._guard.somewhere(request, *_CREATE, self._store.namespaces)

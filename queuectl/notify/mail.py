@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from queuectl.notify.receivers import (
 MAIL_SECONDS: Final = (
     30.0  # for one mail with all its commands, and for a connection with its login
 )
+QUIT_SECONDS: Final = 0.2
 PERMANENT: Final = 500  # from this code on, by SMTP
 
 
@@ -70,6 +72,7 @@ class MailChannel:
         self._target = target
         self._book = book
         self._smtp: aiosmtplib.SMTP | None = None
+        self._connection: socket.socket | None = None
 
     async def send(self, message: Message, to: str) -> None:
         """Send one message."""
@@ -100,16 +103,23 @@ class MailChannel:
             raise NotDelivered(_reason(error)) from error
 
     async def close(self) -> None:
-        """Close the connection without a word to the server."""
+        """Take leave of the server and close the connection, whether it answers or not."""
+        if self._smtp is not None and self._smtp.is_connected:
+            with contextlib.suppress(aiosmtplib.SMTPException, OSError):
+                await self._smtp.quit(timeout=QUIT_SECONDS)
         if self._smtp is not None:
             self._smtp.close()
+        if self._connection is not None:
+            _end(self._connection)
 
     async def _connected(self) -> aiosmtplib.SMTP:
         target = self._target
         addresses = await self._book.checked(target.host, self._receiver.allowed_networks)
         context = await asyncio.to_thread(trusted, self._receiver.ca_file)
         user, password = await asyncio.to_thread(_login, target)
-        connection = await _dial(addresses, target.port)
+        if self._connection is not None:
+            _end(self._connection)
+        connection = self._connection = await _dial(addresses, target.port)
         smtp = aiosmtplib.SMTP(
             hostname=target.host,
             sock=connection,
@@ -121,13 +131,14 @@ class MailChannel:
             username=user,
             password=password,
         )
-        try:
-            await smtp.connect()
-        except BaseException:
-            smtp.close()
-            connection.close()
-            raise
+        await smtp.connect()
         return smtp
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection at once: a server that does not end TLS would hold it for half a minute."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _login(target: SmtpTarget) -> tuple[str | None, str | None]:

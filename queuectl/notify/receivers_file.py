@@ -314,11 +314,6 @@ class ReceiverList:
             return cls()
         return cls(file, read_receivers(file), "", _version(file))
 
-    @property
-    def configured(self) -> bool:
-        """Whether a file is named. Without one, no event is written."""
-        return self.file is not None
-
     def named(self, name: str) -> Receiver | None:
         """The receiver of this name, or None."""
         return next((each for each in self.current if each.name == name), None)

@@ -27,7 +27,7 @@ MAX_BLOCK: Final = 3000  # characters, by Slack's limit
 MAX_BLOCKS: Final = 40  # Slack's limit is 50
 WORD_JOINER: Final = "\u2060"
 
-_MARKS: Final = re.compile(r"[@#`*_~|\[\]()!\\]|:(?=/)|(?<=[:/])/")
+_MARKS: Final = re.compile(r"[@#`*_~|\[\]()!\\]|[:/](?=/)")
 
 
 def escaped(text: str) -> str:

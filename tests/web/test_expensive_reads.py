@@ -79,7 +79,7 @@ FEW: Final = {"namespaces", "get_workload", "find_workload", "command", "newest_
 """The names of namespaces, one row, one number."""
 OF_NO_NAMESPACE: Final = {
     "newest_commands", "list_workloads", "waiting", "evictions", "report", "list_config",
-    "tallies", "config_changes", "past_use", "current_snapshot",
+    "tallies", "config_changes", "past_use", "current_snapshot", "subscriptions_of",
 }  # fmt: skip
 """Reads of lists that are empty for no namespaces, and those that every caller shares."""
 
