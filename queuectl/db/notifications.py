@@ -135,7 +135,8 @@ def _abandoned() -> ColumnElement[bool]:
     """Whether no replica has claimed a receiver since before the time of an event that is too old now."""
     long_ago = _NOW - KEPT_SECONDS
     waits = select(_n.id).where(_n.id > _p.line, _n.at < long_ago).exists()
-    return and_(func.greatest(_p.claimed_at, _p.retry_at) < long_ago, waits)
+    missed = or_(waits, _p.dropped_since < long_ago)
+    return and_(func.greatest(_p.claimed_at, _p.retry_at) < long_ago, missed)
 
 
 # ---- Delivery
@@ -353,7 +354,7 @@ class NotificationTables:
 
 
 def claimable(names: Collection[tuple[str, str]]) -> Select[Any]:
-    """The cursor of these that waits longest and that a replica can claim. It locks the row. The tests pin its query plan."""
+    """The cursor of these that waits longest and that a replica can claim. It locks the row."""
     free = or_(_p.claimed_until.is_(None), _p.claimed_until <= _NOW)
     work = or_(_p.line < _END, _p.dropped > 0)
     asked = tuple_(_p.receiver, _p.mode).in_(sorted(names))

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import false
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
+from queuectl.db.rows import notify_from
 from queuectl.domain.containment import SetAsideObject
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.events import Admit, Drained, PodsReady
@@ -232,6 +234,23 @@ async def test_events_are_deleted_when_no_receiver_can_get_them(
     assert (back.dropped, await outbox.names(back.line)) == (3, ["3", "4"])
 
 
+async def test_a_removed_receiver_keeps_no_events_of_a_busy_cluster(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its oldest event was dropped, and the ones after it are not old."""
+    for module in ("queuectl.db.notifications", "tests.doubles.notifications"):
+        monkeypatch.setattr(f"{module}.MOST_KEPT", 1)
+    await outbox.rows.claim([OPS], "a", 60.0)
+    await outbox.add(event("ancient", -9 * DAY), event("one"), event("two"))
+    monkeypatch.setattr("queuectl.db.notifications._abandoned", false)
+    monkeypatch.setattr("tests.doubles.notifications.KEPT_SECONDS", 99 * DAY)
+    await outbox.prune()
+    monkeypatch.undo()
+    (behind,) = await outbox.rows.statuses()
+    assert (behind.dropped, behind.waiting) == (2, 1)
+    assert (await outbox.prune(), await outbox.rows.statuses()) == (0, ())
+
+
 async def test_the_event_of_a_budget_is_written_once(outbox: Outbox) -> None:
     nearly, spent = BudgetLimit("team", "2026-11", 80), BudgetLimit("team", "2026-11", 100)
     store = outbox.store
@@ -328,6 +347,9 @@ async def test_annotations_and_the_announced_start_are_part_of_a_workload(outbox
     assert loaded.announced_start == entry.announced_start
     assert loaded.notify is not None
     assert replace(loaded.notify, error="a\0 error") == request
+    document = {"receivers": ["ops"], "events": ["workload.failed", "later"], "error": ""}
+    assert notify_from(document) == JobNotifications(("ops",), (EventType.FAILED,))
+    assert notify_from(document | {"events": ["later"]}).receivers == ()
 
 
 async def test_another_leader_and_the_first_object_of_a_defect_have_an_event(

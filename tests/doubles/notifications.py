@@ -61,8 +61,9 @@ class MemoryNotificationTables:
         """Delete events that all receivers are past, or that are beyond all bounds."""
         old = time.time() - KEPT_SECONDS
         for key, cursor in list(self.cursors.items()):
-            waits = any(e.id > cursor.progress.line and e.at < old for e in self.events)
-            if waits and max(cursor.claimed_at, cursor.retry_at) < old:
+            missed = any(e.id > cursor.progress.line and e.at < old for e in self.events)
+            missed |= (cursor.progress.dropped_since or old) < old
+            if missed and max(cursor.claimed_at, cursor.retry_at) < old:
                 del self.cursors[key]
         limit = self.beyond(0, KEPT_SECONDS, MOST_KEPT)
         for cursor in self.cursors.values():

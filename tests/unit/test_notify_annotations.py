@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.jobs import JobRecord
+from queuectl.domain.ledger import State
 from queuectl.domain.notifications import MOST_RECEIVERS, EventType, JobNotifications
+from queuectl.domain.records import Upserted
+from queuectl.lifecycle.observations import Observer
 from queuectl.objects import keys
+from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.notify import EVENTS, read_notify
+from queuectl.state.mirror import Mirror
+from tests.unit.test_objects_kinds import CASES, load, read
+from tests.unit.test_rosters import pod
+from tests.unit.test_state import CONFIG, JOB, World
 
 EIGHT = tuple(f"r{number}" for number in range(8))
 AT, AT_EVENTS = (
@@ -82,3 +92,54 @@ def test_any_text_is_read(names: str, events: str) -> None:
     assert all(name.isascii() and len(name) <= 63 for name in request.receivers)
     assert set(request.events) <= set(EVENTS.values())
     assert request.error.isprintable()
+
+
+def test_each_kind_has_the_request_of_its_object() -> None:
+    request = JobNotifications(("ops", "chat"), (EventType.FAILED,))
+    names = {keys.NOTIFY: "ops,chat", keys.NOTIFY_EVENTS: "failed"}
+    wrong = {keys.NOTIFY: "No"}
+    for kind, case in {path.parent.name: path for path in CASES}.items():
+        body, _ = load(case)
+        metadata = body["metadata"]
+        own = metadata.get("annotations") or {}
+        metadata["annotations"] = own | names
+        assert read(body).notify == request, kind
+        metadata["annotations"] = own | wrong
+        record = read(body)
+        assert record.notify is not None, kind
+        assert (record.notify.receivers, record.error) == ((), None), kind
+
+
+def test_a_group_of_pods_has_the_request_of_its_first_pod() -> None:
+    mirror = Mirror(KINDS)
+    mirror.apply([Upserted(pod(0, 2, 1, annotations={keys.NOTIFY: "ops"}))])
+    mirror.apply([Upserted(pod(1, 2, 1))])
+    (group,) = mirror.jobs.values()
+    assert (group.name, group.notify) == ("g", JobNotifications(("ops",)))
+    mirror.apply([Upserted(pod(0, 2, 2, annotations={keys.NOTIFY: "chat"}))])
+    (group,) = mirror.jobs.values()
+    assert group.notify == JobNotifications(("chat",))
+
+
+def test_a_job_is_observed_with_its_request_and_a_wrong_value_has_its_own_line() -> None:
+    wrong = JobNotifications(("ops",), error="metadata.annotations: no")
+    world = World()
+    observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
+    codes: list[str] = []
+
+    def observe(job: JobRecord) -> None:
+        world.mirror.apply([Upserted(job)])
+        for _ in range(3):
+            made = observer.observe(CONFIG, 100.0).changes
+            world.ledger.apply(made)
+            codes.extend(change.note.event if change.note is not None else "" for change in made)
+
+    observe(replace(JOB, notify=wrong))
+    entry = world.ledger.get(JOB.uid)
+    assert entry is not None
+    assert (codes, entry.notify, entry.state) == (["Queued", "InvalidNotify"], wrong, State.PENDING)
+    observe(replace(JOB, notify=JobNotifications(("ops",)), version=8))
+    observe(replace(JOB, notify=None, version=9))
+    entry = world.ledger.get(JOB.uid)
+    assert entry is not None
+    assert (codes[2:], entry.notify) == (["", ""], None)
