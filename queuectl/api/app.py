@@ -96,7 +96,7 @@ def create_app(
         streams: limit of event streams; None = the default.
         owner: of the configuration; what objects of the cluster own is not written here.
         sources: of measurements of workloads that the controller has.
-        receivers: of events; None = there are none.
+        receivers: of events; None = no receivers.
     """
     app = _bare("queuectl")
     app.state.owner = owner

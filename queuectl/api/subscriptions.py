@@ -68,7 +68,7 @@ class ReceiverView(View):
     modes: list[Mode]
     events: list[EventType] = Field(description="The types that a subscription can select.")
     personal: bool = Field(
-        description="true = mail goes to the verified address of each subscriber."
+        description="true = it sends mail to the verified address of each subscriber."
     )
     status: list[ReceiverStatusView] | None = Field(
         description="For callers with the right `get receivers/status`; empty before the first delivery, null without the right."
@@ -176,7 +176,7 @@ class Subscriptions:
         return SubscriptionPage(items=await self._views(rows), next_after=last)
 
     async def create(self, request: Request, body: SubscriptionBody) -> SubscriptionView:
-        """Create a subscription of the caller, who may create one somewhere; one of the same scope and receiver is replaced.
+        """Create a subscription of a caller with the right to create some; one of the same scope and receiver is replaced.
 
         Raises:
             Problem: forbidden, not-found, invalid-parameter, or not-in-this-state with too many subscriptions.
@@ -219,7 +219,7 @@ class Subscriptions:
         record_change(request, f"deleted: {_sentence(stored)} of {stored.owner}")
 
     async def test_target(self, request: Request, name: str) -> str | None:
-        """The mail address to which a test of a receiver goes; None for a receiver with a place of its own.
+        """The mail address to which a test of a receiver goes; None for a receiver that is one place.
 
         Raises:
             Problem: not-found; not-in-this-state if mail has nowhere to go.
@@ -275,12 +275,12 @@ class Subscriptions:
     def _warning(self, row: Subscription, addresses: Collection[str]) -> str | None:
         receiver = self._receivers.named(row.receiver)
         if receiver is None:
-            return f"receiver {row.receiver} does not exist any more"
+            return f"receiver {row.receiver} no longer exists"
         if row.mode not in receiver.modes:
-            return f"receiver {row.receiver} sends no digests any more"
+            return f"receiver {row.receiver} no longer sends digests"
         namespaces = receiver.audience.namespaces
         if row.scope is Scope.NAMESPACE and namespaces is not None and row.target not in namespaces:
-            return f"receiver {row.receiver} is not for namespace {row.target} any more"
+            return f"receiver {row.receiver} is no longer for namespace {row.target}"
         if row.scope is Scope.USER and row.owner == ANONYMOUS.name:
             return _NO_USER
         if receiver.audience.personal and row.owner not in addresses:

@@ -1089,7 +1089,7 @@ class ReceiverJson(AnswerJson):
     events: list[str]
     """The types that a subscription can select."""
     personal: bool
-    """true = mail goes to the verified address of each subscriber."""
+    """true = it sends mail to the verified address of each subscriber."""
     status: list[ReceiverStatusJson] | None
     """For callers with the right `get receivers/status`; empty before the first delivery, null without the right."""
 

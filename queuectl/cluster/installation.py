@@ -1,4 +1,4 @@
-"""What distinguishes a cluster from all others."""
+"""The identity of a cluster, which distinguishes it from all others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Namespaces(msgspec.Struct):
 
 
 async def cluster_uid(kubeconfig: Path | None) -> str:
-    """The uid of the namespace ``kube-system``, over a connection of its own.
+    """The uid of the namespace ``kube-system``, over a separate connection.
 
     Raises:
         BadInput: the kubeconfig is wrong.

@@ -18,7 +18,7 @@ from queuectl.notify.worker import DeliveryWorker
 from queuectl.telemetry.notifications import NotificationMetrics
 
 REFRESH_SECONDS: Final = 10.0
-"""Between two looks at the file. The kubelet takes up to a minute to show a changed ConfigMap."""
+"""Between two checks of the file. The kubelet takes up to a minute to show a changed ConfigMap."""
 _log = structlog.get_logger()
 
 

@@ -112,7 +112,7 @@ class _Common(BaseModel):
         if receives.events and not standing:
             raise InvalidReceiver("receives: events needs all, clusterQueues or namespaces")
         target = self.target(folder)
-        made = Receiver(
+        receiver = Receiver(
             audience=Audience(
                 name=self.name,
                 namespaces=frozenset(self.namespaces) if self.namespaces is not None else None,
@@ -129,8 +129,8 @@ class _Common(BaseModel):
             digest_seconds=self.digest_seconds,
             bounds=Bounds(self.max_age_seconds, self.max_rows),
         )
-        _check_literal(made)
-        return made
+        _check_literal(receiver)
+        return receiver
 
     def target(self, folder: Path) -> Target:
         """Where its messages are sent. Raises InvalidReceiver."""
@@ -195,8 +195,9 @@ def read_receivers(file: Path) -> tuple[Receiver, ...]:
     return _receivers(read_values(content, str(file)), file)
 
 
-def _receivers(values: Sequence[Any], file: Path) -> tuple[Receiver, ...]:
-    body = values[0] if len(values) == 1 and isinstance(values[0], dict) else {}
+def _receivers(documents: Sequence[Any], file: Path) -> tuple[Receiver, ...]:
+    single = len(documents) == 1 and isinstance(documents[0], dict)
+    body = documents[0] if single else {}
     if unknown := sorted(str(name) for name in body if name != KEY):
         raise BadInput(f"{file}: {unknown[0]}: unknown key; the file has the key {KEY}")
     items = body.get(KEY)
@@ -216,15 +217,15 @@ def _receivers(values: Sequence[Any], file: Path) -> tuple[Receiver, ...]:
     return tuple(receivers.values())
 
 
-def _read(item: Any, place: str, folder: Path) -> Receiver:
-    kind = item.get("kind") if isinstance(item, dict) else None
+def _read(fields: Any, place: str, folder: Path) -> Receiver:
+    kind = fields.get("kind") if isinstance(fields, dict) else None
     model = _KINDS.get(kind) if isinstance(kind, str) else None
-    if not isinstance(item, dict):
+    if not isinstance(fields, dict):
         raise BadInput(f"{place}: must be an object")
     if model is None:
         raise BadInput(f"{place}: kind: must be {', '.join(_KINDS)}")
     try:
-        return model.model_validate(item).receiver(folder)
+        return model.model_validate(fields).receiver(folder)
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
         path = ".".join(str(part) for part in problem["loc"])
@@ -334,7 +335,7 @@ class ReceiverList:
 
 
 def _version(file: Path) -> tuple[int, int, int]:
-    """What differs once the file is replaced; zeros if it does not exist."""
+    """Numbers that differ once the file is replaced; zeros if it does not exist."""
     try:
         status = file.stat()
     except OSError:

@@ -287,7 +287,7 @@ class Site:
             still: the page is not refreshed, because the user types in it.
             context: the values that the template shows.
         """
-        given: Mapping[str, Any] = {
+        variables: Mapping[str, Any] = {
             "path": request.url.path,
             "query": request.url.query,
             "access": access,
@@ -298,5 +298,5 @@ class Site:
             "now": self.clock(),
             **context,
         }
-        made = self._environment.get_template(template).render(given)
+        made = self._environment.get_template(template).render(variables)
         return HTMLResponse(made, status, _HEADERS)

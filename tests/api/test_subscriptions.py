@@ -195,10 +195,10 @@ async def test_a_subscription_without_effect_has_a_warning(
     assert kept["warning"] is None
     receivers.current = ()
     [kept] = (await sent(app, ALICE, "GET", SUBSCRIPTIONS)).json()["items"]
-    assert kept["warning"] == "receiver mail does not exist any more"
+    assert kept["warning"] == "receiver mail no longer exists"
 
 
-async def test_a_test_event_goes_to_one_receiver_or_to_the_administrators_own_address(
+async def test_a_test_event_is_for_one_receiver_or_for_the_administrators_own_address(
     app: FastAPI, memory: MemoryStore
 ) -> None:
     assert (await sent(app, ALICE, "POST", f"{RECEIVERS}/hook/test")).status_code == 403

@@ -93,7 +93,7 @@ async def test_a_pasted_id_token_counts_and_one_of_the_cluster_states_nothing(
         assert kept == {USER: "Alice@example.org"}
 
 
-async def test_a_request_with_a_token_is_no_sign_in(
+async def test_a_request_with_a_token_does_not_count_as_a_sign_in(
     issuer: FakeIssuer, memory: MemoryStore
 ) -> None:
     async with asking(issuer.app(memory), signed(claims(**VERIFIED))) as client:

@@ -62,7 +62,7 @@ def test_each_receiver_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     assert text == "2 receivers of 7 with readable credentials and permitted addresses"
 
 
-def test_a_wrong_file_is_one_problem_and_none_is_no_finding(tmp_path: Path) -> None:
+def test_a_wrong_file_is_one_problem_and_no_file_has_no_finding(tmp_path: Path) -> None:
     [problem] = examine(tmp_path / "absent")
     assert problem.level is Level.PROBLEM
     assert "QUEUECTL_NOTIFY_FILE" in problem.message

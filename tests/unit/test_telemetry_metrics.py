@@ -58,6 +58,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
+    "receiver",
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
     "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part", "source", "within",
     "cause", "phase", "budget", "boundary",
