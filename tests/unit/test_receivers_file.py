@@ -45,8 +45,9 @@ def test_receivers_are_read_with_paths_from_the_folder_of_the_file(tmp_path: Pat
     first, second, third = read_receivers(written(tmp_path, hook, chat, mail))
     assert first.target == WebhookTarget("https://hooks.example.org/q", tmp_path / "hook-secret")
     audience = first.audience
-    assert (audience.namespaces, audience.own_namespaces) == ({"team-a"}, {"team-a"})
-    assert (audience.queues, audience.events) == ({"gpus"}, {EventType.FAILED})
+    assert audience.namespaces == audience.own_namespaces == frozenset({"team-a"})
+    assert audience.queues == frozenset({"gpus"})
+    assert audience.events == frozenset({EventType.FAILED})
     assert (audience.mode, first.modes) == (Mode.DIGEST, (Mode.IMMEDIATE, Mode.DIGEST))
     assert second.target == SlackTarget(tmp_path / "chat-url")
     assert (second.audience.everything, second.audience.namespaces) == (True, None)
