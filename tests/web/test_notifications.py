@@ -103,7 +103,9 @@ async def test_a_subscription_of_another_user_cannot_be_deleted(
     assert (await sent(app, ADMIN, f"{PAGE}/999")).status_code == 404
 
 
-async def test_only_administrators_see_the_delivery_and_no_page_has_an_address(app: FastAPI) -> None:
+async def test_only_administrators_see_the_delivery_and_no_page_has_an_address(
+    app: FastAPI,
+) -> None:
     admin, alice = await shown(app, ADMIN), await shown(app, ALICE)
     assert "Last error" in admin
     assert "Last error" not in alice
