@@ -15,7 +15,6 @@ from queuectl.domain.notifications import MOST_RECEIVERS, EventType, JobNotifica
 from queuectl.domain.records import Upserted
 from queuectl.lifecycle.observations import Observer
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.notify import EVENTS, read_notify
 from queuectl.state.mirror import Mirror
 from tests.unit.test_objects_kinds import CASES, load, read
@@ -111,7 +110,7 @@ def test_each_kind_has_the_request_of_its_object() -> None:
 
 
 def test_a_group_of_pods_has_the_request_of_its_first_pod() -> None:
-    mirror = Mirror(KINDS)
+    mirror = Mirror({})
     mirror.apply([Upserted(pod(0, 2, 1, annotations={keys.NOTIFY: "ops"}))])
     mirror.apply([Upserted(pod(1, 2, 1))])
     (group,) = mirror.jobs.values()
