@@ -102,7 +102,9 @@ def create_app(
     app.state.owner = owner
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)
     bodies = app.state.bodies = Bodies()
-    session_service = layers.install(app, store, authenticated)
+    session_service = layers.install(
+        app, store, authenticated, keeps_addresses=receivers is not None
+    )
     app.state.logins = None
     if (
         session_service is not None

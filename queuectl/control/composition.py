@@ -257,7 +257,7 @@ async def controller(settings: Settings) -> AsyncIterator[ServeComponents]:
     """Open all connections, and close them at the end. If the database does not answer, this is tried again for a few seconds.
 
     Raises:
-        BadInput: a URL, a kubeconfig, a server version, a declared kind or a receiver is wrong.
+        BadInput: a URL, a kubeconfig, a server version or a declared kind is wrong.
         StoreError, ClusterError: no connection, or this release cannot use the schema (UnusableSchema).
     """
     async with AsyncExitStack() as stack:
@@ -388,12 +388,11 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
 
 
 def _notifications(settings: Settings, parts: ProcessParts) -> Notifications | None:
-    """The delivery of events in this process; None without receivers. Raises BadInput."""
+    """The delivery of events in this process; None without receivers."""
     if settings.notify_file is None:
         return None
-    receivers = ReceiverList.read(settings.notify_file)
     return Notifications(
-        receivers,
+        ReceiverList(settings.notify_file),
         parts.api_store.notifications,
         parts.metrics.notifications,
         parts.containment,

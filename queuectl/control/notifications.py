@@ -58,9 +58,6 @@ class Notifications:
     async def deliver(self) -> None:
         """Deliver until the task is canceled. Raises ClusterError if the identity of the cluster cannot be read."""
         installation = await self._installation()
-        for receiver in self.receivers.current:
-            for problem in await asyncio.to_thread(unreadable_credentials, receiver):
-                _log.warning("credential_unreadable", receiver=receiver.name, error=problem)
         messages = Messages(installation)
         open_channel = Transports(installation).open
         delivery = Delivery(self._store, messages, open_channel, self._metrics, self._by)
@@ -75,12 +72,18 @@ class Notifications:
         await worker.run()
 
     async def follow_file(self) -> None:
-        """Read the file again after each change, until the task is canceled."""
+        """Read the file, and again after each change, until the task is canceled."""
         while True:
+            if await asyncio.to_thread(self.receivers.refresh):
+                await self._report()
             await asyncio.sleep(REFRESH_SECONDS)
-            if not await asyncio.to_thread(self.receivers.refresh):
-                continue
-            if self.receivers.error:
-                _log.error("receivers_refused", error=self.receivers.error)
-            else:
-                _log.info("receivers_read", receivers=len(self.receivers.current))
+
+    async def _report(self) -> None:
+        """Log the result of a read."""
+        if self.receivers.error:
+            _log.error("receivers_refused", error=self.receivers.error)
+            return
+        _log.info("receivers_read", receivers=len(self.receivers.current))
+        for receiver in self.receivers.current:
+            for problem in await asyncio.to_thread(unreadable_credentials, receiver):
+                _log.warning("credential_unreadable", receiver=receiver.name, error=problem)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -291,7 +291,7 @@ def unreadable_credentials(receiver: Receiver) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class ReceiverList:
-    """The receivers now. A file that is wrong after a change leaves the last right ones in place.
+    """The receivers now. A file that is wrong leaves the last right ones in place, at the start none: it ends no process.
 
     Attributes:
         file: None = no receivers.
@@ -302,25 +302,14 @@ class ReceiverList:
     file: Path | None = None
     current: tuple[Receiver, ...] = ()
     error: str = ""
-    _version: tuple[int, int, int] = field(default=(0, 0, 0))
-
-    @classmethod
-    def read(cls, file: Path | None) -> ReceiverList:
-        """The receivers of a file at the start of the process. It blocks.
-
-        Raises:
-            BadInput: the file is wrong.
-        """
-        if file is None:
-            return cls()
-        return cls(file, read_receivers(file), "", _version(file))
+    _version: tuple[int, int, int] | None = None
 
     def named(self, name: str) -> Receiver | None:
         """The receiver of this name, or None."""
         return next((each for each in self.current if each.name == name), None)
 
     def refresh(self) -> bool:
-        """Read the file again if it was changed. Returns whether it was. It blocks."""
+        """Read the file if it was changed since the last time. Returns whether it was. It blocks."""
         if self.file is None:
             return False
         version = _version(self.file)

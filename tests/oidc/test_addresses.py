@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from queuectl.domain.mail_addresses import LONGEST, plain_address, verified_address
+from queuectl.notify.receivers_file import ReceiverList
 from tests.api.signed import asking
 from tests.api.test_auth import OWN_PAGE
 from tests.doubles.store import MemoryStore
@@ -66,7 +67,7 @@ async def test_each_sign_in_replaces_the_address_or_removes_it(
     issuer: FakeIssuer, memory: MemoryStore
 ) -> None:
     kept = memory.database.notifications.addresses
-    async with browser_of(issuer.app(memory)) as browser:
+    async with browser_of(issuer.app(memory, receivers=ReceiverList())) as browser:
         await signed_in_with(browser, issuer, VERIFIED)
         assert kept == {USER: "Alice@example.org"}
         await signed_in_with(browser, issuer, {**VERIFIED, "email": "a@example.net"})
@@ -81,7 +82,7 @@ async def test_each_sign_in_replaces_the_address_or_removes_it(
 async def test_a_pasted_id_token_counts_and_one_of_the_cluster_states_nothing(
     issuer: FakeIssuer, memory: MemoryStore
 ) -> None:
-    app = issuer.app(memory)
+    app = issuer.app(memory, receivers=ReceiverList())
     kept = memory.database.notifications.addresses
     async with asking(app) as browser:
         own = OWN_PAGE | {"Origin": str(browser.base_url)}
@@ -96,6 +97,16 @@ async def test_a_pasted_id_token_counts_and_one_of_the_cluster_states_nothing(
 async def test_a_request_with_a_token_does_not_count_as_a_sign_in(
     issuer: FakeIssuer, memory: MemoryStore
 ) -> None:
-    async with asking(issuer.app(memory), signed(claims(**VERIFIED))) as client:
+    async with asking(
+        issuer.app(memory, receivers=ReceiverList()), signed(claims(**VERIFIED))
+    ) as client:
         assert (await client.get(SESSION)).status_code == 200
+    assert memory.database.notifications.addresses == {}
+
+
+async def test_without_receivers_no_address_is_kept(
+    issuer: FakeIssuer, memory: MemoryStore
+) -> None:
+    async with browser_of(issuer.app(memory)) as browser:
+        await signed_in_with(browser, issuer, VERIFIED)
     assert memory.database.notifications.addresses == {}

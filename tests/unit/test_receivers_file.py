@@ -152,7 +152,8 @@ def test_a_missing_credential_is_named_and_stops_nothing(tmp_path: Path) -> None
 
 def test_a_changed_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
     file = written(tmp_path, WEBHOOK)
-    receivers = ReceiverList.read(file)
+    receivers = ReceiverList(file)
+    assert receivers.refresh()
     assert not receivers.refresh()
     written(tmp_path, WEBHOOK, SLACK)
     assert receivers.refresh()
@@ -165,6 +166,9 @@ def test_a_changed_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: 
         assert receivers.refresh()
         assert str(file) in receivers.error
         assert [each.name for each in receivers.current] == ["hook", "chat"]
+    at_start = ReceiverList(file)
+    assert at_start.refresh()
+    assert (at_start.current, at_start.error == receivers.error) == ((), True)
     # As the kubelet does: the folder is replaced behind a link.
     written(tmp_path, SLACK)
     os.utime(file, (1.0, 1.0))

@@ -111,13 +111,13 @@ class SessionService:
         self,
         identities: Identities,
         sessions: Sessions,
-        addresses: NotificationStore,
+        addresses: NotificationStore | None,
         unknown_callers: UnknownCallerLimit,
         *,
         secure: bool,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``addresses``: where the verified mail addresses of users are kept.
+        """``addresses``: where the verified mail addresses of users are kept; None = they are not.
 
         ``secure``: browsers use TLS, so they send the cookie over TLS only.
         """
@@ -159,7 +159,7 @@ class SessionService:
             address: verified mail address of the caller, which replaces an earlier one; empty = it has none any more; None =
                 the token states nothing about it.
         """
-        if address is not None:
+        if address is not None and self._addresses is not None:
             await self._addresses.keep_address(caller.name, address or None)
         now = self._clock()
         until = now + LONGEST
