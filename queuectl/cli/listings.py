@@ -261,7 +261,7 @@ def _unmanaged(client: Client, options: ListingOptions) -> None:
 
 
 def _receivers(client: Client, options: ListingOptions) -> None:
-    body = dict(client.receivers())
+    body: Json = {**client.receivers()}
     options.show(body, body["items"], RECEIVER_COLUMNS, lambda o: f"receiver/{o['name']}")
     if body["error"]:
         typer.echo(f"warning: {body['error']}", err=True)
