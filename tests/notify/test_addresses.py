@@ -1,5 +1,6 @@
 """To which addresses a message may go."""
 
+# ruff: noqa: RUF001 - digits of other scripts
 from __future__ import annotations
 
 import asyncio
@@ -225,7 +226,7 @@ def test_hosts_that_some_resolvers_read_as_addresses_are_refused() -> None:
         "a_b!",
         "a/b",
         "a@b",
-    ]  # noqa: RUF001
+    ]
     for host in [*hosts, "", ".", "a" * 64, "a." * 130, "fe80::1%eth0", "a b", "a\nb", "a\0b"]:
         with pytest.raises(InvalidReceiver):
             checked_host(host)
