@@ -37,5 +37,7 @@ GRANT UPDATE (confirmed) ON followed_objects TO queuectl_api;
 -- Users subscribe to events, and each replica delivers them.
 GRANT INSERT, UPDATE ON notification_progress TO queuectl_api;
 GRANT INSERT, UPDATE, DELETE ON subscriptions, addresses TO queuectl_api;
+-- An administrator tests a receiver.
+GRANT INSERT ON notifications TO queuectl_api;
 -- Each replica registers its release.
 GRANT INSERT, UPDATE, DELETE ON replicas TO queuectl_api;

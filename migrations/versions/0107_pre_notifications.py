@@ -34,7 +34,7 @@ def _identity() -> sa.Column[int]:
 
 def upgrade() -> None:
     op.add_column("workloads", _json("notify", nullable=True))
-    op.add_column("workloads", sa.Column("told_start", sa.Double(), nullable=True))
+    op.add_column("workloads", sa.Column("announced_start", sa.Double(), nullable=True))
     op.create_table(
         "notifications",
         _identity(),
@@ -67,11 +67,11 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": 50},
     )
     op.create_table(
-        "told_budgets",
+        "announced_budgets",
         *map(_key, ("budget", "month")),
         sa.Column("percent", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("budget", "month", "percent", name=op.f("told_budgets_pkey")),
+        sa.PrimaryKeyConstraint("budget", "month", "percent", name=op.f("announced_budgets_pkey")),
         comment="limits of budgets of which an event was written; percent is 80 or 100",
     )
     op.create_table(

@@ -31,16 +31,19 @@ from queuectl.db.bulk import Row, arrays, insert_rows
 from queuectl.db.engine import storable
 from queuectl.db.tables import (
     addresses,
+    announced_budgets,
+    leadership,
     notification_progress,
     notifications,
     subscriptions,
-    told_budgets,
 )
 from queuectl.db.usage import Transaction
 from queuectl.db.writes import fence
 from queuectl.domain.notifications import (
     KEPT_SECONDS,
     MOST_KEPT,
+    MOST_SUBSCRIPTIONS,
+    BudgetLimit,
     Event,
     EventType,
     Mode,
@@ -48,7 +51,6 @@ from queuectl.domain.notifications import (
     ReceiverStatus,
     Scope,
     Subscription,
-    ToldBudget,
 )
 
 BATCH: Final = 5000
@@ -83,7 +85,7 @@ async def announce(connection: AsyncConnection, events: Sequence[Event], *, epoc
 
 
 async def announce_budgets(
-    connection: AsyncConnection, told: Mapping[ToldBudget, Event], *, epoch: int
+    connection: AsyncConnection, told: Mapping[BudgetLimit, Event], *, epoch: int
 ) -> None:
     """Append the event of each of these limits that was not written before.
 
@@ -98,16 +100,16 @@ async def announce_budgets(
             "percent": limit.percent,
             "at": event.at,
         }
-        new = insert(told_budgets).values(row).on_conflict_do_nothing()
-        if (await connection.execute(new.returning(told_budgets.c.percent))).all():
+        new = insert(announced_budgets).values(row).on_conflict_do_nothing()
+        if (await connection.execute(new.returning(announced_budgets.c.percent))).all():
             await add(connection, [event])
 
 
 async def prune(connection: AsyncConnection) -> int:
     """Delete at most :data:`BATCH` events that all receivers are past, or that no receiver gets. Returns their number.
 
-    An event that is too old, or that too many newer ones follow, counts as dropped for each receiver that is not past it. A receiver
-    that no replica delivers to any more is forgotten.
+    An event that is too old, or that too many newer ones follow, counts as dropped for each receiver that is not past it. The progress
+    of a receiver that was removed is deleted.
     """
     await connection.execute(delete(notification_progress).where(_abandoned()))
     limit = await _beyond(connection, 0, KEPT_SECONDS, MOST_KEPT)
@@ -120,20 +122,21 @@ async def prune(connection: AsyncConnection) -> int:
     deleted: CursorResult[Any] = await connection.execute(
         delete(notifications).where(_n.id.in_(oldest))
     )
-    month = delete(told_budgets).where(told_budgets.c.at < _NOW - _TOLD_SECONDS)
+    month = delete(announced_budgets).where(announced_budgets.c.at < _NOW - _ANNOUNCED_SECONDS)
     await connection.execute(month)
     return deleted.rowcount
 
 
-_TOLD_SECONDS: Final = 70 * 86400.0
+_ANNOUNCED_SECONDS: Final = 70 * 86400.0
 """How long the limits are kept of which events were written: longer than the month that they belong to."""
 
 
 def _abandoned() -> ColumnElement[bool]:
-    """Whether no replica has claimed a receiver for so long that an event for it has become too old."""
+    """Whether no replica has claimed a receiver since before the time of an event that is too old now."""
     long_ago = _NOW - KEPT_SECONDS
     waits = select(_n.id).where(_n.id > _p.line, _n.at < long_ago).exists()
-    return and_(func.greatest(_p.claimed_at, _p.retry_at) < long_ago, waits)
+    missed = or_(waits, _p.dropped_since < long_ago)
+    return and_(func.greatest(_p.claimed_at, _p.retry_at) < long_ago, missed)
 
 
 # ---- Delivery
@@ -227,11 +230,11 @@ class NotificationTables:
         """See the Protocol."""
         await self._change(receiver, mode, by, claimed_by=None, claimed_until=None)
 
-    async def _change(self, receiver: str, mode: Mode, by: str, **values: Any) -> bool:
+    async def _change(self, receiver: str, mode: Mode, by: str, **columns: Any) -> bool:
         """Write to a cursor while the claim is the caller's. Returns whether it was."""
         own = update(notification_progress).where(_is(receiver, mode), _p.claimed_by == by)
         async with self._statement("writing the progress of a receiver") as connection:
-            changed: CursorResult[Any] = await connection.execute(own.values(values))
+            changed: CursorResult[Any] = await connection.execute(own.values(columns))
             return bool(changed.rowcount)
 
     async def statuses(self) -> Sequence[ReceiverStatus]:
@@ -271,7 +274,11 @@ class NotificationTables:
         """See the Protocol."""
         return next(iter(await self._subscriptions(_s.id == number)), None)
 
-    async def subscribe(self, subscription: Subscription) -> Subscription:
+    async def all_subscriptions(self, after: int, limit: int) -> Sequence[Subscription]:
+        """See the Protocol."""
+        return await self._subscriptions(_s.id > after, limit)
+
+    async def subscribe(self, subscription: Subscription) -> Subscription | None:
         """See the Protocol."""
         row = {
             "owner": storable(subscription.owner),
@@ -284,7 +291,13 @@ class NotificationTables:
         new = insert(subscriptions).values(row)
         replaced = {"events": new.excluded.events, "mode": new.excluded.mode}
         stored = new.on_conflict_do_update(constraint="subscriptions_owner_key", set_=replaced)
-        async with self._statement("writing a subscription") as connection:
+        same = and_(*(_s[name] == row[name] for name in ("scope", "target", "receiver")))
+        others = select(func.count()).where(_s.owner == row["owner"], ~same)
+        one_at_a_time = func.pg_advisory_xact_lock(func.hashtext(f"subscriptions {row['owner']}"))
+        async with self._transaction("writing a subscription") as connection:
+            await connection.execute(select(one_at_a_time))
+            if (await connection.scalars(others)).one() >= MOST_SUBSCRIPTIONS:
+                return None
             return _subscription(
                 (await connection.execute(stored.returning(*subscriptions.c))).one()
             )
@@ -297,8 +310,10 @@ class NotificationTables:
             )
             return bool(gone.rowcount)
 
-    async def _subscriptions(self, condition: ColumnElement[bool]) -> tuple[Subscription, ...]:
-        selected = select(subscriptions).where(condition).order_by(_s.id)
+    async def _subscriptions(
+        self, condition: ColumnElement[bool], limit: int | None = None
+    ) -> tuple[Subscription, ...]:
+        selected = select(subscriptions).where(condition).order_by(_s.id).limit(limit)
         async with self._statement("reading subscriptions") as connection:
             rows: Result[Any] = await connection.execute(selected)
             # A newer release can write other types; without any, all types would count as selected.
@@ -307,6 +322,14 @@ class NotificationTables:
                 for row in rows
                 if not row.events or not _KNOWN_TYPES.keys().isdisjoint(row.events)
             )
+
+    async def announce_test(self, event: Event) -> None:
+        """See the Protocol."""
+        # The lock of the fence, under any epoch: ids become visible in their order.
+        fence_row = select(leadership.c.epoch).with_for_update(key_share=True)
+        async with self._transaction("writing a test event") as connection:
+            await connection.execute(fence_row)
+            await add(connection, [event])
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         """See the Protocol."""
@@ -331,7 +354,7 @@ class NotificationTables:
 
 
 def claimable(names: Collection[tuple[str, str]]) -> Select[Any]:
-    """The cursor of these that waits longest and that a replica can claim. It locks the row. The tests pin its query plan."""
+    """The cursor of these that waits longest and that a replica can claim. It locks the row."""
     free = or_(_p.claimed_until.is_(None), _p.claimed_until <= _NOW)
     work = or_(_p.line < _END, _p.dropped > 0)
     asked = tuple_(_p.receiver, _p.mode).in_(sorted(names))

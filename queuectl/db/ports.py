@@ -28,7 +28,7 @@ from queuectl.domain.ledger import (
     RefusedPlan,
     StoredDecision,
 )
-from queuectl.domain.notifications import Event, NotificationStore, ToldBudget
+from queuectl.domain.notifications import BudgetLimit, Event, NotificationStore
 from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload
 from queuectl.domain.pastuse import Used
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
@@ -360,8 +360,8 @@ class LeaderStore(StoreReads, Protocol):
             Fenced: the epoch is no longer the caller's.
         """
 
-    async def announce_budgets(self, told: Mapping[ToldBudget, Event], *, epoch: int) -> None:
-        """Write the events of those of these limits of which no event was written before. Without receivers it does nothing.
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
+        """Write the events of these limits, without those that were written before. Without receivers it does nothing.
 
         Raises:
             Fenced: the epoch is no longer the caller's.

@@ -41,10 +41,13 @@ from queuectl.db.replicas import Registration
 from queuectl.db.sessions import SessionStore
 from queuectl.db.shadow import ShadowTables
 from queuectl.db.tables import leadership
+from queuectl.domain.containment import SetAsideObject
+from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.ledger import Loaded
-from queuectl.domain.notifications import Event, ToldBudget
+from queuectl.domain.notifications import BudgetLimit, Event
 from queuectl.domain.pastuse import Used
 from queuectl.domain.rules import Retention
+from queuectl.domain.workload_notifications import events_of
 
 # ---- The common part
 
@@ -209,7 +212,15 @@ class PostgresLeaderStore(Database):
     exported_upto = transaction("reading the progress of traces", traces.exported_upto)
     keep_exported = transaction("writing the progress of traces", traces.keep_exported)
     keep_refused = transaction("writing a refused plan", refused.keep)
-    keep_set_aside = transaction("writing an object that is set aside", set_aside_rows.keep)
+
+    async def keep_set_aside(self, unit: SetAsideObject, content: bytes) -> None:
+        async with self.connections.transaction(
+            "writing an object that is set aside"
+        ) as connection:
+            new = await set_aside_rows.keep(connection, unit, content)
+            if new and self.notifications_enabled:
+                event = set_aside_event(unit)
+                await notification_rows.announce(connection, [event], epoch=unit.epoch)
 
     async def now(self) -> float:
         async with self.connections.statement("reading the time") as connection:
@@ -225,9 +236,14 @@ class PostgresLeaderStore(Database):
             )
             .returning(leadership.c.epoch)
         )
+        last = select(leadership.c.holder, _NOW.label("at")).with_for_update()
         async with self.connections.transaction("taking over") as connection:
+            before = (await connection.execute(last)).one()
             epoch = int((await connection.scalars(raised)).one())
             await process_runs.lead(connection, holder, epoch)
+            if before.holder and self.notifications_enabled:
+                event = leader_changed_event(float(before.at), holder, before.holder, epoch)
+                await notification_rows.add(connection, [event])
             return epoch
 
     async def commits_ended(self, *, epoch: int) -> None:
@@ -266,6 +282,8 @@ class PostgresLeaderStore(Database):
                 await writes.same_configuration(connection, commit.revision, commit.tolerance)
             await command_rows.answer(connection, commit.answers)
             lines = await writes.write(connection, commit.changes, epoch=epoch, cycle=cycle)
+            if self.notifications_enabled:
+                await notification_rows.add(connection, events_of(commit.changes))
             if commit.decision is not None:
                 await decision_rows.add(
                     connection, commit.decision, epoch=epoch, cycle=cycle, lines=lines
@@ -291,7 +309,7 @@ class PostgresLeaderStore(Database):
         async with self.connections.transaction("writing events") as connection:
             await notification_rows.announce(connection, events, epoch=epoch)
 
-    async def announce_budgets(self, told: Mapping[ToldBudget, Event], *, epoch: int) -> None:
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
         if not self.notifications_enabled or not told:
             return
         async with self.connections.transaction("writing events of budgets") as connection:

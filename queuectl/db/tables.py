@@ -10,7 +10,7 @@ four change only together, by the leader, in :meth:`queuectl.db.store.PostgresLe
 of the leader, and ``findings`` its results for standbys. No table refers to these three.
 ``commands`` is the only table in which other processes ask the leader for changes.
 ``notifications`` has events for receivers. The leader adds them in the transaction of the change, and any replica delivers them:
-``notification_progress`` has its cursors. ``told_budgets`` has the limits of budgets of which events were written. The API writes
+``notification_progress`` has its cursors. ``announced_budgets`` has the limits of budgets of which events were written. The API writes
 ``subscriptions`` and ``addresses``.
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
 
@@ -148,7 +148,7 @@ workloads: Final = Table(
     key("user"),
     Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     json("notify", nullable=True),
-    seconds("told_start", nullable=True),
+    seconds("announced_start", nullable=True),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its page: HOT updates
@@ -446,8 +446,8 @@ notification_progress: Final = Table(
     comment="how far the events of a receiver are delivered, and the replica that delivers them now",
     postgresql_with={"fillfactor": 50},  # each claim updates the row: HOT updates
 )
-told_budgets: Final = Table(
-    "told_budgets",
+announced_budgets: Final = Table(
+    "announced_budgets",
     metadata,
     key("budget", primary=True),
     key("month", primary=True),

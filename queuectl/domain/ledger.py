@@ -107,8 +107,8 @@ class Entry:
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
         labels: of its object, by key, without those that queuectl reads; at most :data:`queuectl.domain.jobs.MOST_LABELS`.
         planned_start: as the last plan has it, in state Pending; None = it has none.
-        told_start: the planned start (unix seconds) of which its user was last told, until it starts; None = none.
-        notify: what its annotations request; None = nothing.
+        announced_start: the planned start (unix seconds) that counts as known to its user, until it starts; None = none.
+        notify: the request in its annotations; None = none.
         lease: set in state Reserved, and while it is evicted only to be moved.
         checks: its admission checks.
         intent: the unconfirmed write, for ``attempt``.
@@ -156,7 +156,7 @@ class Entry:
     user: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     planned_start: PlannedStart | None = None
-    told_start: float | None = None
+    announced_start: float | None = None
     notify: JobNotifications | None = None
     checks: Checks = NO_CHECKS
 
@@ -352,6 +352,8 @@ def violations(entry: Entry) -> list[str]:
         "only what was ready can have lost it": entry.unready_since is None
         or state is State.RUNNING,
         "a live attempt was not evicted": not state.live or entry.evicted_for is None,
+        "a planned start is announced only while it waits": entry.announced_start is None
+        or state in (State.PENDING, State.RESERVED),
         "another place in the order only while it waits": entry.requeued_at is None
         or not state.live,
     }

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 
 class EventType(StrEnum):
-    """What happened. The values are the types of CloudEvents without their prefix ``dev.queuectl.``."""
+    """The kinds of events. The values are the types of CloudEvents without their prefix ``dev.queuectl.``."""
 
     STARTED = "workload.started"
     EVICTED = "workload.evicted"
@@ -30,6 +30,7 @@ class EventType(StrEnum):
     BUDGET_SPENT = "budget.spent"
     OBJECT_SET_ASIDE = "object.set-aside"
     LEADER_CHANGED = "controller.leader-changed"
+    RECEIVER_TEST = "receiver.test"
 
 
 class Mode(StrEnum):
@@ -81,15 +82,17 @@ class Event:
     id: int = 0
 
 
-# ---- Who receives them
+# ---- Their receivers
 
 MOST_RECEIVERS: Final = 8
 """The most receivers that the annotation of a job can name."""
+MOST_SUBSCRIPTIONS: Final = 100
+"""The most subscriptions of one user."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobNotifications:
-    """What the annotations of a job request.
+    """The request in the annotations of a job.
 
     Attributes:
         receivers: names of receivers, at most :data:`MOST_RECEIVERS`.
@@ -131,7 +134,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """Who may use a receiver, and what it gets without a subscription.
+    """The tenants that can use a receiver, and the events that it gets without a subscription.
 
     Attributes:
         name: name of the receiver.
@@ -156,10 +159,10 @@ class Audience:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """One place to which an event goes.
+    """One place to which an event is sent.
 
     Attributes:
-        user: whose address it goes to; empty for the place that the administrator set.
+        user: whose address gets it; empty for the place that the administrator set.
         mode: when it is sent.
     """
 
@@ -180,7 +183,7 @@ MOST_KEPT: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class ToldBudget:
+class BudgetLimit:
     """A limit of a budget of which one event is written. ``percent``: 80 or 100. ``month``: as ``2026-11``."""
 
     budget: str
@@ -252,7 +255,7 @@ class NotificationStore(Protocol):
         ...
 
     async def extend(self, receiver: str, mode: Mode, by: str, seconds: float) -> bool:
-        """Keep a claim for some seconds more. False if another replica has it."""
+        """Keep a claim for a number of seconds more. False if another replica has it."""
         ...
 
     async def events(self, after: int, limit: int) -> Sequence[Event]:
@@ -277,7 +280,7 @@ class NotificationStore(Protocol):
     async def postpone(
         self, receiver: str, mode: Mode, by: str, seconds: float, error: str
     ) -> None:
-        """Give the claim back after a failure, or until the next digest (empty ``error``), and do not offer it for some seconds."""
+        """Give the claim back after a failure, or until the next digest (empty ``error``), and do not offer it for a number of seconds."""
         ...
 
     async def release(self, receiver: str, mode: Mode, by: str) -> None:
@@ -300,12 +303,23 @@ class NotificationStore(Protocol):
         """The subscription with this id, or None."""
         ...
 
-    async def subscribe(self, subscription: Subscription) -> Subscription:
-        """Store it and assign its id. One of the same owner, scope, target and receiver gets its events and its mode instead."""
+    async def all_subscriptions(self, after: int, limit: int) -> Sequence[Subscription]:
+        """The subscriptions of all users with larger ids, in the order of their ids."""
+        ...
+
+    async def subscribe(self, subscription: Subscription) -> Subscription | None:
+        """Store it and assign its id. One of the same owner, scope, target and receiver gets its events and its mode instead.
+
+        None if the owner has :data:`MOST_SUBSCRIPTIONS` others.
+        """
         ...
 
     async def unsubscribe(self, number: int) -> bool:
         """Delete the subscription with this id. False if it does not exist."""
+        ...
+
+    async def announce_test(self, event: Event) -> None:
+        """Append an event of the type :attr:`EventType.RECEIVER_TEST`, in the order of the events of the leader."""
         ...
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
@@ -330,21 +344,24 @@ def recipients(
         audience: of the receiver.
         subscriptions: those to this receiver.
     """
+    own_place = event.user if audience.personal else ""
+    if event.type is EventType.RECEIVER_TEST:  # for this receiver alone, whatever it gets otherwise
+        tested = audience.name in event.receivers
+        return (Recipient(own_place, Mode.IMMEDIATE),) if tested else ()
     modes: dict[str, Mode] = {}
 
-    def add(user: str, mode: Mode) -> None:
-        place = user if audience.personal else ""
+    def add(place: str, mode: Mode) -> None:
         if mode is Mode.IMMEDIATE or place not in modes:
             modes[place] = mode
 
     if _standing(event, audience):
-        modes[""] = audience.mode
-    if audience.namespaces is None or event.namespace in audience.namespaces:
-        if audience.name in event.receivers and (event.user or not audience.personal):
-            add(event.user, Mode.IMMEDIATE)
-        for each in subscriptions:
-            if each.receiver == audience.name and _selects(each, event):
-                add(each.owner, each.mode)
+        add("", audience.mode)
+    named = audience.name in event.receivers and _serves(audience, event.namespace)
+    if named and (own_place or not audience.personal):
+        add(own_place, Mode.IMMEDIATE)
+    for each in subscriptions:
+        if each.receiver == audience.name and _selects(each, event, audience):
+            add(each.owner if audience.personal else "", each.mode)
     return tuple(Recipient(user, mode) for user, mode in sorted(modes.items()))
 
 
@@ -356,11 +373,22 @@ def _standing(event: Event, audience: Audience) -> bool:
     )
 
 
-def _selects(subscription: Subscription, event: Event) -> bool:
-    subject = {
-        Scope.USER: event.user,
-        Scope.NAMESPACE: event.namespace,
-        Scope.QUEUE: event.cluster_queue,
-    }[subscription.scope]
-    matches = bool(subject) and subject == subscription.target
-    return matches and (not subscription.events or event.type in subscription.events)
+def _serves(audience: Audience, namespace: str) -> bool:
+    """Whether tenants of a namespace may name the receiver. Events without a namespace belong to no tenant."""
+    return bool(namespace) and (audience.namespaces is None or namespace in audience.namespaces)
+
+
+def _selects(subscription: Subscription, event: Event, audience: Audience) -> bool:
+    """An event of a queue can have no namespace: that of a budget. Users subscribe to their own events only."""
+    if subscription.events and event.type not in subscription.events:
+        return False
+    target, served = subscription.target, _serves(audience, event.namespace)
+    match subscription.scope:
+        case Scope.USER:
+            return served and bool(target) and event.user == target == subscription.owner
+        case Scope.NAMESPACE:
+            return served and event.namespace == target
+        case Scope.QUEUE:
+            return (
+                bool(target) and event.cluster_queue == target and (served or not event.namespace)
+            )

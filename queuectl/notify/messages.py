@@ -33,6 +33,7 @@ TITLES: Final[Mapping[EventType, str]] = {
     EventType.BUDGET_SPENT: "Budget spent",
     EventType.OBJECT_SET_ASIDE: "Object set aside",
     EventType.LEADER_CHANGED: "Leader changed",
+    EventType.RECEIVER_TEST: "Test of a receiver",
 }
 
 _INSTALLATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")

@@ -146,7 +146,9 @@ class Receiver:
         if self.audience.personal is not smtp:
             raise InvalidReceiver("mail goes to the address of each user, and nothing else does")
         if isinstance(self.target, SmtpTarget) and self._has_standing and not self.target.to:
-            raise InvalidReceiver("its own events need a mail address")
+            raise InvalidReceiver(
+                "to: is required for the events that it gets without a subscription"
+            )
         if not all(map(listable, self.allowed_networks)):
             raise InvalidReceiver("an allowed network is not private")
         if not 60 <= self.bounds.max_age <= LONGEST_AGE:

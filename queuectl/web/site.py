@@ -23,6 +23,7 @@ from queuectl.api.body import Bodies
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.reading import CurrentConfiguration
+from queuectl.api.subscriptions import Subscriptions
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.domain.cluster_map import ClusterMap
@@ -212,6 +213,7 @@ class Site:
         bodies: Bodies,
         stated: CurrentConfiguration,
         history: UsageHistory,
+        subscriptions: Subscriptions,
         cluster_reader: DashboardClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
@@ -229,6 +231,7 @@ class Site:
         self.clock = clock
         self.bodies = bodies
         self.history = history
+        self.subscriptions = subscriptions
         self.presenter = WorkloadPresenter(guard, store, diagnoser)
         self.signs_in = signs_in
         self.in_shadow = in_shadow
@@ -284,15 +287,16 @@ class Site:
             still: the page is not refreshed, because the user types in it.
             context: the values that the template shows.
         """
-        given: Mapping[str, Any] = {
+        variables: Mapping[str, Any] = {
             "path": request.url.path,
             "query": request.url.query,
             "access": access,
             "still": still,
             "signs_in": self.signs_in,
             "in_shadow": self.in_shadow,
+            "notifies": self.subscriptions.configured,
             "now": self.clock(),
             **context,
         }
-        made = self._environment.get_template(template).render(given)
+        made = self._environment.get_template(template).render(variables)
         return HTMLResponse(made, status, _HEADERS)

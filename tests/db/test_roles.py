@@ -101,7 +101,7 @@ async def test_the_api_writes_no_state(database: Database) -> None:
     allowed = {right: await database.may(API, right) for right in ("INSERT", "UPDATE", "DELETE")}
     asks = {"documents", "sessions", "audit", "replicas", "subscriptions", "addresses"}
     assert allowed == {
-        "INSERT": asks | {"commands", "past_use", "notification_progress"},
+        "INSERT": asks | {"commands", "past_use", "notification_progress", "notifications"},
         "UPDATE": asks | {"configuration", "notification_progress"},
         "DELETE": asks,
     }

@@ -10,12 +10,13 @@ from queuectl.db.engine import storable
 from queuectl.domain.notifications import (
     KEPT_SECONDS,
     MOST_KEPT,
+    MOST_SUBSCRIPTIONS,
+    BudgetLimit,
     Event,
     Mode,
     Progress,
     ReceiverStatus,
     Subscription,
-    ToldBudget,
 )
 
 Key = tuple[str, Mode]
@@ -40,7 +41,7 @@ class MemoryNotificationTables:
 
     events: list[Event] = field(default_factory=list)
     cursors: dict[Key, MemoryCursor] = field(default_factory=dict)
-    told: set[ToldBudget] = field(default_factory=set)
+    told: set[BudgetLimit] = field(default_factory=set)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     last: int = 0
@@ -51,7 +52,7 @@ class MemoryNotificationTables:
             self.last += 1
             self.events.append(replace(event, id=self.last, message=storable(event.message)))
 
-    def announce_budgets(self, told: Mapping[ToldBudget, Event]) -> None:
+    def announce_budgets(self, told: Mapping[BudgetLimit, Event]) -> None:
         """Append those of limits without an event."""
         self.add([event for limit, event in told.items() if limit not in self.told])
         self.told |= told.keys()
@@ -60,8 +61,9 @@ class MemoryNotificationTables:
         """Delete events that all receivers are past, or that are beyond all bounds."""
         old = time.time() - KEPT_SECONDS
         for key, cursor in list(self.cursors.items()):
-            waits = any(e.id > cursor.progress.line and e.at < old for e in self.events)
-            if waits and max(cursor.claimed_at, cursor.retry_at) < old:
+            missed = any(e.id > cursor.progress.line and e.at < old for e in self.events)
+            missed |= (cursor.progress.dropped_since or old) < old
+            if missed and max(cursor.claimed_at, cursor.retry_at) < old:
                 del self.cursors[key]
         limit = self.beyond(0, KEPT_SECONDS, MOST_KEPT)
         for cursor in self.cursors.values():
@@ -204,7 +206,11 @@ class MemoryNotifications:
         await self._reach()
         return self._tables.subscriptions.get(number)
 
-    async def subscribe(self, subscription: Subscription) -> Subscription:
+    async def all_subscriptions(self, after: int, limit: int) -> Sequence[Subscription]:
+        await self._reach()
+        return tuple(s for s in self._tables.subscriptions.values() if s.id > after)[:limit]
+
+    async def subscribe(self, subscription: Subscription) -> Subscription | None:
         await self._reach()
         rows = self._tables.subscriptions
         same = (
@@ -214,12 +220,19 @@ class MemoryNotifications:
             == replace(subscription, id=0)
         )
         number = next(same, max(rows, default=0) + 1)
+        others = sum(row.owner == subscription.owner and row.id != number for row in rows.values())
+        if others >= MOST_SUBSCRIPTIONS:
+            return None
         rows[number] = replace(subscription, id=number)
         return rows[number]
 
     async def unsubscribe(self, number: int) -> bool:
         await self._reach()
         return self._tables.subscriptions.pop(number, None) is not None
+
+    async def announce_test(self, event: Event) -> None:
+        await self._reach()
+        self._tables.add([event])
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         await self._reach()

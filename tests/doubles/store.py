@@ -21,6 +21,7 @@ from queuectl.db.ports import Commit, ConfigurationBatch
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.commands import Command, CommandFilter
 from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject, Suspect
+from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.errors import (
     Fenced,
     NotFound,
@@ -45,7 +46,7 @@ from queuectl.domain.ledger import (
     StoredDecision,
     check_once,
 )
-from queuectl.domain.notifications import Event, ToldBudget
+from queuectl.domain.notifications import BudgetLimit, Event
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.queries import (
@@ -72,6 +73,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.stages import EndedStage, EndedStages
+from queuectl.domain.workload_notifications import events_of
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.notifications import MemoryNotifications, MemoryNotificationTables
@@ -168,7 +170,10 @@ class MemoryStore:
     async def take_over(self, holder: str, floor: int) -> int:
         database = await self._reach()
         database.epoch = max(database.epoch, floor) + 1
-        database.holder = holder
+        before, database.holder = database.holder, holder
+        if before and self.notifications_enabled:
+            event = leader_changed_event(time.time(), holder, before, database.epoch)
+            database.notifications.add([event])
         for run in database.runs:
             if run.epoch is not None and run.ended is None and run.name != holder:
                 run.ended = time.time()
@@ -252,6 +257,8 @@ class MemoryStore:
         end = len(database.history)
         for change in commit.changes:
             self._write(change, cycle)
+        events = events_of(commit.changes) if self.notifications_enabled else ()
+        database.notifications.add(events)
         for change in commit.changes:
             for mark in change.marks:
                 database.usage.note(mark)
@@ -328,7 +335,7 @@ class MemoryStore:
         if self.notifications_enabled:
             (await self._leading(epoch)).notifications.add(events)
 
-    async def announce_budgets(self, told: Mapping[ToldBudget, Event], *, epoch: int) -> None:
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
         if self.notifications_enabled:
             (await self._leading(epoch)).notifications.announce_budgets(told)
 
@@ -654,6 +661,9 @@ class MemoryStore:
         number = max((known.id for known, _ in kept), default=0) + 1
         unit = (one.boundary, one.key)
         others = [row for row in kept if (row[0].boundary, row[0].key) != unit]
+        places = {(known.boundary, known.place) for known, _ in kept}
+        if self.notifications_enabled and (one.boundary, one.place) not in places:
+            database.notifications.add([set_aside_event(one)])
         database.set_aside = [(replace(one, id=number), content), *others][:KEPT_OBJECTS]
 
     async def set_aside_objects(self) -> tuple[SetAsideObject, ...]:

@@ -300,11 +300,13 @@ async def test_a_dry_run_accepts_the_narrowest_right(access: MemoryAccess) -> No
 async def test_bodies_are_bounded_wherever_they_are_read(access: MemoryAccess) -> None:
     lists = {"/api/v1/dryrun", "/api/v1/plans"}
     for method, path in [*WRITING, ("POST", "/api/v1/session")]:
+        if path in ("/api/v1/receivers/{name}/test", "/ui/notifications/{number}"):
+            continue  # they read none
         if path in lists:
             most = MAX_LIST_BYTES
         elif path.startswith("/ui/"):
             most = MAX_FORM_BYTES
-        elif "workloads" in path or "session" in path:
+        elif "workloads" in path or "session" in path or path.endswith("/subscriptions"):
             most = MAX_SMALL
         else:
             most = MAX_BYTES
