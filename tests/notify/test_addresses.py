@@ -1,5 +1,6 @@
 """To which addresses a message may go."""
 
+# ruff: noqa: RUF001 - digits of other scripts
 from __future__ import annotations
 
 import asyncio
