@@ -7,6 +7,7 @@ that a second answer of the name server cannot lead elsewhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import threading
@@ -127,14 +128,15 @@ def system_lookup(host: str) -> Sequence[str]:
 
 
 class AddressBook:
-    """Resolves and checks hosts.
+    """Resolves and checks hosts. Use it on one event loop.
 
-    A name server that does not answer holds a thread for longer than a message may wait. So each host has one thread at most.
+    A name server that does not answer holds a thread for longer than a message may wait. So each host has one thread at most, and
+    all that wait for this host get its answer.
     """
 
     def __init__(self, lookup: Lookup = system_lookup) -> None:
         self._lookup = lookup
-        self._resolving: set[str] = set()
+        self._resolving: dict[str, asyncio.Future[Sequence[str]]] = {}
 
     async def checked(self, host: str, allowed: Sequence[Network]) -> tuple[Address, ...]:
         """The addresses of a host.
@@ -155,37 +157,10 @@ class AddressBook:
         return tuple(dict.fromkeys(addresses))
 
     async def _resolved(self, host: str) -> Sequence[Address]:
-        if host in self._resolving:
-            raise AddressRefused("the name server has not answered yet")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Sequence[str]] = loop.create_future()
-
-        def finish(texts: Sequence[str] | None, error: Exception | None) -> None:
-            self._resolving.discard(host)
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(texts or ())
-
-        def resolve() -> None:
-            texts: Sequence[str] | None = None
-            error: Exception | None = None
-            try:
-                texts = self._lookup(host)
-            except Exception as failure:  # noqa: BLE001 - the waiting task raises it
-                error = failure
-            try:
-                loop.call_soon_threadsafe(finish, texts, error)
-            except RuntimeError:  # the loop is closed
-                return
-
-        self._resolving.add(host)
-        threading.Thread(target=resolve, name="notify-resolve", daemon=True).start()
+        answer = self._resolving.get(host) or self._begun(host)
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
-                texts = await answer
+                texts = await asyncio.shield(answer)
             return [ipaddress.ip_address(text) for text in texts]
         except TimeoutError as error:
             raise AddressRefused("the name server does not answer") from error
@@ -193,3 +168,33 @@ class AddressBook:
             raise AddressRefused("the host is not resolved") from error
         except ValueError as error:
             raise AddressRefused("the name server answers with a faulty address") from error
+
+    def _begun(self, host: str) -> asyncio.Future[Sequence[str]]:
+        """Begin to resolve a host in a thread that ends with the process."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[str]] = loop.create_future()
+        # Nobody may wait any more when the name server answers.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+        def finish(texts: Sequence[str], error: Exception | None) -> None:
+            self._resolving.pop(host, None)
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(texts)
+
+        def resolve() -> None:
+            texts: Sequence[str] = ()
+            error: Exception | None = None
+            try:
+                texts = self._lookup(host)
+            except Exception as failure:  # noqa: BLE001 - the waiting task raises it
+                error = failure
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(finish, texts, error)
+
+        self._resolving[host] = answer
+        threading.Thread(target=resolve, name="notify-resolve", daemon=True).start()
+        return answer

@@ -63,15 +63,16 @@ class Tls:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.certificate = write_certificate(self.folder, "receiver", dns=HOST)
+        if not self.ca_file.exists():
+            write_certificate(self.folder, "receiver", dns=HOST)
 
     @property
     def ca_file(self) -> Path:
-        return self.certificate.chain
+        return self.folder / "tls.crt"
 
     def server(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self.certificate.chain, self.certificate.key)
+        context.load_cert_chain(self.ca_file, self.folder / "tls.key")
         return context
 
 
