@@ -37,7 +37,7 @@ NAMES = {
     "queuectl serve --shadow": "it serves until it is ended; tests/operations/test_shadow.py",
     "queuectl config prices": "with its file in the block below",
     "queuectl preempt --dry-run": "of any gang; tests/unit/test_cli_clients tries it",
-    "queuectl get subscriptions --all": "tests/unit/test_cli_subscriptions.py lists them",
+    "queuectl subscribe --events": "with its receiver in notifications.md",
     "kubectl get -o json": "of anything",
     "kubectl apply --server-side": "of anything",
     "kubectl delete node": "of any node; the commands after it are run",
