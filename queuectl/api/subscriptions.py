@@ -21,7 +21,9 @@ from queuectl.api.schemas import View, maybe
 from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import LONGEST_NAME, Right
 from queuectl.domain.notifications import (
+    ADMINISTRATORS_ONLY,
     MOST_SUBSCRIPTIONS,
+    SELECTABLE,
     EventType,
     Mode,
     ReceiverStatus,
@@ -32,8 +34,6 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.notify.receivers import Receiver, SlackTarget, SmtpTarget
 from queuectl.notify.receivers_file import ReceiverList
 
-EVENTS: Final = tuple(each for each in EventType if each is not EventType.RECEIVER_TEST)
-"""The types that a subscription can select."""
 STATUS: Final = Right("get", "receivers/status")
 _CREATE: Final = ("create", "subscriptions")
 _DELETE: Final = Right("delete", "subscriptions")
@@ -96,7 +96,7 @@ class SubscriptionBody(View):
         description="Name of the namespace, or of the ClusterQueue; omit it for your own jobs.",
     )
     events: list[EventType] = Field(
-        [], max_length=len(EVENTS), description="Types of events; empty = all."
+        [], max_length=len(SELECTABLE), description="Types of events; empty = all."
     )
     mode: Mode = Mode.IMMEDIATE
 
@@ -193,8 +193,8 @@ class Subscriptions:
             raise ApiProblem(ProblemType.FORBIDDEN, detail)
         if body.mode not in receiver.modes:
             raise wrong_parameter("mode", f"receiver {receiver.name} sends no digests")
-        if EventType.RECEIVER_TEST in body.events:
-            raise wrong_parameter("events", f"{EventType.RECEIVER_TEST} cannot be selected")
+        if wrong := sorted(ADMINISTRATORS_ONLY.intersection(body.events)):
+            raise wrong_parameter("events", f"{wrong[0]} cannot be selected")
         owner = caller_of(request).name
         events = frozenset(body.events)
         wanted = Subscription(owner, body.scope, target, receiver.name, events, body.mode)
@@ -301,7 +301,7 @@ def _receiver(receiver: Receiver, statuses: Sequence[ReceiverStatus] | None) -> 
         name=receiver.name,
         kind=_kind(receiver),
         modes=list(receiver.modes),
-        events=list(EVENTS),
+        events=list(SELECTABLE),
         personal=receiver.audience.personal,
         status=None
         if statuses is None

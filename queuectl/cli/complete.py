@@ -159,11 +159,10 @@ def receivers(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def event_types(incomplete: str) -> list[str]:
     """Types of events, after a comma also."""
-    from queuectl.domain.notifications import EventType
+    from queuectl.domain.notifications import SELECTABLE
 
     before, comma, last = incomplete.rpartition(",")
-    types = (each.value for each in EventType if each is not EventType.RECEIVER_TEST)
-    return [f"{before}{comma}{name}" for name in types if name.startswith(last)]
+    return [f"{before}{comma}{each}" for each in SELECTABLE if each.startswith(last)]
 
 
 def subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -24,7 +24,6 @@ from queuectl.cli.targets import ORDER, Target, check, read_objects, target_kind
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.client.client import Client
 from queuectl.client.errors import RequestRefused
-from queuectl.objects.configuration.config_kinds import PREFIX
 
 _WORKLOADS: Final = "delete its job with `queuectl cancel`, or stop it with `queuectl deactivate`"
 
@@ -103,9 +102,12 @@ def delete_command(
 _NO_OPTIONS: Final = "subscriptions are deleted by their ids; the only option is --ignore-not-found"
 
 
+_LONGEST_ID: Final = 18  # digits
+
+
 def _subscriptions(server: str, ids: Sequence[str], *, ignore_not_found: bool) -> Exit:
     """Delete subscriptions by their ids."""
-    if wrong := [each for each in ids if not each.isdecimal()]:
+    if wrong := [each for each in ids if not each.isdecimal() or len(each) > _LONGEST_ID]:
         raise CommandFailed(f"{wrong[0]!r} is not the id of a subscription", Exit.BAD_INPUT)
     if not ids:
         raise CommandFailed("give the ids of subscriptions", Exit.BAD_INPUT)
@@ -114,7 +116,7 @@ def _subscriptions(server: str, ids: Sequence[str], *, ignore_not_found: bool) -
         for number in ids:
             subject = f"subscription/{number}"
             try:
-                client.delete(f"{PREFIX}/subscriptions/{number}")
+                client.unsubscribe(int(number))
             except RequestRefused as refusal:
                 refused = _refused(subject, refusal, ignore_not_found=ignore_not_found)
                 code = max(code, refused)

@@ -261,7 +261,7 @@ def _unmanaged(client: Client, options: ListingOptions) -> None:
 
 
 def _receivers(client: Client, options: ListingOptions) -> None:
-    body = client.get(f"{PREFIX}/receivers")
+    body: Json = {**client.receivers()}
     options.show(body, body["items"], RECEIVER_COLUMNS, lambda o: f"receiver/{o['name']}")
     if body["error"]:
         typer.echo(f"warning: {body['error']}", err=True)
@@ -269,8 +269,7 @@ def _receivers(client: Client, options: ListingOptions) -> None:
 
 def _subscriptions(client: Client, options: ListingOptions) -> None:
     """The caller's own, or those of all users."""
-    path, query = f"{PREFIX}/subscriptions", {"all": "true"} if options.every else {}
-    items = list(client.objects(oldest_first(path, **query)))
+    items = [dict(each) for each in client.subscriptions(everyone=options.every)]
     body = {"items": items, "nextAfter": None}
     options.show(body, items, SUBSCRIPTION_COLUMNS, _numbered("subscription"))
 

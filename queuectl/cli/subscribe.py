@@ -63,16 +63,13 @@ def subscribe_command(
     """Subscribe to events. A second subscription to the same events at the same receiver replaces the first."""
     if namespace is not None and queue is not None:
         raise CommandFailed("--namespace excludes --queue", Exit.BAD_INPUT)
-    scope = "namespace" if namespace is not None else "queue" if queue is not None else "user"
-    body = {
-        "receiver": receiver,
-        "scope": scope,
-        "target": namespace or queue,
-        "events": [_type(part.strip()) for part in (events or "").split(",") if part.strip()],
-        "mode": "digest" if digest else "immediate",
-    }
+    types = [part.strip() for part in (events or "").split(",") if part.strip()]
     with connect(server) as client:
-        made = client.post(f"{PREFIX}/subscriptions", body)
+        made = dict(
+            client.subscribe(
+                receiver, namespace=namespace, queue=queue, events=types, digest=digest
+            )
+        )
     if output in (ListFormat.TABLE, ListFormat.WIDE):
         typer.echo(_sentence(made))
     else:
@@ -87,11 +84,6 @@ def sendtest_command(receiver: Receiver, server: Server = DEFAULT_SERVER) -> Non
         made = client.post(f"{PREFIX}/receivers/{quote(receiver, safe='')}/test", {})
     place = f" for {made['to']}" if made["to"] else ""
     typer.echo(f"receiver/{made['receiver']}: a test event{place} is sent")
-
-
-def _type(name: str) -> str:
-    """The type of an event: ``failed`` stands for ``workload.failed``, as in the annotation of a job."""
-    return name if "." in name else f"workload.{name}"
 
 
 def _sentence(subscription: Json) -> str:

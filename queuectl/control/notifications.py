@@ -9,7 +9,9 @@ from typing import Final
 import structlog
 
 from queuectl.domain.containment import Containment
+from queuectl.domain.errors import ClusterError
 from queuectl.domain.notifications import NotificationStore
+from queuectl.domain.pacing import doubling
 from queuectl.notify.delivery import Delivery
 from queuectl.notify.messages import Messages
 from queuectl.notify.receivers_file import ReceiverList, unreadable_credentials
@@ -19,6 +21,7 @@ from queuectl.telemetry.notifications import NotificationMetrics
 
 REFRESH_SECONDS: Final = 10.0
 """Between two checks of the file. The kubelet takes up to a minute to show a changed ConfigMap."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds
 _log = structlog.get_logger()
 
 
@@ -46,7 +49,7 @@ class Notifications:
             metrics: of this process.
             containment: of this process.
             by: unique name of this process.
-            installation: reads what distinguishes the ids of this cluster's events from those of others.
+            installation: reads the identity of the cluster, with which the ids of its events begin. It can raise ClusterError.
         """
         self.receivers = receivers
         self._store = store
@@ -56,8 +59,8 @@ class Notifications:
         self._installation = installation
 
     async def deliver(self) -> None:
-        """Deliver until the task is canceled. Raises ClusterError if the identity of the cluster cannot be read."""
-        installation = await self._installation()
+        """Deliver until the task is canceled."""
+        installation = await self._identity()
         messages = Messages(installation)
         open_channel = Transports(installation).open
         delivery = Delivery(self._store, messages, open_channel, self._metrics, self._by)
@@ -70,6 +73,17 @@ class Notifications:
             self._by,
         )
         await worker.run()
+
+    async def _identity(self) -> str:
+        """The identity of the cluster, once the API server answers."""
+        failures = 0
+        while True:
+            try:
+                return await self._installation()
+            except ClusterError as error:
+                failures += 1
+                _log.warning("cluster_identity_not_read", error=str(error))
+                await asyncio.sleep(doubling(_FIRST_PAUSE, _LONGEST_PAUSE, failures))
 
     async def follow_file(self) -> None:
         """Read the file, and again after each change, until the task is canceled."""

@@ -33,6 +33,14 @@ class EventType(StrEnum):
     RECEIVER_TEST = "receiver.test"
 
 
+ADMINISTRATORS_ONLY: Final = frozenset(
+    {EventType.OBJECT_SET_ASIDE, EventType.LEADER_CHANGED, EventType.RECEIVER_TEST}
+)
+"""Types that belong to no user, namespace or ClusterQueue, so no subscription selects them."""
+SELECTABLE: Final = tuple(each for each in EventType if each not in ADMINISTRATORS_ONLY)
+"""Types that a subscription can select."""
+
+
 class Mode(StrEnum):
     """When a receiver gets an event."""
 

@@ -147,7 +147,7 @@ class Receiver:
             raise InvalidReceiver("mail goes to the address of each user, and nothing else does")
         if isinstance(self.target, SmtpTarget) and self._has_standing and not self.target.to:
             raise InvalidReceiver(
-                "to: is required for the events that it gets without a subscription"
+                "to: a mail address is required for the events without a subscription"
             )
         if not all(map(listable, self.allowed_networks)):
             raise InvalidReceiver("an allowed network is not private")

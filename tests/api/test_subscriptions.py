@@ -126,6 +126,7 @@ TABLE: list[tuple[str, dict[str, Any], int, str]] = [
     (ADMIN, {"receiver": "chat-b", "scope": "namespace", "target": "team-a"}, 403, "is not for"),
     (BOB, {"receiver": "chat-b", "mode": "digest"}, 422, "sends no digests"),
     (ALICE, {"receiver": "hook", "events": ["receiver.test"]}, 422, "cannot be selected"),
+    (ADMIN, {"receiver": "hook", "events": ["controller.leader-changed"]}, 422, "cannot be selected"),
     (ALICE, {"receiver": "hook", "events": ["workload.x"]}, 422, "events.0"),
     (ALICE, {"receiver": "hook", "events": ["workload.failed"] * 400}, 422, "events"),
     (ALICE, {"receiver": "hook", "url": "https://elsewhere.example"}, 422, "url"),

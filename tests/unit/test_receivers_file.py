@@ -97,7 +97,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**SMTP, "host": "0x7f.1"}, "(mail): host: the host ends in a number"),
     ({**SMTP, "host": "10.1.2.3"}, "no message may go to the address 10.1.2.3"),
     ({**SMTP, "userNameFile": "user"}, "a login needs a file with the user name and one"),
-    ({**SMTP, "receives": {"all": True}}, "(mail): to: is required for the events"),
+    ({**SMTP, "receives": {"all": True}}, "(mail): to: a mail address is required"),
 ]  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from queuectl.api.auth.audit import record_change, record_operation
 from queuectl.api.problems import ApiProblem, ProblemType, wrong_members
-from queuectl.api.subscriptions import EVENTS, SubscriptionBody
+from queuectl.api.subscriptions import SubscriptionBody
 from queuectl.domain.errors import requirement
 from queuectl.domain.identity import Right
-from queuectl.domain.notifications import Mode
+from queuectl.domain.notifications import SELECTABLE, Mode
 from queuectl.web.configuration import form_of
 from queuectl.web.site import PREFIX, Site
 
@@ -44,7 +44,7 @@ def routes(site: Site) -> list[Route]:
             wrong=page.error,
             own=own.items,
             may_create=await subscriptions.may_create(request),
-            events=EVENTS,
+            events=SELECTABLE,
             typed=typed,
             problem=problem,
         )
@@ -93,7 +93,7 @@ def _body(form: Mapping[str, str]) -> SubscriptionBody:
         "receiver": form.get("receiver", ""),
         "scope": form.get("scope", ""),
         "target": form.get("target", "").strip() or None,
-        "events": [each.value for each in EVENTS if form.get(each.value) == "on"],
+        "events": [each.value for each in SELECTABLE if form.get(each.value) == "on"],
         "mode": Mode.DIGEST if form.get("digest") == "on" else Mode.IMMEDIATE,
     }
     try:
