@@ -9,6 +9,7 @@ import asyncio
 import sys
 import time
 from itertools import count
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -17,15 +18,23 @@ from queuectl.api.server import ListenAddress, WebServer
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Answer
 from queuectl.domain.ledger import EntryChange
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
 from tests.api.support import FixedHealth, job, live_through
+from tests.api.test_subscriptions import ALL
 from tests.web.sample import LARGE, NOW, SMALL, Sample, make
 
 
 def dashboard(sample: Sample) -> FastAPI:
     """The API and its pages over a sample; their clock starts at the sample's time."""
-    app = create_app(sample.store, FixedHealth(), MetricsRecorder().registry, sample.diagnoser)
+    app = create_app(
+        sample.store,
+        FixedHealth(),
+        MetricsRecorder().registry,
+        sample.diagnoser,
+        receivers=ReceiverList(Path("receivers.yaml"), ALL),
+    )
     started = time.time()
     add_dashboard(
         app,
