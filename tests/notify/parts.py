@@ -101,10 +101,10 @@ class Requests:
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-async def accepted(_: web.Request) -> web.StreamResponse:
+async def accepted(_: web.BaseRequest) -> web.StreamResponse:
     """The answer of a receiver that took a message."""
     return web.Response(text="ok")
 
@@ -114,7 +114,7 @@ async def https_server(tls: Tls, handler: Handler = accepted) -> AsyncIterator[R
     """A receiver of webhooks."""
     requests = Requests()
 
-    async def handle(request: web.Request) -> web.StreamResponse:
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
         requests.bodies.append(await request.read())
         requests.headers.append(request.headers)
         return await handler(request)

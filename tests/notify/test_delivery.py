@@ -525,6 +525,13 @@ def test_faulty_receivers_are_refused() -> None:
         Receiver(
             Audience("m", personal=True, everything=True), SmtpTarget("a.example", "q@a.example")
         )
-    for fields in ({"port": 0}, {"sender": "x"}, {"host": "127.1"}, {"user_name_file": FILE}):
+    mail = SmtpTarget("a.example", "q@a.example")
+    wrong: tuple[dict[str, Any], ...] = (
+        {"port": 0},
+        {"sender": "x"},
+        {"host": "127.1"},
+        {"user_name_file": FILE},
+    )
+    for fields in wrong:
         with pytest.raises(InvalidReceiver):
-            SmtpTarget(**{"host": "a.example", "sender": "q@a.example", **fields})
+            replace(mail, **fields)

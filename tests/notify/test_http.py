@@ -125,7 +125,7 @@ async def test_proxies_of_the_environment_are_not_used(
 
 
 async def test_a_redirect_is_not_followed(tls: Tls) -> None:
-    async def away(_: web.Request) -> web.Response:
+    async def away(_: web.BaseRequest) -> web.Response:
         return web.Response(status=302, headers={"Location": "http://169.254.169.254/latest"})
 
     async with https_server(tls, away) as got:
@@ -176,7 +176,7 @@ async def test_an_endless_or_slow_answer_holds_no_message(tls: Tls) -> None:
     """The status is the answer. The rest is read up to a limit, or not at all."""
     written = 0
 
-    async def endless(request: web.Request) -> web.StreamResponse:
+    async def endless(request: web.BaseRequest) -> web.StreamResponse:
         nonlocal written
         response = web.StreamResponse()
         if request.path == "/bomb":
@@ -304,7 +304,7 @@ def test_retry_after_is_bounded() -> None:
 async def test_many_messages_share_connections(tls: Tls) -> None:
     ports = set()
 
-    async def handler(request: web.Request) -> web.StreamResponse:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
         assert request.transport is not None
         ports.add(request.transport.get_extra_info("peername")[1])
         return await accepted(request)
