@@ -34,5 +34,10 @@ GRANT UPDATE ON configuration TO queuectl_api;
 GRANT INSERT, UPDATE, DELETE ON audit TO queuectl_api;
 -- A person confirms a mass deletion of objects that own the configuration.
 GRANT UPDATE (confirmed) ON followed_objects TO queuectl_api;
+-- Users subscribe to events, and each replica delivers them.
+GRANT INSERT, UPDATE ON notification_progress TO queuectl_api;
+GRANT INSERT, UPDATE, DELETE ON subscriptions, addresses TO queuectl_api;
+-- An administrator tests a receiver.
+GRANT INSERT ON notifications TO queuectl_api;
 -- Each replica registers its release.
 GRANT INSERT, UPDATE, DELETE ON replicas TO queuectl_api;

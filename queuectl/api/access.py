@@ -46,6 +46,12 @@ class Identities(Protocol):
             ClusterUnavailable, IssuerUnavailable: the authority does not answer.
         """
 
+    async def verified_address(self, token: str) -> str | None:
+        """The verified mail address in a valid token, empty if it has none; None if its authority states no addresses.
+
+        Raises as :meth:`who`.
+        """
+
 
 class Rights(Protocol):
     """Authorization of callers by the cluster's RBAC."""

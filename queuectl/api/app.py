@@ -49,6 +49,7 @@ from queuectl.api.routes import (
     session,
     set_aside,
     shadow,
+    subscriptions,
     unmanaged,
     usage,
     workloads,
@@ -56,9 +57,11 @@ from queuectl.api.routes import (
 from queuectl.api.routes import health as health_routes
 from queuectl.api.routes.events import StreamLimit
 from queuectl.api.search import WorkloadSearch
+from queuectl.api.subscriptions import Subscriptions
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.domain.job_usage import NO_SOURCES, UsageSources
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 from queuectl.objects.configuration.owners import Owner
 
@@ -82,6 +85,7 @@ def create_app(
     streams: StreamLimit | None = None,
     owner: Owner = Owner.DATABASE,
     sources: UsageSources = NO_SOURCES,
+    receivers: ReceiverList | None = None,
 ) -> FastAPI:
     """The REST API with metrics and health. ``app.state`` has the parts that added routes share.
 
@@ -95,12 +99,15 @@ def create_app(
         streams: limit of event streams; None = the default.
         owner: of the configuration; what objects of the cluster own is not written here.
         sources: of measurements of workloads that the controller has.
+        receivers: of events; None = no receivers.
     """
     app = _bare("queuectl")
     app.state.owner = owner
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)
     bodies = app.state.bodies = Bodies()
-    session_service = layers.install(app, store, authenticated)
+    session_service = layers.install(
+        app, store, authenticated, keeps_addresses=receivers is not None
+    )
     app.state.logins = None
     if (
         session_service is not None
@@ -135,6 +142,8 @@ def create_app(
     workloads.add_routes(app.router, guard, store, efficiencies, diagnoser, cluster_reader)
     workload_search = app.state.search = WorkloadSearch(store)
     search.add_routes(app.router, guard, store, workload_search)
+    subscribed = app.state.subscriptions = Subscriptions(guard, store, receivers or ReceiverList())
+    subscriptions.add_routes(app.router, guard, store, subscribed)
     session.add_routes(app.router, session_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)

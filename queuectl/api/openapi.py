@@ -22,6 +22,7 @@ from queuectl.api.plans import PlanBody
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
 from queuectl.api.queue_stops import ResumeBody, StopBody
 from queuectl.api.schemas import ConfirmBody, ProblemView, SignInBody
+from queuectl.api.subscriptions import SubscriptionBody
 from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.objects.configuration.queue_config import READERS
 
@@ -144,6 +145,7 @@ def _bodies() -> dict[str, Any]:
         ResumeBody,
         PlanBody,
         SignInBody,
+        SubscriptionBody,
         TopUpBody,
     ]
     _, schemas = models_json_schema(

@@ -151,6 +151,40 @@ DECISION_COLUMNS: Final = (
     Column("REASONS", lambda o: ", ".join(f"{n} {r}" for r, n in o["reasons"].items()), long=True),
 )
 
+
+def _delivery(name: str) -> Callable[[Json], object]:
+    """A sum over the modes of a receiver; nothing for callers that may not see its status."""
+    return lambda row: None if row["status"] is None else sum(each[name] for each in row["status"])
+
+
+def _errors(receiver: Json) -> str:
+    return "; ".join(each["error"] for each in receiver["status"] or () if each["error"])
+
+
+RECEIVER_COLUMNS: Final = (
+    Column("NAME", lambda o: o["name"]),
+    Column("KIND", lambda o: o["kind"]),
+    Column("MODES", lambda o: ",".join(o["modes"])),
+    Column("WAITING", _delivery("waiting")),
+    Column("DELIVERED", _delivery("delivered"), spare=1),
+    Column("DROPPED", _delivery("dropped"), spare=2),
+    Column("FAILURES", _delivery("failures")),
+    Column("ERROR", _errors, long=True),
+)
+
+
+SUBSCRIPTION_COLUMNS: Final = (
+    Column("ID", lambda o: o["id"]),
+    Column("OWNER", lambda o: o["owner"], wide=True),
+    Column("SCOPE", lambda o: o["scope"]),
+    Column("TARGET", lambda o: o["target"], spare=1),
+    Column("RECEIVER", lambda o: o["receiver"]),
+    Column("MODE", lambda o: o["mode"]),
+    Column("EVENTS", lambda o: ",".join(o["events"]) or "all", spare=2),
+    Column("WARNING", lambda o: o["warning"], long=True),
+)
+
+
 PAST_USE_COLUMNS: Final = (
     Column("SCOPE", lambda o: o["scope"]),
     Column("NAMESPACE", lambda o: o["namespace"]),

@@ -70,6 +70,11 @@ COMMANDS: Final = {
         "Move a pending workload to another LocalQueue.",
         Reader.SUBMITTER,
     ),
+    "subscribe": LazyCommand(
+        "queuectl.cli.subscribe:subscribe_command",
+        "Subscribe to events of jobs by mail, Slack or a webhook.",
+        Reader.SUBMITTER,
+    ),
     "stop": LazyCommand(
         "queuectl.cli.stop:stop_command", "Stop the admission of a queue's gangs.", Reader.LEAD
     ),
@@ -121,6 +126,11 @@ COMMANDS: Final = {
     ),
     "delete": LazyCommand(
         "queuectl.cli.delete:delete_command", "Delete configuration.", Reader.ADMINISTRATOR
+    ),
+    "sendtest": LazyCommand(
+        "queuectl.cli.subscribe:sendtest_command",
+        "Send a test event to a receiver of events.",
+        Reader.ADMINISTRATOR,
     ),
     "topup": LazyCommand(
         "queuectl.cli.topup:topup_command",

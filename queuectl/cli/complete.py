@@ -26,6 +26,12 @@ def config_kinds(incomplete: str) -> list[str]:
     return [kind.singular for kind in CONFIG_KINDS if kind.singular.startswith(incomplete)]
 
 
+def deleted_kinds(incomplete: str) -> list[str]:
+    """Kinds of objects that can be deleted by name."""
+    kinds = [*config_kinds(""), "subscription"]
+    return [kind for kind in kinds if kind.startswith(incomplete)]
+
+
 def described_kinds(incomplete: str) -> list[str]:
     """Kinds of objects that can be described."""
     return [kind for kind in ("workload", *config_kinds("")) if kind.startswith(incomplete)]
@@ -60,6 +66,8 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
     word = str(ctx.params.get("kind") or "workloads")
     if plural_of(word) == "nodes":
         return nodes(ctx, incomplete)
+    if plural_of(word) == "subscriptions":
+        return subscriptions(ctx, incomplete)
     try:
         kind = config_kind(word)
     except CommandFailed:
@@ -142,6 +150,24 @@ def local_queues(ctx: typer.Context, incomplete: str) -> list[str]:
 def cluster_queues(ctx: typer.Context, incomplete: str) -> list[str]:
     """All ClusterQueues."""
     return _configured(ctx, incomplete, BY_KIND["ClusterQueue"])
+
+
+def receivers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Receivers of events that the user can use."""
+    return _matching(ctx, incomplete, _field("receivers", lambda each: each["name"]))
+
+
+def event_types(incomplete: str) -> list[str]:
+    """Types of events, after a comma also."""
+    from queuectl.domain.notifications import SELECTABLE
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{each}" for each in SELECTABLE if each.startswith(last)]
+
+
+def subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The user's subscriptions, by their ids."""
+    return _matching(ctx, incomplete, _field("subscriptions", lambda each: each["id"]))
 
 
 def budgets(ctx: typer.Context, incomplete: str) -> list[str]:

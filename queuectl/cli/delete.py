@@ -19,6 +19,7 @@ from queuectl.cli.client import (
 )
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit, exit_code
+from queuectl.cli.get import plural_of
 from queuectl.cli.targets import ORDER, Target, check, read_objects, target_kind
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.client.client import Client
@@ -32,13 +33,17 @@ def delete_command(
         str | None,
         typer.Argument(
             metavar="KIND",
-            help="clusterqueue, localqueue, cohort, ...; omit it with -f.",
-            autocompletion=complete.config_kinds,
+            help="clusterqueue, localqueue, cohort, ..., or subscription; omit it with -f.",
+            autocompletion=complete.deleted_kinds,
         ),
     ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Names of objects.", autocompletion=complete.names),
+        typer.Argument(
+            metavar="NAME",
+            help="Names of objects; ids of subscriptions.",
+            autocompletion=complete.names,
+        ),
     ] = None,
     files: Annotated[
         list[str] | None,
@@ -72,7 +77,11 @@ def delete_command(
     ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Delete configuration: queues, cohorts, flavors, topologies, priority classes, overrides, Reservations, budgets or the Configuration."""
+    """Delete subscriptions, or configuration: queues, cohorts, flavors, topologies, priority classes, overrides, Reservations, budgets or the Configuration."""
+    if plural_of(kind or "") == "subscriptions":
+        if files or dry_run or namespace is not None or version is not None:
+            raise CommandFailed(_NO_OPTIONS, Exit.BAD_INPUT)
+        raise typer.Exit(_subscriptions(server, names or [], ignore_not_found=ignore_not_found))
     scope = namespace or default_namespace()
     targets = list(_targets(kind, names or [], files or [], scope))
     if version is not None and len(targets) != 1:
@@ -88,6 +97,32 @@ def delete_command(
             ]
             code = max(found, default=Exit.OK)
     raise typer.Exit(code)
+
+
+_NO_OPTIONS: Final = "subscriptions are deleted by their ids; the only option is --ignore-not-found"
+
+
+_LONGEST_ID: Final = 18  # digits
+
+
+def _subscriptions(server: str, ids: Sequence[str], *, ignore_not_found: bool) -> Exit:
+    """Delete subscriptions by their ids."""
+    if wrong := [each for each in ids if not each.isdecimal() or len(each) > _LONGEST_ID]:
+        raise CommandFailed(f"{wrong[0]!r} is not the id of a subscription", Exit.BAD_INPUT)
+    if not ids:
+        raise CommandFailed("give the ids of subscriptions", Exit.BAD_INPUT)
+    code = Exit.OK
+    with connect(server) as client:
+        for number in ids:
+            subject = f"subscription/{number}"
+            try:
+                client.unsubscribe(int(number))
+            except RequestRefused as refusal:
+                refused = _refused(subject, refusal, ignore_not_found=ignore_not_found)
+                code = max(code, refused)
+            else:
+                typer.echo(f"{subject} deleted")
+    return code
 
 
 def _targets(
@@ -117,7 +152,7 @@ def _delete(client: Client, target: Target, version: str | None, *, ignore_not_f
     return Exit.OK
 
 
-def _refused(target: Target, refusal: RequestRefused, *, ignore_not_found: bool) -> Exit:
+def _refused(target: Target | str, refusal: RequestRefused, *, ignore_not_found: bool) -> Exit:
     code = exit_code(refusal)
     if code is Exit.NOT_FOUND and ignore_not_found:
         typer.echo(f"{target} not found")

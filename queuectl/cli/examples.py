@@ -75,6 +75,18 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("Move a pending workload to the LocalQueue urgent", "move team-a/train urgent"),
         ("Wait up to 30 seconds for the result", "move team-a/train urgent --wait 30s"),
     ),
+    "subscribe": (
+        ("Get a message about each event of your jobs", "subscribe chat"),
+        (
+            "Get mail about failed and evicted jobs of a namespace",
+            "subscribe mail -n team-a --events failed,evicted",
+        ),
+        ("Get the events of a queue together", "subscribe chat --queue team-a --digest"),
+    ),
+    "sendtest": (
+        ("Send a test event", "sendtest chat"),
+        ("Send test mail to your own address", "sendtest mail"),
+    ),
     "stop": (
         ("Let no more gangs of a queue start", "stop clusterqueue team-a"),
         ("Show which gangs a drain would evict", "stop clusterqueue team-a --drain --dry-run"),

@@ -51,6 +51,8 @@ _PLURALS: Final = {
         "commands": ("commands", "command"),
         "pastuse": ("pastuse",),
         "unmanaged": ("unmanaged",),
+        "receivers": ("receivers", "receiver"),
+        "subscriptions": ("subscriptions", "subscription"),
     }.items()
     for name in names
 }
@@ -58,7 +60,7 @@ _LISTS: Final = {
     "queue": ("workloads",),
     "cluster_queue": ("workloads", "events"),
     "state": ("workloads", "commands"),
-    "all": ("workloads",),
+    "all": ("workloads", "subscriptions"),
     "user": ("workloads",),
     "mine": ("workloads",),
     "label_selector": ("workloads",),
@@ -128,7 +130,8 @@ def get_command(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="Also list finished workloads. The same as --state with all states."
+            "--all",
+            help="Also list finished workloads, the same as --state with all states; or the subscriptions of all users.",
         ),
     ] = False,
     user: Annotated[
@@ -289,6 +292,8 @@ def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
             raise CommandFailed(f"--{typed} is for lists of {what}", Exit.BAD_INPUT)
     if plural == "pastuse" and name is not None:
         raise CommandFailed("pastuse: lists all entries; omit the name", Exit.BAD_INPUT)
+    if plural in ("receivers", "subscriptions") and name is not None:
+        raise CommandFailed(f"{plural}: lists all of them; omit the name", Exit.BAD_INPUT)
     if plural == "unmanaged" and name is not None:
         raise CommandFailed("unmanaged: lists all pods; omit the name", Exit.BAD_INPUT)
     if plural == "events" and name is not None:

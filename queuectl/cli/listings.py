@@ -20,6 +20,8 @@ from queuectl.cli.columns import (
     NODE_COLUMNS,
     NODE_SUM_COLUMNS,
     PAST_USE_COLUMNS,
+    RECEIVER_COLUMNS,
+    SUBSCRIPTION_COLUMNS,
     UNMANAGED_COLUMNS,
     UNMANAGED_SUM_COLUMNS,
     WORKLOAD_COLUMNS,
@@ -295,6 +297,20 @@ def _unmanaged(client: Client, options: ListingOptions) -> None:
     options.show(body, items, UNMANAGED_COLUMNS, named)
 
 
+def _receivers(client: Client, options: ListingOptions) -> None:
+    body: Json = {**client.receivers()}
+    options.show(body, body["items"], RECEIVER_COLUMNS, lambda o: f"receiver/{o['name']}")
+    if body["error"]:
+        typer.echo(f"warning: {body['error']}", err=True)
+
+
+def _subscriptions(client: Client, options: ListingOptions) -> None:
+    """The caller's own, or those of all users."""
+    items = [dict(each) for each in client.subscriptions(everyone=options.every)]
+    body = {"items": items, "nextAfter": None}
+    options.show(body, items, SUBSCRIPTION_COLUMNS, _numbered("subscription"))
+
+
 def _numbered(singular: str) -> Name:
     return lambda item: f"{singular}/{item['id']}"
 
@@ -308,5 +324,7 @@ LISTINGS: Final[Mapping[str, Callable[[Client, ListingOptions], None]]] = {
     "commands": _commands,
     "pastuse": _past_use,
     "unmanaged": _unmanaged,
+    "receivers": _receivers,
+    "subscriptions": _subscriptions,
 }
 """Kinds that are not configuration, by their plural."""

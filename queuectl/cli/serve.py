@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from queuectl.api.connections import ConnectionLimits
     from queuectl.control.composition import ProcessComponents
     from queuectl.control.leader.schedule import Job
+    from queuectl.control.notifications import Notifications
     from queuectl.control.settings import Settings
     from queuectl.domain.containment import Containment
     from queuectl.telemetry.metrics import MetricsRecorder
@@ -92,6 +93,7 @@ async def _serve(settings: Settings) -> None:
     ):
         registry = parts.metrics.registry
         leads = parts if isinstance(parts, ServeComponents) else None
+        notifications = leads.notifications if leads is not None else None
         app = create_app(
             parts.store,
             parts,
@@ -102,6 +104,7 @@ async def _serve(settings: Settings) -> None:
             streams=StreamLimit(settings.streams, settings.streams_per_caller),
             owner=settings.configuration_owner,
             sources=usage_sources(settings),
+            receivers=notifications.receivers if notifications is not None else None,
         )
         signs_in = authenticated is not None
         add_dashboard(
@@ -137,6 +140,7 @@ async def _serve(settings: Settings) -> None:
                 "certificate": keep_certificate,
                 "end if stalled": lambda: end_if_stalled(parts.stalled),
                 **_aggregated(settings, parts),
+                **_delivery(notifications),
             }
             for name, job in jobs.items():
                 supervising = supervised(name, job, parts.containment)
@@ -201,6 +205,13 @@ async def _certificates(
         containment,
     ) as keeper:
         yield keeper.run
+
+
+def _delivery(notifications: Notifications | None) -> dict[str, Job]:
+    """The tasks that deliver events; none without receivers, and in shadow mode."""
+    if notifications is None:
+        return {}
+    return {"notifications": notifications.deliver, "receivers": notifications.follow_file}
 
 
 def _aggregated(settings: Settings, parts: ProcessComponents) -> dict[str, Job]:

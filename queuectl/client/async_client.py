@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         PodJson,
         PreviewJson,
         QueueStopJson,
+        ReceiverPageJson,
+        SubscriptionJson,
         WorkloadJson,
     )
     from queuectl.domain.commands import Action
@@ -235,6 +237,34 @@ class AsyncClient:
         """As :meth:`Client.resume_queue`."""
         path = requests.queue_path(name, namespace)
         return await self.send(requests.resume_queue(path, reason, dry_run=dry_run))
+
+    # ---- Subscriptions
+
+    async def receivers(self) -> ReceiverPageJson:
+        """As :meth:`Client.receivers`."""
+        return await self.send(requests.receivers())
+
+    def subscriptions(self, *, everyone: bool = False) -> AsyncIterator[SubscriptionJson]:
+        """As :meth:`Client.subscriptions`."""
+        return self.objects(requests.subscriptions(everyone=everyone))
+
+    async def subscribe(
+        self,
+        receiver: str,
+        *,
+        namespace: str | None = None,
+        queue: str | None = None,
+        events: Sequence[str] = (),
+        digest: bool = False,
+    ) -> SubscriptionJson:
+        """As :meth:`Client.subscribe`."""
+        return await self.send(
+            requests.subscribe(receiver, namespace, queue, events, digest=digest)
+        )
+
+    async def unsubscribe(self, number: int) -> None:
+        """As :meth:`Client.unsubscribe`."""
+        await self.send(requests.unsubscribe(number))
 
     # ---- Events
 

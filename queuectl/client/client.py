@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         PodJson,
         PreviewJson,
         QueueStopJson,
+        ReceiverPageJson,
+        SubscriptionJson,
         WorkloadJson,
     )
     from queuectl.domain.commands import Action
@@ -253,6 +255,40 @@ class Client:
         """Resume a stopped queue. ``dry_run``: change nothing."""
         path = requests.queue_path(name, namespace)
         return self.send(requests.resume_queue(path, reason, dry_run=dry_run))
+
+    # ---- Subscriptions
+
+    def receivers(self) -> ReceiverPageJson:
+        """The receivers of events that you can use, and your verified mail address."""
+        return self.send(requests.receivers())
+
+    def subscriptions(self, *, everyone: bool = False) -> Iterator[SubscriptionJson]:
+        """Your subscriptions. ``everyone``: those of all users, for administrators."""
+        return self.objects(requests.subscriptions(everyone=everyone))
+
+    def subscribe(
+        self,
+        receiver: str,
+        *,
+        namespace: str | None = None,
+        queue: str | None = None,
+        events: Sequence[str] = (),
+        digest: bool = False,
+    ) -> SubscriptionJson:
+        """Subscribe to the events of a namespace, of a ClusterQueue, or of your own jobs.
+
+        Args:
+            receiver: its name.
+            namespace: whose events it selects.
+            queue: ClusterQueue whose events it selects.
+            events: types; none = all.
+            digest: the events are sent together, from time to time.
+        """
+        return self.send(requests.subscribe(receiver, namespace, queue, events, digest=digest))
+
+    def unsubscribe(self, number: int) -> None:
+        """Delete a subscription by its id."""
+        self.send(requests.unsubscribe(number))
 
     # ---- Events
 

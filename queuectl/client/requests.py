@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         PodJson,
         PreviewJson,
         QueueStopJson,
+        ReceiverPageJson,
+        SubscriptionJson,
         WorkloadJson,
     )
     from queuectl.domain.commands import Action
@@ -334,6 +336,54 @@ def queue_path(name: str, namespace: str | None) -> str:
     if namespace is None:
         return f"{PREFIX}/clusterqueues/{bare}"
     return f"{PREFIX}/namespaces/{quote(namespace, safe='')}/localqueues/{bare}"
+
+
+# ---- Subscriptions
+
+_SUBSCRIPTIONS: Final = f"{PREFIX}/subscriptions"
+
+
+def receivers() -> Request[ReceiverPageJson]:
+    """The receivers of events that the caller can use."""
+    return Request("GET", f"{PREFIX}/receivers", _as_is, repeatable=True)
+
+
+def subscriptions(*, everyone: bool) -> Listing[SubscriptionJson]:
+    """The caller's subscriptions, or those of all users."""
+    query = {"all": True} if everyone else {}
+    return Listing(_SUBSCRIPTIONS, query, "after", "nextAfter", first=0)
+
+
+def subscribe(
+    receiver: str,
+    namespace: str | None,
+    queue: str | None,
+    events: Sequence[str],
+    *,
+    digest: bool,
+) -> Request[SubscriptionJson]:
+    """Subscribe to the events of a namespace, of a ClusterQueue, or of the caller's own jobs. Raises InvalidOption."""
+    if namespace is not None and queue is not None:
+        raise InvalidOption("a subscription is to a namespace or to a queue, not to both")
+    scope = "namespace" if namespace is not None else "queue" if queue is not None else "user"
+    body = {
+        "receiver": receiver,
+        "scope": scope,
+        "target": namespace if namespace is not None else queue,
+        "events": [_event_type(name) for name in events],
+        "mode": "digest" if digest else "immediate",
+    }
+    return Request("POST", _SUBSCRIPTIONS, _as_is, document=body, repeatable=True)
+
+
+def _event_type(name: str) -> str:
+    """``failed`` stands for ``workload.failed``, as in the annotation of a job."""
+    return name if "." in name else f"workload.{name}"
+
+
+def unsubscribe(number: int) -> Request[None]:
+    """Delete a subscription."""
+    return Request("DELETE", f"{_SUBSCRIPTIONS}/{number}", nothing)
 
 
 # ---- Events

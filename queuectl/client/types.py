@@ -1089,6 +1089,54 @@ class ReasonJson(AnswerJson):
     details: dict[str, Any]
 
 
+class ReceiverPageJson(AnswerJson):
+    items: list[ReceiverJson]
+    """By name."""
+    address: str | None
+    """Your mail address that the OpenID Connect issuer has verified at your last sign-in."""
+    error: str | None
+    """Why the file with the receivers, as it is now, has no effect; null = it has, or without the right `get receivers/status`."""
+
+
+class ReceiverStatusJson(AnswerJson):
+    """The delivery to a receiver in one mode."""
+
+    mode: str
+    waiting: int
+    """Events after the last delivered one, for it or not."""
+    delivered: int
+    dropped: int
+    """Events beyond its bounds that no message has reported yet."""
+    failures: int
+    """Failed attempts since the last success."""
+    error: str
+    """Of the last attempt; empty after a success."""
+    retryAt: str | None
+    """Time of the next attempt, or of the next digest; null = at the next event."""
+
+
+class ReceiverTestJson(AnswerJson):
+    """A test event that is written, and delivered like each other event."""
+
+    receiver: str
+    to: str | None
+    """Your mail address, for mail to users; null = its own place."""
+
+
+class ReceiverJson(AnswerJson):
+    """A receiver that the caller may use."""
+
+    name: str
+    kind: str
+    modes: list[str]
+    events: list[str]
+    """The types that a subscription can select."""
+    personal: bool
+    """true = it sends mail to the verified address of each subscriber."""
+    status: list[ReceiverStatusJson] | None
+    """For callers with the right `get receivers/status`; empty before the first delivery, null without the right."""
+
+
 class RecordedJobPageJson(AnswerJson):
     since: int
     """Begin of the trace: a full hour, in unix seconds."""
@@ -1404,6 +1452,28 @@ class StarterJson(AnswerJson):
     """null = you are not allowed to see it."""
     workload: str
     """namespace/name; `another team` for a workload that you are not allowed to see; an unknown uid does not change."""
+
+
+class SubscriptionPageJson(AnswerJson):
+    items: list[SubscriptionJson]
+    """By id."""
+    nextAfter: int | None
+    """Value of `after` for the next page; null = this is the last page."""
+
+
+class SubscriptionJson(AnswerJson):
+    """A subscription."""
+
+    id: int
+    owner: str
+    scope: str
+    target: str
+    receiver: str
+    events: list[str]
+    """Empty = all."""
+    mode: str
+    warning: str | None
+    """Why it has no effect now; null = it has."""
 
 
 class SuggestedFixJson(AnswerJson):

@@ -108,6 +108,10 @@ class KubernetesAccess:
         key = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         return await self._callers.get(key, lambda: self._review(token))
 
+    async def verified_address(self, token: str) -> str | None:  # noqa: ARG002 - of the Protocol
+        """None: a TokenReview states no address."""
+        return None
+
     async def may(self, caller: Caller, right: Right) -> bool:
         """Whether the cluster's authorizers allow it. Can raise TooManyReviews."""
         if not right.nameable:

@@ -18,11 +18,13 @@ from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.installation import cluster_uid
 from queuectl.cluster.pod_logs import KubernetesPodLogs
 from queuectl.control.careful import ChildProcess
 from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover, refuse_workloads
+from queuectl.control.notifications import Notifications
 from queuectl.control.ports import ContainerSource, HealthSource, UseSource
 from queuectl.control.progress import SteadyClock, longest_step
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings, job_kinds
@@ -52,6 +54,7 @@ from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
 from queuectl.domain.words import counted
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
@@ -157,9 +160,10 @@ class ProcessComponents:
 
 @dataclass(frozen=True)
 class ServeComponents(ProcessComponents):
-    """Everything that a controller runs, wired together."""
+    """Everything that a controller runs, wired together. ``notifications``: None without receivers."""
 
     task: Supervisor
+    notifications: Notifications | None = None
 
     @property
     def supervisor(self) -> Supervisor:
@@ -408,7 +412,25 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             spans=_spans(stack, settings, metrics),
             unowned=unowned,
         )
-        yield ServeComponents(supervisor, parts.api_store, metrics, parts.registration)
+        notifications = _notifications(settings, parts)
+        parts.store.notifications_enabled = notifications is not None
+        yield ServeComponents(
+            supervisor, parts.api_store, metrics, parts.registration, notifications
+        )
+
+
+def _notifications(settings: Settings, parts: ProcessParts) -> Notifications | None:
+    """The delivery of events in this process; None without receivers."""
+    if settings.notify_file is None:
+        return None
+    return Notifications(
+        ReceiverList(settings.notify_file),
+        parts.api_store.notifications,
+        parts.metrics.notifications,
+        parts.containment,
+        settings.holder,
+        lambda: cluster_uid(settings.kubeconfig),
+    )
 
 
 def _spans(stack: AsyncExitStack, settings: Settings, metrics: MetricsRecorder) -> SpanSink | None:

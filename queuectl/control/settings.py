@@ -320,6 +320,10 @@ class Settings(BaseSettings):
         None,
         description="YAML file that declares further job kinds, under the key jobKinds; unset = none",
     )
+    notify_file: Path | None = Field(
+        None,
+        description="YAML file with the receivers of notifications, under the key receivers; a changed file is read without a restart; unset = none",
+    )
     shadow: bool = Field(
         False,
         description="true = shadow mode: queuectl observes the cluster, starts nothing, and writes nothing but its Lease",

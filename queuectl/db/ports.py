@@ -28,6 +28,7 @@ from queuectl.domain.ledger import (
     RefusedPlan,
     StoredDecision,
 )
+from queuectl.domain.notifications import BudgetLimit, Event, NotificationStore
 from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload
 from queuectl.domain.pastuse import Used
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
@@ -109,7 +110,11 @@ class ConfigurationBatch:
 
 
 class StoreReads(Protocol):
-    """The reads of the leader's store and of the API's."""
+    """The reads of the leader's store and of the API's, and the delivery of events, which both can do."""
+
+    @property
+    def notifications(self) -> NotificationStore:
+        """Events for receivers, and the subscriptions to them."""
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         """Revision and all configuration documents, of one moment."""
@@ -360,6 +365,20 @@ class LeaderStore(StoreReads, Protocol):
 
     async def keep_exported(self, line: int, *, epoch: int) -> None:
         """Replace it. Raises Fenced."""
+
+    async def announce(self, events: Sequence[Event], *, epoch: int) -> None:
+        """Write events for receivers that belong to no commit. Without receivers it does nothing.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
+        """Write the events of these limits, without those that were written before. Without receivers it does nothing.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         """Delete some rows that have expired. Returns their number; 0 = none is left.

@@ -17,6 +17,7 @@ from queuectl.domain.checks import NO_CHECKS, CheckReport, Checks
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.gpus import of_parts
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
+from queuectl.domain.notifications import EventType, JobNotifications
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
@@ -27,7 +28,7 @@ _PLAIN: Final = (
     "uid", "version", "kind", "namespace", "name", "queue", "cluster_queue", "priority", "pods", "attempt",
     "queued_at", "since", "requeue_at", "started_at", "ready_at", "finished_at", "failures", "evictions", "budget",
     "requeued_at", "unready_since", "past_seconds", "stop_at", "priority_set",
-    "priority_until", "queue_set",
+    "priority_until", "queue_set", "announced_start",
 )  # fmt: skip
 _FIXED: Final = {"kind", "namespace", "name"}  # part of the identity: never updated
 
@@ -38,6 +39,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
         *(*_PLAIN, "state", "excluded", "preempted_at"),
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
         *("planned", "user", "planned_start", "checks", "gpu_parts", "labels"),
+        "notify",
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -66,6 +68,7 @@ def workload_row(entry: Entry) -> Row:
     row["user"] = storable(entry.user)
     row["planned_start"] = entry.planned_start
     row["labels"] = dict(entry.labels)
+    row["notify"] = entry.notify
     row["checks"] = entry.checks if entry.checks != NO_CHECKS else None
     row["gpu_parts"] = entry.gpu_parts
     return row
@@ -169,7 +172,7 @@ def entry_from(
     """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
     state, excluded, preempted_at, code, message, details, *more = row[len(_PLAIN) :]
-    why, parked, gates, planned, user, start, checks, gpu_parts, labels = more
+    why, parked, gates, planned, user, start, checks, gpu_parts, labels, notify = more
     uid = row[0]
     return Entry(
         **values,
@@ -188,8 +191,17 @@ def entry_from(
         labels=tuple(sorted((intern(name), label) for name, label in labels.items())),
         planned_start=decode_json(PlannedStart, start) if start is not None else None,
         gpus=of_parts(gpu_parts),
+        notify=notify_from(notify) if notify is not None else None,
         checks=decode_json(Checks, checks) if checks is not None else NO_CHECKS,
     )
+
+
+def notify_from(document: Mapping[str, Any]) -> JobNotifications:
+    """The request of a job. A newer release can have written other types; without any, all types would count as requested."""
+    known = {each.value for each in EventType}
+    events = tuple(EventType(name) for name in document["events"] if name in known)
+    receivers = document["receivers"] if events or not document["events"] else ()
+    return JobNotifications(tuple(receivers), events, document["error"])
 
 
 def command_from(row: Result[Any]) -> Command:

@@ -16,8 +16,10 @@ _c = set_aside_objects.c
 _ABOUT = [column for column in _c if column is not _c.content]
 
 
-async def keep(connection: AsyncConnection, unit: SetAsideObject, content: bytes) -> None:
+async def keep(connection: AsyncConnection, unit: SetAsideObject, content: bytes) -> bool:
     """Write one instead of an earlier one of the unit, and delete the oldest beyond the limit.
+
+    Returns whether no other object is stored that failed at the same place, so that one defect is reported once.
 
     It does not lock the leader's epoch, so no commit waits for it.
 
@@ -25,6 +27,8 @@ async def keep(connection: AsyncConnection, unit: SetAsideObject, content: bytes
         Fenced: another leader has taken over.
     """
     await require_epoch(connection, unit.epoch)
+    same_place = select(_c.id).where(_c.boundary == unit.boundary, _c.place == unit.place)
+    new = (await connection.execute(same_place.limit(1))).first() is None
     earlier = delete(set_aside_objects).where(_c.boundary == unit.boundary, _c.key == unit.key)
     await connection.execute(earlier)
     row = asdict(unit) | {"content": content}
@@ -32,6 +36,7 @@ async def keep(connection: AsyncConnection, unit: SetAsideObject, content: bytes
     await connection.execute(insert(set_aside_objects).values(row))
     newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT_OBJECTS)
     await connection.execute(delete(set_aside_objects).where(_c.id.not_in(newest)))
+    return new
 
 
 async def listed(connection: AsyncConnection) -> tuple[SetAsideObject, ...]:

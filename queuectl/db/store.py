@@ -6,7 +6,7 @@ Most methods of a store are one query of this package on a connection: :func:`st
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
@@ -28,21 +28,27 @@ from queuectl.db import (
 from queuectl.db import commands as command_rows
 from queuectl.db import decisions as decision_rows
 from queuectl.db import followed as followed_objects
+from queuectl.db import notifications as notification_rows
 from queuectl.db import reservations as reservation_rows
 from queuectl.db import set_aside_objects as set_aside_rows
 from queuectl.db.audit import AuditLog
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import check_schema, known_revisions
+from queuectl.db.notifications import NotificationTables
 from queuectl.db.ports import Commit
 from queuectl.db.prune import prune
 from queuectl.db.replicas import Registration
 from queuectl.db.sessions import SessionStore
 from queuectl.db.shadow import ShadowTables
 from queuectl.db.tables import leadership
+from queuectl.domain.containment import SetAsideObject
+from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.ledger import Loaded
+from queuectl.domain.notifications import BudgetLimit, Event
 from queuectl.domain.pastuse import Used
 from queuectl.domain.rules import Retention
+from queuectl.domain.workload_notifications import events_of
 
 # ---- The common part
 
@@ -84,6 +90,9 @@ class Database:
         self.connections: Final = connections
         self.usage: Final = usage.UsageLedger(connections.transaction, connections.snapshot)
         self.shadow: Final = ShadowTables(connections.transaction, connections.snapshot)
+        self.notifications: Final = NotificationTables(
+            connections.transaction, connections.statement
+        )
 
     def registration(self, name: str) -> Registration:
         """The registration of this process under its name; see :mod:`queuectl.db.replicas`."""
@@ -183,12 +192,17 @@ _NOW: Final = func.extract("epoch", func.clock_timestamp())
 
 
 class PostgresLeaderStore(Database):
-    """The reads and writes of a leader and of a standby. All methods can raise StoreUnavailable."""
+    """The reads and writes of a leader and of a standby. All methods can raise StoreUnavailable.
+
+    Attributes:
+        notifications_enabled: whether receivers are configured; otherwise no event is written.
+    """
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
         self._config_written = connections.listener(documents.CHANNEL)
         self._command_added = connections.listener(command_rows.CHANNEL)
+        self.notifications_enabled = False
 
     begin_run = transaction("noting the start of a process", process_runs.begin)
     end_run = transaction("noting the end of a process", process_runs.end)
@@ -204,7 +218,15 @@ class PostgresLeaderStore(Database):
     exported_upto = transaction("reading the progress of traces", traces.exported_upto)
     keep_exported = transaction("writing the progress of traces", traces.keep_exported)
     keep_refused = transaction("writing a refused plan", refused.keep)
-    keep_set_aside = transaction("writing an object that is set aside", set_aside_rows.keep)
+
+    async def keep_set_aside(self, unit: SetAsideObject, content: bytes) -> None:
+        async with self.connections.transaction(
+            "writing an object that is set aside"
+        ) as connection:
+            new = await set_aside_rows.keep(connection, unit, content)
+            if new and self.notifications_enabled:
+                event = set_aside_event(unit)
+                await notification_rows.announce(connection, [event], epoch=unit.epoch)
 
     async def now(self) -> float:
         async with self.connections.statement("reading the time") as connection:
@@ -220,9 +242,14 @@ class PostgresLeaderStore(Database):
             )
             .returning(leadership.c.epoch)
         )
+        last = select(leadership.c.holder, _NOW.label("at")).with_for_update()
         async with self.connections.transaction("taking over") as connection:
+            before = (await connection.execute(last)).one()
             epoch = int((await connection.scalars(raised)).one())
             await process_runs.lead(connection, holder, epoch)
+            if before.holder and self.notifications_enabled:
+                event = leader_changed_event(float(before.at), holder, before.holder, epoch)
+                await notification_rows.add(connection, [event])
             return epoch
 
     async def commits_ended(self, *, epoch: int) -> None:
@@ -261,6 +288,8 @@ class PostgresLeaderStore(Database):
                 await writes.same_configuration(connection, commit.revision, commit.tolerance)
             await command_rows.answer(connection, commit.answers)
             lines = await writes.write(connection, commit.changes, epoch=epoch, cycle=cycle)
+            if self.notifications_enabled:
+                await notification_rows.add(connection, events_of(commit.changes))
             if commit.decision is not None:
                 await decision_rows.add(
                     connection, commit.decision, epoch=epoch, cycle=cycle, lines=lines
@@ -274,9 +303,23 @@ class PostgresLeaderStore(Database):
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         async with self.connections.transaction("deleting old rows") as connection:
             await writes.fence(connection, epoch)
-            return await prune(connection, retention, now) + await decision_rows.prune(
-                connection, now
-            )
+            deleted = await prune(connection, retention, now)
+            deleted += await decision_rows.prune(connection, now)
+        async with self.connections.transaction("deleting events") as connection:
+            await writes.require_epoch(connection, epoch)
+            return deleted + await notification_rows.prune(connection)
+
+    async def announce(self, events: Sequence[Event], *, epoch: int) -> None:
+        if not self.notifications_enabled or not events:
+            return
+        async with self.connections.transaction("writing events") as connection:
+            await notification_rows.announce(connection, events, epoch=epoch)
+
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
+        if not self.notifications_enabled or not told:
+            return
+        async with self.connections.transaction("writing events of budgets") as connection:
+            await notification_rows.announce_budgets(connection, told, epoch=epoch)
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         async with self.connections.transaction("writing past use") as connection:

@@ -9,6 +9,9 @@ four change only together, by the leader, in :meth:`queuectl.db.store.PostgresLe
 ``refused_plans`` holds plans that the verifier refused, and ``set_aside_objects`` objects that caused an error. ``past_use`` holds samples
 of the leader, and ``findings`` its results for standbys. No table refers to these three.
 ``commands`` is the only table in which other processes ask the leader for changes.
+``notifications`` has events for receivers. The leader adds them in the transaction of the change, and any replica delivers them:
+``notification_progress`` has its cursors. ``announced_budgets`` has the limits of budgets of which events were written. The API writes
+``subscriptions`` and ``addresses``.
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
 
 ``usage_marks`` are written by commits and folded into the tables of hours by :mod:`queuectl.control.leader.accounting`. The usage ledger
@@ -36,6 +39,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     Uuid,
     func,
     text,
@@ -145,6 +149,8 @@ workloads: Final = Table(
     json("checks", nullable=True),
     key("user"),
     Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
+    json("notify", nullable=True),
+    seconds("announced_start", nullable=True),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its page: HOT updates
@@ -433,6 +439,77 @@ set_aside_objects: Final = Table(
     Column("truncated", Boolean, nullable=False),
     Column("content", LargeBinary, nullable=False),
     comment="redacted objects of units that are set aside: the newest 20, at most 256 KiB each",
+)
+notifications: Final = Table(
+    "notifications",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    seconds("at"),
+    words("type"),
+    words("kind"),
+    key("namespace"),
+    key("name"),
+    words("uid"),
+    key("cluster_queue"),
+    key("user"),
+    json("receivers"),
+    words("message"),
+    json("details"),
+    comment="events for receivers, one row for each; deleted when all receivers are past them",
+)
+notification_progress: Final = Table(
+    "notification_progress",
+    metadata,
+    key("receiver", primary=True),
+    key("mode", primary=True),
+    integer("line"),
+    Column("claimed_by", Text),
+    seconds("claimed_until", nullable=True),
+    seconds("claimed_at", nullable=True),
+    seconds("retry_at"),
+    integer("failures"),
+    words("error"),
+    integer("delivered"),
+    integer("dropped"),
+    seconds("dropped_since", nullable=True),
+    seconds("dropped_until", nullable=True),
+    comment="how far the events of a receiver are delivered, and the replica that delivers them now",
+    postgresql_with={"fillfactor": 50},  # each claim updates the row: HOT updates
+)
+announced_budgets: Final = Table(
+    "announced_budgets",
+    metadata,
+    key("budget", primary=True),
+    key("month", primary=True),
+    Column("percent", Integer, primary_key=True, autoincrement=False),
+    seconds("at"),
+    comment="limits of budgets of which an event was written; percent is 80 or 100",
+)
+subscriptions: Final = Table(
+    "subscriptions",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    key("owner"),
+    words("scope"),
+    key("target"),
+    key("receiver"),
+    json("events"),
+    words("mode"),
+    UniqueConstraint("owner", "scope", "target", "receiver", name="subscriptions_owner_key"),
+    comment="requests of users to receive events",
+)
+
+
+Index("subscriptions_receiver_idx", subscriptions.c.receiver)
+
+
+addresses: Final = Table(
+    "addresses",
+    metadata,
+    key("user", primary=True),
+    words("address"),
+    seconds("verified_at"),
+    comment="mail addresses of users, as their identity provider has verified them",
 )
 configuration: Final = _single_row(
     "configuration",

@@ -344,7 +344,7 @@ _HEARTBEAT_SECONDS: Final = 30.0
 
 
 class Steps:
-    """A Progress (queuectl.localcluster.progress) that also removes its live line after an error."""
+    """A StepProgress (queuectl.localcluster.progress) that also removes its live line after an error."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -44,7 +44,7 @@ PODS: Final = "/api/v1/pods"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ObjectRevision:
     """One revision of one object.
 
     Attributes:
@@ -66,7 +66,7 @@ class Event:
 class Recording:
     """Events. ``gaps``: the number of expired watches, after each of which revisions can be missing."""
 
-    events: tuple[Event, ...]
+    events: tuple[ObjectRevision, ...]
     gaps: int = 0
 
 
@@ -87,7 +87,7 @@ class Recorder:
         }
         self._paths |= {path(kind): _job_reader(kind.wire, kind.read) for kind in kinds.values()}
         self._lock = threading.Lock()
-        self._events: list[Event] = []
+        self._events: list[ObjectRevision] = []
         self._known: dict[str, dict[str, Fact]] = {one: {} for one in self._paths}
         self._versions: dict[str, dict[str, int]] = {one: {} for one in self._paths}
         self._gaps = 0
@@ -217,7 +217,7 @@ class Recorder:
         if fact is None or (before is not None and _same(before, fact)):
             return
         versions[watched.uid] = fact
-        self._events.append(Event(watched.version, time.time(), watched.uid, fact))
+        self._events.append(ObjectRevision(watched.version, time.time(), watched.uid, fact))
 
     def _relist(self, collection: str, relisted: ListEnd) -> None:
         for uid in self._known[collection].keys() - relisted.versions.keys():
@@ -227,7 +227,7 @@ class Recorder:
 
     def _drop(self, collection: str, uid: str, version: int) -> None:
         fact = self._known[collection].pop(uid)
-        self._events.append(Event(version, time.time(), uid, fact, gone=True))
+        self._events.append(ObjectRevision(version, time.time(), uid, fact, gone=True))
 
 
 def _same(before: Fact, after: Fact) -> bool:
@@ -345,7 +345,7 @@ class Replay:
         if changed is not None:
             self.observed.jobs[changed.uid] = changed
 
-    def _pod(self, event: Event, pod: PodRecord) -> PodRevision:
+    def _pod(self, event: ObjectRevision, pod: PodRecord) -> PodRevision:
         observed = self.observed
         job = observed.jobs.get(pod.owner)
         if job is not None and pod.owned_by != OwnerKey(job.kind, job.namespace, job.uid):

@@ -12,6 +12,7 @@ from queuectl.domain.gates import Standing
 from queuectl.domain.gpus import Gpus
 from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Purpose
+from queuectl.domain.notifications import JobNotifications
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
@@ -53,6 +54,13 @@ class LabelsChanged:
     """The labels of its object, as :attr:`queuectl.domain.ledger.Entry.labels` has them."""
 
     labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyChanged:
+    """The request in the annotations of its object, as :attr:`queuectl.domain.ledger.Entry.notify` has it."""
+
+    notify: JobNotifications | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +268,7 @@ Event = (
     Submitted
     | ObjectChanged
     | LabelsChanged
+    | NotifyChanged
     | Admit
     | Adopt
     | AttemptFound

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from queuectl.domain.fleet import Fleet, Toleration
+from queuectl.domain.notifications import JobNotifications
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Reason
@@ -155,6 +156,7 @@ class JobRecord:
         final: its suspension is its end: its controller then counts it as succeeded.
         preempt_requested: annotation: the last deadline of a notice, "" if none.
         preempt_ready: annotation: the job is ready to be suspended at once.
+        notify: the receivers that its annotations name; None = none.
         labels: its labels, by key, but for those that queuectl itself reads.
         ungated: (podset, its other scheduling gates) of each template without our gate: of a job from before the admission
             policies. Its start puts the gate there.
@@ -218,6 +220,7 @@ class JobRecord:
     preempt_requested: str = ""
     preempt_ready: bool = False
     labels: tuple[tuple[str, str], ...] = ()
+    notify: JobNotifications | None = None
     ungated: tuple[tuple[str, tuple[str, ...]], ...] = ()
     idle_reclaim: bool = True
     warmup: float | None = None

@@ -14,6 +14,7 @@ from typing import Any, Final
 from queuectl.domain.accounting import Mark
 from queuectl.domain.checks import NO_CHECKS, Checks
 from queuectl.domain.gpus import Gpus, in_parts
+from queuectl.domain.notifications import JobNotifications
 from queuectl.domain.pastuse import Used
 from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import FAILED_START, Code, Reason
@@ -106,6 +107,8 @@ class Entry:
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
         labels: of its object, by key, without those that queuectl reads; at most :data:`queuectl.domain.jobs.MOST_LABELS`.
         planned_start: as the last plan has it, in state Pending; None = it has none.
+        announced_start: the planned start (unix seconds) that counts as known to its user, until it starts; None = none.
+        notify: the request in its annotations; None = none.
         lease: set in state Reserved, and while it is evicted only to be moved.
         checks: its admission checks.
         intent: the unconfirmed write, for ``attempt``.
@@ -153,6 +156,8 @@ class Entry:
     user: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     planned_start: PlannedStart | None = None
+    announced_start: float | None = None
+    notify: JobNotifications | None = None
     checks: Checks = NO_CHECKS
 
     @property
@@ -347,6 +352,8 @@ def violations(entry: Entry) -> list[str]:
         "only what was ready can have lost it": entry.unready_since is None
         or state is State.RUNNING,
         "a live attempt was not evicted": not state.live or entry.evicted_for is None,
+        "a planned start is announced only while it waits": entry.announced_start is None
+        or state in (State.PENDING, State.RESERVED),
         "another place in the order only while it waits": entry.requeued_at is None
         or not state.live,
     }

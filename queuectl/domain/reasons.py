@@ -86,6 +86,7 @@ class Code(StrEnum):
     STRAGGLER = "Straggler"  # a report: a GPU of it runs far slower than those of its peers
     WOULD_RECLAIM = "WouldReclaim"  # its eviction for idle GPUs is only a dry run
     WRITE_REFUSED = "WriteRefused"  # the API server refuses a write of queuectl
+    INVALID_NOTIFY = "InvalidNotify"  # its annotation of receivers has a wrong value
     PLANNED_START_MOVED = "PlannedStartMoved"  # to a later time; the cause is named
     QUEUED = "Queued"
 
@@ -358,7 +359,12 @@ WARNINGS: Final = NOT_IN_LINE | {
 }
 
 # The gang keeps running: an Event without a change of state.
-NOTES: Final = frozenset({Code.IDLE_GPUS, Code.STRAGGLER, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
+NOTES: Final = frozenset(
+    {
+        *(Code.IDLE_GPUS, Code.STRAGGLER, Code.WOULD_RECLAIM, Code.WRITE_REFUSED),
+        Code.INVALID_NOTIFY,
+    }
+)
 
 # Evictions because a start failed: the next start is tried after a back-off.
 FAILED_START: Final = frozenset(

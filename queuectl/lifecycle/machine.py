@@ -36,6 +36,7 @@ from queuectl.domain.events import (
     MoveRefused,
     NoteAdded,
     NoticeOver,
+    NotifyChanged,
     ObjectChanged,
     ObjectDeleted,
     PodsDone,
@@ -61,6 +62,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.words import format_time
+from queuectl.domain.workload_notifications import announced_start
 from queuectl.lifecycle.provisioning import checked, waiting_for
 from queuectl.lifecycle.transitions import drained, evict, move, next_of, rejoin
 from queuectl.lifecycle.user_commands import carry_out
@@ -96,6 +98,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case LabelsChanged():
             same = entry.labels == event.labels
             return None if same else EntryChange(entry, next_of(entry, labels=event.labels), now)
+        case NotifyChanged():
+            return _notified(entry, event, now)
         case Admit():
             return _admit(entry, event, now)
         case Adopt():
@@ -197,6 +201,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
         gates=gates,
         user=event.user,
         labels=job.listed_labels,
+        notify=job.notify if job.notify is None or not job.notify.error else None,
     )
     return EntryChange(None, after, now, Note("Queued", None, after.state, reason))
 
@@ -228,6 +233,18 @@ def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | 
         return EntryChange(entry, next_of(entry, lease=None, **stated), now)
     text = "its request changed; its reservation is released"
     return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **stated)
+
+
+def _notified(entry: Entry, event: NotifyChanged, now: float) -> EntryChange | None:
+    """A wrong value is stated once, in the history and by an Event on the job."""
+    if event.notify == entry.notify:
+        return None
+    error = event.notify.error if event.notify is not None else ""
+    note = None
+    if error and (entry.notify is None or entry.notify.error != error):
+        reason = Reason(Code.INVALID_NOTIFY, error)
+        note = Note(str(reason.code), entry.state, entry.state, reason)
+    return EntryChange(entry, next_of(entry, notify=event.notify), now, note)
 
 
 def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
@@ -294,16 +311,18 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     undecided = event.reason.code is Code.UNDECIDED
     budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
     start = event.planned_start if isinstance(event, Refuse) else None
+    told = entry.announced_start
+    if start is not None and start.promised is not None:
+        told = announced_start(entry, start.at)
+    starts = {"planned_start": start, "announced_start": told}
     if state is not entry.state:
-        return move(
-            entry, state, now, event.reason, lease=lease, budget=budget, planned_start=start
-        )
+        return move(entry, state, now, event.reason, lease=lease, budget=budget, **starts)
     if entry.checks.statuses:  # its reservation was for admission checks and is for victims now
         return move(entry, state, now, event.reason, lease=lease, checks=entry.checks.reset())
     known = (entry.reason, entry.lease, entry.budget, entry.planned_start)
     if (event.reason, lease, budget, start) == known:
         return None
-    after = next_of(entry, reason=event.reason, lease=lease, budget=budget, planned_start=start)
+    after = next_of(entry, reason=event.reason, lease=lease, budget=budget, **starts)
     planned = _first_planned(entry.planned_start, start)
     note = None
     if planned or event.reason.code is not entry.reason.code:

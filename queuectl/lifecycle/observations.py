@@ -16,6 +16,7 @@ from queuectl.domain.events import (
     CommandReceived,
     Evict,
     LabelsChanged,
+    NotifyChanged,
     ObjectChanged,
     PriorityOver,
     Submitted,
@@ -226,7 +227,7 @@ class Observer:
             self._plan_again |= described is not None
             last = joined(last, described)
             after = last.after if last is not None else before
-        last = _relabeled(last, after, job, now)
+        last = self._renotified(_relabeled(last, after, job, now), after, job, now)
         after = last.after if last is not None else before
         if job is not None and _own_priority_over(after, now):
             last = self._priority_over(last, after, job, config, now)
@@ -242,6 +243,18 @@ class Observer:
                 True  # one of its pods there is possibly deleted, so that its slot can move
             )
         return last
+
+    def _renotified(
+        self, last: EntryChange | None, after: Entry, job: JobRecord | None, now: float
+    ) -> EntryChange | None:
+        """The change with the receivers that the object names now. A wrong value waits if the change has another line of history."""
+        if job is None or job.absent or after.notify == job.notify:
+            return last
+        after = last.after if last is not None else after
+        if last is not None and last.note is not None and job.notify and job.notify.error:
+            self._mirror.touched.add(after.uid)
+            return last
+        return joined(last, handle(after, NotifyChanged(job.notify), now))
 
     def _priority_over(
         self,
@@ -301,6 +314,8 @@ class Observer:
         return entry is not None and entry.state.waiting
 
     def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> EntryChange | None:
+        if job.notify is not None and job.notify.error:
+            self._mirror.touched.add(job.uid)  # a line of history of its own follows
         job = self._mirror.sized(job, config)
         array = self._mirror.arrays.get(job.index.job_uid) if job.index is not None else None
         if array is not None and has_begun(array):

@@ -45,6 +45,8 @@ def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any)
     """Enter a state, with a line in the history. A planned start is one of a pending gang, and checks belong to a placement."""
     if state is not State.PENDING:
         changes["planned_start"] = None
+    if state not in (State.PENDING, State.RESERVED):
+        changes["announced_start"] = None
     if state.waiting and state is not State.RESERVED:
         changes.setdefault("checks", entry.checks.reset())
     after = next_of(entry, state=state, since=now, reason=reason, **changes)

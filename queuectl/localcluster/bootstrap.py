@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from queuectl.localcluster.build import Assets
     from queuectl.localcluster.layout import Layout
-    from queuectl.localcluster.progress import Progress
+    from queuectl.localcluster.progress import StepProgress
     from queuectl.localcluster.spec import ClusterSpec
     from queuectl.localcluster.supervisor import KeeperHandle
 
@@ -40,7 +40,7 @@ class Bootstrap:
         self._spec = spec
         self._operators = operators.with_needs(spec.operators)
 
-    def run(self, progress: Progress) -> Layout:
+    def run(self, progress: StepProgress) -> Layout:
         """Start all components and wait until they are ready.
 
         Returns:

@@ -36,7 +36,7 @@ from queuectl.localcluster.versions import GO_MINIMUM, GO_WHEEL, UNITS, Unit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from queuectl.localcluster.progress import Progress
+    from queuectl.localcluster.progress import StepProgress
     from queuectl.localcluster.versions import Unit
 
 
@@ -60,7 +60,7 @@ class Assets:
 
 
 def ensure(
-    progress: Progress, *, thorough: bool = False, units: Sequence[Unit] | None = None
+    progress: StepProgress, *, thorough: bool = False, units: Sequence[Unit] | None = None
 ) -> Assets:
     """Find every program, and build those that are neither provided nor cached.
 
@@ -151,7 +151,7 @@ def _minor(program: str) -> str | None:
     return None
 
 
-def _build_once(unit: Unit, progress: Progress, coming: str) -> Assets:
+def _build_once(unit: Unit, progress: StepProgress, coming: str) -> Assets:
     """Build under the unit's lock, unless another process has built the unit in the meantime."""
     with locked(
         unit, lambda: progress.step(f"Waiting for another process that builds {unit.key}", coming)
@@ -165,7 +165,7 @@ def _build_once(unit: Unit, progress: Progress, coming: str) -> Assets:
 class _Builder:
     """Builds one unit in a scratch folder, which a keeper removes even if this process is killed."""
 
-    def __init__(self, unit: Unit, progress: Progress, coming: str) -> None:
+    def __init__(self, unit: Unit, progress: StepProgress, coming: str) -> None:
         self._unit = unit
         self._progress = progress
         self._coming = coming
@@ -329,7 +329,7 @@ def _wrapper_module(modules: Sequence[tuple[str, str]], downloads: Path) -> str:
 # ---- The Go toolchain
 
 
-def find(progress: Progress) -> Path:
+def find(progress: StepProgress) -> Path:
     """The `go` program for builds: on PATH if it is recent enough, otherwise in the cache.
 
     Raises:

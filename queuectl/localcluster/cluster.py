@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from queuectl.localcluster.certificates import KeyPair
     from queuectl.localcluster.layout import Layout
-    from queuectl.localcluster.progress import Progress
+    from queuectl.localcluster.progress import StepProgress
 
 _SILENT = NoProgress()
 _API_SERVER_STOP_SECONDS = 15.0
@@ -63,7 +63,7 @@ class LocalCluster:
         spec: ClusterSpec | None = None,
         *,
         name: str | None = None,
-        progress: Progress = _SILENT,
+        progress: StepProgress = _SILENT,
     ) -> LocalCluster:
         """Start a cluster and wait until it is ready. The first start on a machine builds the programs.
 
@@ -264,7 +264,7 @@ class LocalCluster:
         bootstrap.start(self._layout, self._supervisor, component)
         bootstrap.wait_healthy(self._layout, self._supervisor, component)
 
-    def add_operator(self, name: str, *, progress: Progress = _SILENT) -> None:
+    def add_operator(self, name: str, *, progress: StepProgress = _SILENT) -> None:
         """Run an operator of `operators.OPERATORS` and those that it needs, and wait until it is ready.
 
         Without effect if it runs in this cluster. It is built at its first use on this machine, which takes minutes.

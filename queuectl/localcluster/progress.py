@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
-class Progress(Protocol):
+class StepProgress(Protocol):
     """Receives the steps of a long operation, in order."""
 
     def step(self, what: str, coming: str = "") -> None:
@@ -106,7 +106,7 @@ class Spinner:
             self._console.print(f"[green]✓[/] {self._what}  [dim]{elapsed}", highlight=False)
 
 
-def for_terminal() -> Progress:
+def for_terminal() -> StepProgress:
     """The display for standard error: a live line on a terminal, otherwise plain lines."""
     return Spinner() if sys.stderr.isatty() else LineProgress()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from queuectl.localcluster.progress import Progress
+    from queuectl.localcluster.progress import StepProgress
 
 _NAME = "prometheus"
 EXPORTERS_JOB = "dcgm-exporter"
@@ -59,7 +59,7 @@ class Prometheus:
         scrape_seconds: float = 30.0,
         rules: Sequence[Path] = (),
         history: Path | None = None,
-        progress: Progress = _SILENT,
+        progress: StepProgress = _SILENT,
         keeper: KeeperHandle | None = None,
     ) -> Self:
         """Start a server and wait until it answers.

@@ -83,6 +83,10 @@ PREEMPT_REQUESTED: Final = PREFIX + "preempt-requested"
 DEFAULT_QUEUE_LABEL: Final = PREFIX + "default-queue"
 """On a namespace: it has a LocalQueue ``default``, which takes in jobs that name no queue."""
 
+NOTIFY: Final = PREFIX + "notify"
+"""Annotation of a job: the receivers of its events."""
+NOTIFY_EVENTS: Final = PREFIX + "notify-events"
+
 # what a job answers to it
 PREEMPT_READY: Final = PREFIX + "preempt-ready"
 

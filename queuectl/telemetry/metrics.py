@@ -56,6 +56,7 @@ from queuectl.telemetry.lifecycle_metrics import (
     LifecycleMetrics,
 )
 from queuectl.telemetry.names import KnownNames
+from queuectl.telemetry.notifications import NotificationMetrics
 from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.shadow import ShadowMetrics
 from queuectl.telemetry.tracing import SpanMetrics
@@ -600,6 +601,7 @@ class MetricsRecorder:
         self.containment = ContainmentMetrics(self.registry)
         self.careful = CarefulMetrics(self.registry)
         self.shadow = ShadowMetrics(self.registry)
+        self.notifications = NotificationMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
         self._lifecycles = [
             LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)

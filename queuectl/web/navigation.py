@@ -6,9 +6,17 @@ Each page is at most two links away from any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Protocol
+
+
+class Feature(StrEnum):
+    """A part of queuectl that not every installation has."""
+
+    SHADOW = "shadow"
+    NOTIFICATIONS = "notifications"
 
 
 class ViewerRights(Protocol):
@@ -37,14 +45,14 @@ class MenuPage:
         name: the text of its link.
         below: further paths whose pages belong to it.
         allowed: whether a viewer gets the link.
-        in_shadow: the page exists in shadow mode only.
+        feature: without which the page does not exist; None = it always does.
     """
 
     address: str
     name: str
     below: tuple[str, ...] = ()
     allowed: Callable[[ViewerRights], bool] = lambda _: True
-    in_shadow: bool = False
+    feature: Feature | None = None
 
     def holds(self, path: str) -> bool:
         """Whether the page at this path below ``/ui`` is this one, or one below it."""
@@ -64,8 +72,9 @@ class MenuGroup:
 _OWN_JOBS: Final = MenuPage("/mine", "My jobs")
 _ALL_JOBS: Final = MenuPage("/workloads", "All jobs", ("/search",))
 _TIMELINE: Final = MenuPage("/timeline", "Timeline")
+_NOTIFICATIONS: Final = MenuPage("/notifications", "Notifications", feature=Feature.NOTIFICATIONS)
 _GROUPS: Final = (
-    MenuGroup("Jobs", (_OWN_JOBS, _ALL_JOBS, _TIMELINE)),
+    MenuGroup("Jobs", (_OWN_JOBS, _ALL_JOBS, _TIMELINE, _NOTIFICATIONS)),
     MenuGroup(
         "Capacity",
         (
@@ -86,7 +95,9 @@ _GROUPS: Final = (
     MenuGroup(
         "Admin",
         (
-            MenuPage("/shadow", "Shadow", allowed=lambda access: access.usage, in_shadow=True),
+            MenuPage(
+                "/shadow", "Shadow", allowed=lambda access: access.usage, feature=Feature.SHADOW
+            ),
             MenuPage("/decisions", "Decisions", allowed=lambda access: access.decisions),
             MenuPage("/whatif", "What-if", allowed=lambda access: access.plan),
             MenuPage("/config", "Configuration", allowed=lambda access: access.config),
@@ -95,7 +106,7 @@ _GROUPS: Final = (
     ),
 )
 _WITHOUT_SIGN_IN: Final = (
-    MenuGroup("Jobs", (_ALL_JOBS, MenuPage("/mine", "By user"), _TIMELINE)),
+    MenuGroup("Jobs", (_ALL_JOBS, MenuPage("/mine", "By user"), _TIMELINE, _NOTIFICATIONS)),
     *_GROUPS[1:],
 )
 """Without sign-in, no job is the viewer's: the first page is the list of all jobs."""
@@ -116,21 +127,23 @@ class Menu:
     page: MenuPage | None
 
 
-def menu_of(access: ViewerRights, path: str, *, signs_in: bool, in_shadow: bool) -> Menu:
+def menu_of(
+    access: ViewerRights, path: str, *, signs_in: bool, features: Collection[Feature]
+) -> Menu:
     """The navigation for a viewer.
 
     Args:
         access: the rights of the viewer.
         path: of the page, below ``/ui``.
         signs_in: users sign in.
-        in_shadow: this process runs in shadow mode.
+        features: of this process.
     """
     groups = []
     for group in _GROUPS if signs_in else _WITHOUT_SIGN_IN:
         pages = tuple(
             page
             for page in group.pages
-            if page.allowed(access) and (in_shadow or not page.in_shadow)
+            if page.allowed(access) and (page.feature is None or page.feature in features)
         )
         if pages:
             groups.append(MenuGroup(group.name, pages))

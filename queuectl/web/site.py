@@ -27,6 +27,7 @@ from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.schemas import ReasonView
 from queuectl.api.search import WorkloadSearch
+from queuectl.api.subscriptions import Subscriptions
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.distribution import version
@@ -45,7 +46,7 @@ from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 from queuectl.web.log_streams import PodLogs
-from queuectl.web.navigation import menu_of
+from queuectl.web.navigation import Feature, menu_of
 from queuectl.web.short_reasons import short_reason
 
 # ---- Sources and rights
@@ -250,6 +251,7 @@ class Site:
         search: WorkloadSearch,
         database: DatabaseCheck,
         efficiencies: JobEfficiencies,
+        subscriptions: Subscriptions,
         cluster_reader: DashboardClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
@@ -278,6 +280,7 @@ class Site:
         self.clock = clock
         self.bodies = bodies
         self.history = history
+        self.subscriptions = subscriptions
         self.presenter = WorkloadPresenter(guard, store, diagnoser)
         self.signs_in = signs_in
         self.in_shadow = in_shadow
@@ -347,6 +350,14 @@ class Site:
             await self._cluster_reader.cluster_map() if self._cluster_reader is not None else None
         )
 
+    @property
+    def _features(self) -> frozenset[Feature]:
+        """Those of this process now: the file with the receivers can change."""
+        shadow = {Feature.SHADOW} if self.in_shadow else set()
+        return frozenset(
+            shadow | ({Feature.NOTIFICATIONS} if self.subscriptions.configured else set())
+        )
+
     def page(
         self,
         request: Request,
@@ -371,7 +382,7 @@ class Site:
         menu = None
         if access is not None:
             below = path.removeprefix(PREFIX)
-            menu = menu_of(access, below, signs_in=self.signs_in, in_shadow=self.in_shadow)
+            menu = menu_of(access, below, signs_in=self.signs_in, features=self._features)
         variables: Mapping[str, Any] = {
             "path": path,
             "menu": menu,
@@ -384,7 +395,6 @@ class Site:
             "access": access,
             "still": still,
             "signs_in": self.signs_in,
-            "in_shadow": self.in_shadow,
             "pod_logs": self.pod_logs is not None,
             "now": self.clock(),
             **context,

@@ -13,6 +13,7 @@ from queuectl.api.app import create_app
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.ports import ClusterReader, Diagnoser
 from queuectl.api.server import Certificate, ListenAddress, WebServer
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
@@ -34,6 +35,7 @@ def serving(
     cluster_reader: ClusterReader | None = None,
     authenticated: AuthenticationLayer | None = None,
     certificate: Certificate | None = None,
+    receivers: ReceiverList | None = None,
 ) -> Iterator[str]:
     """The address of an API over this store, until the block ends."""
     app = create_app(
@@ -43,6 +45,7 @@ def serving(
         diagnoser,
         cluster_reader=cluster_reader,
         authenticated=authenticated,
+        receivers=receivers,
     )
     server = WebServer(app, ListenAddress("127.0.0.1", 0), certificate)
     thread = threading.Thread(target=lambda: asyncio.run(server.run()), name="api")

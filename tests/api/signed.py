@@ -14,6 +14,7 @@ from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.routes.events import StreamLimit
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.doubles.access import MemoryAccess
@@ -39,12 +40,21 @@ def people() -> MemoryAccess:
 def signed_app(
     store: Any, access: Access, diagnoser: FixedDiagnoser | None = None, **how: Any
 ) -> FastAPI:
-    """``how``: attributes of the layer, and ``streams``: the limit of event streams."""
+    """``how``: attributes of the layer, ``streams``: the limit of event streams, and ``receivers``: of events."""
     streams: StreamLimit | None = how.pop("streams", None)
+    receivers: ReceiverList | None = how.pop("receivers", None)
     known = AuthenticationLayer(access, **{"secure": True, "open_paths": OpenPaths(), **how})
     health, registry = FixedHealth(), MetricsRecorder().registry
     diagnoser = diagnoser or FixedDiagnoser()
-    return create_app(store, health, registry, diagnoser, authenticated=known, streams=streams)
+    return create_app(
+        store,
+        health,
+        registry,
+        diagnoser,
+        authenticated=known,
+        streams=streams,
+        receivers=receivers,
+    )
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ from queuectl.client import (
     ClientError,
     ClientOptions,
     ConflictingState,
+    InvalidOption,
     NoAnswer,
     ObjectNotFound,
     ServerUnavailable,
@@ -39,6 +40,7 @@ from queuectl.client import (
 )
 from queuectl.domain.events import Admit, PodsReady, Refuse
 from queuectl.domain.reasons import Code, Reason
+from queuectl.notify.receivers_file import ReceiverList
 from tests.api.serving import NotifyingStore, serving
 from tests.api.signed import ADMIN, people
 from tests.api.support import (
@@ -51,6 +53,7 @@ from tests.api.support import (
     job,
     live_through,
 )
+from tests.api.test_subscriptions import ALL as RECEIVERS
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.tls import write_certificate
@@ -101,7 +104,8 @@ def served() -> Iterator[tuple[MemoryStore, str]]:
     train = gang("train", podset(count=1, gpu=4))
     cluster = world([node("n0", gpu=8), node("n1", gpu=8)], [], [holding(train, {"n1": 1})])
     reader = FixedClusterReader(cluster, store)
-    with serving(store, FixedDiagnoser(), cluster_reader=reader) as address:
+    receivers = ReceiverList(Path("receivers.yaml"), RECEIVERS)
+    with serving(store, FixedDiagnoser(), cluster_reader=reader, receivers=receivers) as address:
         yield store, address
 
 
@@ -158,6 +162,12 @@ def test_both_clients_return_what_the_api_returns(
         got["position"] = await call("position")
         got["events"] = await call("events", 0, uid=found["uid"])
         got["watch"] = await call("watch", 0, first=3)
+        got["subscription"] = await call("subscribe", "hook", namespace="team-a", events=["failed"])
+        got["receivers"] = [each["name"] for each in (await call("receivers"))["items"]]
+        got["subscriptions"] = await call("subscriptions", everyone=True)
+        await call("unsubscribe", got["subscription"]["id"])
+        with pytest.raises(InvalidOption, match="not to both"):
+            await call("subscribe", "hook", namespace="team-a", queue="team-a")
         await call("delete", QUEUE_PATH)
         with pytest.raises(ObjectNotFound, match="team-a does not exist"):
             await call("get", QUEUE_PATH)
@@ -180,6 +190,9 @@ def test_both_clients_return_what_the_api_returns(
         assert [each["name"] for each in got["nodes"]] == ["n0"]
         assert got["put"]["result"] == "created"
         assert got["result"] == "Done"
+        assert got["subscriptions"] == [got["subscription"]]
+        assert got["subscription"]["events"] == ["workload.failed"]
+        assert got["receivers"] == ["chat-b", "hook", "mail"]
         assert [block.id for block in got["watch"]] == [1, 2, 3]
         assert [step["toState"] for step in got["events"]] == ["Pending", "Starting", "Running"]
         assert got["position"] > 20

@@ -19,7 +19,9 @@ from tests.doubles.store import MemoryDatabase, MemoryStore
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/api/v1/openapi.json")}
 """Routes without authentication."""
-KNOWN = {(method, "/api/v1/session") for method in ("GET", "POST", "DELETE")}
+KNOWN = {(method, "/api/v1/session") for method in ("GET", "POST", "DELETE")} | {
+    ("GET", "/api/v1/subscriptions")
+}
 """Routes that need authentication only, or that authenticate."""
 PARAMETERS = {"namespace": "team-a", "name": "running", "uid": "uid-job-running", "number": "1"}
 

@@ -21,9 +21,11 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.ports import Commit
-from queuectl.domain.events import Admit, StartConfirmed
+from queuectl.domain.events import Admit, PodsReady, StartConfirmed
 from queuectl.domain.ledger import EntryChange
+from queuectl.domain.notifications import Event, EventType, Mode
 from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.rules import Retention
 from queuectl.domain.workload import Placement, PodSetPlacement
 from tests.db.histories import step, submitted
 from tests.support.postgres import server_directory
@@ -87,6 +89,59 @@ class Bench:
             goal = target if name == "admissions" else ""
             self._keep(f"commit {size:,} {name}", rows[name], samples[name], goal)
 
+    async def events(self, size: int) -> None:
+        """Starts of ``size`` gangs in one commit, with and without an event for receivers of each, in turn."""
+        samples: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        for number in range(ROUNDS):
+            for enabled, timings in samples.items():
+                new = [submitted(f"e{size}-{number}-{enabled}-{n}") for n in range(size)]
+                admitted = [step(c.after, Admit(EIGHT_NODES)) for c in new]
+                await self._commit(new)
+                await self._commit(admitted)
+                ready = [step(c.after, PodsReady()) for c in admitted]
+                self.store.notifications_enabled = enabled
+                timings.append(await timed(lambda ready=ready: self._commit(ready)))  # type: ignore[misc]  # a default binds the loop's value
+                self.store.notifications_enabled = False
+        for enabled, timings in samples.items():
+            with_events = "with" if enabled else "without"
+            self._keep(
+                f"commit {size:,} starts {with_events} events", (2 + enabled) * size, timings
+            )
+
+    async def pruning(self, size: int) -> None:
+        """Deletion of ``size`` events that the receivers are past, in batches, and the bounds of a receiver that is down."""
+        receivers = [("up", Mode.IMMEDIATE), ("down", Mode.IMMEDIATE)]
+        rows = self.store.notifications
+        await rows.claim(receivers, "bench", 600.0)
+        self.store.notifications_enabled = True
+        event = Event(
+            at=await self.store.now(), type=EventType.STARTED, namespace="team-a", message="m" * 200
+        )
+        await self.store.announce([event] * size, epoch=self.epoch)
+        end = (await rows.events(0, size))[-1].id
+        for receiver, mode in receivers:
+            await rows.claim([(receiver, mode)], "bench", 600.0)
+            bounds = [
+                await timed(
+                    lambda r=receiver: rows.drop_beyond(  # type: ignore[misc]  # a default binds the loop's value
+                        r, Mode.IMMEDIATE, "bench", max_age=6 * 3600.0, max_rows=size
+                    )
+                )
+                for _ in range(ROUNDS)
+            ]
+        self._keep(f"bounds of a receiver with {size:,} events", size, bounds)
+        reads = [await timed(lambda: rows.events(end - 500, 500)) for _ in range(ROUNDS)]
+        self._keep("read 500 events", 500, reads)
+        waits = [await timed(self._prune) for _ in range(ROUNDS)]
+        self._keep(f"prune {size:,} events that are needed", 0, waits)
+        for receiver, mode in receivers:
+            await rows.settle(receiver, mode, "bench", end, delivered=size, dropped_told=True)
+        deletions = [await timed(self._prune) for _ in range(ROUNDS)]
+        self._keep("prune 5,000 events", 5000, deletions)
+
+    async def _prune(self) -> None:
+        await self.store.prune(Retention(), time.time(), epoch=self.epoch)
+
     async def _commit(self, changes: Sequence[EntryChange]) -> None:
         await self.store.commit(Commit(changes, revision=0), epoch=self.epoch, cycle=1)
 
@@ -138,7 +193,9 @@ async def main() -> None:
             await bench.commits(1, "")
             await bench.commits(100, "")
             await bench.commits(1000, "10-30 ms, > 20k rows/s")
+            await bench.events(1000)
             await bench.reads()
+            await bench.pruning(50_000)
             await store.close()
             show(bench.figures, (server.data_directory / "PG_VERSION").read_text().strip())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo.audit import CapacityAudit, Check, DomainAudit, Once, Quota, Whole
-from queuectl.demo.recorder import Event, ObservedState, Recording, Replay
+from queuectl.demo.recorder import ObjectRevision, ObservedState, Recording, Replay
 from queuectl.domain.ledger import Entry, State, violations
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
@@ -92,7 +92,7 @@ class Auditor:
         self.gaps = recording.gaps
         self._seen = upto
 
-    def _replay(self, new: list[Event]) -> list[str]:
+    def _replay(self, new: list[ObjectRevision]) -> list[str]:
         found = [self._whole.problems, self._once.problems, self._capacity.problems]
         found.append(self._quota.problems)
         before = [len(problems) for problems in found]

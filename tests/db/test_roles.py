@@ -14,6 +14,7 @@ from queuectl.db import migrate
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.errors import StoreError
+from queuectl.domain.notifications import Event, EventType, Mode, Scope, Subscription
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.queries import DocumentKey
 from tests.api.conftest import live
@@ -80,6 +81,16 @@ async def test_the_leader_and_the_api_do_all_of_their_work(database: Database) -
     used = Used(PastUseAccount.of_local_queue("team", "a"), 7.5, {"cpu": 0.1})
     await session_service.start_use([used])
     assert await session_service.past_use() == (used,)
+    rows = session_service.notifications
+    test = Event(1.0, EventType.RECEIVER_TEST, receivers=("hook",))
+    assert await rows.claim([("hook", Mode.IMMEDIATE)], "api", 60.0) is None
+    await rows.announce_test(test)
+    assert await rows.claim([("hook", Mode.IMMEDIATE)], "api", 60.0) is not None
+    made = await rows.subscribe(Subscription("ann", Scope.USER, "ann", "hook"))
+    assert made is not None
+    assert await rows.unsubscribe(made.id)
+    for address in ("ann@example.org", None):
+        await rows.keep_address("ann", address)
     await session_service.delete_config(DocumentKey.of(DOCUMENTS["/api/v1/cohorts/all"]))
     async with asking(app) as browser:
         session = "/api/v1/session"
@@ -99,10 +110,10 @@ async def test_the_api_writes_no_state(database: Database) -> None:
         await live(session_service)
     await session_service.close()
     allowed = {right: await database.may(API, right) for right in ("INSERT", "UPDATE", "DELETE")}
-    asks = {"documents", "sessions", "audit", "replicas"}
+    asks = {"documents", "sessions", "audit", "replicas", "subscriptions", "addresses"}
     assert allowed == {
-        "INSERT": asks | {"commands", "past_use"},
-        "UPDATE": asks | {"configuration"},
+        "INSERT": asks | {"commands", "past_use", "notification_progress", "notifications"},
+        "UPDATE": asks | {"configuration", "notification_progress"},
         "DELETE": asks,
     }
 

@@ -16,13 +16,14 @@ Reach = Callable[[], Awaitable[object]]
 
 @dataclass
 class MemoryAccess:
-    """Callers by token, with their rights. ``down``: the API server is down; ``asked``: all rights that were reviewed."""
+    """Callers by token, with their rights. ``down``: the API server is down; ``asked``: all rights that were reviewed; ``addresses``: by token."""
 
     callers: dict[str, Caller] = field(default_factory=dict)
     granted: dict[str, set[Right]] = field(default_factory=dict)
     masters: set[str] = field(default_factory=set)
     down: bool = False
     asked: list[tuple[str, Right]] = field(default_factory=list)
+    addresses: dict[str, str] = field(default_factory=dict)
 
     def know(self, token: str, name: str, *rights: Right, master: bool = False) -> Caller:
         """Add a caller. ``rights``: without a name for every name, without a namespace for every namespace."""
@@ -35,6 +36,10 @@ class MemoryAccess:
     async def who(self, token: str) -> Caller | None:
         await self._reach()
         return self.callers.get(token)
+
+    async def verified_address(self, token: str) -> str | None:
+        await self._reach()
+        return self.addresses.get(token)
 
     async def may(self, caller: Caller, right: Right) -> bool:
         await self._reach()

@@ -21,6 +21,7 @@ from queuectl.db.ports import Commit, ConfigurationBatch
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.commands import Command, CommandFilter
 from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject, Suspect
+from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.errors import (
     Fenced,
     NotFound,
@@ -45,6 +46,7 @@ from queuectl.domain.ledger import (
     StoredDecision,
     check_once,
 )
+from queuectl.domain.notifications import BudgetLimit, Event
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.queries import (
@@ -72,8 +74,10 @@ from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.search import SearchText, WorkloadSummary
 from queuectl.domain.stages import EndedStage, EndedStages
+from queuectl.domain.workload_notifications import events_of
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
+from tests.doubles.notifications import MemoryNotifications, MemoryNotificationTables
 from tests.doubles.shadow import MemoryShadow, MemoryShadowTables
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
@@ -114,6 +118,7 @@ class MemoryDatabase:
     findings: LeaderFindings = field(default_factory=LeaderFindings)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
     shadow: MemoryShadowTables = field(default_factory=MemoryShadowTables)
+    notifications: MemoryNotificationTables = field(default_factory=MemoryNotificationTables)
     sessions: dict[str, Session] = field(default_factory=dict)
     audit: list[AuditLine] = field(default_factory=list)
     runs: list[MemoryRun] = field(default_factory=list)
@@ -137,6 +142,8 @@ class MemoryStore:
         self.audit = MemoryAudit(self.database.audit, self._reach)
         self.usage = MemoryUsage(self._usage_tables, lambda: list(self.database.entries.values()))
         self.shadow = MemoryShadow(self._shadow_tables)
+        self.notifications = MemoryNotifications(self.database.notifications, self._reach)
+        self.notifications_enabled = False
 
     async def _usage_tables(self) -> tuple[MemoryUsageTables, int]:
         database = await self._reach()
@@ -164,7 +171,10 @@ class MemoryStore:
     async def take_over(self, holder: str, floor: int) -> int:
         database = await self._reach()
         database.epoch = max(database.epoch, floor) + 1
-        database.holder = holder
+        before, database.holder = database.holder, holder
+        if before and self.notifications_enabled:
+            event = leader_changed_event(time.time(), holder, before, database.epoch)
+            database.notifications.add([event])
         for run in database.runs:
             if run.epoch is not None and run.ended is None and run.name != holder:
                 run.ended = time.time()
@@ -248,6 +258,8 @@ class MemoryStore:
         end = len(database.history)
         for change in commit.changes:
             self._write(change, cycle)
+        events = events_of(commit.changes) if self.notifications_enabled else ()
+        database.notifications.add(events)
         for change in commit.changes:
             for mark in change.marks:
                 database.usage.note(mark)
@@ -318,7 +330,15 @@ class MemoryStore:
             del database.commands[number], database.outcomes[number]
         kept = [d for d in database.decisions if d.decision.at >= now - KEPT_SECONDS]
         outdated, database.decisions = len(database.decisions) - len(kept), kept
-        return len(old) + len(answered) + outdated
+        return len(old) + len(answered) + outdated + database.notifications.prune()
+
+    async def announce(self, events: Sequence[Event], *, epoch: int) -> None:
+        if self.notifications_enabled:
+            (await self._leading(epoch)).notifications.add(events)
+
+    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
+        if self.notifications_enabled:
+            (await self._leading(epoch)).notifications.announce_budgets(told)
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         database = await self._reach()
@@ -675,6 +695,9 @@ class MemoryStore:
         number = max((known.id for known, _ in kept), default=0) + 1
         unit = (one.boundary, one.key)
         others = [row for row in kept if (row[0].boundary, row[0].key) != unit]
+        places = {(known.boundary, known.place) for known, _ in kept}
+        if self.notifications_enabled and (one.boundary, one.place) not in places:
+            database.notifications.add([set_aside_event(one)])
         database.set_aside = [(replace(one, id=number), content), *others][:KEPT_OBJECTS]
 
     async def set_aside_objects(self) -> tuple[SetAsideObject, ...]:

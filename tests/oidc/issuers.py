@@ -23,6 +23,7 @@ from queuectl.api.oidc.browser import OidcLogin
 from queuectl.api.oidc.issuer import Issuer
 from queuectl.api.oidc.tokens import TokenVerifier
 from queuectl.control.settings import OidcSettings
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import HOST, people, signed_app
 from tests.doubles.access import MemoryAccess
@@ -125,6 +126,7 @@ class FakeIssuer:
         store: MemoryStore,
         access: MemoryAccess | None = None,
         failures_per_second: float = 5.0,
+        receivers: ReceiverList | None = None,
         **given: Any,
     ) -> FastAPI:
         """The API and the dashboard, to which its users sign in."""
@@ -137,6 +139,7 @@ class FakeIssuer:
             open_paths=OpenPaths(OPEN, SIGN_IN),
             login=OidcLogin(known, issuer, verifier),
             failures_per_second=failures_per_second,
+            receivers=receivers,
         )
         add_dashboard(app, store, app.state.guard, signs_in=True)
         return app

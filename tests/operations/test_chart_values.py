@@ -18,6 +18,7 @@ from queuectl.control.certificates import server_names
 from queuectl.db.embedded import DATABASE, PORT
 from queuectl.distribution import version
 from queuectl.localcluster.versions import SUPPORTED
+from queuectl.notify.receivers_file import read_receivers
 from queuectl.objects.configuration.owners import FOLLOWED, GROUP, KUEUE_STATUSES, Owner
 from queuectl.objects.keys import PARENT_KINDS
 from queuectl.objects.kinds import KINDS
@@ -266,6 +267,47 @@ def test_the_controller_reads_the_declared_kinds_and_restarts_when_they_change()
         for values in (OWN_KINDS, other)
     ]
     assert templates[0] != templates[1]
+
+
+RECEIVERS: Mapping[str, Any] = {
+    **IMAGE,
+    "notifications": {
+        "receivers": [
+            {
+                "name": "hook",
+                "kind": "webhook",
+                "url": "https://hooks.example.org/q",
+                "hmacSecretFile": "hook-secret",
+                "digestSeconds": 604800,
+                "maxRows": 100000,
+            }
+        ],
+        "credentialsSecret": "receivers",
+    },
+}
+
+
+def test_the_controller_reads_the_receivers_and_their_credentials_without_a_restart(
+    tmp_path: Path,
+) -> None:
+    found = by_name(documents(RECEIVERS))
+    pod = found["Deployment", "queuectl"]["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    file = variables["QUEUECTL_NOTIFY_FILE"]
+    [mount] = [one for one in container["volumeMounts"] if file.startswith(one["mountPath"] + "/")]
+    [volume] = [one for one in pod["spec"]["volumes"] if one["name"] == mount["name"]]
+    assert volume["projected"]["sources"] == [
+        {"configMap": {"name": "queuectl-receivers"}},
+        {"secret": {"name": "receivers", "optional": True}},
+    ]
+    read = tmp_path / "receivers.yaml"
+    read.write_text(found["ConfigMap", "queuectl-receivers"]["data"][Path(file).name])
+    [receiver] = read_receivers(read)
+    assert (receiver.name, receiver.digest_seconds, receiver.bounds.max_rows) == ("hook", 604800, 100000)  # fmt: skip
+    fewer = {**RECEIVERS, "notifications": {"receivers": [{"name": "other"}], "credentialsSecret": "receivers"}}  # fmt: skip
+    assert by_name(documents(fewer))["Deployment", "queuectl"]["spec"]["template"] == pod
+    assert "QUEUECTL_NOTIFY_FILE" not in str(by_name(documents(IMAGE))["Deployment", "queuectl"])
 
 
 def test_the_webhook_has_webhooks_for_a_declared_kind() -> None:

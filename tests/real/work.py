@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from queuectl.demo import scenario as m
-from queuectl.demo.recorder import Event
+from queuectl.demo.recorder import ObjectRevision
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster.errors import ApiServerError
@@ -81,7 +81,7 @@ def logs(workspace: Workspace, name: str) -> list[str]:
     return [log(workspace, pod["metadata"]["name"]) for pod in pods(workspace, name)]
 
 
-def events(workspace: Workspace, name: str) -> Iterator[tuple[Event, PodRecord]]:
+def events(workspace: Workspace, name: str) -> Iterator[tuple[ObjectRevision, PodRecord]]:
     """Each revision of each pod of a job."""
     for event in workspace.recorder.recording().events:
         pod = event.fact
@@ -91,14 +91,16 @@ def events(workspace: Workspace, name: str) -> Iterator[tuple[Event, PodRecord]]
             yield event, pod
 
 
-def first(workspace: Workspace, name: str, condition: Callable[[PodRecord], bool]) -> Event:
+def first(
+    workspace: Workspace, name: str, condition: Callable[[PodRecord], bool]
+) -> ObjectRevision:
     """The first revision of a pod of a job that fulfills a condition."""
     return next(event for event, pod in events(workspace, name) if condition(pod))
 
 
-def ends(workspace: Workspace, name: str, attempt: int) -> list[Event]:
+def ends(workspace: Workspace, name: str, attempt: int) -> list[ObjectRevision]:
     """For each pod of an attempt that has ended, the revision with its end."""
-    found: dict[str, Event] = {}
+    found: dict[str, ObjectRevision] = {}
     for event, pod in events(workspace, name):
         if pod.attempt == attempt and (event.gone or pod.terminal):
             found.setdefault(event.key, event)

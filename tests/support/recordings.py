@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queuectl.demo.recorder import Event, Fact, Recording
+from queuectl.demo.recorder import Fact, ObjectRevision, Recording
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodGroupMember, PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, PODS, Resources
@@ -19,7 +19,7 @@ RACK = "rack"
 class Script:
     """Each method appends one revision and returns the new object. A pod is identified by ``job/rank`` and its attempt."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[ObjectRevision] = field(default_factory=list)
     pods: dict[str, PodRecord] = field(default_factory=dict)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
 
@@ -133,4 +133,4 @@ class Script:
 
     def _add(self, key: str, fact: Fact, *, gone: bool = False) -> None:
         version = len(self.events) + 1
-        self.events.append(Event(version, float(version), key, fact, gone))
+        self.events.append(ObjectRevision(version, float(version), key, fact, gone))

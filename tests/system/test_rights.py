@@ -59,6 +59,7 @@ FILTERED = frozenset(
         "/api/v1/pastuse",
         "/api/v1/commands",
         "/api/v1/search",
+        "/api/v1/receivers",
     }
 )
 """Lists over all namespaces: each caller gets the objects that the caller can read."""
@@ -82,6 +83,7 @@ FOR_RULERS = frozenset(
     {
         "/api/v1/audit",
         "/api/v1/invariants",
+        "/api/v1/receivers/{name}/test",
         "/api/v1/refusedplans",
         "/api/v1/refusedplans/{number}",
         "/api/v1/setasideobjects",
@@ -89,6 +91,8 @@ FOR_RULERS = frozenset(
     }
 )
 FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/session"})
+SUBSCRIPTIONS = "/api/v1/subscriptions"
+"""Each caller reads its own; roles that run jobs somewhere create some."""
 
 
 def allowed(method: str, path: str, where: str) -> frozenset[str]:
@@ -99,9 +103,11 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         return ANONYMOUS - {NONE}
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANONYMOUS
-    if path in FOR_RULERS:
-        return RULES
     action = path.rpartition("/")[2]
+    if path in FOR_RULERS or action in ("topups", "confirm"):
+        return RULES
+    if path == SUBSCRIPTIONS:
+        return RUNS_OWN if method == "POST" else ANONYMOUS
     if action == Action.CHECK:
         return RULES | {CHECKER} if where == OWN else RULES
     if action in set(Action):
@@ -109,8 +115,6 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         if where == OTHER and not path.startswith("/api/v1/commands/"):
             return RULES
         return LEADS_OWN if action in FOR_LEADERS else RUNS_OWN
-    if action in ("topups", "confirm"):
-        return RULES
     if action in ("stop", "resume"):
         return LEADS_OWN if "/localqueues/" in path and where == OWN else RULES
     if method == "POST":

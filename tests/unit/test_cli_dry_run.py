@@ -32,6 +32,8 @@ READS: Final = {
 }
 """They only read, or print a file."""
 WITHOUT: Final = {
+    "subscribe": "it affects no gang, and can be deleted",
+    "sendtest": "it affects no gang: a person wants the message",
     "serve": "it is the controller",
     "webhook": "it is the webhook",
     "db serve": "it is a database server",

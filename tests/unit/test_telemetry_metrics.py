@@ -58,6 +58,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
+    "receiver",
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
     "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part", "source", "within",
     "cause", "phase", "budget", "boundary",
@@ -186,6 +187,7 @@ def busy() -> MetricsRecorder:
     metrics.relisted("pods")
     metrics.callers.note("ana", "10.0.0.1")
     metrics.callers.closed("head")
+    metrics.notifications.meet(["hook"])
     return metrics
 
 

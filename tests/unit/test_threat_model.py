@@ -18,6 +18,7 @@ ACCEPTED = "accepted: "
 SECTIONS = (
     "Tenants and cluster users",
     "REST and dashboard callers",
+    "Notifications",
     "Nodes and pods",
     "Metric sources",
     "Database and backups",

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from itertools import count
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -19,9 +20,11 @@ from queuectl.api.server import ListenAddress, WebServer
 from queuectl.db.ports import ApiStore, Commit
 from queuectl.domain.commands import Answer
 from queuectl.domain.ledger import EntryChange
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
 from tests.api.support import FixedHealth, job, live_through
+from tests.api.test_subscriptions import ALL
 from tests.support.postgres import running_postgres
 from tests.web.sample import LARGE, NOW, SMALL, Sample, make
 from tests.web.stored import stored
@@ -30,7 +33,13 @@ from tests.web.stored import stored
 def dashboard(sample: Sample, store: ApiStore | None = None) -> FastAPI:
     """The API and its pages over a sample, whose records are in ``store``; their clock starts at the sample's time."""
     store = store or sample.store
-    app = create_app(store, FixedHealth(), MetricsRecorder().registry, sample.diagnoser)
+    app = create_app(
+        store,
+        FixedHealth(),
+        MetricsRecorder().registry,
+        sample.diagnoser,
+        receivers=ReceiverList(Path("receivers.yaml"), ALL),
+    )
     started = time.time()
     add_dashboard(
         app,

@@ -37,6 +37,7 @@ PAGES = (
     "/ui/usage",
     "/ui/usage?by=user&span=days&from=2026-11-17&to=2026-11-18",
     "/ui/budgets",
+    "/ui/notifications",
     "/ui/audit",
     "/ui/config",
     "/ui/config/clusterqueues/vision",

@@ -23,10 +23,12 @@ from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import config
 from queuectl.api.search import WorkloadSearch
+from queuectl.api.subscriptions import Subscriptions
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.identity import Right
 from queuectl.domain.job_usage import NO_SOURCES
 from queuectl.domain.queries import DocumentKey
+from queuectl.notify.receivers_file import ReceiverList
 from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS
 from queuectl.objects.configuration.owners import Owner
 from queuectl.web.app import add_dashboard
@@ -50,11 +52,12 @@ def command_service(sample: Sample, *rights: Right) -> FastAPI:
     """
     app = FastAPI(openapi_url=None)
     problems.install(app)
-    layers.install(app, sample.store, None)
+    layers.install(app, sample.store, None, keeps_addresses=False)
     guard = Guard(FixedRights(*rights) if rights else None)
     bodies = app.state.bodies = Bodies()
     stated = app.state.stated = CurrentConfiguration(sample.store)
     app.state.efficiencies = JobEfficiencies(sample.store, stated, None, NO_SOURCES)
+    app.state.subscriptions = Subscriptions(guard, sample.store, ReceiverList())
     app.state.history = UsageHistory(sample.store)
     app.state.search = WorkloadSearch(sample.store)
     app.state.database = DatabaseCheck(sample.store)

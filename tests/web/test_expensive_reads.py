@@ -46,7 +46,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return called
 
-    for owner in (SAMPLE.store, SAMPLE.store.usage, SAMPLE.cluster_reader):
+    for owner in (
+        SAMPLE.store,
+        SAMPLE.store.usage,
+        SAMPLE.store.notifications,
+        SAMPLE.cluster_reader,
+    ):
         for name, function in inspect.getmembers(type(owner), inspect.iscoroutinefunction):
             if not name.startswith("_") and function is not None:
                 monkeypatch.setattr(owner, name, recorded(owner, name))
@@ -74,7 +79,7 @@ FEW: Final = {"namespaces", "get_workload", "find_workload", "command", "newest_
 """The names of namespaces, one row, one number."""
 OF_NO_NAMESPACE: Final = {
     "newest_commands", "list_workloads", "waiting", "evictions", "report", "list_config",
-    "tallies", "config_changes", "past_use", "current_snapshot", "users",
+    "tallies", "config_changes", "past_use", "current_snapshot", "users", "subscriptions_of",
 }  # fmt: skip
 """Reads of lists that are empty for no namespaces, and those that every caller shares."""
 
@@ -93,6 +98,7 @@ LISTS: Final[dict[str, set[str]]] = {
     "/api/v1/commands": {"newest_commands"},
     "/api/v1/workloads": {"list_workloads"},
     "/api/v1/localqueues": {"list_config"},
+    "/api/v1/subscriptions": {"subscriptions_of"},
     **{f"/api/v1/reports/{one}": {"report"} for one in ("usage", "waste", "waits")},
     "/api/v1/reports/cost": {"report", "config_changes"},
 }
@@ -112,6 +118,7 @@ BOUNDED_BY: Final = {
     "/api/v1/setasideobjects": "the 20 objects that are kept",
     "/api/v1/decisions/{number}": "one cycle's steps, a page of them",
     "/api/v1/session": "one caller",
+    "/api/v1/receivers": "the 100 receivers of the file",
     "/api/v1/configurationowner": "200 objects of each list",
     "/api/v1/reports/history": "168 hours",
     "/api/v1/reports/budgets": "the number of Budgets",

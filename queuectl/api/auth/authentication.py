@@ -32,6 +32,7 @@ from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.control.questions.throttle import asking
 from queuectl.db.ports import Sessions
 from queuectl.domain.identity import LONGEST_TOKEN, Caller, Session
+from queuectl.domain.notifications import NotificationStore
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 # ---- Claims of tokens before verification
@@ -110,14 +111,19 @@ class SessionService:
         self,
         identities: Identities,
         sessions: Sessions,
+        addresses: NotificationStore | None,
         unknown_callers: UnknownCallerLimit,
         *,
         secure: bool,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``secure``: browsers use TLS, so they send the cookie over TLS only."""
+        """``addresses``: where the verified mail addresses of users are kept; None = they are not.
+
+        ``secure``: browsers use TLS, so they send the cookie over TLS only.
+        """
         self._identities = identities
         self._sessions = sessions
+        self._addresses = addresses
         self._unknown_callers = unknown_callers
         self.secure = secure
         self._clock = clock
@@ -137,13 +143,24 @@ class SessionService:
     async def open(self, request: Request, token: str) -> tuple[str, Session] | None:
         """A new session and the value of its cookie; None if the token is refused. Raises as :meth:`who`."""
         caller = await self.who(request, token)
-        return await self.begin(caller, expiry(token)) if caller is not None else None
+        if caller is None:
+            return None
+        address = await self._identities.verified_address(token)
+        return await self.begin(caller, expiry(token), address)
 
-    async def begin(self, caller: Caller, ends: float | None) -> tuple[str, Session]:
+    async def begin(
+        self, caller: Caller, ends: float | None, address: str | None
+    ) -> tuple[str, Session]:
         """A new session of an authenticated caller, and the value of its cookie.
 
-        ``ends``: expiry of the caller's token in unix seconds; None = unknown.
+        Args:
+            caller: the user.
+            ends: expiry of the caller's token in unix seconds; None = unknown.
+            address: verified mail address of the caller, which replaces an earlier one; empty = it has none any more; None =
+                the token states nothing about it.
         """
+        if address is not None and self._addresses is not None:
+            await self._addresses.keep_address(caller.name, address or None)
         now = self._clock()
         until = now + LONGEST
         session = Session(caller, now, until if ends is None else min(until, ends))

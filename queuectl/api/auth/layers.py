@@ -57,9 +57,16 @@ class AuthenticationLayer:
 
 
 def install(
-    app: FastAPI, store: ApiStore, authenticated: AuthenticationLayer | None
+    app: FastAPI,
+    store: ApiStore,
+    authenticated: AuthenticationLayer | None,
+    *,
+    keeps_addresses: bool,
 ) -> SessionService | None:
-    """Add the layers to an application. Returns the service for sessions; None without authentication."""
+    """Add the layers to an application. Returns the service for sessions; None without authentication.
+
+    ``keeps_addresses``: a sign-in keeps the verified mail address of its user.
+    """
     app.add_middleware(Audit, audit_store=store.audit, harmless=(*WIDE, SESSION_PATH, CHECK))
     session_service = None
     if authenticated is None:
@@ -70,6 +77,7 @@ def install(
         session_service = SessionService(
             authenticated.access,
             store.sessions,
+            store.notifications if keeps_addresses else None,
             UnknownCallerLimit(failures),
             secure=authenticated.secure,
         )

@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.api.access import Access
 from queuectl.api.oidc.browser import OidcLogin
 from queuectl.api.oidc.issuer import Issuer
-from queuectl.api.oidc.tokens import TokenRefused, TokenVerifier
+from queuectl.api.oidc.tokens import TokenRefused, TokenVerifier, Verified
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.control.settings import OidcSettings
 from queuectl.domain.identity import Caller, Right
@@ -55,8 +55,17 @@ class OidcAccess:
         """
         if not self._verifier.is_of_issuer(token):
             return await self._cluster.who(token)
+        return (await self._verified(token)).caller
+
+    async def verified_address(self, token: str) -> str | None:
+        """The mail address in an ID token, empty if it is not verified; None for a token of the cluster. Raises as :meth:`who`."""
+        if not self._verifier.is_of_issuer(token):
+            return await self._cluster.verified_address(token)
+        return (await self._verified(token)).address
+
+    async def _verified(self, token: str) -> Verified:
         try:
-            return (await self._verifier.bearer(token)).caller
+            return await self._verifier.bearer(token)
         except TokenRefused as error:
             detail = f"the ID token is refused: {error}"
             raise ApiProblem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE) from error

@@ -202,7 +202,7 @@ class BrowserLogins:
         )
         assert completed is not None  # it raises where it completes nothing
         verified, page = completed
-        name, session = await self._sessions.begin(verified.caller, verified.ends)
+        name, session = await self._sessions.begin(verified.caller, verified.ends, verified.address)
         _log.info("signed_in", caller=session.caller.name, issuer=self.issuer)
         response = RedirectResponse(address_of(page), 303, _NOT_KEPT)
         self._sessions.give(response, name, session)

@@ -21,6 +21,7 @@ from queuectl.api.auth.authentication import unverified_claims
 from queuectl.api.oidc.issuer import Issuer
 from queuectl.control.settings import NO_PREFIX, RESERVED, OidcSettings
 from queuectl.domain.identity import Caller
+from queuectl.domain.mail_addresses import verified_address
 
 # ---- Tokens
 
@@ -45,10 +46,12 @@ class Verified:
     Attributes:
         caller: the user.
         ends: unix seconds.
+        address: mail address that the issuer has verified; empty without one.
     """
 
     caller: Caller
     ends: float
+    address: str = ""
 
 
 class _Registry(jws.JWSRegistry):
@@ -96,7 +99,8 @@ class TokenVerifier:
                 given.encode(), nonce.encode()
             ):
                 raise TokenRefused("its nonce is not the one of this login")
-        return Verified(caller_from(claims, self._settings), claims["exp"])
+        caller = caller_from(claims, self._settings)
+        return Verified(caller, claims["exp"], verified_address(claims))
 
     async def _signed(self, token: str) -> Mapping[str, Any]:
         """The claims, once the signature is verified."""

@@ -91,7 +91,7 @@ def doctor_command(
 
 def _inside(namespace: str, database_url: str | None, *, audit: bool) -> list[Finding]:
     """The findings in a pod of queuectl."""
-    from queuectl.cli.doctor import cluster, pod
+    from queuectl.cli.doctor import cluster, pod, receivers
     from queuectl.cli.doctor import server as serving
 
     settings, findings = pod.own_settings()
@@ -100,6 +100,7 @@ def _inside(namespace: str, database_url: str | None, *, audit: bool) -> list[Fi
         findings += pod.examine(settings)
         kinds, wrong_kinds = pod.own_kinds(settings)
         findings += wrong_kinds
+        findings += receivers.examine(settings.notify_file)
         in_shadow = settings.shadow
         replica = cluster.OwnReplica(settings.holder, settings.kubeconfig, kinds, in_shadow)
     if database_url:

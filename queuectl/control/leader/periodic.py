@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,11 @@ from queuectl.control.settings import Settings
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.accounting import Free
 from queuectl.domain.containment import Boundary, Containment
+from queuectl.domain.controller_notifications import budget_events
 from queuectl.domain.errors import ClusterError, ObjectGone, SourceUnavailable, StoreUnavailable
 from queuectl.domain.estimates import DAY
 from queuectl.domain.node_health import GpuFault, HealthMode, NodeHealthRules, Straggler
+from queuectl.domain.notifications import BudgetLimit
 from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.queries import summed
 from queuectl.domain.queues import QueueConfig
@@ -43,17 +45,50 @@ from queuectl.state.utilization import UseTracker, present_uses, source_faults
 from queuectl.telemetry.fleet import UseGauges, UseMetrics
 from queuectl.telemetry.metrics import MetricsRecorder, NodeHealthMetrics
 
-# ---- Metrics of budgets
+log = structlog.get_logger()
+
+# ---- Metrics and events of budgets
+
+
+class BudgetNotices:
+    """The events of budgets that are nearly spent or spent. The database knows which of them were written."""
+
+    def __init__(self, store: LeaderStore, epoch: int) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._announced: set[BudgetLimit] = set()
+
+    async def announce(self, budgets: BudgetReport) -> None:
+        """Write the events of limits that were reached since the last call. A failure is repeated by the next one.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        reached = budget_events(budgets)
+        new = {limit: event for limit, event in reached.items() if limit not in self._announced}
+        if not new:
+            return
+        try:
+            await self._store.announce_budgets(new, epoch=self._epoch)
+        except StoreUnavailable as error:
+            log.info("budget_events_not_written", error=str(error))
+        else:
+            self._announced |= new.keys()
 
 
 async def show_budgets(
-    leader_state: LeaderState, show: Callable[[BudgetReport], None], seconds: float
+    leader_state: LeaderState,
+    show: Callable[[BudgetReport], None],
+    announce: Callable[[BudgetReport], Awaitable[None]],
+    seconds: float,
 ) -> None:
-    """Show the report every ``seconds`` seconds until canceled."""
+    """Report the budgets every ``seconds`` seconds until canceled."""
     while True:
         if leader_state.config.budgets:
             snapshot = leader_state.snapshot(seek_room=False)
-            show(await asyncio.to_thread(report, snapshot))
+            budgets = await asyncio.to_thread(report, snapshot)
+            show(budgets)
+            await announce(budgets)
         else:
             show(BudgetReport(0.0))
         await asyncio.sleep(seconds)
@@ -79,7 +114,6 @@ async def show_efficiency(
 
 # ---- Deletion of expired rows, in small batches
 
-log = structlog.get_logger()
 
 _SECONDS: Final = 60.0  # between checks for expired rows
 _AGAIN_SECONDS: Final = 1.0  # between batches of them
@@ -159,13 +193,16 @@ class Maintenance:
             self._show_gpus,
             follower,
         )
+        notices = BudgetNotices(self.store, epoch)
         tasks: dict[str, Job] = {
             "prune": lambda: prune(self.store, lambda: state.config.rules, self.clock, epoch),
             "account": lambda: accountant.run(seconds),
             "efficiency": lambda: show_efficiency(
                 state, self.cache, self.metrics.fleet.parts, seconds
             ),
-            "budgets": lambda: show_budgets(state, self.metrics.budgets.show, seconds),
+            "budgets": lambda: show_budgets(
+                state, self.metrics.budgets.show, notices.announce, seconds
+            ),
             "defaults": lambda: keep_labels(self.cluster, self.mirror, lambda: state.config),
         }
         dead_seconds = self.settings.force_delete_seconds

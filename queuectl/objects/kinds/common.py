@@ -15,6 +15,7 @@ from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.kinds.notify import read_notify
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
 from queuectl.objects.kubernetes.templates import too_much
@@ -139,6 +140,7 @@ def read_job(
         idle_reclaim=stated.idle_reclaim,
         warmup=stated.warmup,
         labels=user_labels(meta.labels),
+        notify=read_notify(meta.annotations),
         submitter=intern((meta.annotations or {}).get(keys.SUBMITTED_BY, "")),
         queue_keys=_queue_keys(meta, kueue),
         ranks=fields.ranks,

@@ -37,6 +37,7 @@ NAMES = {
     "queuectl serve --shadow": "it serves until it is ended; tests/operations/test_shadow.py",
     "queuectl config prices": "with its file in the block below",
     "queuectl preempt --dry-run": "of any gang; tests/unit/test_cli_clients tries it",
+    "queuectl subscribe --events": "with its receiver in notifications.md",
     "kubectl get -o json": "of anything",
     "kubectl apply --server-side": "of anything",
     "kubectl delete node": "of any node; the commands after it are run",
@@ -266,6 +267,7 @@ WITHOUT_TEST: Final = {
     "sizing.md": "its measurement takes minutes",
     "configuration-owner.md": "tests/api/test_configuration_owner.py confirms a deletion",
     "dashboard.md": "its command names an account of the reader",
+    "notifications.md": "its receivers are those of the reader; tests/operations/test_notifications.py has some",
     "move-the-database.md": "tests/db/test_move.py moves a database",
     "preemption-by-others.md": "its commands name namespaces of the reader",
 }

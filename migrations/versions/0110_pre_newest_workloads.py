@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0109_pre"
-down_revision = "0106_pre"
+revision = "0110_pre"
+down_revision = "0109_pre"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,437 @@
+"""One turn of a receiver: its undelivered events are sent, and its cursor moves past them.
+
+The cursor moves after the messages are sent. A crash in between sends them once more, with the same ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import structlog
+
+from queuectl.domain.notifications import (
+    LARGEST_BACKLOG,
+    Event,
+    Mode,
+    NotificationStore,
+    Progress,
+    recipients,
+)
+from queuectl.domain.pacing import Buckets, doubling
+from queuectl.notify.channels import Channel, MessageRefused, NotDelivered
+from queuectl.notify.messages import Digest, Message, Messages
+from queuectl.notify.receivers import Receiver, SmtpTarget
+from queuectl.telemetry.notifications import NotificationMetrics
+
+log = structlog.get_logger()
+
+OpenChannel: TypeAlias = Callable[[Receiver], Channel]
+Place: TypeAlias = tuple[str, str]  # id of a message, mail address
+
+BATCH: Final = 200  # events read at once
+CHUNK: Final = 64  # messages between two moves of the cursor
+TURN_SECONDS: Final = 30.0
+"""After which a receiver with more events gives its place to one that waits."""
+FIRST_RETRY: Final = 2.0  # seconds
+LONGEST_RETRY: Final = 300.0
+MOST_FAILURES: Final = 3  # in one chunk, after which no further message of it is sent
+MOST_ATTEMPTS: Final = 4
+"""For a message that fails while others are delivered: then it is skipped."""
+UNREADABLE_SECONDS: Final = 10.0
+"""Pause of a receiver whose next events only a newer release can read."""
+DIGEST_ROWS: Final = LARGEST_BACKLOG
+LOOK_SECONDS: Final = 60.0
+"""Pause of a digest without events."""
+
+
+class ClaimLost(Exception):
+    """Another replica delivers to this receiver now."""
+
+
+@dataclass(slots=True)
+class _Send:
+    """One message to one place. ``event``: id in the outbox."""
+
+    event: int
+    message: Message
+    to: str
+    sent: bool = False
+    skipped: bool = False
+    failure: NotDelivered | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.message.id, self.to
+
+    @property
+    def settled(self) -> bool:
+        return self.sent or self.skipped
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What this process remembers of the messages after the cursor of a receiver.
+
+    Attributes:
+        settled: places that need no further message.
+        blamed: how often a message failed while others were delivered.
+    """
+
+    settled: set[Place] = field(default_factory=set)
+    blamed: Counter[Place] = field(default_factory=Counter)
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """Forget messages that the cursor has passed."""
+        for place in places:
+            self.settled.discard(place)
+            self.blamed.pop(place, None)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One claim of one receiver.
+
+    Attributes:
+        receiver: where messages go.
+        progress: of the receiver, as this replica last saw it.
+        ahead: kept from turn to turn.
+        stopping: no further message begins.
+    """
+
+    receiver: Receiver
+    progress: Progress
+    ahead: Ahead = field(default_factory=Ahead)
+    stopping: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.receiver.name
+
+
+class Delivery:
+    """Delivers the events of claimed receivers."""
+
+    def __init__(
+        self,
+        store: NotificationStore,
+        messages: Messages,
+        open_channel: OpenChannel,
+        metrics: NotificationMetrics,
+        by: str,
+    ) -> None:
+        """Use ``by`` as the name of this process in claims; it is unique."""
+        self._store = store
+        self._messages = messages
+        self._open = open_channel
+        self._metrics = metrics
+        self._by = by
+        self._logged = Buckets(per_second=0.05, burst=5)
+
+    async def run(self, turn: Turn) -> None:
+        """Send the undelivered events and give the claim back.
+
+        Raises:
+            ClaimLost: another replica has the claim.
+            StoreUnavailable: the database does not answer.
+        """
+        channel = self._open(turn.receiver)
+        try:
+            if turn.progress.mode is Mode.DIGEST:
+                await self._digest(turn, channel)
+            else:
+                await self._immediate(turn, channel)
+        except NotDelivered as error:
+            await self._postpone(turn, error)
+        finally:
+            await channel.close()
+
+    async def release(self, turn: Turn) -> None:
+        """Give the claim back."""
+        await self._store.release(turn.name, turn.progress.mode, self._by)
+
+    # ---- Events one by one
+
+    async def _immediate(self, turn: Turn, channel: Channel) -> None:
+        bounds, end = turn.receiver.bounds, time.monotonic() + TURN_SECONDS
+        begun = False
+        while not turn.stopping and time.monotonic() < end:
+            await self._drop(turn, bounds.max_age, bounds.max_rows)
+            begun |= await self._tell_dropped(turn, channel)
+            events = await self._store.events(turn.progress.line, BATCH)
+            if not events:
+                if not begun:
+                    await self._pause(turn, UNREADABLE_SECONDS)
+                    return
+                break
+            begun = True
+            while events and not turn.stopping:
+                events = await self._chunk(turn, channel, events)
+        await self.release(turn)
+
+    async def _chunk(
+        self, turn: Turn, channel: Channel, events: Sequence[Event]
+    ) -> Sequence[Event]:
+        """Send about :data:`CHUNK` messages of the first events. Returns the events that are left."""
+        sends, count = await self._sends(turn, events)
+        try:
+            await self._pump(turn, channel, sends)
+        finally:
+            line = self._line(sends, events[count - 1].id)
+            if line > turn.progress.line:
+                delivered = sum(each.sent and each.event <= line for each in sends)
+                await self._moved(turn, line, delivered)
+                turn.ahead.forget(each.place for each in sends if each.event <= line)
+        self._raise_failure(sends)
+        return () if any(not each.settled for each in sends) else events[count:]
+
+    @staticmethod
+    def _raise_failure(sends: Sequence[_Send]) -> None:
+        failure = next((each.failure for each in sends if not each.settled and each.failure), None)
+        if failure is not None:
+            raise failure
+
+    async def _sends(self, turn: Turn, events: Sequence[Event]) -> tuple[list[_Send], int]:
+        """The messages of the first events, and the number of those events."""
+        receiver = turn.receiver
+        subscriptions = await self._store.subscriptions(turn.name)
+        places: list[tuple[Event, list[str]]] = []
+        total = 0
+        for event in events:
+            users = [
+                each.user
+                for each in recipients(event, receiver.audience, subscriptions)
+                if each.mode is Mode.IMMEDIATE
+            ]
+            places.append((event, users))
+            total += len(users)
+            if total >= CHUNK:
+                break
+        addresses = await self._addresses(receiver, (user for _, users in places for user in users))
+        sends: list[_Send] = []
+        for event, users in places:
+            to = [addresses[user] for user in users if user in addresses]
+            message = self._message(turn, event) if to else None
+            if message is not None:
+                sends.extend(_Send(event.id, message, each) for each in to)
+        return sends, len(places)
+
+    def _message(self, turn: Turn, event: Event) -> Message | None:
+        """The message of an event; None if it cannot be made: it delays no other."""
+        try:
+            return self._messages.of_event(event)
+        except Exception as error:  # noqa: BLE001 - one event hurts no other
+            self._skipped(turn, event.id, f"{type(error).__name__} in the message")
+            return None
+
+    async def _addresses(self, receiver: Receiver, users: Iterable[str]) -> Mapping[str, str]:
+        """Where the messages for these users go, without users that have no address."""
+        distinct = set(users)
+        if not isinstance(receiver.target, SmtpTarget):
+            return dict.fromkeys(distinct, "")
+        own = {"": receiver.target.to} if receiver.target.to else {}
+        distinct.discard("")
+        return {**await self._store.addresses(sorted(distinct)), **own} if distinct else own
+
+    async def _pump(self, turn: Turn, channel: Channel, sends: Sequence[_Send]) -> None:
+        """Send messages over a channel, several at a time, until too many fail or the turn stops."""
+        for each in sends:
+            each.sent = each.place in turn.ahead.settled
+        waiting = iter([each for each in sends if not each.settled])
+        failures: list[NotDelivered] = []
+
+        async def lane() -> None:
+            for each in waiting:
+                if turn.stopping or len(failures) >= MOST_FAILURES:
+                    return
+                await self._send(turn, channel, each)
+                if each.failure is not None:
+                    failures.append(each.failure)
+                    if each.failure.whole:
+                        failures.extend([each.failure] * MOST_FAILURES)
+
+        lanes = [asyncio.create_task(lane()) for _ in range(min(channel.at_once, len(sends)))]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for task in lanes:
+                task.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+            self._judge(turn, sends)
+
+    def _judge(self, turn: Turn, sends: Sequence[_Send]) -> None:
+        """Count what was sent, and skip a message that fails again and again while others do not."""
+        ahead = turn.ahead
+        new = [each for each in sends if each.settled and each.place not in ahead.settled]
+        ahead.settled |= {each.place for each in new}
+        self._metrics.delivered(turn.name, sum(each.sent for each in new))
+        if not any(each.sent for each in new):
+            return
+        for each in sends:
+            if each.failure is None or each.settled:
+                continue
+            ahead.blamed[each.place] += 1
+            if ahead.blamed[each.place] >= MOST_ATTEMPTS:
+                each.skipped = True
+                self._skipped(turn, each.event, str(each.failure))
+
+    async def _send(self, turn: Turn, channel: Channel, send: _Send) -> None:
+        try:
+            await channel.send(send.message, send.to)
+        except NotDelivered as error:
+            send.failure = error
+            self._metrics.failed(turn.name, 1)
+        except MessageRefused as error:
+            send.skipped = True
+            self._skipped(turn, send.event, str(error))
+        except Exception as error:  # noqa: BLE001 - one message hurts no other
+            send.skipped = True
+            self._skipped(turn, send.event, f"{type(error).__name__} in the message")
+        else:
+            send.sent = True
+
+    @staticmethod
+    def _line(sends: Sequence[_Send], last: int) -> int:
+        """The id up to which all messages are settled."""
+        left = [each.event for each in sends if not each.settled]
+        return min(left) - 1 if left else last
+
+    # ---- Digests
+
+    async def _digest(self, turn: Turn, channel: Channel) -> None:
+        receiver, now = turn.receiver, time.time()
+        max_age = receiver.bounds.max_age + receiver.digest_seconds
+        await self._drop(turn, max_age, DIGEST_ROWS)
+        await self._tell_dropped(turn, channel)
+        digests, last = await self._collected(turn)
+        first = min(
+            (digest.first for digest in digests.values() if digest.first is not None),
+            key=lambda event: event.id,
+            default=None,
+        )
+        if first is None:
+            if last > turn.progress.line:
+                await self._moved(turn, last, 0)
+            await self._pause(turn, min(LOOK_SECONDS, receiver.digest_seconds))
+            return
+        wait = first.at + receiver.digest_seconds - now
+        if wait > 0:
+            if first.id - 1 > turn.progress.line:
+                await self._moved(turn, first.id - 1, 0)
+            await self._pause(turn, wait)
+            return
+        addresses = await self._addresses(receiver, digests)
+        sends = [
+            _Send(last, self._messages.of_digest(turn.name, digest), addresses[user])
+            for user, digest in digests.items()
+            if user in addresses
+        ]
+        await self._pump(turn, channel, sends)
+        self._raise_failure(sends)
+        if any(not each.settled for each in sends):
+            await self.release(turn)
+            return
+        delivered = sum(digests[user].counts.total() for user in digests if user in addresses)
+        await self._moved(turn, last, delivered)
+        turn.ahead.forget(each.place for each in sends)
+        await self.release(turn)
+
+    async def _collected(self, turn: Turn) -> tuple[dict[str, Digest], int]:
+        """The digests by user, and the id of the last event that was read."""
+        subscriptions = await self._store.subscriptions(turn.name)
+        digests: dict[str, Digest] = {}
+        line = turn.progress.line
+        while not turn.stopping:
+            events = await self._store.events(line, BATCH)
+            for event in events:
+                for each in recipients(event, turn.receiver.audience, subscriptions):
+                    if each.mode is Mode.DIGEST:
+                        digests.setdefault(each.user, Digest()).add(event)
+            if not events:
+                break
+            line = events[-1].id
+            await asyncio.sleep(0)
+        return digests, line
+
+    # ---- Bounds and progress
+
+    async def _drop(self, turn: Turn, max_age: float, max_rows: int) -> None:
+        mode, before = turn.progress.mode, turn.progress.dropped
+        progress = await self._store.drop_beyond(
+            turn.name, mode, self._by, max_age=max_age, max_rows=max_rows
+        )
+        if progress is None:
+            raise ClaimLost
+        turn.progress = progress
+        if progress.dropped > before:
+            count = progress.dropped - before
+            self._metrics.dropped(turn.name, count)
+            if not self._logged.take(turn.name):
+                log.warning("notifications_dropped", receiver=turn.name, count=count)
+
+    async def _tell_dropped(self, turn: Turn, channel: Channel) -> bool:
+        """Send how many events were dropped, if there is a place for it that belongs to no single user. False if none were."""
+        progress, target = turn.progress, turn.receiver.target
+        if not progress.dropped:
+            return False
+        to = target.to if isinstance(target, SmtpTarget) else ""
+        if to or not isinstance(target, SmtpTarget):
+            send = _Send(progress.line, self._messages.of_dropped(progress, time.time()), to)
+            await self._send(turn, channel, send)
+            if send.failure is not None:
+                raise send.failure
+        await self._moved(turn, progress.line, 0, dropped_told=True)
+        return True
+
+    async def _moved(
+        self, turn: Turn, line: int, delivered: int, *, dropped_told: bool = False
+    ) -> None:
+        progress = turn.progress
+        kept = await self._store.settle(
+            turn.name,
+            progress.mode,
+            self._by,
+            line,
+            delivered=delivered,
+            dropped_told=dropped_told,
+        )
+        if not kept:
+            raise ClaimLost
+        dropped = 0 if dropped_told else progress.dropped
+        turn.progress = Progress(
+            progress.receiver,
+            progress.mode,
+            line,
+            0,
+            dropped,
+            progress.dropped_since if dropped else None,
+            progress.dropped_until if dropped else None,
+        )
+
+    async def _pause(self, turn: Turn, seconds: float) -> None:
+        await self._store.postpone(turn.name, turn.progress.mode, self._by, seconds, "")
+
+    async def _postpone(self, turn: Turn, error: NotDelivered) -> None:
+        failures = turn.progress.failures + 1
+        seconds = doubling(FIRST_RETRY, LONGEST_RETRY, failures) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        seconds = max(seconds, error.retry_after or 0.0)
+        if not self._logged.take(turn.name):
+            log.warning(
+                "notification_not_delivered",
+                receiver=turn.name,
+                error=str(error),
+                failures=failures,
+                seconds=round(seconds),
+            )
+        mode = turn.progress.mode
+        await self._store.postpone(turn.name, mode, self._by, seconds, str(error))
+
+    def _skipped(self, turn: Turn, event: int, reason: str) -> None:
+        self._metrics.refused(turn.name, 1)
+        if not self._logged.take(turn.name):
+            log.warning("notification_refused", receiver=turn.name, event_id=event, reason=reason)

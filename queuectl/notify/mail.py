@@ -1,0 +1,190 @@
+"""Mail over SMTP with TLS: plain text, one address for each mail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.headerregistry import Address as Mailbox
+from email.message import EmailMessage
+from email.policy import SMTP as WIRE
+from typing import Final
+
+import aiosmtplib
+
+from queuectl.notify.addresses import Address, AddressBook, AddressRefused
+from queuectl.notify.channels import SEND_SECONDS, MessageRefused, NotDelivered, trusted
+from queuectl.notify.messages import Message
+from queuectl.notify.receivers import (
+    InvalidReceiver,
+    Receiver,
+    SmtpSecurity,
+    SmtpTarget,
+    checked_mail_address,
+    read_secret,
+)
+
+MAIL_SECONDS: Final = (
+    30.0  # for one mail with all its commands, and for a connection with its login
+)
+QUIT_SECONDS: Final = 0.2
+PERMANENT: Final = 500  # from this code on, by SMTP
+
+
+def mail(message: Message, sender: str, to: str) -> EmailMessage:
+    """The mail of a message.
+
+    Args:
+        message: its content.
+        sender: mail address.
+        to: mail address.
+
+    Raises:
+        InvalidReceiver: an address has a form that is not allowed.
+    """
+    checked_mail_address(sender)
+    checked_mail_address(to)
+    made = EmailMessage(policy=WIRE)
+    made["From"] = Mailbox("queuectl", addr_spec=sender)
+    made["To"] = Mailbox(addr_spec=to)
+    made["Subject"] = f"queuectl: {message.title}"
+    made["Date"] = datetime.fromtimestamp(message.at, UTC)
+    made["Message-ID"] = f"<{message.id}@{sender.rpartition('@')[2]}>"
+    made["Auto-Submitted"] = "auto-generated"
+    made["X-Auto-Response-Suppress"] = "All"
+    text = "\n".join((message.text, "", *message.lines))
+    safe = text.encode("utf-8", "replace").decode()
+    made.set_content(safe.rstrip() + "\n", cte="quoted-printable")
+    return made
+
+
+class MailChannel:
+    """To one mail server, over one connection."""
+
+    at_once = 1
+
+    def __init__(self, receiver: Receiver, target: SmtpTarget, book: AddressBook) -> None:
+        """Connect nothing yet."""
+        self._receiver = receiver
+        self._target = target
+        self._book = book
+        self._smtp: aiosmtplib.SMTP | None = None
+        self._connection: socket.socket | None = None
+
+    async def send(self, message: Message, to: str) -> None:
+        """Send one message."""
+        try:
+            content = mail(message, self._target.sender, to or self._target.to)
+        except InvalidReceiver as error:
+            raise MessageRefused(str(error)) from error
+        try:
+            async with asyncio.timeout(MAIL_SECONDS):
+                smtp = self._smtp
+                if smtp is None or not smtp.is_connected:
+                    smtp = self._smtp = await self._connected()
+                await smtp.send_message(content, sender=self._target.sender)
+        except AddressRefused as error:
+            raise NotDelivered(str(error)) from error
+        except aiosmtplib.SMTPRecipientsRefused as error:
+            code = max(each.code for each in error.recipients)
+            raise _recipient_refused(code) from error
+        except aiosmtplib.SMTPDataError as error:
+            raise _content_refused(error.code) from error
+        except aiosmtplib.SMTPAuthenticationError as error:
+            raise NotDelivered(f"the mail server refuses the login (SMTP {error.code})") from error
+        except aiosmtplib.SMTPResponseException as error:
+            raise NotDelivered(f"SMTP {error.code}") from error
+        except TimeoutError as error:
+            raise NotDelivered("the mail server does not answer within 5 seconds") from error
+        except (aiosmtplib.SMTPException, OSError, ValueError, InvalidReceiver) as error:
+            raise NotDelivered(_reason(error)) from error
+
+    async def close(self) -> None:
+        """Take leave of the server and close the connection, whether it answers or not."""
+        if self._smtp is not None and self._smtp.is_connected:
+            with contextlib.suppress(aiosmtplib.SMTPException, OSError):
+                await self._smtp.quit(timeout=QUIT_SECONDS)
+        if self._smtp is not None:
+            self._smtp.close()
+        if self._connection is not None:
+            _end(self._connection)
+
+    async def _connected(self) -> aiosmtplib.SMTP:
+        target = self._target
+        addresses = await self._book.checked(target.host, self._receiver.allowed_networks)
+        context = await asyncio.to_thread(trusted, self._receiver.ca_file)
+        user, password = await asyncio.to_thread(_login, target)
+        if self._connection is not None:
+            _end(self._connection)
+        connection = self._connection = await _dial(addresses, target.port)
+        smtp = aiosmtplib.SMTP(
+            hostname=target.host,
+            sock=connection,
+            timeout=SEND_SECONDS,
+            use_tls=target.security is SmtpSecurity.TLS,
+            start_tls=target.security is SmtpSecurity.STARTTLS,
+            tls_context=context,
+            local_hostname="queuectl.invalid",
+            username=user,
+            password=password,
+        )
+        await smtp.connect()
+        return smtp
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection at once: a server that does not end TLS would hold it for half a minute."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _login(target: SmtpTarget) -> tuple[str | None, str | None]:
+    if target.user_name_file is None or target.password_file is None:
+        return None, None
+    return read_secret(target.user_name_file), read_secret(target.password_file)
+
+
+async def _dial(addresses: Sequence[Address], port: int) -> socket.socket:
+    """A connection to the first checked address that answers."""
+    loop = asyncio.get_running_loop()
+    failure: OSError = ConnectionError("no address")
+    async with asyncio.timeout(SEND_SECONDS):
+        for address in addresses:
+            family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            connection.setblocking(False)
+            try:
+                await loop.sock_connect(connection, (str(address), port))
+            except OSError as error:
+                connection.close()
+                failure = error
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                return connection
+    raise failure
+
+
+def _recipient_refused(code: int) -> Exception:
+    if code >= PERMANENT:
+        return MessageRefused(f"the mail server refuses the address (SMTP {code})")
+    return NotDelivered(f"the mail server refuses the address now (SMTP {code})", whole=False)
+
+
+def _content_refused(code: int) -> Exception:
+    if code >= PERMANENT:
+        return MessageRefused(f"the mail server refuses the mail (SMTP {code})")
+    return NotDelivered(f"SMTP {code}", whole=False)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InvalidReceiver):
+        return str(error)
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return "the certificate is not valid for the host"
+    return f"no connection to the mail server: {type(cause).__name__}"

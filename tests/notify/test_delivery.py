@@ -1,0 +1,537 @@
+"""Delivery by workers: what a receiver gets when it, a replica or the database fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queuectl.domain.containment import Containment
+from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.notifications import (
+    Audience,
+    Event,
+    EventType,
+    Mode,
+    Scope,
+    Subscription,
+)
+from queuectl.notify import delivery, worker
+from queuectl.notify.channels import MessageRefused, NotDelivered
+from queuectl.notify.delivery import MOST_ATTEMPTS, Delivery
+from queuectl.notify.messages import Message, Messages
+from queuectl.notify.receivers import Bounds, InvalidReceiver, Receiver, SmtpTarget, WebhookTarget
+from queuectl.notify.worker import DeliveryWorker
+from queuectl.telemetry.notifications import NotificationMetrics
+from tests.doubles.notifications import MemoryNotifications, MemoryNotificationTables
+from tests.notify.parts import event
+
+FILE = Path("/not/read")
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(worker, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "FIRST_RETRY", 0.002)
+    monkeypatch.setattr(delivery, "LONGEST_RETRY", 0.01)
+
+
+def webhook(name: str = "ops", **options: Any) -> Receiver:
+    audience = options.pop("audience", Audience(name, everything=True))
+    return Receiver(audience, WebhookTarget("https://a.example/", FILE), **options)
+
+
+def mail(**options: Any) -> Receiver:
+    target = SmtpTarget("a.example", "q@a.example", to=options.pop("to", ""))
+    audience = Audience("mail", personal=True, everything=bool(target.to))
+    return Receiver(audience, target, **options)
+
+
+Answer = Callable[[Message, str], Awaitable[None]]
+
+
+async def takes(_: Message, __: str) -> None:
+    """The receiver takes each message."""
+
+
+@dataclass
+class Inbox:
+    """What a receiver got: a channel double."""
+
+    answer: Answer = takes
+    at_once: int = 8
+    got: list[tuple[Message, str]] = field(default_factory=list)
+    closed: int = 0
+
+    async def send(self, message: Message, to: str) -> None:
+        await self.answer(message, to)
+        self.got.append((message, to))
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    @property
+    def names(self) -> list[str]:
+        return [message.subject.rpartition("/")[2] or message.title for message, _ in self.got]
+
+
+class Lab:
+    """An outbox, receivers with their inboxes, and replicas."""
+
+    def __init__(self, *receivers: Receiver) -> None:
+        self.tables = MemoryNotificationTables()
+        self.reach: Callable[[], Awaitable[object]] = self._answer
+        self.store: Any = MemoryNotifications(self.tables, self._reach)
+        self.receivers = list(receivers)
+        self.inboxes = {receiver.name: Inbox() for receiver in receivers}
+        self.registry = CollectorRegistry()
+        self.metrics = NotificationMetrics(self.registry)
+        self.replicas = 0
+
+    async def _reach(self) -> object:
+        return await self.reach()
+
+    async def _answer(self) -> None:
+        return
+
+    def worker(self, store: Any = None, channels: Any = None) -> DeliveryWorker:
+        self.replicas += 1
+        name, reached = f"replica-{self.replicas}", store or self.store
+        opened = channels or (lambda receiver: self.inboxes[receiver.name])
+        turns = Delivery(reached, Messages("lab"), opened, self.metrics, name)
+        contained = Containment(time.time)
+        return DeliveryWorker(reached, turns, lambda: self.receivers, self.metrics, contained, name)
+
+    async def begin(self) -> None:
+        """Receivers begin at the end of the outbox, so each has its cursor before the first event."""
+        for each in self.receivers:
+            for mode in each.modes:
+                await self.store.claim([(each.name, mode)], "", 0.0)
+
+    def add(self, *events: Event) -> None:
+        self.tables.add([replace(each, at=time.time() + each.at) for each in events])
+
+    @asynccontextmanager
+    async def running(self, replicas: int = 1) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self.worker().run()) for _ in range(replicas)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110 - of any state
+                await asyncio.sleep(0.001)
+
+    def settled(self) -> bool:
+        return all(c.progress.line == self.tables.last for c in self.tables.cursors.values())
+
+    def count(self, name: str, receiver: str = "ops") -> float:
+        labels = {"receiver": receiver}
+        return self.registry.get_sample_value(f"queuectl_{name}", labels) or 0.0
+
+
+def jobs(number: int, **fields: Any) -> list[Event]:
+    return [event(each, at=0.0, **fields) for each in range(number)]
+
+
+async def test_each_receiver_gets_each_event_once_from_several_replicas() -> None:
+    lab = Lab(webhook("ops"), webhook("chat"))
+    await lab.begin()
+    lab.add(*jobs(150))
+    async with lab.running(replicas=3):
+        await lab.until(lab.settled)
+    names = [f"train-{number}" for number in range(150)]
+    for inbox in lab.inboxes.values():
+        assert sorted(inbox.names) == sorted(names)
+    assert lab.count("notifications_delivered_total") == 150
+    assert [status.delivered for status in await lab.store.statuses()] == [150, 150]
+    assert all(cursor.claimed_by is None for cursor in lab.tables.cursors.values())
+
+
+async def test_a_receiver_that_hangs_or_fails_delays_no_other() -> None:
+    lab = Lab(webhook("hangs"), webhook("down"), webhook("ops"))
+
+    async def hangs(_: Message, __: str) -> None:
+        await asyncio.sleep(100)
+
+    async def down(_: Message, __: str) -> None:
+        raise NotDelivered("HTTP 503")
+
+    lab.inboxes["hangs"].answer, lab.inboxes["down"].answer = hangs, down
+    await lab.begin()
+    lab.add(*jobs(3))
+    began = time.monotonic()
+    async with lab.running():
+        await lab.until(lambda: len(lab.inboxes["ops"].got) == 3)
+        await lab.until(lambda: lab.tables.cursors["down", Mode.IMMEDIATE].progress.failures > 3)
+        stopped = time.monotonic()
+    assert time.monotonic() - stopped < 1.0
+    assert time.monotonic() - began < 3.0
+    down_cursor = lab.tables.cursors["down", Mode.IMMEDIATE]
+    assert down_cursor.error == "HTTP 503"
+    assert lab.count("notifications_failed_total", "down") >= 4
+    assert lab.tables.cursors["hangs", Mode.IMMEDIATE].claimed_by is None  # given back
+    assert lab.count("notification_delay_seconds", "down") > 0
+
+
+async def test_a_message_that_cannot_be_made_or_is_refused_is_skipped() -> None:
+    lab = Lab(webhook())
+
+    async def refuses(message: Message, _: str) -> None:
+        if "train-2" in message.subject:
+            raise MessageRefused("HTTP 400")
+        if "train-3" in message.subject:
+            raise RuntimeError("a defect of the transport")
+
+    lab.inboxes["ops"].answer = refuses
+    await lab.begin()
+    events = jobs(5)
+    broken: Any = {"a": [object()]}
+    events[1] = replace(events[1], details=broken)
+    lab.add(*events)
+    async with lab.running():
+        await lab.until(lab.settled)
+    assert lab.inboxes["ops"].names == ["train-0", "train-4"]
+    assert lab.count("notifications_refused_total") == 3
+    assert lab.count("notifications_delivered_total") == 2
+
+
+async def test_a_message_that_always_fails_is_skipped_once_others_are_delivered() -> None:
+    lab = Lab(webhook())
+    tries = 0
+
+    async def fails(message: Message, _: str) -> None:
+        nonlocal tries
+        if message.subject.endswith("train-1"):
+            tries += 1
+            raise NotDelivered("HTTP 500", whole=False)
+
+    lab.inboxes["ops"].answer = fails
+    await lab.begin()
+    lab.add(*jobs(3))
+    async with lab.running():
+        for number in range(10, 10 + MOST_ATTEMPTS):
+            before = tries
+            await lab.until(lambda before=before: tries > before or lab.settled())  # type: ignore[misc]
+            lab.add(event(number, at=0.0))
+        await lab.until(lab.settled)
+    assert tries >= MOST_ATTEMPTS
+    names = lab.inboxes["ops"].names
+    assert sorted(names) == sorted({*names} - {"train-1"})  # no double
+    assert {"train-0", "train-2", "train-10"} <= set(names)
+
+
+async def test_a_receiver_that_is_broken_for_all_loses_nothing() -> None:
+    lab = Lab(webhook())
+    broken = True
+
+    async def fails(_: Message, __: str) -> None:
+        if broken:
+            raise NotDelivered("HTTP 500", whole=False)
+
+    lab.inboxes["ops"].answer = fails
+    await lab.begin()
+    lab.add(*jobs(20))
+    cursor = lab.tables.cursors["ops", Mode.IMMEDIATE]
+    async with lab.running():
+        await lab.until(lambda: cursor.progress.failures > 2 * MOST_ATTEMPTS)
+        failed = lab.count("notifications_failed_total")
+        assert failed <= 10 * cursor.progress.failures  # few requests for each attempt
+        broken = False
+        await lab.until(lab.settled)
+    assert len(set(lab.inboxes["ops"].names)) == 20
+    assert lab.count("notifications_refused_total") == 0
+
+
+async def test_events_beyond_the_bounds_are_dropped_with_one_message() -> None:
+    lab = Lab(webhook(bounds=Bounds(max_age=60, max_rows=10)))
+    await lab.begin()
+    lab.add(*jobs(30))
+    async with lab.running():
+        await lab.until(lab.settled)
+    assert lab.inboxes["ops"].names == [
+        "Notifications dropped",
+        *(f"train-{n}" for n in range(20, 30)),
+    ]
+    assert lab.inboxes["ops"].got[0][0].data["dropped"] == 20
+    assert lab.count("notifications_dropped_total") == 20
+
+
+async def test_the_message_about_dropped_events_is_sent_again_until_it_is_taken() -> None:
+    lab = Lab(webhook(bounds=Bounds(max_age=60, max_rows=10)))
+    ids: list[str] = []
+
+    async def fails(message: Message, _: str) -> None:
+        ids.append(message.id)
+        if len(ids) < 3:
+            raise NotDelivered("HTTP 503")
+
+    lab.inboxes["ops"].answer = fails
+    await lab.begin()
+    lab.add(*jobs(12))
+    async with lab.running():
+        await lab.until(lab.settled)
+    assert ids[0] == ids[1] == ids[2] == "lab-dropped-ops-2"
+    assert len(lab.inboxes["ops"].got) == 11
+    assert lab.count("notifications_dropped_total") == 2
+
+
+# ---- Mail to users, subscriptions and digests
+
+
+async def test_mail_goes_to_the_verified_addresses_of_subscribers() -> None:
+    lab = Lab(mail())
+    await lab.begin()
+    lab.tables.addresses |= {"ada": "ada@a.example", "bob": "bob@a.example"}
+    for owner, scope, target in (
+        ("bob", Scope.QUEUE, "gpus"),
+        ("eve", Scope.QUEUE, "gpus"),  # has no address
+        ("bob", Scope.NAMESPACE, "other"),
+    ):
+        await lab.store.subscribe(Subscription(owner, scope, target, "mail"))
+    lab.add(
+        event(1, at=0.0, receivers=("mail",)),
+        event(2, at=0.0, cluster_queue="cpus"),
+        event(3, at=0.0, cluster_queue="cpus", receivers=("mail", "other"), user="eve"),
+    )
+    async with lab.running():
+        await lab.until(lab.settled)
+    got = [(message.subject, to) for message, to in lab.inboxes["mail"].got]
+    assert sorted(got) == [("Job/team/train-1", f"{user}@a.example") for user in ("ada", "bob")]
+
+
+async def test_a_digest_is_sent_when_its_first_event_is_old_enough() -> None:
+    audience = Audience("ops", everything=True, mode=Mode.DIGEST)
+    lab = Lab(webhook(audience=audience, digest_seconds=100.0))
+    await lab.begin()
+    lab.add(event(0, at=-90.0), event(1, at=0.0, type=EventType.STARTED))
+    cursor = lab.tables.cursors["ops", Mode.DIGEST]
+    async with lab.running():
+        await lab.until(lambda: cursor.retry_at > 0)
+        assert 5 < cursor.retry_at - time.time() <= 10
+        assert lab.inboxes["ops"].got == []
+        lab.tables.events[0] = replace(lab.tables.events[0], at=time.time() - 101)
+        cursor.retry_at = 0.0
+        await lab.until(lab.settled)
+    ((message, _),) = lab.inboxes["ops"].got
+    assert message.data["counts"] == {"workload.evicted": 1, "workload.started": 1}
+    assert cursor.delivered == 2
+
+
+async def test_digests_to_users_that_were_sent_are_not_sent_again() -> None:
+    lab = Lab(mail(digest_seconds=60.0))
+    await lab.begin()
+    for user in ("ada", "bob"):
+        lab.tables.addresses[user] = f"{user}@a.example"
+        await lab.store.subscribe(Subscription(user, Scope.QUEUE, "gpus", "mail", mode=Mode.DIGEST))
+    tries = 0
+
+    async def fails(_: Message, to: str) -> None:
+        nonlocal tries
+        tries += to.startswith("bob")
+        if to.startswith("bob") and tries < 3:
+            raise NotDelivered("SMTP 452", whole=False)
+
+    lab.inboxes["mail"].answer = fails
+    lab.add(*(replace(each, at=-61.0) for each in jobs(3)))
+    async with lab.running():
+        await lab.until(lab.settled)
+    assert sorted(to for _, to in lab.inboxes["mail"].got) == ["ada@a.example", "bob@a.example"]
+
+
+# ---- Crashes
+
+
+class Killed:
+    """A store, or a channel, of a process that ends at a step: after it, nothing has an effect."""
+
+    def __init__(self, steps: Steps, inner: Any) -> None:
+        self._steps = steps
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._inner, name)
+        if not callable(attribute):
+            return attribute
+
+        async def call(*args: Any, **options: Any) -> Any:
+            await self._steps.step()
+            answer = await attribute(*args, **options)
+            await self._steps.step()
+            return answer
+
+        return call
+
+
+@dataclass
+class Steps:
+    """The steps of a process before its end: each call begins one and ends one."""
+
+    last: int
+    count: int = 0
+    dead: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def step(self) -> None:
+        self.count += 1
+        if self.dead.is_set():
+            raise StoreUnavailable("this process has ended")
+        if self.count >= self.last:
+            self.dead.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_crash_at_any_step_loses_no_event(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent twice has the same id and the same text."""
+    monkeypatch.setattr(worker, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "CHUNK", 2)
+    doubles = 0
+    for last in range(1, 200):
+        audience = Audience("ops", everything=True, mode=mode)
+        digest_seconds = 60.0 if mode is Mode.DIGEST else 0.0
+        lab = Lab(webhook(audience=audience, digest_seconds=digest_seconds))
+        await lab.begin()
+        lab.add(*(replace(each, at=-61.0) for each in jobs(5)))
+        steps = Steps(last)
+        first = lab.worker(
+            Killed(steps, lab.store), lambda r, s=steps, lab=lab: Killed(s, lab.inboxes[r.name])
+        )
+        task = asyncio.create_task(first.run())
+        await lab.until(lambda s=steps, lab=lab: s.dead.is_set() or lab.settled())  # type: ignore[misc]
+        crashed = steps.dead.is_set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for cursor in lab.tables.cursors.values():
+            cursor.claimed_until = 0.0  # the claim of the dead process ends
+        async with lab.running():
+            await lab.until(lab.settled)
+        got = [message for message, _ in lab.inboxes["ops"].got]
+        by_id = {message.id: message for message in got}
+        assert all(by_id[message.id] == message for message in got)
+        assert len(by_id) == (5 if mode is Mode.IMMEDIATE else 1)
+        doubles += len(got) - len(by_id)
+        if not crashed:
+            break
+    assert last > 10
+    assert doubles > 0  # a crash between the message and the cursor
+
+
+async def test_a_worker_without_a_database_goes_on() -> None:
+    lab = Lab(webhook())
+    await lab.begin()
+    lab.add(*jobs(5))
+    failures = 0
+
+    async def fails() -> None:
+        nonlocal failures
+        failures += 1
+        if failures in {1, 2, 5, 9, 14, 20}:  # at another call of a turn each time
+            raise StoreUnavailable("no answer")
+
+    lab.reach = fails
+    async with lab.running():
+        for _ in range(500):
+            if lab.settled():
+                break
+            await asyncio.sleep(0.002)
+            for cursor in lab.tables.cursors.values():
+                cursor.claimed_until = min(cursor.claimed_until, time.time() + 0.01)
+    assert lab.settled()
+    assert len({message.id for message, _ in lab.inboxes["ops"].got}) == 5
+
+
+async def test_a_claim_that_is_lost_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "EXTEND_SECONDS", 0.005)
+    lab = Lab(webhook())
+
+    async def hangs(_: Message, __: str) -> None:
+        lab.tables.cursors["ops", Mode.IMMEDIATE].claimed_by = "another"
+        await asyncio.sleep(100)
+
+    lab.inboxes["ops"].answer = hangs
+    await lab.begin()
+    lab.add(*jobs(1))
+    async with lab.running():
+        await lab.until(lambda: lab.inboxes["ops"].closed > 0)
+    cursor = lab.tables.cursors["ops", Mode.IMMEDIATE]
+    assert (cursor.claimed_by, cursor.progress.line) == ("another", 0)
+
+
+@pytest.mark.sets_aside
+async def test_a_defect_about_one_receiver_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "FIRST_FAULT", 0.001)
+    lab = Lab(webhook("ops"), webhook("chat"))
+    await lab.begin()
+    lab.add(*jobs(2))
+
+    def opened(receiver: Receiver) -> Inbox:
+        if receiver.name == "chat":
+            raise RuntimeError("a defect")
+        return lab.inboxes[receiver.name]
+
+    task = asyncio.create_task(lab.worker(channels=opened).run())
+    chat = lab.tables.cursors["chat", Mode.IMMEDIATE]
+    await lab.until(lambda: len(lab.inboxes["ops"].got) == 2 and chat.progress.failures > 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert chat.error == "internal error"
+
+
+async def test_metrics_follow_the_receivers() -> None:
+    lab = Lab(webhook("ops"), webhook("chat"))
+    async with lab.running():
+        await lab.until(lambda: lab.count("notifications_delivered_total", "chat") == 0)
+        await asyncio.sleep(0.01)
+        assert (
+            lab.registry.get_sample_value(
+                "queuectl_notification_delay_seconds", {"receiver": "chat"}
+            )
+            == 0
+        )
+        del lab.receivers[1]
+        await asyncio.sleep(0.01)
+    labels = {"receiver": "chat"}
+    assert lab.registry.get_sample_value("queuectl_notifications_failed_total", labels) is None
+
+
+def test_faulty_receivers_are_refused() -> None:
+    for options in (
+        {"audience": Audience("Ops")},
+        {"audience": Audience("ops", personal=True)},
+        {"audience": Audience("ops", mode=Mode.DIGEST)},
+        {"digest_seconds": 1.0},
+        {"bounds": Bounds(max_age=1.0)},
+        {"bounds": Bounds(max_rows=0)},
+        {"bounds": Bounds(max_rows=10**9)},
+    ):
+        with pytest.raises(InvalidReceiver):
+            webhook(**options)
+    with pytest.raises(InvalidReceiver, match="to: a mail address is required"):
+        Receiver(
+            Audience("m", personal=True, everything=True), SmtpTarget("a.example", "q@a.example")
+        )
+    mail = SmtpTarget("a.example", "q@a.example")
+    wrong: tuple[dict[str, Any], ...] = (
+        {"port": 0},
+        {"sender": "x"},
+        {"host": "127.1"},
+        {"user_name_file": FILE},
+    )
+    for fields in wrong:
+        with pytest.raises(InvalidReceiver):
+            replace(mail, **fields)
