@@ -62,7 +62,7 @@ async def test_the_page_offers_the_containers_and_the_pods_lead_to_it() -> None:
         assert "one\n" not in answer.text
         table = await pages.client.get(f"/ui/workloads/{WORKLOAD}/pods", headers=bearer(ADMIN))
         assert f'href="{PATH}"' in table.text
-        assert "kubectl logs -n team-a train-0" in table.text
+        assert "kubectl describe pod -n team-a train-0" in table.text, "it is pending"
 
 
 async def test_a_log_is_followed_and_its_reading_is_in_the_audit_log() -> None:
