@@ -1,6 +1,6 @@
 """To which IP addresses a message may go.
 
-A name is resolved once for each connection. Each address of the answer is checked, and the connection goes to a checked address, so
+A name is resolved once for each connection. Each address of the answer is checked, and a checked address gets the connection, so
 that a second answer of the name server cannot lead elsewhere.
 """
 
@@ -130,7 +130,7 @@ def system_lookup(host: str) -> Sequence[str]:
 class AddressBook:
     """Resolves and checks hosts. Use it on one event loop.
 
-    A name server that does not answer holds a thread for longer than a message may wait. So each host has one thread at most, and
+    A name server that does not answer holds a thread for longer than a message can wait. So each host has one thread at most, and
     all that wait for this host get its answer.
     """
 
@@ -173,7 +173,7 @@ class AddressBook:
         """Begin to resolve a host in a thread that ends with the process."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[str]] = loop.create_future()
-        # Nobody may wait any more when the name server answers.
+        # The waiting tasks can have ended when the name server answers.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         def finish(texts: Sequence[str], error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""What every transport offers: a channel to one receiver, over which messages are sent for a short time."""
+"""The interface of each transport: a channel to one receiver, over which messages are sent for a short time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Channel(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many messages may be sent at the same time."""
+        """How many messages can be sent at the same time."""
         ...
 
     async def send(self, message: Message, to: str) -> None:

@@ -76,7 +76,7 @@ class _Send:
 
 @dataclass(slots=True)
 class Ahead:
-    """What this process remembers of the messages after the cursor of a receiver.
+    """The memory of this process about the messages after the cursor of a receiver.
 
     Attributes:
         settled: places that need no further message.
@@ -239,7 +239,7 @@ class Delivery:
         return {**await self._store.addresses(sorted(distinct)), **own} if distinct else own
 
     async def _pump(self, turn: Turn, channel: Channel, sends: Sequence[_Send]) -> None:
-        """Send messages over a channel, several at a time, until too many fail or the turn stops."""
+        """Send messages over a channel, several at a time, until too many fail or it must stop."""
         for each in sends:
             each.sent = each.place in turn.ahead.settled
         waiting = iter([each for each in sends if not each.settled])

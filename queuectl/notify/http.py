@@ -131,7 +131,7 @@ class HttpClient:
                     resolver=_CheckedAddresses(addresses),
                     use_dns_cache=False,
                     ssl=context,
-                    socket_factory=lambda info: _socket(info, addresses),
+                    socket_factory=lambda address_info: _socket(address_info, addresses),
                     limit=64,
                 )
                 self._session = aiohttp.ClientSession(
@@ -148,9 +148,9 @@ class HttpClient:
         return self._session
 
 
-def _socket(info: Any, addresses: Sequence[Address]) -> socket.socket:
+def _socket(address_info: Any, addresses: Sequence[Address]) -> socket.socket:
     """A socket for a checked address only: aiohttp asks no resolver for a host that it takes for an IP address."""
-    family, kind, protocol, _, target = info
+    family, kind, protocol, _, target = address_info
     if ipaddress.ip_address(target[0]) not in addresses:
         raise OSError(errno.EACCES, "not a checked address")
     connection = socket.socket(family, kind, protocol)
@@ -161,7 +161,7 @@ def _socket(info: Any, addresses: Sequence[Address]) -> socket.socket:
 async def _drain(answer: aiohttp.ClientResponse, deadline: float) -> None:
     """Read a short answer, so that the connection can be used again. A longer or slower one ends the connection.
 
-    The status alone says whether the message is delivered.
+    The status alone shows whether the message is delivered.
     """
     length = answer.content_length
     if length is None or length > MAX_ANSWER:
@@ -176,7 +176,7 @@ async def _drain(answer: aiohttp.ClientResponse, deadline: float) -> None:
 
 
 def judge(status: int, retry_after: str) -> None:
-    """What the status of an answer says.
+    """Judge the status of an answer.
 
     Raises:
         NotDelivered: send the message again.

@@ -47,18 +47,18 @@ def mail(message: Message, sender: str, to: str) -> EmailMessage:
     """
     checked_mail_address(sender)
     checked_mail_address(to)
-    made = EmailMessage(policy=WIRE)
-    made["From"] = Mailbox("queuectl", addr_spec=sender)
-    made["To"] = Mailbox(addr_spec=to)
-    made["Subject"] = f"queuectl: {message.title}"
-    made["Date"] = datetime.fromtimestamp(message.at, UTC)
-    made["Message-ID"] = f"<{message.id}@{sender.rpartition('@')[2]}>"
-    made["Auto-Submitted"] = "auto-generated"
-    made["X-Auto-Response-Suppress"] = "All"
+    composed = EmailMessage(policy=WIRE)
+    composed["From"] = Mailbox("queuectl", addr_spec=sender)
+    composed["To"] = Mailbox(addr_spec=to)
+    composed["Subject"] = f"queuectl: {message.title}"
+    composed["Date"] = datetime.fromtimestamp(message.at, UTC)
+    composed["Message-ID"] = f"<{message.id}@{sender.rpartition('@')[2]}>"
+    composed["Auto-Submitted"] = "auto-generated"
+    composed["X-Auto-Response-Suppress"] = "All"
     text = "\n".join((message.text, "", *message.lines))
     safe = text.encode("utf-8", "replace").decode()
-    made.set_content(safe.rstrip() + "\n", cte="quoted-printable")
-    return made
+    composed.set_content(safe.rstrip() + "\n", cte="quoted-printable")
+    return composed
 
 
 class MailChannel:

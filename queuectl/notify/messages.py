@@ -44,7 +44,7 @@ Json: TypeAlias = str | int | float | bool | list["Json"] | dict[str, "Json"] | 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent to one place.
+    """The content for one place.
 
     Attributes:
         id: the same for each attempt, of any replica. Receivers remove doubles by it.
@@ -54,7 +54,7 @@ class Message:
         text: one sentence.
         lines: further lines, such as facts.
         subject: the object, as ``Job/namespace/name``; empty without one.
-        data: the facts for programs.
+        json: the facts for programs.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Message:
     text: str
     lines: tuple[str, ...] = ()
     subject: str = ""
-    data: Mapping[str, Json] = field(default_factory=dict)
+    json: Mapping[str, Json] = field(default_factory=dict)
 
 
 class Messages:
@@ -110,7 +110,7 @@ class Messages:
             "Digest",
             f"{counted(total, 'event')} from {format_time(first.at)} to {format_time(last.at)}",
             (*counts, "", *digest.lines, *more),
-            data={
+            json={
                 "events": total,
                 "counts": {kind.value: number for kind, number in sorted(digest.counts.items())},
                 "from": format_time(first.at),
@@ -130,7 +130,7 @@ class Messages:
             f"{TYPE_PREFIX}dropped",
             "Notifications dropped",
             f"{counted(progress.dropped, 'event')} from {since} to {until} could not be delivered in time and will not be sent",
-            data={"dropped": progress.dropped, "from": since, "until": until},
+            json={"dropped": progress.dropped, "from": since, "until": until},
         )
 
 

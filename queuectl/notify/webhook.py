@@ -46,7 +46,7 @@ def cloud_event(message: Message, installation: str) -> bytes:
         "type": message.type,
         "time": format_time(message.at),
         "datacontenttype": "application/json",
-        "data": {"title": message.title, "text": message.text, **message.data},
+        "data": {"title": message.title, "text": message.text, **message.json},
     }
     if message.subject:
         event["subject"] = message.subject

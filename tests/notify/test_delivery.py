@@ -265,7 +265,7 @@ async def test_events_beyond_the_bounds_are_dropped_with_one_message() -> None:
         "Notifications dropped",
         *(f"train-{n}" for n in range(20, 30)),
     ]
-    assert lab.inboxes["ops"].got[0][0].data["dropped"] == 20
+    assert lab.inboxes["ops"].got[0][0].json["dropped"] == 20
     assert lab.count("notifications_dropped_total") == 20
 
 
@@ -326,7 +326,7 @@ async def test_a_digest_is_sent_when_its_first_event_is_old_enough() -> None:
         cursor.retry_at = 0.0
         await lab.until(lab.settled)
     ((message, _),) = lab.inboxes["ops"].got
-    assert message.data["counts"] == {"workload.evicted": 1, "workload.started": 1}
+    assert message.json["counts"] == {"workload.evicted": 1, "workload.started": 1}
     assert cursor.delivered == 2
 
 
