@@ -86,7 +86,7 @@ class SmtpTarget:
         port: TCP port.
         security: how the connection is encrypted.
         sender: address of the sender.
-        to: address of the standing subscription; empty if mail goes to subscribers only.
+        to: address of the administrator's subscription; empty = mail is sent to subscribers only.
         user_name_file: user name of the login; None = no login.
         password_file: its password.
     """
@@ -120,7 +120,7 @@ class Receiver:
     """One receiver.
 
     Attributes:
-        audience: its name, who may use it, and what it gets without a subscription.
+        audience: its name, the namespaces that can use it, and the events that it gets without a subscription.
         target: where and how messages are sent.
         allowed_networks: private networks that its host may resolve to.
         ca_file: certificates that it trusts; None = those of this machine.
@@ -144,7 +144,7 @@ class Receiver:
             raise InvalidReceiver("it sends no digests, but its own events are digested")
         smtp = isinstance(self.target, SmtpTarget)
         if self.audience.personal is not smtp:
-            raise InvalidReceiver("mail goes to the address of each user, and nothing else does")
+            raise InvalidReceiver("only mail is sent to the address of each user")
         if isinstance(self.target, SmtpTarget) and self._has_standing and not self.target.to:
             raise InvalidReceiver(
                 "to: a mail address is required for the events without a subscription"
@@ -167,7 +167,7 @@ class Receiver:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The ways in which it gets events, each with progress of its own."""
+        """The ways in which it gets events, each with its own progress."""
         return (Mode.IMMEDIATE, Mode.DIGEST) if self.digest_seconds else (Mode.IMMEDIATE,)
 
 
@@ -175,7 +175,7 @@ def checked_url(text: str) -> SplitResult:
     """The parts of the address of a receiver.
 
     Raises:
-        InvalidReceiver: it is no https address of a host with a plain path. The message does not quote it.
+        InvalidReceiver: it is not an https address of a host with a plain path. The message does not quote it.
     """
     if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidReceiver("the address is too long or has characters that are not allowed")
@@ -219,7 +219,7 @@ def checked_host(host: str) -> str:
 
 
 def checked_mail_address(text: str) -> str:
-    """A mail address that goes to one mailbox.
+    """A mail address of one mailbox.
 
     Raises:
         InvalidReceiver: it has another form, such as a list, a display name, quotes or characters outside ASCII.

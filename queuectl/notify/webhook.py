@@ -57,7 +57,7 @@ def secrets_of(text: str) -> tuple[bytes, ...]:
     """The secrets of a file, one a line, in base64.
 
     Raises:
-        InvalidReceiver: the file has no secret, too many, or one that is no base64 or has another length than the standard allows.
+        InvalidReceiver: the file has no secret, too many, or one that is not base64 or has another length than the standard allows.
     """
     lines = [line.strip().removeprefix(KEY_PREFIX) for line in text.splitlines() if line.strip()]
     if not 0 < len(lines) <= MAX_SECRETS:

@@ -1,6 +1,6 @@
-"""Delivery by this replica: receivers are claimed, and each one has its turn in a task of its own.
+"""Delivery by this replica: receivers are claimed, and each claim has its own task.
 
-A receiver that is slow or down holds its own turn only. Every replica runs a worker, the leader and the others.
+A receiver that is slow or down delays no other. Every replica runs a worker, the leader and the others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FIRST_FAULT: Final = 15.0  # seconds; pause of a receiver after an unexpected er
 
 
 class DeliveryWorker:
-    """Claims receivers and runs their turns until it is canceled."""
+    """Claims receivers and delivers to them until it is canceled."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class DeliveryWorker:
 
         Args:
             store: the outbox.
-            delivery: runs the turns.
+            delivery: sends the messages of a claim.
             receivers: the receivers as they are configured now.
             metrics: of the process.
             containment: of the process.
@@ -78,7 +78,7 @@ class DeliveryWorker:
             await self._wind_down()
 
     async def _claimed(self) -> bool:
-        """Begin the turn of one more receiver. False if none is due or the database does not answer."""
+        """Claim one more receiver. False if none is due or the database does not answer."""
         receivers = {each.name: each for each in self._receivers()}
         self._metrics.meet(receivers)
         keys = [(name, mode) for name, each in receivers.items() for mode in each.modes]
@@ -134,7 +134,7 @@ class DeliveryWorker:
             log.warning("notifications_not_claimed", error=str(error))
 
     async def _keep(self, turn: Turn) -> None:
-        """Keep a claim for as long as its turn lasts.
+        """Keep a claim for as long as its task runs.
 
         Raises:
             ClaimLost: another replica has it, or the database has not answered for too long.

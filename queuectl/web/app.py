@@ -64,8 +64,8 @@ log = structlog.get_logger()
 
 _KEEP: Final = "public, max-age=31536000, immutable"  # addresses of static files have a digest
 _SHORTEST_COMPRESSED: Final = 1024  # bytes
-# A sixth of the size of a page of 100 kB in about 1 ms. No page contains a secret of the session, and its cookie is not sent for
-# requests of other sites, so the size of a compressed page tells them nothing.
+# A page of 100 kB takes about 1 ms, and becomes six times smaller. Pages contain no secret of the session, and its cookie is not
+# sent for requests of other sites, so these learn nothing from the size of a compressed page.
 _LEVEL: Final = 4
 _TITLES: Final = {
     403: "Not allowed",

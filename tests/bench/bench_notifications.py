@@ -2,7 +2,7 @@
 
 A leader writes 10,000 events a minute to a durable Postgres and delivers them, as a second replica does, which is killed in between
 and replaced. Two receivers answer. The third accepts connections, but does not answer for the first part of the run, which defaults
-to ten minutes. All of them are real HTTPS servers in a process of their own.
+to ten minutes. All of them are real HTTPS servers in another process.
 
 The figures: by how much the leader's event loop is late, its memory, what each receiver got, got twice and did not get, and
 what was dropped beyond its bounds. ``--no-delivery`` measures the leader alone.
@@ -144,7 +144,7 @@ class Leader:
         self.commits: list[float] = []
 
     async def write(self, seconds: float, epoch: int) -> None:
-        """Commit events at the rate for so long."""
+        """Commit events at the rate for this time."""
         begin = time.monotonic()
         due = 0.0
         for number in range(int(seconds / EVERY)):

@@ -194,7 +194,7 @@ async def test_a_name_server_that_hangs_holds_one_thread(monkeypatch: pytest.Mon
     assert await asyncio.gather(*both) == [(ipaddress.ip_address("8.8.8.8"),)] * 2
     assert len(threads) == 1
     await book.checked("hooks.example", ())
-    assert len(threads) == 2  # each connection resolves anew
+    assert len(threads) == 2  # each connection resolves again
 
 
 async def test_errors_of_the_resolver_are_refusals_and_defects_are_not() -> None:

@@ -64,7 +64,7 @@ async def takes(_: Message, __: str) -> None:
 
 @dataclass
 class Inbox:
-    """What a receiver got: a channel double."""
+    """The messages of a receiver: a channel double."""
 
     answer: Answer = takes
     at_once: int = 8
@@ -291,7 +291,7 @@ async def test_the_message_about_dropped_events_is_sent_again_until_it_is_taken(
 # ---- Mail to users, subscriptions and digests
 
 
-async def test_mail_goes_to_the_verified_addresses_of_subscribers() -> None:
+async def test_mail_is_sent_to_the_verified_addresses_of_subscribers() -> None:
     lab = Lab(mail())
     await lab.begin()
     lab.tables.addresses |= {"ada": "ada@a.example", "bob": "bob@a.example"}
@@ -396,7 +396,7 @@ class Steps:
 async def test_a_crash_at_any_step_loses_no_event(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is sent twice has the same id and the same text."""
+    """A message that is sent twice has the same id and the same text."""
     monkeypatch.setattr(worker, "GRACE_SECONDS", 0.0)
     monkeypatch.setattr(worker, "RELEASE_SECONDS", 0.0)
     monkeypatch.setattr(delivery, "CHUNK", 2)
@@ -431,7 +431,7 @@ async def test_a_crash_at_any_step_loses_no_event(
     assert doubles > 0  # a crash between the message and the cursor
 
 
-async def test_a_worker_without_a_database_goes_on() -> None:
+async def test_a_worker_without_a_database_continues() -> None:
     lab = Lab(webhook())
     await lab.begin()
     lab.add(*jobs(5))
@@ -455,7 +455,7 @@ async def test_a_worker_without_a_database_goes_on() -> None:
     assert len({message.id for message, _ in lab.inboxes["ops"].got}) == 5
 
 
-async def test_a_claim_that_is_lost_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_claim_that_is_lost_ends_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "EXTEND_SECONDS", 0.005)
     lab = Lab(webhook())
 

@@ -206,7 +206,7 @@ async def test_a_receiver_that_does_not_speak_http_fails(tls: Tls) -> None:
         "nothing": (b"", "within 5 seconds"),
         "drops": (b"DROP", "closes the connection"),
         "nonsense": (b"\x00\xff nonsense\r\n\r\n", "no answer over HTTP"),
-        "header without end": (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000, "no answer over HTTP"),
+        "endless header": (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000, "no answer over HTTP"),
         "slow": (b"SLOW", "within 5 seconds"),
     }
     for content, reason in answers.values():
@@ -241,10 +241,10 @@ async def test_no_server_at_the_address(tls: Tls) -> None:
     assert "127.0.0.1" not in str(error.value)
 
 
-# ---- What a status says
+# ---- Statuses
 
 
-def test_what_a_status_says() -> None:
+def test_a_status_decides_about_the_message() -> None:
     for status in (200, 201, 202, 204, 299):
         judge(status, "")
     for status in (400, 402, 405, 406, 409, 411, 413, 414, 415, 418, 422, 431, 451):

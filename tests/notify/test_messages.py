@@ -185,7 +185,7 @@ def test_text_of_users_adds_no_header_and_no_line_that_is_too_long(text: str, na
     assert read.get_content_type() == "text/plain"
 
 
-def test_a_mail_says_what_happened() -> None:
+def test_a_mail_states_the_event() -> None:
     sent = mail(
         message(message="Kilo é", details={"lostGpuHours": 3}), "q@a.example", "b@c.example"
     )
@@ -200,7 +200,7 @@ def test_a_mail_says_what_happened() -> None:
     ]
 
 
-def test_mail_goes_to_one_plain_address() -> None:
+def test_mail_has_one_plain_address() -> None:
     for to in ("", "a@b.example, c@d.example", "a@b.example\nBcc: c@d.example", "A <a@b.example>"):
         with pytest.raises(InvalidReceiver):
             mail(message(), "q@lab.example", to)
@@ -235,7 +235,7 @@ def test_a_digest_counts_all_events_and_lists_the_first() -> None:
         Messages("lab").of_digest("ops", Digest())
 
 
-def test_a_message_says_how_many_events_were_dropped() -> None:
+def test_a_message_states_how_many_events_were_dropped() -> None:
     progress = Progress("ops", Mode.IMMEDIATE, 70, 0, 5000, 1_790_000_000.0, 1_790_000_600.0)
     made = Messages("lab").of_dropped(progress, 0.0)
     assert made.text == (
