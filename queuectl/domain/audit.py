@@ -109,7 +109,11 @@ _CHANGES: Final = {
 }
 """Of a configuration object: the operation is the verb with the kind behind it."""
 _TOP_UP: Final = "topUpBudget"
-_CONFIRM: Final = "confirmDeletion"
+_POD_LOG: Final = "readPodLog"
+_WITHOUT_OBJECT: Final = {
+    "confirmDeletion": "confirm the deletion of configuration objects",
+    "createSubscription": "subscribe to events",
+}
 _BY_UID: Final = "Workload"
 _BY_NAME: Final = "NamedWorkload"
 _SEVERAL: Final = "Workloads"
@@ -143,8 +147,11 @@ def _said(words: str, target: str) -> AuditWords:
 
 def uid_of(operation: str, path: str) -> str | None:
     """The uid of the workload that a request names by its uid; None for all others."""
+    parts = _names(path)
+    if operation == _POD_LOG:  # …/workloads/UID/pods/POD/logs
+        return parts[-4] if len(parts) > 3 else None
     action = operation.removesuffix(_BY_UID)
-    return _names(path)[-2] if action in set(Action) and len(_names(path)) > 1 else None
+    return parts[-2] if action in set(Action) and len(parts) > 1 else None
 
 
 def words_of(operation: str, method: str, path: str, names: Mapping[str, str]) -> AuditWords:
@@ -158,6 +165,8 @@ def words_of(operation: str, method: str, path: str, names: Mapping[str, str]) -
     """
     parts = _names(path)
     if (uid := uid_of(operation, path)) is not None:
+        if operation == _POD_LOG:
+            return AuditWords("read a log of ", names.get(uid, uid))
         return _said(_COMMANDS[Action(operation.removesuffix(_BY_UID))], names.get(uid, uid))
     action = operation.removesuffix(_BY_NAME)
     if action in set(Action) and len(parts) > 3:
@@ -167,8 +176,12 @@ def words_of(operation: str, method: str, path: str, names: Mapping[str, str]) -
         return AuditWords(str(_said(_COMMANDS[Action(action)], "several workloads")))
     if operation == _TOP_UP and len(parts) > 1:
         return AuditWords("top up ", f"Budget {parts[-2]}")
-    if operation == _CONFIRM:
-        return AuditWords("confirm the deletion of configuration objects")
+    if operation in _WITHOUT_OBJECT:
+        return AuditWords(_WITHOUT_OBJECT[operation])
+    if operation == "testReceiver" and len(parts) > 1:
+        return AuditWords("send a test event to ", f"receiver {parts[-2]}")
+    if operation == "deleteSubscription" and parts:
+        return AuditWords("delete ", f"subscription {parts[-1]}")
     if (change := _CHANGE.fullmatch(operation)) is not None and parts:
         verb, kind = change.groups()
         named = parts[:-1] if verb in ("stop", "resume") else parts

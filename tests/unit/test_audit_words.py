@@ -30,7 +30,7 @@ def test_each_audited_operation_has_words_and_each_object_a_page():
     operations = list(audited())
     assert len(operations) > 60
     for operation, method, template in operations:
-        path = template.format(namespace="team-a", name="NAME", uid="UID")
+        path = template.format(namespace="team-a", name="NAME", uid="UID", number=7)
         words = words_of(operation, method, path, NAMES)
         assert str(words) != f"{method} {path}", operation
         assert bool(words.target) is ("{" in template), operation
@@ -50,6 +50,9 @@ def test_each_audited_operation_has_words_and_each_object_a_page():
             "move team-b/eval to another queue",
         ),
         ("holdWorkloads", "/api/v1/commands/hold", "hold several workloads"),
+        ("readPodLog", "/ui/workloads/UID/pods/p/logs", "read a log of team-a/train"),
+        ("testReceiver", "/api/v1/receivers/chat/test", "send a test event to receiver chat"),
+        ("deleteSubscription", "/ui/notifications/7", "delete subscription 7"),
         ("stopClusterQueue", "/api/v1/clusterqueues/team-a/stop", "stop ClusterQueue team-a"),
         (
             "resumeLocalQueue",

@@ -23,6 +23,8 @@ from queuectl.web.site import PREFIX, Site, text, whole
 PAGE: Final = 100
 _WORKLOAD: Final = re.compile(rf"{API}/workloads/([^/]+)(?:/.*)?")
 _NAMED: Final = re.compile(rf"{API}/namespaces/([^/]+)/workloads/([^/]+)(?:/.*)?")
+_LOG: Final = re.compile(rf"{PREFIX}/workloads/([^/]+)/pods/[^/]+/logs")
+_NOTIFICATIONS: Final = re.compile(rf"{API}/(receivers|subscriptions)/.+|{PREFIX}/notifications/.+")
 _LOCAL: Final = re.compile(rf"{API}/namespaces/([^/]+)/([^/]+)/([^/]+)")
 
 _STOP: Final = re.compile(r"/(stop|resume|topups)$")
@@ -84,10 +86,12 @@ def routes(site: Site) -> list[Route]:
 
 def page_of(path: str) -> str | None:
     """The page of the object of a request; None without one."""
-    if found := _WORKLOAD.fullmatch(path):
+    if found := _WORKLOAD.fullmatch(path) or _LOG.fullmatch(path):
         return f"{PREFIX}/workloads/{quote(found[1], safe='')}"
     if found := _NAMED.fullmatch(path):
         return f"{PREFIX}/workloads?q={quote(f'{found[1]}/{found[2]}')}"
+    if _NOTIFICATIONS.fullmatch(path):
+        return f"{PREFIX}/notifications"
     return _object_page(path.partition("?")[0])
 
 
