@@ -114,6 +114,8 @@ WITHOUT_SERIES = {
     "QueuectlVisibilityUnavailable",  # a metric of kube-apiserver; the aggregated API is off
     "QueuectlConfigurationUnknown",  # the database owns the configuration
     "QueuectlConfigurationNotApplied",
+    "QueuectlNotificationsDelayed",  # no receiver is configured
+    "QueuectlNotificationsDropped",
 }
 
 

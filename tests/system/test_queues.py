@@ -219,7 +219,7 @@ def test_a_failed_start_is_repeated_on_other_nodes(installation: Installation) -
                 workspace.gang("PyTorchJob", "train", 2)
                 until_reason(workspace, "train", "Evicting", "PodsReadyTimeout")
                 (late,) = evictions(workspace, "train")
-                assert late["reason"]["details"] == {"cause": "WaitForStart"}
+                assert late["reason"]["details"]["cause"] == "WaitForStart"
             restart_in_test_faults(workspace)
             with configured(workspace, waitForPodsReady=starting(within=300)):
                 remove(workspace, "filler")
