@@ -133,10 +133,10 @@ def account_last_month(sample: Sample, user: str) -> None:
     """Give a user an hour of usage in the last month."""
     usage = sample.database.usage
     subjects = {subject.id for subject in usage.subjects.values() if subject.user == user}
-    (_, subject, *kind), amounts = next(
+    (_, subject, flavor, price), amounts = next(
         (key, amounts) for key, amounts in usage.hours.items() if key[1] in subjects and key[2]
     )
-    usage.hours[LAST_MONTH, subject, *kind] = amounts
+    usage.hours[LAST_MONTH, subject, flavor, price] = amounts
 
 
 @pytest.mark.browser
