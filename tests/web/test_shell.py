@@ -129,3 +129,10 @@ async def test_a_strange_text_finds_nothing_and_shows_nothing_else(pages: httpx2
         assert (options.status_code, 'role="option"' in options.text) == (200, False), text
         expected = 422 if len(text) > LONGEST_SEARCH else 200
         assert (await pages.get("/api/v1/search", params={"q": text})).status_code == expected
+
+
+@pytest.mark.parametrize("path", ["/ui/search", "/ui/search/options"])
+async def test_a_search_shows_how_a_job_ended(pages: httpx2.AsyncClient, path: str):
+    text = (await pages.get(f"{path}?q=speech/tts")).text
+    assert 'class="state Finished Failed"' in text
+    assert 'class="state Finished Deleted"' in text
