@@ -136,3 +136,9 @@ async def test_a_search_shows_how_a_job_ended(pages: httpx2.AsyncClient, path: s
     text = (await pages.get(f"{path}?q=speech/tts")).text
     assert 'class="state Finished Failed"' in text
     assert 'class="state Finished Deleted"' in text
+
+
+async def test_a_name_without_a_match_lists_no_other_jobs(pages: httpx2.AsyncClient):
+    text = (await pages.get("/ui/workloads?q=retrieval%26x")).text
+    assert 'href="/ui/workloads/' not in text
+    assert 'href="/ui/search?q=retrieval%26x"' in text
