@@ -129,3 +129,16 @@ async def test_a_strange_text_finds_nothing_and_shows_nothing_else(pages: httpx2
         assert (options.status_code, 'role="option"' in options.text) == (200, False), text
         expected = 422 if len(text) > LONGEST_SEARCH else 200
         assert (await pages.get("/api/v1/search", params={"q": text})).status_code == expected
+
+
+@pytest.mark.parametrize("path", ["/ui/search", "/ui/search/options"])
+async def test_a_search_shows_how_a_job_ended(pages: httpx2.AsyncClient, path: str):
+    text = (await pages.get(f"{path}?q=speech/tts")).text
+    assert 'class="state Finished Failed"' in text
+    assert 'class="state Finished Deleted"' in text
+
+
+async def test_a_name_without_a_match_lists_no_other_jobs(pages: httpx2.AsyncClient):
+    text = (await pages.get("/ui/workloads?q=retrieval%26x")).text
+    assert 'href="/ui/workloads/' not in text
+    assert 'href="/ui/search?q=retrieval%26x"' in text

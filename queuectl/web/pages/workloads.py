@@ -93,7 +93,7 @@ async def _list(site: Site, request: Request) -> Response:
         return RedirectResponse(f"{PREFIX}/workloads/{named[0].uid}", 303)
     order = order_of(request)
     page = WorkloadPage(tuple(named), None)
-    if not (named or wrong):
+    if not (query.fields["q"] or wrong):
         page = await page_of(site, request, _filter(query, access), order)
     return site.page(
         request,
