@@ -47,11 +47,7 @@ PAGES = {
 }
 _MOST_KILOBYTES = 200
 _SETTLE_MS = 500  # for what scripts read after the page is loaded
-# The content security policy of the pages permits no functions that wait by polling.
 _MEASURE = """async () => {
-  await new Promise((done) => new PerformanceObserver((list) => {
-    if (list.getEntriesByName("first-contentful-paint").length) done();
-  }).observe({ type: "paint", buffered: true }));
   const page = performance.getEntriesByType("navigation")[0];
   const paint = performance.getEntriesByName("first-contentful-paint")[0];
   const parts = performance.getEntriesByType("resource").filter((one) => !one.name.includes("/events"));
