@@ -174,7 +174,7 @@ async def test_a_user_who_is_signed_out_elsewhere_returns_after_signing_in(
         await page.goto("/ui/workloads?namespace=team-vision")
         await page.get_by_label("Token").fill(ADMIN)
         await page.get_by_role("button", name="Sign in").click()
-        await expect(page.get_by_role("heading", name="Workloads")).to_be_visible()
+        await expect(page.get_by_role("heading", name="All jobs")).to_be_visible()
         sample.database.sessions.clear()
         await expect(page.locator("#stale")).to_contain_text("your session has ended")
         await page.get_by_role("link", name="Sign in again").click()

@@ -142,3 +142,17 @@ async def test_a_name_without_a_match_lists_no_other_jobs(pages: httpx2.AsyncCli
     text = (await pages.get("/ui/workloads?q=retrieval%26x")).text
     assert 'href="/ui/workloads/' not in text
     assert 'href="/ui/search?q=retrieval%26x"' in text
+
+
+async def test_pages_have_the_names_of_their_links(pages: httpx2.AsyncClient):
+    for path, heading in (("/ui/workloads", "All jobs"), ("/ui/mine", "Jobs by user")):
+        assert f"<h1>{heading}</h1>" in (await pages.get(path)).text
+    for path in ("/ui/workloads", "/ui/mine", "/ui/workloads/run-00001"):
+        assert ">Workloads</a>" not in (await pages.get(path)).text
+    assert ">ClusterQueue vision," in (await pages.get("/ui/budgets")).text
+
+
+async def test_a_page_of_a_job_has_one_mean_of_its_utilization(pages: httpx2.AsyncClient):
+    text = (await pages.get("/ui/workloads/run-00001")).text
+    assert "Mean " in text
+    assert "on average" not in text
