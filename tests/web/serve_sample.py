@@ -1,13 +1,11 @@
-"""Serves the dashboard over a sample: ``python -m tests.web.serve_sample [PORT] [--small] [--postgres]``.
+"""Serves the dashboard over a sample: ``python -m tests.web.serve_sample [PORT] [--small]``.
 
-Every two seconds a gang is submitted, so that the pages have something to follow. With ``--postgres``, the sample is in a real database
-and does not change.
+Every two seconds a gang is submitted, so that the pages have something to follow.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
 from itertools import count
@@ -17,7 +15,7 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.api.server import ListenAddress, WebServer
-from queuectl.db.ports import ApiStore, Commit
+from queuectl.db.ports import Commit
 from queuectl.domain.commands import Answer
 from queuectl.domain.ledger import EntryChange
 from queuectl.notify.receivers_file import ReceiverList
@@ -25,16 +23,13 @@ from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
 from tests.api.support import FixedHealth, job, live_through
 from tests.api.test_subscriptions import ALL
-from tests.support.postgres import running_postgres
 from tests.web.sample import LARGE, NOW, SMALL, Sample, make
-from tests.web.stored import stored
 
 
-def dashboard(sample: Sample, store: ApiStore | None = None) -> FastAPI:
-    """The API and its pages over a sample, whose records are in ``store``; their clock starts at the sample's time."""
-    store = store or sample.store
+def dashboard(sample: Sample) -> FastAPI:
+    """The API and its pages over a sample; their clock starts at the sample's time."""
     app = create_app(
-        store,
+        sample.store,
         FixedHealth(),
         MetricsRecorder().registry,
         sample.diagnoser,
@@ -43,7 +38,7 @@ def dashboard(sample: Sample, store: ApiStore | None = None) -> FastAPI:
     started = time.time()
     add_dashboard(
         app,
-        store,
+        sample.store,
         app.state.guard,
         sample.cluster_reader,
         sample.diagnoser,
@@ -70,33 +65,15 @@ async def answer(sample: Sample, outcome: str, *changes: EntryChange) -> None:
 
 
 async def serve(port: int, sample: Sample) -> None:
-    """Serve a sample to which gangs are submitted."""
+    server = WebServer(dashboard(sample), ListenAddress("127.0.0.1", port))
+    print(f"{server.url}/ui/", flush=True)
     async with asyncio.TaskGroup() as group:
-        group.create_task(run(port, dashboard(sample)))
+        group.create_task(server.run())
         for number in count(1):
             await asyncio.sleep(2)
             await submit(sample, number)
 
 
-async def serve_stored(port: int, sample: Sample) -> None:
-    """Serve a sample from its own database."""
-    async with running_postgres() as postgres:
-        store = await stored(sample.database, postgres.server.url(await postgres.fresh()))
-        try:
-            await run(port, dashboard(sample, store))
-        finally:
-            await store.close()
-
-
-async def run(port: int, app: FastAPI) -> None:
-    server = WebServer(app, ListenAddress("127.0.0.1", port))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
-    print(f"{server.url}/ui/", flush=True)
-    await server.run()
-
-
 if __name__ == "__main__":
     ports = [int(word) for word in sys.argv[1:] if word.isdecimal()]
-    serving = serve_stored if "--postgres" in sys.argv else serve
-    made = make(SMALL if "--small" in sys.argv else LARGE)
-    asyncio.run(serving(ports[0] if ports else 8765, made))
+    asyncio.run(serve(ports[0] if ports else 8765, make(SMALL if "--small" in sys.argv else LARGE)))
