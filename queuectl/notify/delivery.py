@@ -21,6 +21,7 @@ from queuectl.domain.notifications import (
     Mode,
     NotificationStore,
     Progress,
+    SubscriptionIndex,
     recipients,
 )
 from queuectl.domain.pacing import Buckets, doubling
@@ -199,13 +200,13 @@ class Delivery:
     async def _sends(self, turn: Turn, events: Sequence[Event]) -> tuple[list[_Send], int]:
         """The messages of the first events, and the number of those events."""
         receiver = turn.receiver
-        subscriptions = await self._store.subscriptions(turn.name)
+        subscriptions = SubscriptionIndex(await self._store.subscriptions(turn.name))
         places: list[tuple[Event, list[str]]] = []
         total = 0
         for event in events:
             users = [
                 each.user
-                for each in recipients(event, receiver.audience, subscriptions)
+                for each in recipients(event, receiver.audience, subscriptions.about(event))
                 if each.mode is Mode.IMMEDIATE
             ]
             places.append((event, users))
@@ -343,13 +344,13 @@ class Delivery:
 
     async def _collected(self, turn: Turn) -> tuple[dict[str, Digest], int]:
         """The digests by user, and the id of the last event that was read."""
-        subscriptions = await self._store.subscriptions(turn.name)
+        subscriptions = SubscriptionIndex(await self._store.subscriptions(turn.name))
         digests: dict[str, Digest] = {}
         line = turn.progress.line
         while not turn.stopping:
             events = await self._store.events(line, BATCH)
             for event in events:
-                for each in recipients(event, turn.receiver.audience, subscriptions):
+                for each in recipients(event, turn.receiver.audience, subscriptions.about(event)):
                     if each.mode is Mode.DIGEST:
                         digests.setdefault(each.user, Digest()).add(event)
             if not events:
