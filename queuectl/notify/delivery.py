@@ -216,7 +216,8 @@ class Delivery:
         addresses = await self._addresses(receiver, (user for _, users in places for user in users))
         sends: list[_Send] = []
         for event, users in places:
-            to = [addresses[user] for user in users if user in addresses]
+            # Two users can have one address.
+            to = dict.fromkeys(addresses[user] for user in users if user in addresses)
             message = self._message(turn, event) if to else None
             if message is not None:
                 sends.extend(_Send(event.id, message, each) for each in to)
@@ -321,14 +322,15 @@ class Delivery:
             await self._pause(turn, min(LOOK_SECONDS, receiver.digest_seconds))
             return
         wait = first.at + receiver.digest_seconds - now
-        if wait > 0:
+        # The clock of the leader can be ahead. One that is far ahead must not postpone the digest for years.
+        if 0 < wait <= 2 * receiver.digest_seconds:
             if first.id - 1 > turn.progress.line:
                 await self._moved(turn, first.id - 1, 0)
-            await self._pause(turn, wait)
+            await self._pause(turn, min(wait, receiver.digest_seconds))
             return
         addresses = await self._addresses(receiver, digests)
         sends = [
-            _Send(last, self._messages.of_digest(turn.name, digest), addresses[user])
+            _Send(last, self._messages.of_digest(turn.name, digest, user), addresses[user])
             for user, digest in digests.items()
             if user in addresses
         ]
