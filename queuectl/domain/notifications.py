@@ -373,6 +373,24 @@ def recipients(
     return tuple(Recipient(user, mode) for user, mode in sorted(modes.items()))
 
 
+class SubscriptionIndex:
+    """Subscriptions by target. The time for an event then does not grow with the subscriptions to other targets."""
+
+    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
+        self._by_target: dict[tuple[Scope, str], list[Subscription]] = {}
+        for each in subscriptions:
+            self._by_target.setdefault((each.scope, each.target), []).append(each)
+
+    def about(self, event: Event) -> list[Subscription]:
+        """The subscriptions whose target is the user, the namespace or the ClusterQueue of an event."""
+        targets = (
+            (Scope.USER, event.user),
+            (Scope.NAMESPACE, event.namespace),
+            (Scope.QUEUE, event.cluster_queue),
+        )
+        return [each for target in targets for each in self._by_target.get(target, ())]
+
+
 def _standing(event: Event, audience: Audience) -> bool:
     return (not audience.events or event.type in audience.events) and (
         audience.everything

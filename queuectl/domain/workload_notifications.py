@@ -5,7 +5,7 @@ Receivers in a namespace do not always have access to other namespaces, so event
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from queuectl.domain.accounting import HOUR
@@ -119,7 +119,7 @@ def _is_later(before: float | None, after: float | None) -> bool:
 def _events(change: EntryChange) -> Iterator[Event]:
     entry = change.after
     for event_type in types_of(change):
-        reason = redacted_for(entry.namespace, _reason(change, event_type))
+        message, details = _content(change, event_type)
         requested = entry.notify or _NOTHING_REQUESTED
         yield Event(
             at=change.at,
@@ -131,9 +131,25 @@ def _events(change: EntryChange) -> Iterator[Event]:
             cluster_queue=entry.cluster_queue,
             user=entry.user,
             receivers=requested.receivers_of(event_type),
-            message=shortened(_message(change, event_type, reason), LONGEST_MESSAGE),
-            details=_details(change, event_type, reason),
+            message=message,
+            details=details,
         )
+
+
+def _content(
+    change: EntryChange, event_type: EventType
+) -> tuple[str, Mapping[str, str | int | float]]:
+    """The message and the details. Without a reason and details if these cannot be written, such as a time after the year 9999.
+
+    The events are in the transaction of all changes of a cycle: an error in one of them would undo the others.
+    """
+    try:
+        reason = redacted_for(change.after.namespace, _reason(change, event_type))
+        message = shortened(_message(change, event_type, reason), LONGEST_MESSAGE)
+        return message, _details(change, event_type, reason)
+    except Exception:  # noqa: BLE001 - of one workload
+        entry = change.after
+        return f"{entry.kind} {entry.ref} {_WORDS[event_type]}", {}
 
 
 def _reason(change: EntryChange, event_type: EventType) -> Reason:

@@ -21,6 +21,7 @@ from queuectl.domain.notifications import (
     Mode,
     NotificationStore,
     Progress,
+    SubscriptionIndex,
     recipients,
 )
 from queuectl.domain.pacing import Buckets, doubling
@@ -199,13 +200,13 @@ class Delivery:
     async def _sends(self, turn: Turn, events: Sequence[Event]) -> tuple[list[_Send], int]:
         """The messages of the first events, and the number of those events."""
         receiver = turn.receiver
-        subscriptions = await self._store.subscriptions(turn.name)
+        subscriptions = SubscriptionIndex(await self._store.subscriptions(turn.name))
         places: list[tuple[Event, list[str]]] = []
         total = 0
         for event in events:
             users = [
                 each.user
-                for each in recipients(event, receiver.audience, subscriptions)
+                for each in recipients(event, receiver.audience, subscriptions.about(event))
                 if each.mode is Mode.IMMEDIATE
             ]
             places.append((event, users))
@@ -215,7 +216,8 @@ class Delivery:
         addresses = await self._addresses(receiver, (user for _, users in places for user in users))
         sends: list[_Send] = []
         for event, users in places:
-            to = [addresses[user] for user in users if user in addresses]
+            # Two users can have one address.
+            to = dict.fromkeys(addresses[user] for user in users if user in addresses)
             message = self._message(turn, event) if to else None
             if message is not None:
                 sends.extend(_Send(event.id, message, each) for each in to)
@@ -320,14 +322,15 @@ class Delivery:
             await self._pause(turn, min(LOOK_SECONDS, receiver.digest_seconds))
             return
         wait = first.at + receiver.digest_seconds - now
-        if wait > 0:
+        # The clock of the leader can be ahead. One that is far ahead must not postpone the digest for years.
+        if 0 < wait <= 2 * receiver.digest_seconds:
             if first.id - 1 > turn.progress.line:
                 await self._moved(turn, first.id - 1, 0)
-            await self._pause(turn, wait)
+            await self._pause(turn, min(wait, receiver.digest_seconds))
             return
         addresses = await self._addresses(receiver, digests)
         sends = [
-            _Send(last, self._messages.of_digest(turn.name, digest), addresses[user])
+            _Send(last, self._messages.of_digest(turn.name, digest, user), addresses[user])
             for user, digest in digests.items()
             if user in addresses
         ]
@@ -343,13 +346,13 @@ class Delivery:
 
     async def _collected(self, turn: Turn) -> tuple[dict[str, Digest], int]:
         """The digests by user, and the id of the last event that was read."""
-        subscriptions = await self._store.subscriptions(turn.name)
+        subscriptions = SubscriptionIndex(await self._store.subscriptions(turn.name))
         digests: dict[str, Digest] = {}
         line = turn.progress.line
         while not turn.stopping:
             events = await self._store.events(line, BATCH)
             for event in events:
-                for each in recipients(event, turn.receiver.audience, subscriptions):
+                for each in recipients(event, turn.receiver.audience, subscriptions.about(event)):
                     if each.mode is Mode.DIGEST:
                         digests.setdefault(each.user, Digest()).add(event)
             if not events:

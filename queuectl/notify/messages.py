@@ -5,6 +5,7 @@ A message holds the text as users wrote it, on one line each and bounded. Each t
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -94,17 +95,18 @@ class Messages:
             _data(event),
         )
 
-    def of_digest(self, receiver: str, digest: Digest) -> Message:
-        """Several events."""
+    def of_digest(self, receiver: str, digest: Digest, user: str = "") -> Message:
+        """Several events. Digests of two users to one address have different ids, or the mailbox would remove one as a double."""
         first, last = digest.first, digest.last
         if first is None or last is None:
             raise ValueError("the digest has no event")
         total = digest.counts.total()
         counts = [f"{TITLES[kind]}: {number}" for kind, number in sorted(digest.counts.items())]
+        place = f"-{hashlib.sha256(user.encode()).hexdigest()[:12]}" if user else ""
         left_out = total - len(digest.lines)
         more = [f"{counted(left_out, 'further event')}"] if left_out else []
         return Message(
-            f"{self.installation}-digest-{receiver}-{_position(first)}-{_position(last)}",
+            f"{self.installation}-digest-{receiver}-{_position(first)}-{_position(last)}{place}",
             last.at,
             f"{TYPE_PREFIX}digest",
             "Digest",

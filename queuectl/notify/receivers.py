@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
+from queuectl.domain.mail_addresses import plain_address
 from queuectl.domain.notifications import LARGEST_BACKLOG, LONGEST_AGE, Audience, Mode
 from queuectl.notify.addresses import Network, listable
 
@@ -22,7 +23,6 @@ MAX_SECRETS: Final = 4  # of one webhook, while they are rotated
 MAX_URL: Final = 2_048
 
 _LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.IGNORECASE)
-_MAIL: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?P<domain>[A-Za-z0-9.-]{1,253})")
 _URL_PATH: Final = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 
 
@@ -224,10 +224,8 @@ def checked_mail_address(text: str) -> str:
     Raises:
         InvalidReceiver: it has another form, such as a list, a display name, quotes or characters outside ASCII.
     """
-    match = _MAIL.fullmatch(text)
-    if match is None or len(text) > 254:
+    if plain_address(text) is None:
         raise InvalidReceiver("the mail address has a form that is not allowed")
-    checked_host(match["domain"])
     return text
 
 

@@ -67,13 +67,19 @@ def _namespace(text: str) -> str:
     return text
 
 
+def _path(text: str) -> None:
+    """A path with NUL or half a surrogate pair raises ValueError where it is used, not OSError."""
+    if not text.isprintable():
+        raise ValueError("has characters that are not allowed in a path")
+
+
 _Namespace = Annotated[str, _checked(_namespace)]
 _Namespaces = Annotated[list[_Namespace], Field(min_length=1, max_length=_LONGEST_LIST)]
 _Networks = Annotated[list[Annotated[Any, BeforeValidator(_network)]], Field(max_length=100)]
 _Strict = ConfigDict(
     alias_generator=to_camel, extra="forbid", strict=True, hide_input_in_errors=True
 )
-_Path = Annotated[Path, Field(strict=False)]
+_Path = Annotated[Path, Field(strict=False), _checked(_path)]
 _Event = Annotated[EventType, Field(strict=False)]
 _Mode = Annotated[Mode, Field(strict=False)]
 
@@ -319,7 +325,8 @@ class ReceiverList:
         try:
             self.current, self.error = read_receivers(self.file), ""
         except BadInput as error:
-            self.error = str(error)
+            # JSON can name half a surrogate pair, which no log and no answer can hold.
+            self.error = str(error).encode(errors="backslashreplace").decode()
         return True
 
 

@@ -295,6 +295,9 @@ def test_a_mail_address_is_one_mailbox() -> None:
         "a" * 65 + "@b.example",
         "a@[127.0.0.1]",
         "a@b.example\n",
+        ".a@b.example",
+        "a..b@c.example",
+        "a.@b.example",
     ]:
         with pytest.raises(InvalidReceiver):
             checked_mail_address(text)

@@ -351,6 +351,37 @@ async def test_digests_to_users_that_were_sent_are_not_sent_again() -> None:
     assert sorted(to for _, to in lab.inboxes["mail"].got) == ["ada@a.example", "bob@a.example"]
 
 
+async def test_users_with_one_address_get_each_event_once_and_each_of_their_digests() -> None:
+    lab = Lab(mail(digest_seconds=60.0))
+    await lab.begin()
+    for user, target in (("ada", "team"), ("bob", "team"), ("cy", "lab"), ("di", "lab")):
+        lab.tables.addresses[user] = f"{target}@a.example"
+        mode = Mode.DIGEST if target == "lab" else Mode.IMMEDIATE
+        await lab.store.subscribe(Subscription(user, Scope.QUEUE, "gpus", "mail", mode=mode))
+    lab.add(event(1, at=-61.0))
+    async with lab.running():
+        await lab.until(lab.settled)
+    places = sorted((to, message.title) for message, to in lab.inboxes["mail"].got)
+    digest = ("lab@a.example", "Digest")
+    assert places == [digest, digest, ("team@a.example", "Workload evicted")]
+    assert len({message.id for message, _ in lab.inboxes["mail"].got}) == 3
+
+
+async def test_a_clock_that_is_ahead_postpones_no_digest_for_long() -> None:
+    audience = Audience("ops", everything=True, mode=Mode.DIGEST)
+    lab = Lab(webhook(audience=audience, digest_seconds=100.0))
+    await lab.begin()
+    cursor = lab.tables.cursors["ops", Mode.DIGEST]
+    lab.add(event(0, at=50.0))
+    async with lab.running():
+        await lab.until(lambda: cursor.retry_at > 0)
+        assert cursor.retry_at - time.time() <= 100
+        lab.tables.events[0] = replace(lab.tables.events[0], at=time.time() + 1e9)
+        cursor.retry_at = 0.0
+        await lab.until(lab.settled)
+    assert len(lab.inboxes["ops"].got) == 1
+
+
 # ---- Crashes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,10 @@ FILES: list[tuple[str, str]] = [
     ("receivers: [" + "[" * 3000, ""),
     ("receivers: " + yaml.safe_dump([WEBHOOK, WEBHOOK], default_flow_style=True), "receivers[1] (hook): name: another receiver has this name"),
     ("receivers: " + "[" + "{}," * 10_000 + "]", f"has 10000 receivers, more than {MOST}"),
+    (json.dumps({"receivers": [{**SMTP, "caFile": "a\0b"}]}), "caFile: has characters that are not allowed"),
+    (json.dumps({"receivers": [{**SLACK, "urlFile": "\ud800"}]}), "urlFile: has characters that are not allowed"),
+    (json.dumps({"receivers": [{**SLACK, "name": "\ud800"}]}), "the name is not a label"),
+    ('{"receivers": [], "\\ud800": 1}', "unknown key"),
     ("receivers: []\n#" + "x" * (1 << 20), "has more than 1048576 bytes"),
 ]  # fmt: skip
 
@@ -138,6 +143,9 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
             read_receivers(file)
         assert str(file) in str(refused.value)
         assert text in str(refused.value)
+        receivers = ReceiverList(file)
+        receivers.refresh()
+        assert receivers.error.encode()  # a log and an answer can hold it
     with pytest.raises(BadInput, match=r"QUEUECTL_NOTIFY_FILE: .*No such file"):
         read_receivers(tmp_path / "absent")
 

@@ -15,6 +15,7 @@ from queuectl.domain.notifications import (
     Recipient,
     Scope,
     Subscription,
+    SubscriptionIndex,
     recipients,
 )
 
@@ -190,6 +191,16 @@ def test_tenants_reach_no_receiver_that_they_may_not_use(
     assert {each.user for each in found} <= known
     if tenants.personal and event.user == "" and not subscriptions:
         assert found == ()
+
+
+@given(events, audiences, lists)
+def test_an_index_of_subscriptions_changes_no_recipient(
+    event: Event, audience: Audience, subscriptions: list[Subscription]
+) -> None:
+    """It leaves out subscriptions to other targets, so that many of them do not delay the delivery."""
+    indexed = SubscriptionIndex(subscriptions).about(event)
+    assert recipients(event, audience, indexed) == recipients(event, audience, subscriptions)
+    assert {each.target for each in indexed} <= {event.user, event.namespace, event.cluster_queue}
 
 
 @given(events, audiences, lists, subscribed)

@@ -178,6 +178,16 @@ def test_a_notice_comes_before_the_eviction() -> None:
     )
 
 
+def test_a_time_that_cannot_be_written_costs_the_details_of_its_event_only() -> None:
+    """An error here would undo the commit of a whole cycle, again and again."""
+    notice = changes(*RUNS, EVICTED, rules=GRACE)[-1]
+    far = replace(notice, after=replace(notice.after, stop_at=1e15))
+    first, second = events_of([far, notice])
+    assert (first.message, first.details) == ("Job team-a/train will be evicted", {})
+    assert (first.type, first.uid) == (second.type, second.uid)
+    assert second.details
+
+
 def test_a_gang_is_warned_of_idle_gpus_and_only_once_of_a_dry_run() -> None:
     for mode, number, expected in (
         ("Always", 1, "idle"),
