@@ -42,6 +42,7 @@ from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.related_jobs import RelatedJobs
 from queuectl.domain.search import LONGEST_SEARCH
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.words import printable
 from queuectl.objects.configuration.owners import Owner
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
@@ -181,11 +182,17 @@ def _short_reason(reason: ReasonView) -> str:
     return short_reason(reason.code, reason.message, reason.details)
 
 
+def _plain(shown: object) -> object:
+    """What a template shows, without characters that change the direction of the text around them. Markup is of templates, or escaped."""
+    return printable(shown) if isinstance(shown, str) and not hasattr(shown, "__html__") else shown
+
+
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
+        finalize=_plain,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -108,7 +108,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "2026-11-17 00:00 UTC</time> to ",
     ),
     "/ui/budgets": (
-        "clusterQueue vision",
+        "ClusterQueue vision",
         "GPU-hours committed",
         "paper deadline",
         "team-speech",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import httpx2
 import pytest
 
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.identity import Right
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.search import LONGEST_SEARCH
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
@@ -156,3 +158,16 @@ async def test_a_page_of_a_job_has_one_mean_of_its_utilization(pages: httpx2.Asy
     text = (await pages.get("/ui/workloads/run-00001")).text
     assert "Mean " in text
     assert "on average" not in text
+
+
+async def test_text_of_users_neither_reverses_nor_fills_a_page(
+    pages: httpx2.AsyncClient, sample: Sample
+):
+    entry = sample.database.entries["wait-00001"]
+    reason = Reason(Code.QUEUED, "\u202e" + "x" * 100_000)
+    hostile = replace(entry, user="\u202enimda", reason=reason)
+    sample.database.entries["wait-00001"] = hostile
+    for path in ("/ui/workloads", f"/ui/queues/{entry.cluster_queue}", "/ui/workloads/wait-00001"):
+        text = (await pages.get(path)).text
+        assert "\u202e" not in text, path
+        assert "x" * 1000 not in text, path
