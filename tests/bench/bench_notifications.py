@@ -26,9 +26,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 from aiohttp import web
@@ -44,7 +44,7 @@ from queuectl.domain.containment import Containment
 from queuectl.domain.events import Admit, Ended, PodsReady
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.notifications import Audience, EventType, NotificationStore
+from queuectl.domain.notifications import Audience, EventType, NotificationStore, ReceiverStatus
 from queuectl.domain.rules import Retention
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.notify.delivery import Delivery
@@ -184,7 +184,7 @@ class Leader:
         self._live: list[Entry] = []
 
     async def lead(self, begin: float, seconds: float) -> None:
-        """Commit changes from now until ``seconds`` after ``begin``, and then until each job has ended."""
+        """Commit changes until ``seconds`` after ``begin``, and then until each job has ended."""
         self._live = list((await self._store.load()).entries)
         async with self._store.connections.statement("counting jobs") as connection:
             count = int(await connection.scalar(select(func.count()).select_from(workloads)) or 0)
@@ -244,17 +244,6 @@ async def lead(options: argparse.Namespace) -> None:
 # ---- The storm
 
 
-def started(command: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Another process of this benchmark."""
-    return subprocess.Popen([sys.executable, "-m", __spec__.name, *arguments, command])
-
-
-async def appeared(path: Path) -> None:
-    """Wait for a file of another process."""
-    while not path.exists():  # noqa: ASYNC110 - of another process
-        await asyncio.sleep(0.05)
-
-
 async def storm(options: argparse.Namespace) -> None:
     """Run it and print the figures."""
     with server_directory(on_disk=True) as directory, tempfile.TemporaryDirectory() as name:
@@ -262,64 +251,61 @@ async def storm(options: argparse.Namespace) -> None:
         Tls(options.folder)
         server = EmbeddedServer(directory)
         await server.start()
-        processes: list[subprocess.Popen[bytes]] = []
         try:
             await upgrade(server.url())
             options.url = server.url()
-            await Storm(options, processes).run()
+            store = await PostgresStore.connect(DatabaseSettings(options.url))
+            async with Storm(options, store) as running:
+                await running.run()
+            await figures(options, store)
+            await store.close()
         finally:
-            for process in processes:
-                process.kill()
-                process.wait()
             await server.stop(immediate=True)
 
 
 class Storm:
-    """One run."""
+    """The processes of one run. They end with it."""
 
-    def __init__(
-        self, options: argparse.Namespace, processes: list[subprocess.Popen[bytes]]
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, store: PostgresStore) -> None:
         self._options = options
+        self._store = store
         self._folder: Path = options.folder
-        self._processes = processes
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._begin = 0.0
-        self._flags = [f"--url={options.url}", f"--folder={options.folder}"]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
     async def run(self) -> None:
-        """Run it and print the figures."""
-        options = self._options
-        store = await PostgresStore.connect(DatabaseSettings(options.url))
+        """Let the storm pass, and deliver what is left of it."""
         servers = self._start("receivers")
-        await appeared(self._folder / "ports")
-        if not options.no_delivery:
+        await self._until(lambda: self._text("ports"))
+        delivery = not self._options.no_delivery
+        if delivery:
             self._start("replica")
-            while len(await store.notifications.statuses()) < len(NAMES):
-                await asyncio.sleep(0.1)  # each receiver has its cursor before the first event
+            await self._cursors()
         self._begin = time.time()
         leader = self._lead(1)
-        if not options.no_delivery:
-            await asyncio.sleep(options.down / 2)
-            await self._replace(leader, store)
-            await asyncio.sleep(max(0.0, self._begin + options.down - time.time()))
+        if delivery:
+            await asyncio.sleep(self._options.down / 2)
+            await self._replace(leader)
+            await asyncio.sleep(max(0.0, self._begin + self._options.down - time.time()))
         (self._folder / "up").touch()
-        await appeared(self._folder / "written")
-        if not options.no_delivery:
-            await drained(store)
-        for process in self._processes:
-            if process is not servers:
-                process.kill()
-                process.wait()
+        await self._until((self._folder / "written").exists)
+        if delivery:
+            await drained(self._store)
         servers.send_signal(signal.SIGTERM)
         servers.wait(30)
-        for path in sorted(self._folder.glob("figures-*")):
-            report(path)
-        got = json.loads((self._folder / "got").read_text())
-        outcome(await due_changes(store), got, await store.notifications.statuses())
-        await store.close()
 
     def _start(self, command: str, *flags: str) -> subprocess.Popen[bytes]:
-        process = started(command, *self._flags, *flags)
+        """Another process of this benchmark."""
+        shared = f"--url={self._options.url}", f"--folder={self._folder}"
+        process = subprocess.Popen([sys.executable, "-m", __spec__.name, command, *shared, *flags])
         self._processes.append(process)
         return process
 
@@ -333,30 +319,48 @@ class Storm:
         ]
         return self._start("leader", *flags, *["--no-delivery"] * options.no_delivery)
 
-    async def _replace(self, leader: subprocess.Popen[bytes], store: PostgresStore) -> None:
+    def _text(self, name: str) -> str:
+        """Content of a file of another process; empty without it."""
+        path = self._folder / name
+        return path.read_text() if path.exists() else ""
+
+    async def _until(self, condition: Callable[[], object], every: float = 0.01) -> None:
+        """Wait for other processes.
+
+        Raises:
+            RuntimeError: one of them has ended.
+        """
+        while not condition():
+            if any(each.poll() not in (None, -signal.SIGKILL) for each in self._processes):
+                raise RuntimeError("a process of the benchmark has ended")
+            await asyncio.sleep(every)
+
+    async def _cursors(self) -> None:
+        """Wait until each receiver has its cursor: it gets the events after it."""
+        while len(await self._store.notifications.statuses()) < len(NAMES):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.1)
+
+    async def _replace(self, leader: subprocess.Popen[bytes]) -> None:
         """Kill the leader while it has claimed a receiver and a commit is in flight, and start the next one."""
-        commits = self._folder / "commits-1"
-        while not await claims(store) or commits.read_text().endswith("ended\n"):
-            await asyncio.sleep(0.001)
+        while not await claims(self._store):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.1)
+        await self._until(lambda: not self._text("commits-1").endswith("ended\n"), every=0.001)
         leader.send_signal(signal.SIGKILL)
         leader.wait()
         killed = time.time()
-        receivers = ", ".join(await claims(store))
-        line = commits.read_text().split()[-1]
-        print(f"killed the leader after {killed - self._begin:.0f} s, with a claim of {receivers}")
+        receivers = ", ".join(await claims(self._store))
+        cycle = self._text("commits-1").split()[-1]
+        print(f"killed the leader after {killed - self._begin:.0f} s, with claims: {receivers}")
         self._lead(2)
-        await appeared(self._folder / "commits-2")
-        while "ended" not in (self._folder / "commits-2").read_text():  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.01)
+        await self._until(lambda: "ended" in self._text("commits-2"))
         print(f"the second leader committed {time.time() - killed:.1f} s later")
-        if line == "ended":
-            print("no commit was in flight")
+        if cycle == "ended":
+            print("no commit was in flight", flush=True)
             return
-        c = history.c
-        its = select(func.count()).where(c.epoch == 1, c.cycle == int(line))
-        async with store.connections.statement("reading history") as connection:
+        its = select(func.count()).where(history.c.epoch == 1, history.c.cycle == int(cycle))
+        async with self._store.connections.statement("reading history") as connection:
             lines = await connection.scalar(its)
-        print(f"commit {line} was in flight: {lines} lines of it are in the history", flush=True)
+        print(f"commit {cycle} was in flight: {lines} lines of it are in the history", flush=True)
 
 
 async def claims(store: PostgresStore) -> list[str]:
@@ -382,6 +386,17 @@ async def drained(store: PostgresStore) -> None:
 # ---- The figures
 
 
+async def figures(options: argparse.Namespace, store: PostgresStore) -> None:
+    """Print the figures of a run that has ended."""
+    for path in sorted(options.folder.glob("figures-*")):
+        report(path)
+    due = await due_changes(store)
+    print(f"events of committed changes: {len(due)}")
+    got = json.loads((options.folder / "got").read_text())
+    for status in await store.notifications.statuses():
+        outcome(status, got[status.receiver], due)
+
+
 async def due_changes(store: PostgresStore) -> set[tuple[str, str]]:
     """Type and subject of each event that receivers have to get, by the committed history."""
     c = history.c
@@ -394,7 +409,7 @@ async def due_changes(store: PostgresStore) -> set[tuple[str, str]]:
         rows = (await connection.execute(ended)).all()
         leaders = await connection.scalar(select(func.count(c.epoch.distinct())))
     changes = {(types[row.to_state], f"{row.kind}/{row.namespace}/{row.name}") for row in rows}
-    if leaders == 2:  # the second one took over from the first
+    if leaders == 2:  # the second leader took over from the first
         changes.add((LEADER_CHANGED, ""))
     return changes
 
@@ -418,19 +433,17 @@ def report(path: Path) -> None:
     print(f"  processor seconds: {seconds[-1]['processor']:.0f} in {len(seconds)} lines")
 
 
-def outcome(due: set[tuple[str, str]], got: dict[str, Any], statuses: Sequence[Any]) -> None:
-    """Print what each receiver got."""
-    print(f"events of committed changes: {len(due)}")
-    untold = {status.receiver: status.dropped for status in statuses}
-    for name in NAMES if statuses else ():
-        ids, delays = got[name]["ids"], got[name]["delays"]
-        changes = {tuple(each) for each in got[name]["changes"]}
-        dropped = got[name]["dropped"] + untold[name]
-        print(
-            f"{name}: {len(ids)} delivered, {sum(ids.values()) - len(ids)} doubles, "
-            f"{dropped} dropped, {len(due - changes) - dropped} lost, "
-            f"{len(changes - due)} without a commit; seconds late: {percentiles(delays, 1)}"
-        )
+def outcome(status: ReceiverStatus, got: dict[str, Any], due: set[tuple[str, str]]) -> None:
+    """Print what one receiver got."""
+    deliveries = Counter(got["ids"])
+    changes = {tuple(each) for each in got["changes"]}
+    dropped = got["dropped"] + status.dropped
+    print(
+        f"{status.receiver}: {len(deliveries)} delivered, "
+        f"{deliveries.total() - len(deliveries)} doubles, {dropped} dropped, "
+        f"{len(due - changes) - dropped} lost, {len(changes - due)} without a commit; "
+        f"seconds late: {percentiles(got['delays'], 1)}"
+    )
 
 
 def main() -> None:
