@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -41,7 +41,7 @@ from queuectl.db.migrate import upgrade
 from queuectl.db.ports import Commit
 from queuectl.db.tables import history, notification_progress, workloads
 from queuectl.domain.containment import Containment
-from queuectl.domain.events import Admit, Ended, PodsReady
+from queuectl.domain.events import Admit, Ended, Event, PodsReady
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.notifications import Audience, EventType, NotificationStore, ReceiverStatus
@@ -65,7 +65,7 @@ TICK: Final = 0.01
 DRAIN_SECONDS: Final = 400.0  # the longest back-off, and the rest of the backlog
 LEADER_CHANGED: Final = TYPE_PREFIX + EventType.LEADER_CHANGED
 NODE: Final = Placement((PodSetPlacement("main", (("node-1", 1),), {"nvidia.com/gpu": "h100"}),))
-NEXT: Final = {
+NEXT: Final[Mapping[State, Event]] = {
     State.PENDING: Admit(NODE),
     State.STARTING: PodsReady(),
     State.RUNNING: Ended(JobOutcome.SUCCEEDED),
