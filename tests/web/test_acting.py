@@ -29,11 +29,11 @@ async def test_a_command_is_sent_only_when_it_is_confirmed(
 ):
     page = await open_page(browser, address)
     await page.goto("/ui/workloads/run-00001")
-    await page.get_by_role("button", name="Hold", exact=True).click()
+    await _choose(page, "hold")
     await expect(page.get_by_role("dialog")).to_contain_text("Work since the last checkpoint")
     await page.get_by_role("button", name="Cancel").click()
     assert sample.database.commands == {}
-    await page.get_by_role("button", name="Hold", exact=True).click()
+    await _choose(page, "hold")
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Reason").fill("the data is wrong")
     await dialog.get_by_role("button", name="Hold").click()
@@ -48,7 +48,7 @@ async def test_a_cost_that_is_not_known_yet_is_requested_again(
 ):
     page = await open_page(browser, address)
     await page.goto("/ui/workloads/run-00001")
-    await page.get_by_role("button", name="Preempt", exact=True).click()
+    await _choose(page, "preempt")
     price = page.get_by_role("dialog").get_by_role("status")
     await expect(price).to_contain_text("not known yet")
     sample.diagnoser.previews["run-00001", Action.PREEMPT] = Preview(
@@ -64,7 +64,7 @@ async def test_the_dialog_shows_an_outage_instead_of_the_cost(
     page = await open_page(browser, address)
     await page.goto("/ui/workloads/run-00001")
     sample.database.down = True
-    await page.get_by_role("button", name="Preempt", exact=True).click()
+    await _choose(page, "preempt")
     price = page.get_by_role("dialog").get_by_role("status")
     await expect(price).to_contain_text("The cost is not known: ")
 
@@ -113,9 +113,15 @@ async def test_a_queue_is_stopped_drained_and_resumed_after_a_confirmation(
     assert await policy() is None
 
 
+async def _choose(page: Page, action: str) -> None:
+    """Choose a command in the menu of a workload."""
+    await page.locator("#actions > summary").click()
+    await page.locator(f'#actions [data-action="{action}"]').click()
+
+
 async def _ask(page: Page, label: str) -> None:
-    """Press a button of a workload and confirm it."""
-    await page.get_by_role("button", name=label, exact=True).click()
+    """Choose a command of a workload and confirm it."""
+    await _choose(page, label.lower())
     await page.get_by_role("dialog").get_by_role("button", name=label, exact=True).click()
     await expect(page.get_by_role("dialog")).to_be_hidden()
 
@@ -134,7 +140,8 @@ async def test_a_command_is_followed_until_it_is_done(
     await answer(sample, DONE, change)
     await expect(status).to_contain_text("done")
     await expect(page.locator(".head-line .state")).to_contain_text("Held")
-    await expect(page.get_by_role("button", name="Release")).to_be_enabled()
+    await page.locator("#actions > summary").click()
+    await expect(page.locator('#actions [data-action="release"]')).to_be_enabled()
 
 
 async def test_the_reason_of_a_refused_command_is_shown(
