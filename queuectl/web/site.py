@@ -183,7 +183,7 @@ def _short_reason(reason: ReasonView) -> str:
 
 
 def _plain(shown: object) -> object:
-    """What a template shows, without characters that change the direction of the text around them. Markup is of templates, or escaped."""
+    """A value of a template without characters that change the direction of the text around it. Markup comes from templates only."""
     return printable(shown) if isinstance(shown, str) and not hasattr(shown, "__html__") else shown
 
 

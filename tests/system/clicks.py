@@ -64,7 +64,9 @@ def retype(page: Page, old: str, new: str) -> None:
     page.get_by_role("button", name="Check").click()
     expect(page.get_by_role("heading", name="1 field would change")).to_be_visible(timeout=WAIT)
     page.get_by_role("button", name="Apply").click()
-    expect(page.locator("main").get_by_role("status")).to_have_text("The object is changed.", timeout=WAIT)
+    expect(page.locator("main").get_by_role("status")).to_have_text(
+        "The object is changed.", timeout=WAIT
+    )
 
 
 def offered(page: Page) -> set[str]:

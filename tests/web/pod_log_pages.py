@@ -52,6 +52,12 @@ class WatchedPods:
     async def current_snapshot(self) -> None:
         return None
 
+    async def checkpoint_at(self, entry: Entry) -> None:
+        return None
+
+    async def related(self, entry: Entry) -> None:
+        return None
+
 
 @dataclass
 class LogPages:

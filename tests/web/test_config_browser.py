@@ -71,7 +71,9 @@ async def test_a_signed_in_admin_checks_meets_a_conflict_and_applies_on_a_phone(
         await fits_and_is_accessible(page, axe)
 
         await page.get_by_role("button", name="Replace it").press("Enter")
-        await expect(page.locator("main").get_by_role("status")).to_have_text("The object is changed.")
+        await expect(page.locator("main").get_by_role("status")).to_have_text(
+            "The object is changed."
+        )
         await expect(page.get_by_role("heading", name="Latest changes")).to_be_visible()
         await expect(page.locator(".life")).to_contain_text("admin")
     line = sample.database.audit[-1]
