@@ -183,7 +183,7 @@ def _short_reason(reason: ReasonView) -> str:
 
 
 def _plain(shown: object) -> object:
-    """A value of a template without characters that change the direction of the text around it. Markup comes from templates only."""
+    """A value of a template without characters that change the direction of the text around it. Only templates contain markup."""
     return printable(shown) if isinstance(shown, str) and not hasattr(shown, "__html__") else shown
 
 
