@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,6 +107,12 @@ def test_an_event_is_written_again_if_its_object_was_replaced(
 
 def test_the_reason_of_an_eviction_is_published_after_the_requeue() -> None:
     assert published(*lived(*LIVES["requeued"])) == ["Queued", "Preempted"]
+
+
+def test_the_reason_of_an_eviction_is_published_after_a_change_without_a_line_of_history() -> None:
+    changes, cluster = lived(*LIVES["evicting"])
+    silent = replace(changes[-1], before=changes[-1].after, note=None)
+    assert published([*changes, silent], cluster) == ["Preempted"]
 
 
 def test_a_warning_replaces_no_other_event_and_is_not_replaced() -> None:

@@ -72,13 +72,12 @@ class EventRecorder:
                 continue
             if entry.state is State.FINISHED:
                 self._last.pop(entry.uid, None)
-            if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
-                self._queued.pop(entry.uid, None)
-                continue
-            due = now + self._after if entry.reason.code in TRANSIENT else now
             _, older = self._queued.pop(entry.uid, (0.0, None))
             if older is not None:
                 self._replaced(older)
+            if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
+                continue
+            due = now + self._after if entry.reason.code in TRANSIENT else now
             self._queued[entry.uid] = (due, entry)
             if len(self._queued) > BACKLOG:
                 del self._queued[next(iter(self._queued))]
