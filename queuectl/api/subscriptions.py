@@ -280,7 +280,7 @@ class Subscriptions:
             return f"receiver {row.receiver} no longer sends digests"
         namespaces = receiver.audience.namespaces
         if row.scope is Scope.NAMESPACE and namespaces is not None and row.target not in namespaces:
-            return f"receiver {row.receiver} is no longer for namespace {row.target}"
+            return f"receiver {row.receiver} cannot be used for namespace {row.target}"
         if row.scope is Scope.USER and row.owner == ANONYMOUS.name:
             return _NO_USER
         if receiver.audience.personal and row.owner not in addresses:

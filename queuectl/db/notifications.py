@@ -85,7 +85,7 @@ async def announce(connection: AsyncConnection, events: Sequence[Event], *, epoc
 
 
 async def announce_budgets(
-    connection: AsyncConnection, told: Mapping[BudgetLimit, Event], *, epoch: int
+    connection: AsyncConnection, announcements: Mapping[BudgetLimit, Event], *, epoch: int
 ) -> None:
     """Append the event of each of these limits that was not written before.
 
@@ -93,7 +93,7 @@ async def announce_budgets(
         Fenced: another leader has taken over.
     """
     await fence(connection, epoch)
-    for limit, event in told.items():
+    for limit, event in announcements.items():
         row = {
             "budget": storable(limit.budget),
             "month": limit.month,
@@ -199,7 +199,7 @@ class NotificationTables:
         self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, dropped_told: bool
     ) -> bool:
         """See the Protocol."""
-        told: dict[str, Any] = {"dropped": 0, "dropped_since": None, "dropped_until": None}
+        reported: dict[str, Any] = {"dropped": 0, "dropped_since": None, "dropped_until": None}
         return await self._change(
             receiver,
             mode,
@@ -208,7 +208,7 @@ class NotificationTables:
             delivered=_p.delivered + delivered,
             failures=0,
             error="",
-            **(told if dropped_told else {}),
+            **(reported if dropped_told else {}),
         )
 
     async def postpone(

@@ -373,7 +373,9 @@ class LeaderStore(StoreReads, Protocol):
             Fenced: the epoch is no longer the caller's.
         """
 
-    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
+    async def announce_budgets(
+        self, announcements: Mapping[BudgetLimit, Event], *, epoch: int
+    ) -> None:
         """Write the events of these limits, without those that were written before. Without receivers it does nothing.
 
         Raises:

@@ -315,11 +315,13 @@ class PostgresLeaderStore(Database):
         async with self.connections.transaction("writing events") as connection:
             await notification_rows.announce(connection, events, epoch=epoch)
 
-    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
-        if not self.notifications_enabled or not told:
+    async def announce_budgets(
+        self, announcements: Mapping[BudgetLimit, Event], *, epoch: int
+    ) -> None:
+        if not self.notifications_enabled or not announcements:
             return
         async with self.connections.transaction("writing events of budgets") as connection:
-            await notification_rows.announce_budgets(connection, told, epoch=epoch)
+            await notification_rows.announce_budgets(connection, announcements, epoch=epoch)
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         async with self.connections.transaction("writing past use") as connection:

@@ -311,10 +311,10 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     undecided = event.reason.code is Code.UNDECIDED
     budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
     start = event.planned_start if isinstance(event, Refuse) else None
-    told = entry.announced_start
+    announced = entry.announced_start
     if start is not None and start.promised is not None:
-        told = announced_start(entry, start.at)
-    starts = {"planned_start": start, "announced_start": told}
+        announced = announced_start(entry, start.at)
+    starts = {"planned_start": start, "announced_start": announced}
     if state is not entry.state:
         return move(entry, state, now, event.reason, lease=lease, budget=budget, **starts)
     if entry.checks.statuses:  # its reservation was for admission checks and is for victims now

@@ -41,7 +41,7 @@ class MemoryNotificationTables:
 
     events: list[Event] = field(default_factory=list)
     cursors: dict[Key, MemoryCursor] = field(default_factory=dict)
-    told: set[BudgetLimit] = field(default_factory=set)
+    announced: set[BudgetLimit] = field(default_factory=set)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     last: int = 0
@@ -52,10 +52,10 @@ class MemoryNotificationTables:
             self.last += 1
             self.events.append(replace(event, id=self.last, message=storable(event.message)))
 
-    def announce_budgets(self, told: Mapping[BudgetLimit, Event]) -> None:
+    def announce_budgets(self, announcements: Mapping[BudgetLimit, Event]) -> None:
         """Append those of limits without an event."""
-        self.add([event for limit, event in told.items() if limit not in self.told])
-        self.told |= told.keys()
+        self.add([event for limit, event in announcements.items() if limit not in self.announced])
+        self.announced |= announcements.keys()
 
     def prune(self) -> int:
         """Delete events that all receivers are past, or that are beyond all bounds."""

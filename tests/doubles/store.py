@@ -336,9 +336,11 @@ class MemoryStore:
         if self.notifications_enabled:
             (await self._leading(epoch)).notifications.add(events)
 
-    async def announce_budgets(self, told: Mapping[BudgetLimit, Event], *, epoch: int) -> None:
+    async def announce_budgets(
+        self, announcements: Mapping[BudgetLimit, Event], *, epoch: int
+    ) -> None:
         if self.notifications_enabled:
-            (await self._leading(epoch)).notifications.announce_budgets(told)
+            (await self._leading(epoch)).notifications.announce_budgets(announcements)
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         database = await self._reach()
