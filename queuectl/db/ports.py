@@ -207,6 +207,21 @@ class UsageStore(Protocol):
             Fenced: the epoch is no longer the caller's.
         """
 
+    async def add_up(self, now: float, since: float, *, epoch: int) -> bool:
+        """Add up the newest day that is complete at ``now`` and not added up, so that reports read fewer rows. They state the same.
+
+        Args:
+            now: unix seconds.
+            since: days that began before are left out, because their hours are deleted.
+            epoch: of the caller.
+
+        Returns:
+            Whether there was such a day.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
 
 class ShadowReports(Protocol):
     """The records of shadow mode, for reports."""

@@ -8,10 +8,9 @@ from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
-    FromClause,
     Select,
+    Subquery,
     bindparam,
     cast,
     func,
@@ -23,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy import Row as Result
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import Text
 
 from queuectl.db.reads import rows_of
@@ -39,7 +39,8 @@ from queuectl.db.tables import (
     usage_subjects,
     workloads,
 )
-from queuectl.domain.accounting import Amounts, ClusterAmounts, LostWorkSum
+from queuectl.db.usage_days import AMOUNTS, summed_days, units, usage_rows
+from queuectl.domain.accounting import HOUR, Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour
@@ -65,12 +66,12 @@ from queuectl.domain.use_curve import UseCurve
 
 # ---- The usage ledger by group
 
-_AMOUNTS: Final = tuple(Amounts.__slots__)
 _OF_WORKLOAD: Final = (
     *("namespace", "kind", "name", "uid"),
     *("queue", "cluster_queue", "cohort", "user"),
 )
 _LABELS: Final = "labels"
+Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 
 
 async def make(
@@ -82,15 +83,26 @@ async def make(
         BadInput: it has more than :data:`~queuectl.domain.usage_reports.MOST_ROWS` rows.
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
-    names = tuple(_names(usage_hours, grouping))
+    summed = await _summed(connection, period, grouping)
+    if grouping.by is By.WORKLOAD:
+        all_days = await summed_days(connection, period)
+        check_size(await connection.scalar(workloads_of(period, scope, all_days)) or 0, grouping)
+    names = _key_names(grouping)
     lost = await _lost(connection, period, grouping, scope)
-    limited = hours_by(period, grouping, scope).limit(MOST_ROWS + 1)
+    limited = hours_by(period, grouping, scope, summed).limit(MOST_ROWS + 1)
     found = (await connection.execute(limited)).all()
     check_size(len(found), grouping)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
     return Report(
         period, grouping, as_of, rows, *await _nodes(connection, period, scope), groups=len(rows)
     )
+
+
+async def _summed(
+    connection: AsyncConnection, period: Period, grouping: Grouping
+) -> tuple[int, ...]:
+    """The days of which a report by these groups can read the sums."""
+    return () if grouping.of_hours else await summed_days(connection, period)
 
 
 async def _nodes(
@@ -120,8 +132,8 @@ async def _lost(
         return {}
     statement = losses_by(period, grouping, scope)
     if groups is not None:
-        statement = statement.where(_among(usage_losses, grouping, groups))
-    names = tuple(_names(usage_losses, grouping))
+        statement = statement.where(_among(_of_losses(grouping), grouping, groups))
+    names = _key_names(grouping)
     return _by_group(await connection.execute(statement), names)
 
 
@@ -145,7 +157,8 @@ async def compared(
     before = None
     if since is not None and period.before(report.as_of).since >= since:
         before = await _before(connection, report, scope)
-    points = await connection.execute(course_of(period, scope))
+    days = await summed_days(connection, period) if period.step > HOUR else ()
+    points = await connection.execute(course_of(period, scope, days))
     course = tuple(UsagePoint(at, _amounts(sums)) for at, *sums in points)
     return ComparedReport(report, since, before, course, period.step)
 
@@ -154,8 +167,9 @@ async def _largest(
     connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
 ) -> Report:
     as_of = await connection.scalar(select(usage_progress.c.until))
-    names = tuple(_names(usage_hours, grouping))
-    listed = (await connection.execute(largest(period, grouping, scope, most))).all()
+    summed = await _summed(connection, period, grouping)
+    names = _key_names(grouping)
+    listed = (await connection.execute(largest(period, grouping, scope, most, summed))).all()
     groups = listed[0].groups if listed else 0
     lost = await _lost(connection, period, grouping, scope, listed)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in listed)
@@ -165,18 +179,24 @@ async def _largest(
         all_lost: _Lost = {}
         if grouping.by is not By.PRICE:
             all_lost = _by_group(await connection.execute(_losses_of_all(period, scope)), ())
-        amounts = _amounts(whole[-len(_AMOUNTS) :])
+        amounts = _amounts(whole[-len(AMOUNTS) :])
         total = ReportRow({}, amounts, int(whole.all_workloads), all_lost.get((), {}))
         unlisted = without(total, rows)
     nodes = await _nodes(connection, period, scope)
     return Report(period, grouping, as_of, rows, *nodes, unlisted=unlisted, groups=groups)
 
 
-def largest(period: Period, grouping: Grouping, scope: UsageScope, most: int) -> Select[Any]:
+def largest(
+    period: Period,
+    grouping: Grouping,
+    scope: UsageScope,
+    most: int,
+    summed: tuple[int, ...] = (),
+) -> Select[Any]:
     """The statement behind the largest groups: each row has the sums of all groups, so that the hours are read once."""
-    rows = hours_by(period, grouping, scope).order_by(None).subquery()
-    names = [rows.c[name] for name in _names(usage_hours, grouping)]
-    sums = [func.sum(rows.c[name]).over().label(f"all_{name}") for name in _AMOUNTS]
+    rows = hours_by(period, grouping, scope, summed).order_by(None).subquery()
+    names = [rows.c[name] for name in _key_names(grouping)]
+    sums = [func.sum(rows.c[name]).over().label(f"all_{name}") for name in AMOUNTS]
     return (
         select(
             rows,
@@ -190,12 +210,11 @@ def largest(period: Period, grouping: Grouping, scope: UsageScope, most: int) ->
 
 
 def _among(
-    table: FromClause, grouping: Grouping, rows: Sequence[Result[Any]]
+    columns: Mapping[str, ColumnElement[Any]], grouping: Grouping, rows: Sequence[Result[Any]]
 ) -> ColumnElement[bool]:
     """Whether a row belongs to one of these groups. The uid identifies a workload; a row for each of its queues is in the report."""
     if grouping.by is By.WORKLOAD:
         return usage_subjects.c.uid.in_({row.uid for row in rows})
-    columns = _names(table, grouping)
     return tuple_(*columns.values()).in_([tuple(row[: len(columns)]) for row in rows])
 
 
@@ -207,6 +226,7 @@ def _losses_of_all(period: Period, scope: UsageScope) -> Select[Any]:
         .select_from(usage_losses.join(usage_subjects, usage_subjects.c.id == x.subject))
         .where(x.hour >= period.since, x.hour < period.until)
         .group_by(x.reason),
+        usage_subjects.c,
     )
 
 
@@ -214,33 +234,24 @@ async def _before(
     connection: AsyncConnection, report: Report, scope: UsageScope
 ) -> AllocatedBefore:
     period, grouping = report.period.before(report.as_of), report.grouping
-    h = usage_hours.c
-    units = func.coalesce(_total("allocated"), 0)
-    inside = select(units).select_from(_HELD).where(h.hour >= period.since, h.hour < period.until)
-    total = await connection.scalar(_of(scope, inside))
-    columns = _names(usage_hours, grouping)
+    rows = _in_scope(scope, usage_rows(period, await summed_days(connection, period)))
+    allocated = func.coalesce(func.sum(rows.c.allocated), 0)
+    total = await connection.scalar(select(allocated))
     groups: dict[tuple[str, ...], int] = {}
     if report.rows and grouping.recurs:
         wanted = [tuple(row.names.values()) for row in report.rows]
-        of_groups = inside.add_columns(*columns.values()).group_by(*columns.values())
-        among = tuple_(*columns.values()).in_(wanted)
-        for amount, *names in await connection.execute(_of(scope, of_groups.where(among))):
+        columns = tuple(_names(rows.c, rows.c, grouping).values())
+        of_groups = select(allocated, *columns).where(tuple_(*columns).in_(wanted))
+        for amount, *names in await connection.execute(of_groups.group_by(*columns)):
             groups[tuple(map(str, names))] = int(amount)
     return AllocatedBefore(period, int(total or 0), groups)
 
 
-def course_of(period: Period, scope: UsageScope) -> Select[Any]:
-    """The statement behind the course; the tests pin its plan."""
-    h = usage_hours.c
-    at = (h.hour - h.hour % literal_column(str(period.step))).label("at")
-    return _of(
-        scope,
-        select(at, *map(_total, _AMOUNTS))
-        .select_from(_HELD)
-        .where(h.hour >= period.since, h.hour < period.until)
-        .group_by(at)
-        .order_by(at),
-    )
+def course_of(period: Period, scope: UsageScope, summed: tuple[int, ...] = ()) -> Select[Any]:
+    """The statement behind the course; the tests pin its plan. With points of an hour, ``summed`` must be empty."""
+    rows = _in_scope(scope, usage_rows(period, summed))
+    at = (rows.c.hour - rows.c.hour % literal_column(str(period.step))).label("at")
+    return select(at, *_sums_of(rows)).group_by(at).order_by(at)
 
 
 def _first_hour() -> Select[Any]:
@@ -278,20 +289,22 @@ def hours_of_queues(period: Period) -> Select[Any]:
     )
 
 
-def _spent_in(scope: BudgetScope, holders: Collection[str], period: Period) -> Select[Any]:
+def _spent_in(
+    scope: BudgetScope, holders: Collection[str], period: Period, summed: tuple[int, ...]
+) -> Select[Any]:
     """Units that these spenders used in a period, by name; the tests pin its plan."""
-    s, h = usage_subjects.c, usage_hours.c
+    rows = usage_rows(period, summed).c
     names = {
-        BudgetScope.CLUSTER_QUEUE: s.cluster_queue,
-        BudgetScope.LOCAL_QUEUE: s.namespace + "/" + s.queue,
-        BudgetScope.NAMESPACE: s.namespace,
-        BudgetScope.USER: s.user,
+        BudgetScope.CLUSTER_QUEUE: rows.cluster_queue,
+        BudgetScope.LOCAL_QUEUE: rows.namespace + "/" + rows.queue,
+        BudgetScope.NAMESPACE: rows.namespace,
+        BudgetScope.USER: rows.user,
     }
+    spender = names[scope]
     return (
-        select(names[scope], _total("allocated"))
-        .select_from(usage_hours.join(usage_subjects, s.id == h.subject))
-        .where(h.hour >= period.since, h.hour < period.until, names[scope].in_(sorted(holders)))
-        .group_by(names[scope])
+        select(spender, func.sum(rows.allocated))
+        .where(spender.in_(sorted(holders)))
+        .group_by(spender)
     )
 
 
@@ -304,7 +317,8 @@ async def spent(connection: AsyncConnection, budgets: Iterable[Budget], at: floa
     units: dict[tuple[str, int], int] = {}
     for (scope, month), those in asked.items():
         period = Period(month.begins, month.ends)
-        rows = await connection.execute(_spent_in(scope, {b.holder for b in those}, period))
+        days = await summed_days(connection, period)
+        rows = await connection.execute(_spent_in(scope, {b.holder for b in those}, period, days))
         found = {name: int(total) for name, total in rows}
         units |= {(b.name, month.begins): found.get(b.holder, 0) for b in those}
     return SpentUnits(until, units)
@@ -324,28 +338,66 @@ def _capacities(period: Period) -> Select[Any]:
 # ---- Statements
 
 
-_HELD: Final = usage_hours.join(usage_subjects, usage_subjects.c.id == usage_hours.c.subject)
+def hours_by(
+    period: Period,
+    grouping: Grouping,
+    scope: UsageScope = ALL_USAGE,
+    summed: tuple[int, ...] = (),
+) -> Select[Any]:
+    """The statement behind the rows; the tests pin its plan.
+
+    The rows of each workload are added up first: to count the distinct workloads of all rows would sort these.
+    """
+    rows = _in_scope(scope, usage_rows(period, summed))
+    names = _names(rows.c, rows.c, grouping)
+    count = {By.FLAVOR: rows.c.by_flavor, By.PRICE: rows.c.by_price}.get(
+        grouping.by, rows.c.workloads
+    )
+    keys = [column.label(name) for name, column in names.items()]
+    each = (
+        select(*keys, *_sums_of(rows), rows.c.uid.label("counted"), func.sum(count).label("more"))
+        .group_by(*names.values(), rows.c.uid)
+        .subquery("each")
+    )
+    groups = [each.c[name] for name in names]
+    workloads = func.count(each.c.counted.distinct()) + func.coalesce(func.sum(each.c.more), 0)
+    return (
+        select(*groups, *_sums_of(each), workloads.label("workloads"))
+        .group_by(*groups)
+        .order_by(*groups)
+    )
 
 
-def hours_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE) -> Select[Any]:
-    """The statement behind the rows; the tests pin its plan."""
-    sums = [_total(name).label(name) for name in _AMOUNTS]
-    workloads = func.count(usage_subjects.c.uid.distinct()).label("workloads")
-    return _of(scope, _grouped(usage_hours, [*sums, workloads], (), period, grouping))
+def workloads_of(period: Period, scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
+    """The number of workloads of a period."""
+    rows = _in_scope(scope, usage_rows(period, summed))
+    uids = func.count(rows.c.uid.distinct())
+    return select(uids + func.coalesce(func.sum(rows.c.workloads), 0))
 
 
-def _total(name: str) -> ColumnElement[Any]:
-    """The exact sum of whole units, or of money."""
-    column = usage_hours.c[name]
-    if name not in WHOLE:
-        return func.sum(column)
-    return func.sum(cast(func.round(column * WHOLE[name]), BigInteger))
+def _in_scope(scope: UsageScope, rows: Subquery) -> Subquery:
+    """The rows of a scope."""
+    return _of(scope, select(rows), rows.c).subquery("scoped")
+
+
+def _sums_of(rows: Subquery) -> list[ColumnElement[Any]]:
+    return [func.sum(rows.c[name]).label(name) for name in AMOUNTS]
 
 
 def losses_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE) -> Select[Any]:
     """Losses by group and reason."""
     reason = usage_losses.c.reason
-    return _of(scope, _grouped(usage_losses, _loss_sums(), (reason,), period, grouping))
+    names = list(_of_losses(grouping).values())
+    x = usage_losses.c
+    return _of(
+        scope,
+        select(*names, reason, *_loss_sums())
+        .join_from(usage_losses, usage_subjects, usage_subjects.c.id == x.subject)
+        .where(x.hour >= period.since, x.hour < period.until)
+        .group_by(*names, reason)
+        .order_by(*names, reason),
+        usage_subjects.c,
+    )
 
 
 def _loss_sums() -> list[ColumnElement[Any]]:
@@ -356,57 +408,46 @@ def _loss_sums() -> list[ColumnElement[Any]]:
     ]
 
 
-def _of(scope: UsageScope, statement: Select[Any]) -> Select[Any]:
-    s = usage_subjects.c
+def _of(scope: UsageScope, statement: Select[Any], subject: Columns) -> Select[Any]:
     if scope.namespaces is not None:
-        statement = statement.where(s.namespace.in_(sorted(scope.namespaces)))
+        statement = statement.where(subject.namespace.in_(sorted(scope.namespaces)))
     if scope.cluster_queue is not None:
-        statement = statement.where(s.cluster_queue == scope.cluster_queue)
+        statement = statement.where(subject.cluster_queue == scope.cluster_queue)
     if scope.user is not None:
-        statement = statement.where(s.user == scope.user)
+        statement = statement.where(subject.user == scope.user)
     return statement
 
 
-def _grouped(
-    table: FromClause,
-    sums: Iterable[ColumnElement[Any]],
-    more: Iterable[ColumnElement[Any]],
-    period: Period,
-    grouping: Grouping,
-) -> Select[Any]:
-    names = list(_names(table, grouping).values())
-    keys = [*names, *more]
-    return (
-        select(*keys, *sums)
-        .select_from(table.join(usage_subjects, usage_subjects.c.id == table.c.subject))
-        .where(table.c.hour >= period.since, table.c.hour < period.until)
-        .group_by(*keys)
-        .order_by(*keys)
-    )
+def _of_losses(grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
+    return _names(usage_subjects.c, usage_losses.c, grouping)
 
 
-def _names(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
+def _key_names(grouping: Grouping) -> tuple[str, ...]:
+    return tuple(_names(usage_subjects.c, usage_hours.c, grouping))
+
+
+def _names(subject: Columns, row: Columns, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
     """Columns that distinguish groups."""
-    names = _group_columns(table, grouping)
-    return {By.HOUR.value: table.c.hour, **names} if grouping.hourly else names
+    names = _group_columns(subject, row, grouping)
+    return {By.HOUR.value: row.hour, **names} if grouping.hourly else names
 
 
-def _group_columns(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
-    s = usage_subjects.c
+def _group_columns(
+    subject: Columns, row: Columns, grouping: Grouping
+) -> Mapping[str, ColumnElement[Any]]:
     match grouping.by:
         case By.WORKLOAD:
-            return {name: s[name] for name in (*_OF_WORKLOAD, _LABELS)}
+            return {name: subject[name] for name in (*_OF_WORKLOAD, _LABELS)}
         case By.QUEUE:
-            return {"namespace": s.namespace, "queue": s.queue}
+            return {"namespace": subject.namespace, "queue": subject.queue}
         case By.CLUSTER_QUEUE:
-            return {"cluster_queue": s.cluster_queue}
+            return {"cluster_queue": subject.cluster_queue}
         case By.COHORT | By.NAMESPACE | By.USER:
-            return {grouping.by.value: s[grouping.by.value]}
+            return {grouping.by.value: subject[grouping.by.value]}
         case By.LABEL:
-            value = func.coalesce(s.labels[grouping.label].astext, "")
-            return {"label": value.label("label")}
+            return {"label": func.coalesce(subject.labels[grouping.label].astext, "")}
         case By.FLAVOR | By.PRICE | By.HOUR:
-            return {grouping.by.value: table.c[grouping.by.value]}
+            return {grouping.by.value: row[grouping.by.value]}
 
 
 def _key(row: Result[Any], names: tuple[str, ...]) -> tuple[str, ...]:
@@ -416,13 +457,13 @@ def _key(row: Result[Any], names: tuple[str, ...]) -> tuple[str, ...]:
 def _row(row: Result[Any], names: tuple[str, ...], lost: Mapping[str, LostWorkSum]) -> ReportRow:
     values = dict(zip(names, row, strict=False))
     labels = values.pop(_LABELS, {})
-    amounts = _amounts(row[len(names) : len(names) + len(_AMOUNTS)])
+    amounts = _amounts(row[len(names) : len(names) + len(AMOUNTS)])
     named = {name: str(value) for name, value in values.items()}
     return ReportRow(named, amounts, row.workloads, lost, labels)
 
 
 def _amounts(sums: Sequence[Any]) -> Amounts:
-    totals = zip(_AMOUNTS, sums, strict=True)
+    totals = zip(AMOUNTS, sums, strict=True)
     return Amounts(*(int(total) if name in WHOLE else total for name, total in totals))
 
 
@@ -450,7 +491,7 @@ async def job_usage(connection: AsyncConnection, uid: str) -> JobUsage:
     """The sums of one workload; the caller's transaction must be REPEATABLE READ."""
     s, h, x = usage_subjects.c, usage_hours.c, usage_losses.c
     by_flavor = (
-        select(h.flavor, *map(_total, _AMOUNTS))
+        select(h.flavor, *(func.sum(units(name)) for name in AMOUNTS))
         .join_from(usage_hours, usage_subjects, h.subject == s.id)
         .where(s.uid == uid, h.flavor != "")
         .group_by(h.flavor)

@@ -32,6 +32,7 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Double,
+    ForeignKey,
     Identity,
     Index,
     Integer,
@@ -668,6 +669,54 @@ usage_hours: Final = Table(
 
 
 Index("usage_hours_subject_idx", usage_hours.c.subject)
+
+
+usage_summed: Final = Table(
+    "usage_summed",
+    metadata,
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    comment="days whose sums are in usage_days; a trigger deletes a day of which an hour changes",
+)
+
+
+def _day(*, primary: bool = False) -> Column[int]:
+    """A day whose sums are deleted with it."""
+    return Column(
+        "day",
+        BigInteger,
+        ForeignKey("usage_summed.day", ondelete="CASCADE"),
+        primary_key=primary,
+        autoincrement=False,
+        nullable=False,
+    )
+
+
+usage_days: Final = Table(
+    "usage_days",
+    metadata,
+    _day(),
+    *map(key, ("namespace", "queue", "cluster_queue", "cohort", "user")),
+    json("labels"),
+    *map(key, ("flavor", "price")),
+    *map(integer, WHOLE),
+    amount("cost"),
+    *map(integer, ("workloads", "by_flavor", "by_price")),
+    comment="sums of usage_hours by day, in units; workloads that have rows of this day and of one subject only are counted once",
+)
+
+
+Index("usage_days_day_idx", usage_days.c.day)
+
+
+usage_spanning: Final = Table(
+    "usage_spanning",
+    metadata,
+    _day(primary=True),
+    Column("subject", Uuid, primary_key=True),
+    key("flavor", primary=True),
+    key("price", primary=True),
+    comment="rows of a day whose workloads usage_days does not count: they have other days or subjects, or can get some",
+)
 
 
 usage_losses: Final = Table(

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Double, Text
 
-from queuectl.db import reports
+from queuectl.db import reports, usage_days
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
 from queuectl.db.prune import prune_usage
 from queuectl.db.tables import (
@@ -174,7 +174,14 @@ class UsageLedger:
         """Delete a batch of hours that began before ``before``; see the Protocol."""
         async with self._transaction("deleting old usage") as connection:
             await require_epoch(connection, epoch)
+            await usage_days.forget(connection, before)
             return await prune_usage(connection, before)
+
+    async def add_up(self, now: float, since: float, *, epoch: int) -> bool:
+        """Add up a complete day, for reports; see the Protocol."""
+        async with self._transaction("adding up a day of usage") as connection:
+            await require_epoch(connection, epoch)
+            return await usage_days.add_up(connection, now, since)
 
     async def report(
         self, period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE

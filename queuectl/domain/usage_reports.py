@@ -89,9 +89,14 @@ class Grouping:
         raise BadInput(f"by: {text!r} is none of {known}, with or without {_HOURLY!r} behind it")
 
     @property
+    def of_hours(self) -> bool:
+        """Whether the groups need the hours of each workload, so that sums of days are not enough."""
+        return self.hourly or self.by in (By.HOUR, By.WORKLOAD)
+
+    @property
     def recurs(self) -> bool:
         """Whether the same groups have usage in other periods. Hours have not, and few workloads have."""
-        return not self.hourly and self.by not in (By.HOUR, By.WORKLOAD)
+        return not self.of_hours
 
     def __str__(self) -> str:
         what = f"label:{self.label}" if self.by is By.LABEL else self.by.value

@@ -130,6 +130,7 @@ async def prune(store: LeaderStore, rules: Callable[[], Rules], clock: Clock, ep
             deleted = await store.prune(rules().retention, clock(), epoch=epoch)
             oldest = clock() - rules().accounting.keep_days * DAY
             deleted += await store.usage.prune(oldest, epoch=epoch)
+            deleted += await store.usage.add_up(clock(), oldest, epoch=epoch)
         except StoreUnavailable as error:
             log.info("old_rows_not_deleted", error=str(error))
             deleted = 0

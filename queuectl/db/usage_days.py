@@ -1,0 +1,240 @@
+"""Sums of complete days of the usage ledger, so that a report of a month reads few rows.
+
+``usage_summed`` lists the days whose sums are complete. A trigger deletes a day from it, and with it the sums, in the transaction that
+changes one of its hours, whichever process writes. Reports read the hours of all other days. So a sum is exact or absent.
+
+A report counts each workload once, however many days it has. ``usage_days`` therefore counts a workload only if all its rows are of one
+day and of one subject, and if it has ended. Rows of all other workloads are in ``usage_spanning``, by which a report counts them. A
+workload that was counted and gets a row of another day takes its day from ``usage_summed``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Insert,
+    Select,
+    Subquery,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    exists,
+    false,
+    func,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+    union_all,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.tables import (
+    WHOLE,
+    usage_days,
+    usage_hours,
+    usage_meters,
+    usage_progress,
+    usage_spanning,
+    usage_subjects,
+    usage_summed,
+)
+from queuectl.domain.accounting import Amounts
+from queuectl.domain.estimates import DAY
+from queuectl.domain.usage_reports import Period
+
+AMOUNTS: Final = tuple(Amounts.__slots__)
+COUNTS: Final = ("workloads", "by_flavor", "by_price")
+"""Columns of ``usage_days``: their sums over any rows count the workloads, by flavor if the rows are of one, and by price."""
+_SETTLED_SECONDS: Final = 3600
+"""After the end of a day: marks that come later are few."""
+_LENGTH: Final = int(DAY)
+_NAMES: Final = ("namespace", "queue", "cluster_queue", "cohort", "user", "labels")
+_OWN: Final = ("kind", "name", "uid")  # columns of a subject that its day does not have
+
+
+def units(name: str) -> ColumnElement[Any]:
+    """An amount of an hour as whole units, or as money."""
+    column = usage_hours.c[name]
+    return cast(func.round(column * WHOLE[name]), BigInteger) if name in WHOLE else column
+
+
+# ---- Reading
+
+
+async def summed_days(connection: AsyncConnection, period: Period) -> tuple[int, ...]:
+    """The days inside a period whose sums are complete, in the caller's snapshot."""
+    day = usage_summed.c.day
+    inside = select(day).where(day >= period.since, day <= period.until - _LENGTH).order_by(day)
+    return tuple(await connection.scalars(inside))
+
+
+def usage_rows(period: Period, summed: tuple[int, ...] = ()) -> Subquery:
+    """The rows of a period: of these days their sums, of all other hours the hours.
+
+    Its columns are those of a subject, ``flavor`` and ``price``, the amounts in units, and :data:`COUNTS`. ``uid`` is null where the
+    workloads are in the counts. ``hour`` is the start of the hour, or of the day.
+    """
+    h, s = usage_hours.c, usage_subjects.c
+    hours = (
+        select(
+            h.hour,
+            *(s[name] for name in (*_NAMES, *_OWN)),
+            *(h.flavor, h.price),
+            *(units(name).label(name) for name in AMOUNTS),
+            *(literal(0, BigInteger).label(name) for name in COUNTS),
+        )
+        .join_from(usage_hours, usage_subjects, s.id == h.subject)
+        .where(_outside(period, summed))
+    )
+    if not summed:
+        return hours.subquery("usage")
+    return union_all(hours, _sums(summed), _spanning(summed)).subquery("usage")
+
+
+def _outside(period: Period, summed: tuple[int, ...]) -> ColumnElement[bool]:
+    """Whether an hour is in the period and in none of these days."""
+    hour = usage_hours.c.hour
+    begins = [period.since, *(day + _LENGTH for day in summed)]
+    spans = [(b, e) for b, e in zip(begins, [*summed, period.until], strict=True) if b < e]
+    return or_(false(), *(and_(hour >= begin, hour < end) for begin, end in spans))
+
+
+def _sums(summed: tuple[int, ...]) -> Select[Any]:
+    d = usage_days.c
+    return select(
+        d.day,
+        *(d[name] for name in _NAMES),
+        *(null() for _ in _OWN),
+        *(d.flavor, d.price),
+        *(d[name] for name in AMOUNTS),
+        *(d[name] for name in COUNTS),
+    ).where(d.day.in_(summed))
+
+
+def _spanning(summed: tuple[int, ...]) -> Select[Any]:
+    """Rows without amounts, which are in the sums."""
+    x, s = usage_spanning.c, usage_subjects.c
+    return (
+        select(
+            x.day,
+            *(s[name] for name in (*_NAMES, *_OWN)),
+            *(x.flavor, x.price),
+            *(literal(0, usage_days.c[name].type) for name in AMOUNTS),
+            *(literal(0, BigInteger) for _ in COUNTS),
+        )
+        .join_from(usage_spanning, usage_subjects, s.id == x.subject)
+        .where(x.day.in_(summed))
+    )
+
+
+# ---- Adding up a day
+
+
+async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
+    """Add up the newest complete day without sums that begins at ``since`` or later (unix seconds). Returns whether there was one.
+
+    Foldings wait meanwhile, because a change that this transaction does not see would otherwise leave wrong sums. Commits of the leader
+    do not wait.
+    """
+    locked = update(usage_progress).values(until=usage_progress.c.until)
+    until = await connection.scalar(locked.returning(usage_progress.c.until))
+    day = await connection.scalar(_next_day(min(now, until or 0.0) - _SETTLED_SECONDS, since))
+    if day is None:
+        return False
+    await connection.execute(insert(usage_summed).values(day=day))
+    await connection.execute(_INSERT_SPANNING, {"day": day})
+    await connection.execute(_INSERT_SUMS, {"day": day})
+    return True
+
+
+async def forget(connection: AsyncConnection, before: float) -> None:
+    """Delete the sums of days that began before ``before``."""
+    await connection.execute(delete(usage_summed).where(usage_summed.c.day < before))
+
+
+def _next_day(settled: float, since: float) -> Select[Any]:
+    """The hours are looked up one day at a time, because there are many."""
+    last = int(settled) // _LENGTH * _LENGTH - _LENGTH
+    first = func.greatest(
+        select(func.min(usage_hours.c.hour)).scalar_subquery(), int(since + _LENGTH - 1)
+    )
+    first_day = first - first % _LENGTH
+    days = func.generate_series(last, first_day, -_LENGTH).column_valued("day")
+    there = exists().where(usage_summed.c.day == days)
+    return select(days).where(~there).order_by(days.desc()).limit(1)
+
+
+_DAY: Final = bindparam("day", type_=BigInteger)
+
+
+def _of_day(column: ColumnElement[int]) -> ColumnElement[bool]:
+    return and_(column >= _DAY, column < _DAY + _LENGTH)
+
+
+def _insert_spanning() -> Insert:
+    h, s = usage_hours.c, usage_subjects.c
+    present = select(h.subject, h.flavor, h.price).where(_of_day(h.hour)).distinct().cte("present")
+    other, elsewhere = usage_subjects.alias("other"), usage_hours.alias("elsewhere")
+    open_ended = or_(
+        exists().where(usage_meters.c.uid == s.uid),
+        exists().where(other.c.uid == s.uid, other.c.id != s.id),
+        exists().where(elsewhere.c.subject == s.id, ~_of_day(elsewhere.c.hour)),
+    )
+    rows = (
+        select(_DAY, present.c.subject, present.c.flavor, present.c.price)
+        .join_from(present, usage_subjects, s.id == present.c.subject)
+        .where(open_ended)
+    )
+    return insert(usage_spanning).from_select(list(usage_spanning.c), rows)
+
+
+def _insert_sums() -> Insert:
+    h, s, x = usage_hours.c, usage_subjects.c, usage_spanning.c
+    place = (h.subject, h.flavor, h.price)
+    sums = [func.sum(units(name)).label(name) for name in AMOUNTS]
+    each = select(*place, *sums).where(_of_day(h.hour)).group_by(*place).subquery("each")
+    spans = exists().where(x.day == _DAY, x.subject == each.c.subject)
+
+    def first(*among: ColumnElement[Any]) -> ColumnElement[int]:
+        """1 for one of the rows of a workload, among those with the same flavor or price; 0 for the others."""
+        number = func.row_number().over(
+            partition_by=(each.c.subject, *among), order_by=(each.c.flavor, each.c.price)
+        )
+        return case((number == 1, 1), else_=0)
+
+    counted = select(
+        each,
+        spans.label("spans"),
+        *(first().label("workloads"), first(each.c.flavor).label("by_flavor")),
+        first(each.c.price).label("by_price"),
+    ).subquery("counted")
+    names = [*(s[name] for name in _NAMES), counted.c.flavor, counted.c.price]
+    amounts = {name: func.sum(counted.c[name]) for name in AMOUNTS}
+    counts = {
+        name: func.coalesce(func.sum(counted.c[name]).filter(~counted.c.spans), 0)
+        for name in COUNTS
+    }
+    columns: dict[str, ColumnElement[Any]] = {
+        "day": _DAY,
+        **{column.name: column for column in names},
+        **amounts,
+        **counts,
+    }
+    rows = (
+        select(*columns.values())
+        .join_from(counted, usage_subjects, s.id == counted.c.subject)
+        .group_by(*names)
+    )
+    return insert(usage_days).from_select(list(columns), rows)
+
+
+_INSERT_SPANNING: Final = _insert_spanning()
+_INSERT_SUMS: Final = _insert_sums()
