@@ -168,8 +168,8 @@ def _next_day(settled: float, since: float) -> Select[Any]:
     )
     first_day = first - first % _LENGTH
     days = func.generate_series(last, first_day, -_LENGTH).column_valued("day")
-    there = exists().where(usage_summed.c.day == days)
-    return select(days).where(~there).order_by(days.desc()).limit(1)
+    summed = select(usage_summed.c.day)
+    return select(days).where(days.not_in(summed)).order_by(days.desc()).limit(1)
 
 
 _DAY: Final = bindparam("day", type_=BigInteger)

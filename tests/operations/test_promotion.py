@@ -1,0 +1,247 @@
+"""The primary of the database is killed under load, and its replica is promoted: nothing is lost, and nothing starts twice.
+
+queuectl runs in this process, on a double of the cluster, with the URL that docs/how-to/database.md names. The servers are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from queuectl.control.progress import SteadyClock
+from queuectl.control.settings import Settings
+from queuectl.control.supervisor import Supervisor
+from queuectl.db.embedded import PORT, USER
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.migrate import upgrade
+from queuectl.domain.ledger import State, violations
+from queuectl.domain.queries import HistoryLine
+from queuectl.objects.kinds import KINDS
+from queuectl.telemetry.metrics import MetricsRecorder
+from tests.control.rig import Rig, configuration, gang, nodes, patiently
+from tests.doubles.cluster import FakeCluster
+from tests.operations.servers import as_server, own_server, program, socket_url
+from tests.support.stores import PostgresStore
+
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(600)]
+
+MACHINES = 16
+GANGS = 120
+PRIMARY = "wal_level = replica\nmax_wal_senders = 4\nwal_keep_size = 256MB\n"
+REPLICA_PORT = PORT + 1
+
+
+@dataclass
+class Servers:
+    """A primary and its streaming replica; their sockets are in one folder."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        """Of whichever server accepts writes."""
+        hosts = f"host={self.folder},{self.folder}&port={PORT},{REPLICA_PORT}"
+        return f"postgresql://{USER}@/postgres?{hosts}&target_session_attrs=read-write"
+
+    def replicate(self) -> None:
+        """Copy the primary, and start the copy as its replica."""
+        data = str(self.folder / "replica")
+        connection = f"host={self.folder} port={PORT} user={USER} application_name=replica"
+        copy = ["-d", connection, "-D", data, "-R", "-X", "stream", "-c", "fast"]
+        as_server([program("pg_basebackup"), *copy])
+        options = ["-l", str(self.folder / "replica-log"), "-o", f"-p {REPLICA_PORT}", "-w"]
+        as_server([program("pg_ctl"), "-D", data, *options, "start"])
+
+    def promote(self) -> None:
+        as_server([program("pg_ctl"), "-D", str(self.folder / "replica"), "-w", "promote"])
+
+    def kill_primary(self) -> None:
+        """SIGKILL to the server and all its sessions, as if the machine were lost."""
+        postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(postmaster, signal.SIGSTOP)  # it would start its processes again
+        for pid in [*children(postmaster), postmaster]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def execute(self, port: int, *statements: str) -> list[asyncpg.Record]:
+        connection = await asyncpg.connect(socket_url(self.folder, port=port))
+        try:
+            rows: list[asyncpg.Record] = []
+            for statement in statements:
+                rows = await connection.fetch(statement)
+            return rows
+        finally:
+            await connection.close()
+
+    async def until(self, port: int, condition: str) -> None:
+        async with asyncio.timeout(60):
+            while not (await self.execute(port, f"SELECT {condition}"))[0][0]:  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(status.parent.name))
+    return found
+
+
+@dataclass
+class Load:
+    """Gangs that arrive, run and end, and the invariants of the cluster at each step."""
+
+    cluster: FakeCluster
+    world: Rig
+    uids: list[str] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    first_pods: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def step(self) -> None:
+        """Advance the cluster. Each gang that runs whole ends two steps later."""
+        self.cluster.step()
+        self.world.check()
+        for uid in self.uids:
+            pods = [pod for pod in self.cluster.pods_of(uid) if pod.node and not pod.terminal]
+            if uid not in self.ended and len(pods) == 2:
+                names = frozenset(pod.uid for pod in pods)
+                if self.first_pods.setdefault(uid, names) == names and len(self.uids) % 2 == 0:
+                    self.cluster.finish(uid)
+                    self.ended.add(uid)
+
+    async def arrive(self, count: int) -> None:
+        for _ in range(count):
+            self.uids.append(self.cluster.submit(gang("Job", f"gang-{len(self.uids):03}", 2)))
+            for _ in range(4):
+                await asyncio.sleep(0.01)
+                self.step()
+
+    async def until_finished(self, store: PostgresStore) -> None:
+        async with asyncio.timeout(240):
+            while True:
+                self.step()
+                await asyncio.sleep(0.02)
+                self.uids += [] if len(self.uids) % 2 == 0 else [self._one_more()]
+                entries = await patiently(lambda: store.get_workloads(self.uids))
+                states = Counter(entry.state for entry in entries)
+                if states[State.FINISHED] == len(self.uids):
+                    return
+
+    def _one_more(self) -> str:
+        return self.cluster.submit(gang("Job", f"gang-{len(self.uids):03}", 2))
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with own_server(PRIMARY) as folder:
+        made = Servers(folder)
+        asyncio.run(upgrade(socket_url(folder)))
+        made.replicate()
+        yield made
+
+
+@asynccontextmanager
+async def controllers(servers: Servers) -> AsyncIterator[tuple[Load, PostgresStore]]:
+    """Two replicas of queuectl, of which one leads, and the load."""
+    cluster = FakeCluster(nodes(MACHINES), clock=time.time)
+    stop, running, stores = asyncio.Event(), [], []
+    settings = DatabaseSettings(servers.url, connect_timeout=2.0)
+    for name in ("a", "b"):
+        store = await PostgresStore.connect(settings)
+        stores.append(store)
+        supervisor = Supervisor(
+            store=store,
+            cluster=cluster,
+            metrics=MetricsRecorder(),
+            settings=Settings(holder=name, events_per_second=2000.0),
+            clock=SteadyClock(),
+            kinds=KINDS,
+        )
+        running.append(asyncio.create_task(supervisor.run(stop)))
+    reader = await PostgresStore.connect(settings)
+    for document in configuration(MACHINES * 8):
+        await reader.put_config(document)
+    try:
+        yield Load(cluster, Rig(cluster, reader, reader)), reader
+    finally:
+        stop.set()
+        await asyncio.gather(*running)
+        for store in (*stores, reader):
+            await store.close()
+
+
+async def all_lines(store: PostgresStore) -> list[HistoryLine]:
+    lines: list[HistoryLine] = []
+    while page := await patiently(lambda: store.history(None, lines[-1].id if lines else 0, 500)):
+        lines += page
+    return lines
+
+
+def starts(lines: list[HistoryLine]) -> Counter[tuple[str, int]]:
+    return Counter(
+        (line.uid, line.attempt)
+        for line in lines
+        if line.to_state is State.STARTING and line.from_state is not State.STARTING
+    )
+
+
+async def test_a_synchronous_replica_that_is_promoted_has_lost_nothing(servers: Servers) -> None:
+    await servers.execute(
+        PORT,
+        "ALTER SYSTEM SET synchronous_standby_names = 'replica'",
+        "SELECT pg_reload_conf()",
+    )
+    await servers.until(PORT, "bool_or(sync_state = 'sync') FROM pg_stat_replication")
+    async with controllers(servers) as (load, store):
+        await load.arrive(GANGS // 2)
+        known: Any = await all_lines(store)
+        servers.kill_primary()
+        await load.arrive(GANGS // 4)
+        servers.promote()
+        await load.arrive(GANGS // 4)
+        await load.until_finished(store)
+        lines = await all_lines(store)
+        entries = await store.get_workloads(load.uids)
+    assert lines[: len(known)] == known, "a line that was committed is lost"
+    assert max(starts(lines).values()) == 1
+    assert {entry.uid for entry in entries} == set(load.uids)
+    assert {(entry.state, entry.attempt) for entry in entries} == {(State.FINISHED, 1)}
+    assert [violations(entry) for entry in entries] == [[]] * len(entries)
+
+
+async def test_an_asynchronous_replica_that_lacks_commits_starts_no_gang_twice(
+    servers: Servers,
+) -> None:
+    async with controllers(servers) as (load, store):
+        await load.arrive(GANGS // 4)
+        await servers.until(
+            PORT, "bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication"
+        )
+        await servers.execute(
+            REPLICA_PORT, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"
+        )
+        await load.arrive(GANGS // 4)
+        known = await all_lines(store)
+        servers.kill_primary()
+        servers.promote()
+        after = await all_lines(store)
+        assert len(after) < len(known), "the replica has all commits"
+        await load.arrive(GANGS // 2)
+        await load.until_finished(store)
+        lines = await all_lines(store)
+        entries = await store.get_workloads(load.uids)
+    assert max(starts(lines).values()) == 1
+    assert {entry.state for entry in entries} == {State.FINISHED}
+    assert [violations(entry) for entry in entries] == [[]] * len(entries)
