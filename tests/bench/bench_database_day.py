@@ -54,7 +54,7 @@ REASONS: Final = (
         {"free": 8, "needed": 32},
     ),
     Reason(
-        Code.WAITING_FOR_TOPOLOGY,
+        Code.TOPOLOGY_PLACEMENT_FAILED,
         "no rack has 32 free GPUs: the largest free part is 24 GPUs on 3 nodes",
         {"free": 24, "needed": 32, "levels": ["example.com/rack"]},
     ),

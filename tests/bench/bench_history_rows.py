@@ -14,8 +14,10 @@ import argparse
 import asyncio
 import contextlib
 import os
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ from rich.table import Table
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
+from queuectl.db.ports import Commit
 from queuectl.domain.audit import AuditFilter
 from queuectl.domain.budgets import Budget, BudgetScope
 from queuectl.domain.commands import CommandFilter
@@ -37,16 +40,19 @@ from queuectl.domain.queries import (
     WorkloadFilter,
     WorkloadOrder,
 )
+from queuectl.domain.rules import Retention
 from queuectl.domain.search import SearchText
 from queuectl.domain.selectors import label_selector
 from queuectl.domain.usage_reports import ALL_USAGE, DAY, Grouping, Period, UsageScope
-from tests.bench.filled import UNTIL, fill
+from tests.bench.filled import GANGS_A_DAY, UNTIL, fill
+from tests.db.histories import submitted
 from tests.operations.servers import PROGRAMS
 from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 
 GANGS: Final = 1_850_000
 ROUNDS: Final = 3
+BATCHES: Final = 40
 TARGET: Final = 1.0
 MONTH: Final = Period(UNTIL - 30 * DAY, UNTIL)
 WEEK: Final = Period(UNTIL - 7 * DAY, UNTIL)
@@ -228,6 +234,39 @@ async def add_up(store: PostgresStore, epoch: int) -> list[float]:
         seconds.append(time.perf_counter() - began)
 
 
+async def pruning(store: PostgresStore, epoch: int, days: float, batches: int) -> Table:
+    """Deletion of the oldest workloads in batches, with a commit of the leader every 20 ms."""
+    commits: list[float] = []
+    times: list[float] = []
+    retention = Retention(after_finished=DAY * days)
+
+    async def commit_always() -> None:
+        for number in count():
+            began = time.perf_counter()
+            change = submitted(f"pruning-{time.time_ns()}-{number}")
+            await store.commit(Commit([change]), epoch=epoch, cycle=1)
+            commits.append(time.perf_counter() - began)
+            await asyncio.sleep(0.02)
+
+    alone = asyncio.create_task(commit_always())
+    await asyncio.sleep(2.0)
+    without = sorted(commits)
+    commits.clear()
+    deleted = 0
+    for _ in range(batches):
+        began = time.perf_counter()
+        deleted += await store.prune(retention, float(UNTIL), epoch=epoch)
+        times.append(time.perf_counter() - began)
+        await asyncio.sleep(0.05)
+    alone.cancel()
+    table = Table("", "median ms", "longest ms", title=f"deletion of {deleted:,} rows")
+    rows = {"commit without deletions": without, "commit with them": commits, "batch of 500": times}
+    for name, seconds in rows.items():
+        longest = f"{1000 * max(seconds):.0f}"
+        table.add_row(name, f"{1000 * statistics.median(seconds):.0f}", longest)
+    return table
+
+
 async def run(directory: Path, gangs: int, only: str) -> None:
     async with EmbeddedServer(
         directory, binaries=PROGRAMS, durable=False, settings=SETTINGS, timeout=600.0
@@ -253,6 +292,9 @@ async def run(directory: Path, gangs: int, only: str) -> None:
         if seconds:
             print(f"added up {len(seconds)} days in {max(seconds):.1f} s at most for a day")
         console.print(await measure("reports with the sums of days", asked))
+        if not only:
+            days = gangs / GANGS_A_DAY - 1.0
+            console.print(await pruning(store, epoch, days, BATCHES))
         await store.close()
 
 

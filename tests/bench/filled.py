@@ -60,7 +60,7 @@ _LINES: Final = (
     (1, "queued + 1", "WaitingForQuota", "'Pending'", "Pending", "WaitingForQuota",
      "8 of 64 GPUs of the quota are free: 24 more are needed; gangs of team-a hold them",
      """'{"free": 8, "needed": 32, "resource": "nvidia.com/gpu", "levels": ["kubernetes.io/hostname"]}'""", "NULL", "true"),
-    (1, "started - 1", "WaitingForQuota", "'Pending'", "Pending", "WaitingForTopology",
+    (1, "started - 1", "WaitingForQuota", "'Pending'", "Pending", "TopologyPlacementFailed",
      "no rack has 32 free GPUs: the largest free part is 24 GPUs on 3 nodes",
      """'{"free": 24, "needed": 32, "resource": "nvidia.com/gpu", "levels": ["example.com/rack"]}'""", "NULL", "true"),
     (2, "started", "Admitted", "'Pending'", "Starting", "Admitted", "fits on its nodes in one rack",
