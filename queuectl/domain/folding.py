@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Final
 from uuid import UUID
 
 from queuectl.domain.accounting import (
@@ -38,6 +39,9 @@ from queuectl.domain.gpus import in_parts, summed
 from queuectl.domain.measured import pieces
 from queuectl.domain.use_curve import UseCurve, UseSpan
 from queuectl.domain.utilization import GangUse, UseState, used_share
+
+
+_CURVE_PARTS: Final = 8
 
 
 class Accounts:
@@ -126,8 +130,8 @@ class Fold:
     def draw(self, curves: dict[str, UseCurve]) -> None:
         """Add the spans to the utilization over time of their workloads. Call it once, after all workloads.
 
-        A curve is stored when it gets a point, and at each mark of its workload, so a correction is never lost. If the process ends before,
-        the time since then is in none of its sums.
+        A curve is stored when it has grown by a point, and by an eighth of its points, because its row is written as a whole; and at each
+        mark of its workload, so a correction is never lost. If the process ends before, the time since then is in none of its sums.
 
         Args:
             curves: of the workloads that are known, by uid. It gets those that begin.
@@ -136,9 +140,10 @@ class Fold:
             curve = curves.get(uid)
             if curve is None:
                 curve = curves[uid] = UseCurve(spans[0].start)
-            before = (curve.size, curve.spacing)
+            size, spacing = curve.size, curve.spacing
             curve.add(spans)
-            if before != (curve.size, curve.spacing):
+            step = max(1, curve.size // _CURVE_PARTS)
+            if size // step != curve.size // step or spacing != curve.spacing:
                 self.curves[uid] = curve
         self.curves |= {uid: curves[uid] for uid in self.meters if uid in curves}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -30,12 +31,11 @@ from queuectl.domain.ledger import CycleDecision, Entry, EntryChange
 from queuectl.domain.plan import Proof
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from tests.bench.bench_usage import CONFIG
+from tests.bench.bench_usage import CONFIG, fleet
 from tests.db.histories import step, submitted
 from tests.operations.servers import PROGRAMS
 from tests.support.contained import no_unit_is_set_aside
@@ -217,7 +217,9 @@ async def counts(connection: asyncpg.Connection) -> Counts:
     return Counts(totals, rows)
 
 
-async def slice_of_day(rate: int, minutes: int, console: Console) -> None:
+async def slice_of_day(
+    rate: int, minutes: int, statements: Sequence[str], console: Console
+) -> None:
     per_second = rate / DAY
     with server_directory(on_disk=True) as directory:
         settings = {"shared_buffers": "512MB", "checkpoint_timeout": "15min", "max_wal_size": "4GB"}
@@ -226,14 +228,17 @@ async def slice_of_day(rate: int, minutes: int, console: Console) -> None:
             connection: Any = await asyncpg.connect(server.url())
             store = await PostgresStore.connect(DatabaseSettings(server.url()))
             gangs = Gangs(store, await store.take_over("bench", 0))
-            facts = UsageInputs(
-                Marker(Mirror({})), tuple, _config, lambda _: (), lambda: Snapshot(now=gangs.now)
-            )
+            snapshot = fleet()
+            facts = UsageInputs(Marker(Mirror({})), tuple, _config, lambda _: (), lambda: snapshot)
             accountant = Accountant(
                 store.usage, facts, lambda: gangs.now, gangs.epoch, PlannerCache()
             )
             await gangs.steady(per_second)
+            for statement in statements:
+                await connection.execute(statement)
             await accountant.account()
+            gangs.now += 60.0
+            await accountant.account()  # the first hours of all of them
             before, submitted_before = await counts(connection), gangs.number
             arrived = 0.0
             for second in range(minutes * 60):
@@ -275,16 +280,19 @@ def table(before: Counts, after: Counts, scale: float, title: str) -> Table:
     return shown
 
 
-async def main(rate: int, minutes: list[int]) -> None:
+async def main(rate: int, minutes: list[int], statements: list[str]) -> None:
     console = Console(width=110)
     for each in minutes:
-        await slice_of_day(rate, each, console)
+        await slice_of_day(rate, each, statements, console)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, nargs="+", default=[15])
     parser.add_argument("--rate", type=int, default=100_000, help="gangs a day")
+    parser.add_argument(
+        "--sql", nargs="*", default=[], help="statements before the slice, to try a setting"
+    )
     asked = parser.parse_args()
     with no_unit_is_set_aside():
-        asyncio.run(main(asked.rate, asked.minutes))
+        asyncio.run(main(asked.rate, asked.minutes, asked.sql))

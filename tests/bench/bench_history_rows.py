@@ -219,8 +219,8 @@ async def sizes(connection: asyncpg.Connection) -> Table:
         " FROM pg_class c WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND reltuples > 0"
         " ORDER BY whole DESC LIMIT 14"
     )
-    for name, count, heap, whole in rows:
-        table.add_row(name, f"{count:,}", f"{heap / 2**20:.0f}", f"{whole / 2**20:.0f}")
+    for name, number, heap, whole in rows:
+        table.add_row(name, f"{number:,}", f"{heap / 2**20:.0f}", f"{whole / 2**20:.0f}")
     return table
 
 

@@ -71,7 +71,9 @@ class Servers:
 
     def kill_primary(self) -> None:
         """SIGKILL to the server and all its sessions, as if the machine were lost."""
-        postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        lock = self.folder / "data" / "postmaster.pid"
+        postmaster = int(lock.read_text().split()[0])
+        lock.unlink()  # the fixture stops the servers that have one
         os.kill(postmaster, signal.SIGSTOP)  # it would start its processes again
         for pid in [*children(postmaster), postmaster]:
             with suppress(ProcessLookupError):
