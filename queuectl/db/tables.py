@@ -650,6 +650,8 @@ WHOLE: Final = {"waiting": float(MILLISECONDS), **dict.fromkeys(_GPU_SECONDS, fl
 
 Rounding gives the whole number again, up to 2**51 units: 6,200 GPU-hours of one workload in one hour.
 """
+_ALL_UPDATED: Final = {"fillfactor": 45}
+"""One transaction updates all new rows of a page, once a minute: HOT updates need room for a second version of each."""
 usage_hours: Final = Table(
     "usage_hours",
     metadata,
@@ -662,9 +664,7 @@ usage_hours: Final = Table(
         ("allocated", "used", "idle", "stuck", "unknown", "waited", "waiting", "cost", "unpriced"),
     ),
     comment="GPU-seconds by hour; waiting in seconds, cost in money; hour is its start in unix seconds",
-    postgresql_with={
-        "fillfactor": 70
-    },  # rows of the current hour are updated repeatedly: HOT updates
+    postgresql_with=_ALL_UPDATED,
 )
 
 
@@ -768,7 +768,7 @@ usage_curves: Final = Table(
     amount("spacing"),
     Column("content", LargeBinary, nullable=False),
     comment="GPU-seconds of each workload over time, at most 96 points of spacing seconds: held, measured and used, as 4-byte floats",
-    postgresql_with={"fillfactor": 70},  # the row of a gang that runs is updated: HOT updates
+    postgresql_with=_ALL_UPDATED,
 )
 usage_progress: Final = _single_row(
     "usage_progress",

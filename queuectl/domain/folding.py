@@ -40,7 +40,6 @@ from queuectl.domain.measured import pieces
 from queuectl.domain.use_curve import UseCurve, UseSpan
 from queuectl.domain.utilization import GangUse, UseState, used_share
 
-
 _CURVE_PARTS: Final = 8
 
 

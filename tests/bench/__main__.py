@@ -27,6 +27,7 @@ BENCHES = (
     "defrag",
     "backfill",
     "store",
+    "database_day",
     "api",
     "attack",
     "flood",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -162,22 +162,34 @@ class Gangs:
         self.now += 1.0
 
     async def steady(self, per_second: float) -> None:
-        """The gangs that wait and run at any time."""
+        """The gangs that wait and run at any time, each since its own time."""
         for stage, last in ((3, WAITS), (6, RUNS)):
             for low in range(0, int(per_second * last), 500):
-                size = min(500, int(per_second * last) - low)
-                new = [self.submit() for _ in range(size)]
-                await self.commit(new, planned=False)
-                entries = [change.after for change in new]
+                times = [
+                    START - last + number / per_second
+                    for number in range(low, min(low + 500, int(per_second * last)))
+                ]
+                batch = [self._at(at, self.submit) for at in times]
+                await self.commit(batch, planned=False)
                 for number in range(3, stage):
-                    batch = [self.advance(entry, number) for entry in entries]
+                    pairs = zip(times, [change.after for change in batch], strict=True)
+                    batch = [
+                        self._at(at, lambda e=entry, n=number: self.advance(e, n))  # type: ignore[misc]  # a default binds the loop's value
+                        for at, entry in pairs
+                    ]
                     await self.commit(batch, planned=False)
-                    entries = [change.after for change in batch]
-                uids = {entry.uid for entry in entries}
+                uids = {change.after.uid for change in batch}
                 for at, those in list(self.due.items()):
                     self.due[at] = [pair for pair in those if pair[0].uid not in uids]
-                for n, entry in enumerate(entries, low):
-                    self.later(1 + n / per_second, entry, stage)
+                for number, change in enumerate(batch, low):
+                    self.later(1 + number / per_second, change.after, stage)
+
+    def _at(self, at: float, work: Callable[[], EntryChange]) -> EntryChange:
+        now, self.now = self.now, at
+        try:
+            return work()
+        finally:
+            self.now = now
 
 
 def _placement(n: int) -> Placement:
@@ -233,6 +245,9 @@ async def slice_of_day(
             accountant = Accountant(
                 store.usage, facts, lambda: gangs.now, gangs.epoch, PlannerCache()
             )
+            gangs.now = START - WAITS - RUNS
+            await accountant.account()
+            gangs.now = START
             await gangs.steady(per_second)
             for statement in statements:
                 await connection.execute(statement)

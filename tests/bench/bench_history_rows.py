@@ -17,6 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -234,6 +235,13 @@ async def add_up(store: PostgresStore, epoch: int) -> list[float]:
         seconds.append(time.perf_counter() - began)
 
 
+async def analyze(url: str) -> None:
+    """As autovacuum does after a while."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("VACUUM (ANALYZE) usage_days, usage_spanning")
+    await connection.close()
+
+
 async def pruning(store: PostgresStore, epoch: int, days: float, batches: int) -> Table:
     """Deletion of the oldest workloads in batches, with a commit of the leader every 20 ms."""
     commits: list[float] = []
@@ -281,15 +289,20 @@ async def run(directory: Path, gangs: int, only: str) -> None:
         uid = await connection.fetchval("SELECT uid FROM history WHERE id > 1000000 LIMIT 1")
         line = await connection.fetchval("SELECT max(id) FROM history")
         await connection.close()
-        store = await PostgresStore.connect(DatabaseSettings(server.url()))
+        settings = DatabaseSettings(server.url())
+        store = await PostgresStore.connect(settings)
         epoch = await store.take_over("bench", 0)
         load = os.getloadavg()[0]
         asked = [(n, r) for n, r in lists(store, uid, line) if only in n]
         console.print(await measure(f"lists and logs; load average {load:.0f}", asked))
         asked = [(n, r) for n, r in reports(store) if only in n]
         console.print(await measure("reports from the hours of each workload", asked))
-        seconds = await add_up(store, epoch)
+        patient = replace(settings, statement_timeout=600.0, answer_timeout=600.0)
+        adding = await PostgresStore.connect(patient)
+        seconds = await add_up(adding, epoch)
+        await adding.close()
         if seconds:
+            await analyze(server.url())
             print(f"added up {len(seconds)} days in {max(seconds):.1f} s at most for a day")
         console.print(await measure("reports with the sums of days", asked))
         if not only:
