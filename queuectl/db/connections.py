@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 import asyncpg
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from queuectl.db.engine import (
@@ -147,13 +147,23 @@ class Connections:
             await listener.wait(poll)
 
     @asynccontextmanager
-    async def transaction(self, doing: str) -> AsyncIterator[AsyncConnection]:
-        """A transaction that is committed at the end of the block, and rolled back by an error in it."""
+    async def transaction(
+        self, doing: str, seconds: float | None = None
+    ) -> AsyncIterator[AsyncConnection]:
+        """A transaction that is committed at the end of the block, and rolled back by an error in it.
+
+        Args:
+            doing: in words, for errors.
+            seconds: time limit of the transaction and of each of its statements; None = those of the settings.
+        """
         async with (
-            self._guarded(doing),
+            answers_within(seconds or self._settings.answer_timeout, doing),
             self._engine.connect() as connection,
             _begun(connection, self._settings),
         ):
+            if seconds is not None:
+                limited = func.set_config("statement_timeout", f"{seconds:.0f}s", True)
+                await connection.execute(select(limited))
             yield connection
 
     @asynccontextmanager
