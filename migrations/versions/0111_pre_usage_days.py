@@ -45,6 +45,9 @@ def upgrade() -> None:
         sa.Column("subject", sa.Uuid(), nullable=False),
         sa.Column("flavor", KEY, nullable=False),
         sa.Column("price", KEY, nullable=False),
+        sa.Column("uid", KEY, nullable=False),
+        *(sa.Column(name, KEY, nullable=False) for name in NAMES),
+        sa.Column("labels", postgresql.JSONB(), nullable=False),
         sa.PrimaryKeyConstraint("day", "subject", "flavor", "price", name="usage_spanning_pkey"),
         sa.ForeignKeyConstraint(
             ["day"], ["usage_summed.day"], name="usage_spanning_day_fkey", ondelete="CASCADE"

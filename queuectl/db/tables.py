@@ -715,6 +715,8 @@ usage_spanning: Final = Table(
     Column("subject", Uuid, primary_key=True),
     key("flavor", primary=True),
     key("price", primary=True),
+    *map(key, ("uid", "namespace", "queue", "cluster_queue", "cohort", "user")),
+    json("labels"),
     comment="rows of a day whose workloads usage_days does not count: they have other days or subjects, or can get some",
 )
 

@@ -121,19 +121,16 @@ def _sums(summed: tuple[int, ...]) -> Select[Any]:
 
 
 def _spanning(summed: tuple[int, ...]) -> Select[Any]:
-    """Rows without amounts, which are in the sums."""
-    x, s = usage_spanning.c, usage_subjects.c
-    return (
-        select(
-            x.day,
-            *(s[name] for name in (*_NAMES, *_OWN)),
-            *(x.flavor, x.price),
-            *(literal(0, usage_days.c[name].type) for name in AMOUNTS),
-            *(literal(0, BigInteger) for _ in COUNTS),
-        )
-        .join_from(usage_spanning, usage_subjects, s.id == x.subject)
-        .where(x.day.in_(summed))
-    )
+    """Rows without amounts, which are in the sums. They have the names of their subjects, of which there are many."""
+    x = usage_spanning.c
+    return select(
+        x.day,
+        *(x[name] for name in _NAMES),
+        *(null(), null(), x.uid),
+        *(x.flavor, x.price),
+        *(literal(0, usage_days.c[name].type) for name in AMOUNTS),
+        *(literal(0, BigInteger) for _ in COUNTS),
+    ).where(x.day.in_(summed))
 
 
 # ---- Adding up a day
@@ -193,7 +190,10 @@ def _insert_spanning() -> Insert:
     # With EXISTS, PostgreSQL reads whole tables and not the rows of each workload.
     open_ended = or_(*(each.limit(1).scalar_subquery().is_not(None) for each in reasons))
     rows = (
-        select(_DAY, present.c.subject, present.c.flavor, present.c.price)
+        select(
+            *(_DAY, present.c.subject, present.c.flavor, present.c.price),
+            *(s[name] for name in ("uid", *_NAMES)),
+        )
         .join_from(present, usage_subjects, s.id == present.c.subject)
         .where(open_ended)
     )

@@ -227,7 +227,7 @@ async def sizes(connection: asyncpg.Connection) -> Table:
 
 async def add_up(store: PostgresStore, epoch: int) -> list[float]:
     """Seconds for each day."""
-    seconds = []
+    seconds: list[float] = []
     while True:
         began = time.perf_counter()
         if not await store.usage.add_up(float(UNTIL), UNTIL - 400.0 * DAY, epoch=epoch):

@@ -90,7 +90,7 @@ class Stores:
     """The ledger in Postgres and its double, which has no sums of days."""
 
     def __init__(self, store: PostgresStore) -> None:
-        self.both = (store, MemoryStore())
+        self.both: tuple[PostgresStore | MemoryStore, ...] = (store, MemoryStore())
         self.until: float | None = None
 
     async def lead(self) -> None:
