@@ -65,10 +65,8 @@ def test_a_pin_leaves_one_node_and_is_read_and_removed_again(
     gates = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
     before = gates if terms is None else gates | {"affinity": write_required(terms)}
     account = "system:serviceaccount:queuectl-system:queuectl"
-    empty = {"metadata": {}}
-    check_pod(
-        account, empty | {"spec": before}, empty | {"spec": {"affinity": write_required(after)}}
-    )
+    changed = {"metadata": {}, "spec": {"affinity": write_required(after)}}
+    check_pod(account, {"metadata": {}, "spec": before}, changed)
 
 
 ONE = {"key": "metadata.name", "operator": "In", "values": ["n1"]}

@@ -279,7 +279,7 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
         _refuse_unsupported(spec)
         rules = NodeRules(
             selector=tuple(sorted((spec.node_selector or {}).items())),
-            affinity=read_node_affinity(spec.affinity and spec.affinity.node_affinity),
+            affinity=read_node_affinity(spec.affinity.node_affinity if spec.affinity else None),
             tolerations=_read_rule_tolerations(spec.tolerations or ()),
         )
         return PodShape(pod_requests(spec), rules)
