@@ -18,6 +18,7 @@ from tests.system.installation import Installation
 pytestmark = pytest.mark.system
 
 ACCOUNT: Final = "system:serviceaccount:queuectl-system:queuectl"
+CREATOR: Final = "system:serviceaccount:kube-system:job-controller"
 NODE: Final = "b1-r1-h2"
 ON_LINUX: Final = {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}
 NEVER: Final = {"key": "kubernetes.io/os", "operator": "In", "values": ["plan9"]}
@@ -81,10 +82,11 @@ def test_a_pin_is_accepted_with_any_affinity_and_leads_to_its_node(
 ) -> None:
     client = installation.cluster.client
     queuectl = installation.cluster.client_for_user(ACCOUNT)
+    creator = installation.cluster.client_for_user(CREATOR)
     with installation.cluster.namespace("pins") as namespace:
         pods = f"/api/v1/namespaces/{namespace}/pods"
         for name, affinity in OWN.items():
-            found = created(client, pods, name, GATE, affinity)
+            found = created(creator, pods, name, GATE, affinity)
             record = read_pod(msgspec.convert(found, WirePod))
             pinned = queuectl.patch(f"{pods}/{name}", pin_patch(record, NODE))
             assert read_pod(msgspec.convert(pinned, WirePod)).pin == NODE
@@ -98,6 +100,7 @@ def test_a_pin_is_accepted_with_any_affinity_and_leads_to_its_node(
 
         wait_until(bound, "all pods are on the node", 60.0)
     queuectl.close()
+    creator.close()
 
 
 def test_the_api_server_refuses_other_changes_of_a_gated_pod(installation: Installation) -> None:
