@@ -79,7 +79,7 @@ class Costs:
     filtering: float
 
     def since(self, before: Costs) -> Costs:
-        """What was spent after ``before``."""
+        """The costs after ``before``."""
         pairs = zip(astuple(self), astuple(before), strict=True)
         return Costs(*(now - then for now, then in pairs))
 

@@ -86,6 +86,6 @@ ONE = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
         None,
     ],
 )
-def test_terms_that_allow_other_nodes_are_no_pin(terms: list[object] | None) -> None:
+def test_terms_that_allow_other_nodes_do_not_pin(terms: list[object] | None) -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     assert pin_in(msgspec.convert(required, NodeAffinity)) is None
