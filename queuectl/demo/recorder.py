@@ -256,7 +256,7 @@ def _job_reader(
 
 
 def place_of(pod: PodRecord) -> str | None:
-    """The node on which a pod occupies capacity; before it is bound, the hostname to which an ungated pod is pinned."""
+    """The node on which a pod occupies capacity; before it is bound, the node, or its hostname, to which an ungated pod is pinned."""
     return None if pod.terminal or pod.gated else pod.node or pod.pin
 
 
@@ -286,7 +286,9 @@ class ObservedState:
     def node_of(self, pod: PodRecord) -> str | None:
         """The node on which a pod occupies capacity."""
         place = place_of(pod)
-        return self.hosts.get(place, place) if place is not None and not pod.node else place
+        if place is None or pod.node or place in self.nodes:
+            return place
+        return self.hosts.get(place, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from queuectl.domain.fleet import Fleet, Toleration
+from queuectl.domain.fleet import Fleet, SelectorTerm, Toleration
 from queuectl.domain.notifications import JobNotifications
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
@@ -433,7 +433,8 @@ class PodRecord:
         owner: uid of the controller owner reference, "" if none. If that is a child of a workload, uid of the workload.
         owner_kind: kind in that reference. Both are a claim of the creator of the pod; see ``owned_by``.
         maker: uid of the pod that created it for the workload, "" if none did.
-        pin: hostname its nodeSelector names, None if none. A pinned pod counts on that node before it is bound.
+        pin: node that its required node affinity names, or the hostname that its node selector names; None without one. A
+            pinned pod counts on that node before it is bound.
         node: node it is bound to, None before.
         gated: it still carries the gate ``queuectl.dev/placement``.
         attempt: label; 0 when absent.
@@ -442,6 +443,7 @@ class PodRecord:
         unschedulable: kube-scheduler reports so now (PodScheduled=False, reason Unschedulable). Since when is not read: the
             condition keeps the time at which the API server put it on the gated pod.
         gates: its other scheduling gates. The patch that drops our gate must repeat them, and
+        affinity: terms of its required node affinity, only while ``gated``; None without one.
         tolerations: its tolerations, only while ``gated``.
         scheduler: the name of the scheduler that is to bind it; "" = the default, or it is bound.
         needs: what its containers request; only while ``gated``, to compare it with its template.
@@ -476,6 +478,7 @@ class PodRecord:
     unschedulable: bool = False
     gates: tuple[str, ...] = ()
     scheduler: str = ""
+    affinity: tuple[SelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
     started_at: float | None = None

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from queuectl.domain.fleet import HOSTNAME
+import msgspec
+
 from queuectl.objects import keys
+from queuectl.objects.kubernetes.node_affinity import REQUIRED, pin_in, unpinned, write_required
+from queuectl.objects.kubernetes.templates import read_node_affinity
+from queuectl.objects.kubernetes.wire import OwnAffinity
 
 _OWN_LABELS: Final = (
     keys.WORKLOAD_LABEL,
@@ -87,9 +91,23 @@ def of_pod(pod: Mapping[str, Any], priority_class: str | None) -> dict[str, Any]
     spec = cleaned["spec"]
     spec.pop("nodeName", None)
     if (meta.get("labels") or {}).get(keys.ATTEMPT_LABEL):
-        selector = spec.get("nodeSelector") or {}
-        _set(spec, "nodeSelector", {k: v for k, v in selector.items() if k != HOSTNAME})
+        _unpin(spec)
     return cleaned
+
+
+def _unpin(spec: dict[str, Any]) -> None:
+    """Remove the pin from the spec of a pod."""
+    read = msgspec.convert(spec.get("affinity") or {}, OwnAffinity).node_affinity
+    terms, pin = read_node_affinity(read), pin_in(read)
+    if pin is None or terms is None:
+        return
+    affinity, left = dict(spec["affinity"]), unpinned(terms, pin)
+    node = dict(affinity["nodeAffinity"])
+    node.pop(REQUIRED)
+    if left is not None:
+        node |= write_required(left)["nodeAffinity"]
+    _set(affinity, "nodeAffinity", node)
+    _set(spec, "affinity", affinity)
 
 
 def group_marks(pod: Mapping[str, Any], role: str) -> tuple[dict[str, str], dict[str, str]]:

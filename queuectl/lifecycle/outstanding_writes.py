@@ -312,8 +312,7 @@ def _place(
         numbers = slot_numbers(podset, asked.get(podset.podset), job.ended)
         for pod, number in assign(podset, own, waiting, nodes, numbers):
             node, charged = slots[number]
-            hostname = nodes[node].hostname if node is not None else None
-            patch = pin_patch(pod, hostname, *_flavor_terms(charged, flavors), updates)
+            patch = pin_patch(pod, node, *_flavor_terms(charged, flavors), updates)
             writes.append(_pod_write(entry, pod, patch, Purpose.PIN))
     return writes
 
@@ -397,13 +396,12 @@ def assign(
             (pod, place.get(pod.uid, 0) % len(slots) if pod.rank is None else slot(pod.rank))
             for pod in ranked
         ]
-    names = {nodes[node].hostname: node for node, _ in podset.nodes if node in nodes}
     tolerations = ranked[0].tolerations if ranked else ()
     with_ranks: set[int] = set()  # slots of the pods with ranks
     held: Counter[str | None] = Counter()  # slots of the other pods, by node
     for pod in pods:
         if not pod.gated and not pod.terminal:
-            node = pod.node or names.get(pod.pin or "", "")
+            node = pod.node or pod.pin
             own = slot(pod.rank) if pod.rank is not None else -1
             if own >= 0 and own not in with_ranks and slots[own][0] == node:
                 with_ranks.add(own)

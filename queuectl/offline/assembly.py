@@ -52,6 +52,7 @@ from queuectl.offline.slots import (
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.planning_state import PlanningState
+from queuectl.state.usage import names_of
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _TICK: Final = 1e-5
@@ -136,7 +137,7 @@ class Assembly:
         gangs = [as_admitted(gang, self._config, offered) for gang in gangs]
         self._config = with_made_up(self._config, gangs)
         self.state.configure(with_made_up(self._stated, gangs), self._now)
-        hosts = {node.hostname: node.name for node in self.mirror.fleet.nodes}
+        hosts = names_of(self.mirror.fleet)
         self._place = Place(self.mirror.fleet, hosts, self._config, self._warn)
         for gang in gangs:
             slots = stated_slots(gang, self._place, with_pods=bool(pods)) if gang.runs else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import DAEMON_SET, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
@@ -22,12 +23,18 @@ from queuectl.state.mirror import Mirror
 
 
 def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
-    """The node of the pod, or the node to which it is pinned. ``names``: hostname label -> node name."""
+    """The node of the pod, or the node to which it is pinned. ``names``: of :func:`names_of`."""
     if pod.node is not None:
         return pod.node
     if pod.pin is not None and not pod.gated:
         return names.get(pod.pin, pod.pin)
     return None
+
+
+def names_of(fleet: Fleet) -> dict[str, str]:
+    """Hostname label -> node name, and each node name -> itself. A name that is also the label of another node is a name."""
+    names = {node.hostname: node.name for node in fleet.nodes}
+    return names | {node.name: node.name for node in fleet.nodes}
 
 
 @dataclass(slots=True)
@@ -99,10 +106,10 @@ class OtherPodUsage:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Hostname label -> node name."""
+        """See :func:`names_of`."""
         fleet = self._mirror.fleet
         if fleet is not self._fleet:
-            self._names = {node.hostname: node.name for node in fleet.nodes}
+            self._names = names_of(fleet)
             self._fleet = fleet
         return self._names
 

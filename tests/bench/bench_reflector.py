@@ -39,6 +39,7 @@ from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END, ResourceFeed
 from queuectl.domain.containment import Containment
 from queuectl.domain.records import Delta, Record, Upserted
+from queuectl.objects.kubernetes.node_affinity import pinned, write_required
 from tests.cluster.test_client import kubeconfig
 from tests.support.contained import no_unit_is_set_aside
 from tests.support.jobs import batch_job, pytorch_job, template
@@ -96,7 +97,7 @@ def pod(n: int) -> dict[str, Any]:
     job = n // 8
     spec = template(gpus=1)["spec"] | {
         "nodeName": f"node-{n % 5000}",
-        "nodeSelector": {"kubernetes.io/hostname": f"node-{n % 5000}"},
+        "affinity": write_required(pinned(None, f"node-{n % 5000}")),
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "serviceAccountName": "default",
         "schedulerName": "default-scheduler",

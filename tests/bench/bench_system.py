@@ -1,6 +1,6 @@
 """queuectl on a whole real control plane, against the bare floor in the same run.
 
-    python -m tests.bench.bench_system [burst] [gang] [refusal] [preempt]
+    python -m tests.bench.bench_system [burst] [gang] [refusal] [preempt] [large-gang]
 
 Kueue's figures alongside ours were measured on such a machine with Kueue HEAD of 2026-08 (full manager, client QPS 300/500);
 they are not re-run here. Everything runs on 2 cores: etcd without fsync, API server in-flight 2000/1000, other components
@@ -23,7 +23,7 @@ from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
 from tests.bench.history import record
-from tests.bench.stage import BLOCK, RACK, Stage, stage
+from tests.bench.stage import BLOCK, RACK, Stage, cpu_of, stage
 
 SPACE = "bench"
 LEVELS = (BLOCK, RACK)
@@ -166,6 +166,52 @@ def gang() -> None:
         ("to all bound, s", "-", *(f"{rows[w][0]:.1f}" for w in ("floor", "queuectl")), ""),
         ("to all running, s", "6.1", *(f"{rows[w][1]:.1f}" for w in ("floor", "queuectl")), "<= 5"),
     )
+
+
+# ---- one gang of 4,096 pods
+
+
+def large_gang() -> None:
+    """One gang of 4,096 pods of 1 GPU on 512 of 1,024 nodes: submission to all running, with the costs.
+
+    The third system is the floor with a node selector of the block in the template: a start without gates could be no faster.
+    """
+    nodes = NodeSpec(blocks=2, racks_per_block=32, hosts_per_rack=16)
+    rows = []
+    for who in ("floor", "floor, in one block", "queuectl"):
+        print(f"  {who}: 4,096 pods", flush=True)
+        setup = config({"all": 8192}) if who == "queuectl" else None
+        with stage(nodes, setup, [SPACE], SETTINGS) as play:
+            document = job("gang", "all", PodSetManifest(4096, gpus=1, required=BLOCK), None)
+            if who == "floor, in one block":
+                document["spec"]["template"]["spec"]["nodeSelector"] = {BLOCK: "b0"}
+            before = processor_seconds(play)
+            play.submit(document)
+            play.wait_for(4096, PodPhase.RUNNING, "gang-", 900)
+            bound, running = play.times()
+            after = processor_seconds(play)
+            cells = [
+                bound["gang"],
+                running["gang"],
+                *(b - a for a, b in zip(before, after, strict=True)),
+            ]
+            if play.controller is not None:
+                cells.append(play.cost().cpu)
+                print("    stages:", stages(play))
+                print(f"    writes: {dict(sorted(play.writes().items()))}")
+            rows.append((who, *(f"{cell:.1f}" for cell in cells), *("-" * (7 - len(cells)))))
+            print(f"    {rows[-1]}", flush=True)
+    components = ("API server", "etcd", "scheduler", "controllers", "queuectl")
+    print_table(
+        ("s", "to all bound", "to all running", *(f"CPU of {c}" for c in components)), *rows
+    )
+
+
+def processor_seconds(play: Stage) -> list[float]:
+    """CPU time of the components up to now."""
+    names = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager")
+    pids = play.cluster.pids()
+    return [cpu_of(pids[name]) for name in names]
 
 
 def stages(play: Stage) -> str:
@@ -312,6 +358,7 @@ LOADS: dict[str, Callable[[], None]] = {
     "refusal": refusal,
     "preempt": preempt,
     "burst": burst,
+    "large-gang": large_gang,
 }
 
 

@@ -11,6 +11,7 @@ from queuectl.domain.mig import ANNOTATION, CONFIG, STATE
 from queuectl.objects import keys
 from queuectl.objects.kinds.description import Description, PodLabels, labels_pods
 from queuectl.objects.kinds.places import entries, field
+from queuectl.objects.kubernetes.node_affinity import REQUIRED
 from tests.doubles.apiserver import Document, copied, refuse
 from tests.doubles.known import DESCRIBED
 
@@ -240,15 +241,35 @@ def check_pod(user: str, old: Document, new: Document) -> None:
     selector, wanted = before.get("nodeSelector", {}), after.get("nodeSelector", {})
     refuse(not names and selector != wanted, "nodeSelector is immutable once a pod has no gates")
     refuse(not selector.items() <= wanted.items(), "nodeSelector: additions only")
+    required, needed = _terms(before), _terms(after)
+    refuse(not names and required != needed, "affinity is immutable once a pod has no gates")
+    extends = len(required) == len(needed) and all(map(_extends, needed, required))
+    refuse(bool(required) and not extends, "nodeSelectorTerms: additions to each term only")
     if user == CONTROLLER:
         return
     refuse(gated(before) and not gated(after), f"{keys.GATE} is dropped by queuectl alone")
-    refuse(gated(before) and selector != wanted, "written by queuectl alone")
+    placed = selector != wanted or required != needed
+    refuse(gated(before) and placed, "written by queuectl alone")
     refuse(queue_of(old) != queue_of(new), "a pod cannot change its queue")
     refuse(
         (keys.ATTEMPT_LABEL in old["metadata"].get("labels", {})) and _ours(old) != _ours(new),
         "written by queuectl alone",
     )
+
+
+def _terms(spec: Document) -> list[Document]:
+    """The terms of the required node affinity of a pod."""
+    node = spec.get("affinity", {}).get("nodeAffinity", {})
+    terms: list[Document] = node.get(REQUIRED, {}).get("nodeSelectorTerms", [])
+    return terms
+
+
+def _extends(new: Document, old: Document) -> bool:
+    """Whether a term only has further requirements at the end of its lists. A term that matches no node stays so."""
+    lists = ("matchExpressions", "matchFields")
+    if not any(old.get(name) for name in lists):
+        return new == old
+    return all(new.get(name, [])[: len(old.get(name, []))] == old.get(name, []) for name in lists)
 
 
 def _ours(document: Document) -> list[Any]:

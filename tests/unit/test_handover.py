@@ -17,6 +17,7 @@ from queuectl.handover.workloads import WorkloadOwner
 from queuectl.objects import keys
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.files.assignments import AdmissionStatus, read_admission
+from queuectl.objects.kubernetes.node_affinity import pinned, write_required
 from tests.support.kueue import QUEUE_LABEL
 
 SPACE = "research"
@@ -223,7 +224,8 @@ def single_pod(**labels: str) -> Document:
     meta["resourceVersion"] = "3"
     meta["finalizers"] = ["example.com/own"]
     document["spec"] |= {
-        "nodeSelector": {HOSTNAME: "h0", "disk": "ssd"},
+        "nodeSelector": {"disk": "ssd"},
+        "affinity": {**write_required(pinned(None, "h0")), "podAntiAffinity": {}},
         "priority": 1000000000,
         "priorityClassName": keys.POD_PRIORITY_CLASS,
         "containers": [{"name": "c", "resources": {"requests": {GPU: "8"}}}],
@@ -234,7 +236,7 @@ def single_pod(**labels: str) -> Document:
 def test_a_single_pod_gets_a_workload_and_the_finalizer_of_kueue() -> None:
     fate = adopted(cluster(pods=[single_pod()]))
     spec = fate.workload["spec"]["podSets"][0]["template"]["spec"]
-    assert spec["nodeSelector"] == {"disk": "ssd"}
+    assert (spec["nodeSelector"], spec["affinity"]) == ({"disk": "ssd"}, {"podAntiAffinity": {}})
     assert not {"nodeName", "priority", "priorityClassName"} & spec.keys()
     [(_, _, patch)] = fate.pods
     assert patch["metadata"]["labels"] == {

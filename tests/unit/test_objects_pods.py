@@ -16,6 +16,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.words import format_time
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes.node_affinity import pinned, write_required
 from queuectl.objects.kubernetes.nodes import (
     read_namespace,
     read_node,
@@ -229,11 +230,11 @@ def test_a_managed_pod_names_the_slot_that_it_fills() -> None:
                 {"uid": "job-uid", "kind": "PyTorchJob", "controller": True},
             ],
         },
-        spec={"nodeSelector": {"kubernetes.io/hostname": "n7"}, "nodeName": "node-7"},
+        spec={"affinity": write_required(pinned(None, "node-7")), "nodeName": "node-7"},
         status={"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
     )
     assert (record.attempt, record.podset, record.rank) == (3, "worker", 5)
-    assert (record.owner, record.pin, record.node) == ("job-uid", "n7", "node-7")
+    assert (record.owner, record.pin, record.node) == ("job-uid", "node-7", "node-7")
     assert record.ready
     assert record.phase is PodPhase.RUNNING
     assert record.version == 42
@@ -340,13 +341,26 @@ GATED = {
 }  # fmt: skip
 
 
-def test_a_pin_names_the_host_drops_our_gate_and_keeps_all_else() -> None:
+def test_a_pin_names_the_node_drops_our_gate_and_keeps_all_else() -> None:
     flavor = Toleration("spot", "Exists", effect=Effect.NO_SCHEDULE)
-    patch = pin_patch(pod(spec=GATED), "host-1", {"gpu": "h100", "tier": "a"}, [flavor])
+    patch = pin_patch(pod(spec=GATED), "n1", {"gpu": "h100", "tier": "a"}, [flavor])
     assert patch == {
         "metadata": {"uid": "u", "resourceVersion": "42", "managedFields": [{}]},
         "spec": {
-            "nodeSelector": {"gpu": "h100", "tier": "a", "kubernetes.io/hostname": "host-1"},
+            "nodeSelector": {"gpu": "h100", "tier": "a"},
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {
+                                "matchFields": [
+                                    {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+                                ]
+                            }
+                        ]
+                    }
+                }
+            },
             "schedulingGates": [{"name": "example.com/other"}],
             "tolerations": [
                 *GATED["tolerations"],

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,8 @@ from queuectl.lifecycle.outstanding_writes import (
     planned_of,
     slot_numbers,
 )
+from queuectl.objects.kubernetes.node_affinity import pin_in
+from queuectl.objects.kubernetes.wire import OwnAffinity
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))
@@ -68,8 +71,13 @@ def writes(entry: Entry, job: JobRecord, pods: list[PodRecord]) -> list[Write]:
     return outstanding_writes(entry, job, pods, NODES, {})
 
 
-def pins(found: list[Write]) -> dict[str, str]:
-    return {w.name: w.patch["spec"]["nodeSelector"][HOSTNAME] for w in found}
+def pin_of(write: Write) -> str | None:
+    affinity = write.patch["spec"].get("affinity")
+    return pin_in(msgspec.convert(affinity, OwnAffinity).node_affinity) if affinity else None
+
+
+def pins(found: list[Write]) -> dict[str, str | None]:
+    return {w.name: pin_of(w) for w in found}
 
 
 def test_a_start_with_fewer_pods_is_in_the_patch_of_the_job() -> None:
@@ -96,7 +104,7 @@ def test_a_replacement_does_not_go_to_a_cordoned_node(
     fresh = replace(GANG[3], uid="p3b", name="train-3b", tolerations=tolerations)
     entry = replace(ENTRY, state=State.RUNNING, intent=None)
     found = outstanding_writes(entry, RESUMED, [*running[:3], fresh], nodes, {})
-    assert pins(found) == ({"train-3b": "n2.local"} if goes else {})
+    assert pins(found) == ({"train-3b": "n2"} if goes else {})
 
 
 PLANNED = replace(ENTRY, planned=planned_of(JOB))
@@ -182,9 +190,9 @@ def test_pods_are_ungated_when_as_many_exist_as_were_started() -> None:
     running = replace(RESUMED, expected=(("main", 3),), parallelism=Parallelism(4, shrunk=True))
     assert writes(entry, running, GANG[:2]) == []
     assert pins(writes(entry, running, GANG[:3])) == {
-        "train-0": "n1.local",
-        "train-1": "n1.local",
-        "train-2": "n2.local",
+        "train-0": "n1",
+        "train-1": "n1",
+        "train-2": "n2",
     }
 
 
@@ -200,7 +208,7 @@ def test_a_resumed_job_is_owed_nothing_until_all_its_pods_exist() -> None:
 
 def test_a_whole_gang_is_pinned_rank_by_rank_in_the_order_of_the_placement() -> None:
     assert pins(writes(ENTRY, RESUMED, GANG)) == {
-        "train-0": "n1.local", "train-1": "n1.local", "train-2": "n2.local", "train-3": "n2.local",
+        "train-0": "n1", "train-1": "n1", "train-2": "n2", "train-3": "n2",
     }  # fmt: skip
 
 
@@ -215,12 +223,12 @@ def test_a_job_of_another_attempt_is_left_alone() -> None:
 
 def test_after_a_crash_half_way_only_the_missing_pins_are_owed() -> None:
     half = [
-        replace(GANG[0], gated=False, pin="n1.local"),
+        replace(GANG[0], gated=False, pin="n1"),
         replace(GANG[2], gated=False, node="n2"),
         GANG[1],
         GANG[3],
     ]
-    assert pins(writes(ENTRY, RESUMED, half)) == {"train-1": "n1.local", "train-3": "n2.local"}
+    assert pins(writes(ENTRY, RESUMED, half)) == {"train-1": "n1", "train-3": "n2"}
 
 
 def test_a_replacement_waits_for_its_predecessor_and_takes_its_slot() -> None:
@@ -231,7 +239,7 @@ def test_a_replacement_waits_for_its_predecessor_and_takes_its_slot() -> None:
     assert writes(entry, RESUMED, [running[0], running[1], leaving, running[3], fresh]) == []
     failed = replace(leaving, terminating=False, phase=PodPhase.FAILED)
     found = writes(entry, RESUMED, [running[0], running[1], failed, running[3], fresh])
-    assert pins(found) == {"train-2b": "n2.local"}
+    assert pins(found) == {"train-2b": "n2"}
 
 
 A = ResourceFlavor("a", (("pool", "a"),))
@@ -245,22 +253,22 @@ SPLIT = PodSetPlacement(
 
 
 def pools(placed: PodSetPlacement, pods: list[PodRecord]) -> dict[str, tuple[str | None, str, int]]:
-    """Pod to the host it is pinned to, the pool it is to run in and the number of its tolerations."""
+    """Pod to the node it is pinned to, the pool it is to run in and the number of its tolerations."""
     entry = replace(ENTRY, placement=Placement((placed,)))
     found = outstanding_writes(entry, RESUMED, pods, NODES, {"a": A, "b": B})
-    asked = {w.name: (w.patch["spec"], w.patch["spec"]["nodeSelector"]) for w in found}
+    asked = {w.name: (pin_of(w), w.patch["spec"]) for w in found}
     return {
-        name: (selector.get(HOSTNAME), selector["pool"], len(spec.get("tolerations", [])))
-        for name, (spec, selector) in asked.items()
+        name: (pin, spec["nodeSelector"]["pool"], len(spec.get("tolerations", [])))
+        for name, (pin, spec) in asked.items()
     }
 
 
 def test_each_pod_gets_the_selector_and_tolerations_of_its_share() -> None:
     assert pools(SPLIT, GANG) == {
-        "train-0": ("n1.local", "a", 0),
-        "train-1": ("n1.local", "a", 0),
-        "train-2": ("n2.local", "a", 0),
-        "train-3": ("n3.local", "b", 1),
+        "train-0": ("n1", "a", 0),
+        "train-1": ("n1", "a", 0),
+        "train-2": ("n2", "a", 0),
+        "train-3": ("n3", "b", 1),
     }
 
 
@@ -284,7 +292,7 @@ def test_shares_without_nodes_are_assigned_by_rank_or_name(ranked: bool) -> None
 def test_a_slot_on_a_deleted_node_is_assigned_to_no_pod() -> None:
     left = {"n1": NODES["n1"]}
     found = outstanding_writes(ENTRY, RESUMED, GANG, left, {})
-    assert set(pins(found).values()) == {"n1.local"}
+    assert set(pins(found).values()) == {"n1"}
     assert len(found) == 2
 
 

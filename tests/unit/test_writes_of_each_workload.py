@@ -23,6 +23,7 @@ from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds.pods import POD as SINGLE
 from queuectl.objects.kinds.pods import POD_GROUP
+from queuectl.objects.kubernetes.node_affinity import pinned, write_required
 from tests.unit.test_declared_kinds import kinds
 
 NODES = {"n1": Node("n1", {HOSTNAME: "n1"})}
@@ -196,7 +197,10 @@ def test_a_late_pod_of_a_group_is_placed_in_the_slot_that_the_others_leave() -> 
     nodes = {**NODES, "n2": Node("n2", {HOSTNAME: "n2"})}
     running = entry(seen, *RUNNING, placement=placed)
     (write,) = outstanding_writes(running, seen.record, [first, late], nodes, {})
-    assert (write.uid, write.patch["spec"]["nodeSelector"]) == ("late", {HOSTNAME: "n2"})
+    assert (write.uid, write.patch["spec"]["affinity"]) == (
+        "late",
+        write_required(pinned(None, "n2")),
+    )
 
 
 @pytest.mark.parametrize("sort", SORTS)

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodFace, PodGroupMember, PodRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, StatedKeys, lenient, read_job
 from queuectl.objects.kinds.leaderworkerset import GROUP_LABEL, NAME_LABEL, group_name
+from queuectl.objects.kubernetes.node_affinity import pin_in, unpinned
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count, read_pod
 from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import (
@@ -99,12 +99,15 @@ def read_member(
     total = read_count(lenient(annotations, keys.POD_GROUP_TOTAL, kueue) or "") or None
     # The pods of a set have the annotations of its templates, whose number of pods its record has.
     own = annotations if not parent else None
-    template = Template(TemplateMeta(labels, own), _unpinned(spec, gated))
+    # kube-scheduler selected the node of a pod that is released.
+    own_spec = spec if gated else msgspec.structs.replace(spec, node_name=None)
+    template = Template(TemplateMeta(labels, own), own_spec)
 
     def ask(_: StatedKeys) -> SpecFields:
         if not parent:
             _check(meta, kueue)
         podset = read_podset("main", total or 1, template, meta.name or "pod", kueue=kueue)
+        podset = podset if gated else _unpinned(podset, spec)
         name = labels.get(keys.PODSET_LABEL) or (
             podset.name if parent or not group else role_of(podset)
         )
@@ -152,12 +155,14 @@ def role_of(podset: PodSet) -> str:
     return f"pods-{blake2b(repr(request).encode(), digest_size=4).hexdigest()}"
 
 
-def _unpinned(spec: TemplateSpec, gated: bool) -> TemplateSpec:
-    """The spec before queuectl, if it released the pod, and kube-scheduler selected its node."""
-    if gated:
-        return spec
-    selector = {k: v for k, v in (spec.node_selector or {}).items() if k != HOSTNAME}
-    return msgspec.structs.replace(spec, node_name=None, node_selector=selector or None)
+def _unpinned(podset: PodSet, spec: TemplateSpec) -> PodSet:
+    """The request before queuectl, if it released the pod to a node."""
+    pin = pin_in(spec.affinity.node_affinity if spec.affinity else None)
+    rules = podset.shape.rules
+    if pin is None:
+        return podset
+    rules = replace(rules, affinity=unpinned(rules.affinity, pin))
+    return replace(podset, shape=replace(podset.shape, rules=rules), rules=rules)
 
 
 def _check(meta: Meta, kueue: bool) -> None:

@@ -16,8 +16,10 @@ from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes.node_affinity import pin_in, pinned, write_required
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import held_requests, read_needs
+from queuectl.objects.kubernetes.templates import read_node_affinity
 from queuectl.objects.kubernetes.wire import (
     ContainerStatus,
     PodMeta,
@@ -53,7 +55,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         index_labels: labels with the index of a pod, in addition to those that queuectl knows for all kinds.
 
     Raises:
-        RequestError: a quantity is malformed; the API server refuses such pods.
+        RequestError: a quantity or a node affinity is malformed; the API server refuses such pods.
     """
     meta = wire.metadata
     spec = wire.spec or _NO_SPEC
@@ -73,7 +75,10 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         owner, owner_kind = _workload(meta.labels or {})
     attempt, podset, rank = _membership(meta.labels, index_labels)
     ready, unschedulable = _conditions(status)
-    pin = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
+    required = spec.affinity.node_affinity if spec.affinity else None
+    pin = pin_in(required) if required is not None else None
+    if pin is None and spec.node_selector:
+        pin = spec.node_selector.get(HOSTNAME)
     return PodRecord(
         namespace=intern(meta.namespace or "default"),
         name=meta.name,
@@ -95,6 +100,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         unschedulable=unschedulable,
         gates=tuple([name for name in gates if name != keys.GATE]),
         scheduler="" if spec.node_name else _other_scheduler(spec.scheduler_name),
+        affinity=read_node_affinity(required) if gated else None,
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         needs=read_needs(spec) if gated else None,
         started_at=_time(status.start_time),
@@ -242,7 +248,7 @@ def write_toleration(toleration: Toleration) -> dict[str, Any]:
 
 def pin_patch(
     pod: PodRecord,
-    hostname: str | None,
+    node: str | None,
     node_labels: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     tolerations: Iterable[Toleration] = (),
     updates: Iterable[PodSetUpdate] = (),
@@ -251,7 +257,7 @@ def pin_patch(
 
     Args:
         pod: the gated pod. The patch applies only to its uid and resourceVersion.
-        hostname: value of the node's hostname label; None where only quota was decided and kube-scheduler picks the node.
+        node: name of the node; None where only quota was decided and kube-scheduler picks the node.
         node_labels: of the flavor, added to the pod's node selector.
         tolerations: of the flavor, added to the pod's own.
         updates: of admission checks, for its podset.
@@ -262,11 +268,12 @@ def pin_patch(
     if not pod.gated:
         raise RequestError(f"pod {pod.namespace}/{pod.name} has no gate {keys.GATE}")
     spec: dict[str, Any] = {"schedulingGates": [{"name": name} for name in pod.gates]}
-    pin = {} if hostname is None else {HOSTNAME: hostname}
     adds = tuple(updates)
     chosen = {key: value for update in adds for key, value in update.node_selector}
-    if selector := {**dict(node_labels), **chosen, **pin}:
+    if selector := {**dict(node_labels), **chosen}:
         spec["nodeSelector"] = selector
+    if node is not None:
+        spec["affinity"] = write_required(pinned(pod.affinity, node))
     wanted = (*tolerations, *(t for update in adds for t in update.tolerations))
     added = [t for t in dict.fromkeys(wanted) if t not in pod.tolerations]
     if added:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.fleet import FIELD_NAME, NodeRules, Requirement, SelectorTerm
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.provisioning import (
@@ -27,6 +26,7 @@ from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.workload import PodSet
 from queuectl.objects.keys import PREFIX
+from queuectl.objects.kubernetes.node_affinity import write_required
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pods import write_toleration
 from queuectl.objects.kubernetes.wire import Wire
@@ -212,7 +212,7 @@ def _template(podset: PodSet, flavors: list[ResourceFlavor]) -> Document:
     if tolerations:
         spec["tolerations"] = list(map(write_toleration, dict.fromkeys(tolerations)))
     if rules.affinity is not None:
-        spec["affinity"] = _affinity(rules)
+        spec["affinity"] = write_required(rules.affinity)
     return {"spec": spec}
 
 
@@ -225,28 +225,3 @@ def _resources(podset: PodSet) -> Document:
     }
     limits = {name: value for name, value in requests.items() if name not in _OVERCOMMITTED}
     return {"requests": requests} | ({"limits": limits} if limits else {})
-
-
-def _affinity(rules: NodeRules) -> Document:
-    terms = [_term(term) for term in rules.affinity or ()]
-    required = {"nodeSelectorTerms": terms}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def _term(term: SelectorTerm) -> Document:
-    written: dict[str, Any] = {}
-    for name, requirements in (
-        ("matchExpressions", [r for r in term.requirements if not r.field]),
-        ("matchFields", [r for r in term.requirements if r.field]),
-    ):
-        if requirements:
-            written[name] = list(map(_requirement, requirements))
-    return written
-
-
-def _requirement(requirement: Requirement) -> Document:
-    key = FIELD_NAME if requirement.field else requirement.key
-    written: dict[str, Any] = {"key": key, "operator": requirement.operator}
-    if requirement.values:
-        written["values"] = list(requirement.values)
-    return written

@@ -42,6 +42,7 @@ from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
     Affinity,
     LabeledMeta,
+    NodeAffinity,
     PodClaim,
     Quantity,
     SelectorRequirement,
@@ -278,7 +279,7 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
         _refuse_unsupported(spec)
         rules = NodeRules(
             selector=tuple(sorted((spec.node_selector or {}).items())),
-            affinity=_node_affinity(spec.affinity),
+            affinity=read_node_affinity(spec.affinity.node_affinity if spec.affinity else None),
             tolerations=_read_rule_tolerations(spec.tolerations or ()),
         )
         return PodShape(pod_requests(spec), rules)
@@ -332,8 +333,12 @@ def _host_ports(spec: TemplateSpec) -> Iterator[str]:
                     yield f"{field}[{i}].ports: host port {taken} is not supported"
 
 
-def _node_affinity(affinity: Affinity | None) -> tuple[SelectorTerm, ...] | None:
-    node = affinity.node_affinity if affinity else None
+def read_node_affinity(node: NodeAffinity | None) -> tuple[SelectorTerm, ...] | None:
+    """The terms that a pod requires; None if it requires none.
+
+    Raises:
+        MalformedError: see :func:`read_term`.
+    """
     if node is None or node.required is None:
         return None
     path = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"

@@ -223,12 +223,40 @@ class Gate(Wire):
     name: str = ""
 
 
+class SelectorRequirement(Wire):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class Term(Wire):
+    match_expressions: list[SelectorRequirement] | None = None
+    match_fields: list[SelectorRequirement] | None = None
+
+
+class NodeSelectorTerms(Wire):
+    node_selector_terms: list[Term] | None = None
+
+
+class NodeAffinity(Wire):
+    required: NodeSelectorTerms | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class OwnAffinity(Wire):
+    """The affinity of a pod to nodes. That to other pods is not read."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(Wire):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, Quantity] | None = None
     resources: Needs | None = None
     node_selector: dict[str, str] | None = None
+    affinity: OwnAffinity | None = None
     node_name: str | None = None
     scheduler_name: str | None = None
     scheduling_gates: list[Gate] | None = None
@@ -294,27 +322,6 @@ class TemplateNeeds(Needs):
 class TemplateContainer(Container):
     resources: TemplateNeeds | None = None
     ports: list[Port] | None = None
-
-
-class SelectorRequirement(Wire):
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class Term(Wire):
-    match_expressions: list[SelectorRequirement] | None = None
-    match_fields: list[SelectorRequirement] | None = None
-
-
-class NodeSelectorTerms(Wire):
-    node_selector_terms: list[Term] | None = None
-
-
-class NodeAffinity(Wire):
-    required: NodeSelectorTerms | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
 
 
 class PodAffinity(Wire):

@@ -1,0 +1,80 @@
+"""Pins: a pod is pinned to its node by the node's name in its required node affinity, as the pods of DaemonSets are.
+
+kube-scheduler then examines this node only, and no label of the node matters. The terms of a node affinity are ORed, and the API server
+allows only additions to each term of a gated pod. The pin is therefore the last field requirement of each term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from queuectl.domain.fleet import FIELD_NAME, Requirement, SelectorTerm
+from queuectl.objects.kubernetes.wire import NodeAffinity
+
+Terms: TypeAlias = tuple[SelectorTerm, ...]
+"""Required node affinity. An empty term matches no node."""
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def pin_in(affinity: NodeAffinity | None) -> str | None:
+    """The node to which each term limits a pod by its last field requirement; None if they do not."""
+    required = affinity.required if affinity is not None else None
+    pins = set()
+    for term in (required and required.node_selector_terms) or ():
+        last = term.match_fields[-1] if term.match_fields else None
+        if last is not None and last.key == FIELD_NAME and last.operator == "In" and last.values:
+            pins.add(last.values[0])
+        elif last is not None or term.match_expressions:
+            return None
+    return pins.pop() if len(pins) == 1 else None
+
+
+def pinned(terms: Terms | None, node: str) -> Terms:
+    """Terms that also require this node."""
+    pin = Requirement(FIELD_NAME, "In", (node,), field=True)
+    if terms is None:
+        return (SelectorTerm((pin,)),)
+    return tuple(
+        replace(term, requirements=(*term.requirements, pin)) if term.requirements else term
+        for term in terms
+    )
+
+
+def unpinned(terms: Terms | None, node: str) -> Terms | None:
+    """The terms of a pod before it was pinned to this node; None if it had no required node affinity."""
+    pin = Requirement(FIELD_NAME, "In", (node,), field=True)
+    if terms is None or not all(
+        pin in term.requirements[-1:] for term in terms if term.requirements
+    ):
+        return terms
+    if terms == pinned(None, node):
+        return None
+    return tuple(replace(term, requirements=term.requirements[:-1]) for term in terms)
+
+
+def write_required(terms: Iterable[SelectorTerm]) -> dict[str, Any]:
+    """An ``affinity`` that requires these terms."""
+    required = {"nodeSelectorTerms": [_term(term) for term in terms]}
+    return {"nodeAffinity": {REQUIRED: required}}
+
+
+def _term(term: SelectorTerm) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    for name, requirements in (
+        ("matchExpressions", [r for r in term.requirements if not r.field]),
+        ("matchFields", [r for r in term.requirements if r.field]),
+    ):
+        if requirements:
+            written[name] = list(map(_requirement, requirements))
+    return written
+
+
+def _requirement(requirement: Requirement) -> dict[str, Any]:
+    key = FIELD_NAME if requirement.field else requirement.key
+    written: dict[str, Any] = {"key": key, "operator": requirement.operator}
+    if requirement.values:
+        written["values"] = list(requirement.values)
+    return written

@@ -1,0 +1,91 @@
+"""Pins in the required node affinity of pods."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.fleet import Node, Requirement, SelectorTerm
+from queuectl.objects.kubernetes.node_affinity import (
+    Terms,
+    pin_in,
+    pinned,
+    unpinned,
+    write_required,
+)
+from queuectl.objects.kubernetes.templates import read_node_affinity
+from queuectl.objects.kubernetes.wire import NodeAffinity, OwnAffinity
+from tests.doubles.admission import check_pod
+
+NODES = [Node(f"n{i}", {"zone": f"z{i % 2}"}) for i in range(3)]
+LABELS = st.builds(
+    Requirement, st.just("zone"), st.sampled_from(["In", "NotIn"]), st.sampled_from([("z0",), ("z0", "z1")])
+)  # fmt: skip
+FIELDS = st.builds(
+    Requirement,
+    st.just("metadata.name"),
+    st.sampled_from(["In", "NotIn"]),
+    st.sampled_from([("n0",), ("n1",)]),
+    st.just(True),
+)
+# The API has two lists, so the expressions on labels come first.
+TERM = st.builds(
+    lambda labels, fields: SelectorTerm((*labels, *fields)),
+    st.lists(LABELS, max_size=2),
+    st.lists(FIELDS, max_size=2),
+)
+TERMS = st.none() | st.lists(TERM, min_size=1, max_size=3).map(tuple)
+
+
+def wire(terms: Terms) -> NodeAffinity:
+    affinity = msgspec.convert(write_required(terms), OwnAffinity).node_affinity
+    assert affinity is not None
+    return affinity
+
+
+def admits(terms: Terms | None, node: Node) -> bool:
+    return terms is None or any(term.matches(node) for term in terms)
+
+
+@given(TERMS, st.sampled_from(NODES))
+def test_a_pin_leaves_one_node_and_is_read_and_removed_again(
+    terms: Terms | None, node: Node
+) -> None:
+    after = pinned(terms, node.name)
+    assert [admits(after, one) for one in NODES] == [
+        one == node and admits(terms, one) for one in NODES
+    ]
+    assert read_node_affinity(wire(after)) == after
+    matching = terms is None or any(term.requirements for term in terms)
+    assert pin_in(wire(after)) == (node.name if matching else None)
+    assert unpinned(after, node.name) == terms
+    # The API server accepts it.
+    gates = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
+    before = gates if terms is None else gates | {"affinity": write_required(terms)}
+    account = "system:serviceaccount:queuectl-system:queuectl"
+    changed = {"metadata": {}, "spec": {"affinity": write_required(after)}}
+    check_pod(account, {"metadata": {}, "spec": before}, changed)
+
+
+ONE = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        [],
+        [{}],
+        [{"matchFields": [ONE]}, {"matchExpressions": [{"key": "a", "operator": "Exists"}]}],
+        [{"matchFields": [ONE]}, {"matchFields": [ONE | {"values": ["n2"]}]}],
+        [{"matchFields": [ONE | {"operator": "NotIn"}]}],
+        [{"matchFields": [ONE | {"values": []}]}],
+        [{"matchFields": [ONE | {"key": "metadata.uid"}]}],
+        [{"matchFields": []}],
+        None,
+    ],
+)
+def test_terms_that_allow_other_nodes_do_not_pin(terms: list[object] | None) -> None:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    assert pin_in(msgspec.convert(required, NodeAffinity)) is None
