@@ -73,7 +73,7 @@ def configuration(nodes: int) -> Iterator[Document]:
             "spec": {"parentName": "all"},
         }
     yield {"apiVersion": version, "kind": "Cohort", "metadata": {"name": "all"}, "spec": {}}
-    gpus = 8 * nodes // (QUEUES * len(FLAVORS))
+    gpus = 12 * nodes // (QUEUES * len(FLAVORS))  # so that no queue borrows
     for number in range(QUEUES):
         quota: dict[str, int | str] = {GPU: gpus, CPU: "1M"}
         queue = m.cluster_queue(queue_name(number), FLAVORS[0], quota)
