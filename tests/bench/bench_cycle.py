@@ -4,7 +4,7 @@ An API server in a process of its own (``api_replay.py``) has 10,000 nodes of 8 
 ClusterQueues in a tree of cohorts, and 20,000 pending gangs of 1,000 shapes in one queue. The controller is that of ``queuectl serve``: watches
 over HTTP on loopback, a real Postgres, the planner, the writes. It runs on one core, everything else on another one.
 
-    python -m tests.bench.bench_cycle [--nodes 10000] [--pending 20000] [--shapes 1000] [--phases idle,...] [--profile FILE]
+    python -m tests.bench.bench_cycle [--nodes 10000] [--pending 20000] [--shapes 1000] [--phases idle,...] [--quick] [--profile FILE]
 
 Phases, each with its own lines:
 
@@ -151,7 +151,8 @@ class Run:
 
     async def phase(self, options: dict[str, float]) -> dict[str, Any]:
         """The answer of the replay."""
-        assert self.child.stdin is not None and self.child.stdout is not None
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
         self.child.stdin.write(json.dumps(options).encode() + b"\n")
         answer: dict[str, Any] = json.loads(await self.child.stdout.readline())
         return answer
@@ -233,7 +234,8 @@ async def replay(nodes: int, pending: int, shapes: int) -> AsyncIterator[tuple[R
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 24,
     )
-    assert child.stdout is not None and child.stdin is not None
+    assert child.stdout is not None
+    assert child.stdin is not None
     try:
         first = json.loads(await child.stdout.readline())
         print(
@@ -258,12 +260,15 @@ def cells(values: list[float]) -> str:
     return " | ".join(f"{1000 * each:.1f}" for each in shown)
 
 
-async def measured(name: str, run: Run) -> None:
+async def measured(name: str, run: Run, *, quick: bool) -> None:
     """One phase and its lines."""
     run.times.spent.clear()
     run.lags.clear()
     cpu, wall = time.process_time(), time.perf_counter()
-    answer = await run.phase(PHASES[name])
+    options = PHASES[name]
+    if quick:
+        options = {**options, "bursts": max(3, options["bursts"] // 4)}
+    answer = await run.phase(options)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     spent = {stage: list(took) for stage, took in run.times.spent.items()}
     lags = list(run.lags)
@@ -312,7 +317,7 @@ async def main(options: argparse.Namespace) -> None:
             for name in options.phases.split(","):
                 if options.profile:
                     profile.enable()
-                await measured(name, run)
+                await measured(name, run, quick=options.quick)
                 profile.disable()
             sampler.cancel()
             if options.profile:
@@ -330,6 +335,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pending", type=int, default=20_000)
     parser.add_argument("--shapes", type=int, default=1_000)
     parser.add_argument("--phases", default=",".join(PHASES))
+    parser.add_argument("--quick", action="store_true", help="a quarter of each phase")
     parser.add_argument("--profile", help="a file for cProfile; it makes everything slower")
     return parser.parse_args()
 
