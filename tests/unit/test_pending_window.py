@@ -142,8 +142,8 @@ def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
     gangs = [*flood(40, "q0"), *flood(20, "q1")]
     kept, anew = PendingWindow(shapes), CountedAgain(shapes)
     for number, changes in enumerate(plans):
-        for what, at, count in changes:
-            at = at % len(gangs) if gangs else 0
+        for what, where, count in changes:
+            at = where % len(gangs) if gangs else 0
             if (
                 what == "arrive"
             ):  # some of the shapes wait already, in the same queue or another one

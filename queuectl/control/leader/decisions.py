@@ -28,7 +28,7 @@ from queuectl.domain.plan import (
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.words import counted_gpus, gpu_hours_of
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
