@@ -160,13 +160,13 @@ def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
                 kept.pin(gangs[at].workload.uid)
                 anew.pin(gangs[at].workload.uid)
             elif gangs:
-                change: dict[str, Any] = {
+                change: dict[str, dict[str, Any]] = {
                     "again": {},  # an equal object in place of the last one
                     "lease": {"lease": None if gangs[at].lease else LEASE},
                     "block": {"blocked": None if gangs[at].blocked else BLOCKED},
                     "raise": {"workload": replace(gangs[at].workload, priority=count)},
-                }[what]
-                gangs[at] = replace(gangs[at], **change)
+                }
+                gangs[at] = replace(gangs[at], **change[what])
         snapshot = world(gangs)
         assert names(kept.applied(snapshot)) == names(anew.applied(snapshot))
         assert kept.partial is anew.partial
