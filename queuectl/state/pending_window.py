@@ -107,8 +107,8 @@ class PendingWindow:
         new = [at for at in current if at not in counted]
         for at in new:
             counted[at] = self._added(current[at])
-        for one in gone:
-            self._drop(one)
+        for gang in gone:
+            self._drop(gang)
 
     def _added(self, pending: Pending) -> _Counted:
         workload, shape = pending.workload, _shape(pending)
@@ -122,21 +122,21 @@ class PendingWindow:
             insort(self._places.setdefault(queue, {}).setdefault(number, []), one.place)
         return one
 
-    def _drop(self, one: _Counted) -> None:
-        shape, gangs = self._waiting.pop(one.number)
+    def _drop(self, gang: _Counted) -> None:
+        shape, gangs = self._waiting.pop(gang.number)
         if gangs > 1:
-            self._waiting[one.number] = (shape, gangs - 1)
+            self._waiting[gang.number] = (shape, gangs - 1)
         else:
             del self._numbers[shape]
-        if one.always:
+        if gang.always:
             return
-        shapes = self._places[one.queue]
-        places = shapes[one.number]
-        del places[bisect_left(places, one.place)]
+        shapes = self._places[gang.queue]
+        places = shapes[gang.number]
+        del places[bisect_left(places, gang.place)]
         if not places:
-            del shapes[one.number]
+            del shapes[gang.number]
         if not shapes:
-            del self._places[one.queue]
+            del self._places[gang.queue]
 
     def _kept(
         self, by_queue: dict[_Queue, dict[int, Place]], config: QueueConfig
