@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -187,3 +188,9 @@ class Plan:
     spared: tuple[Preemption, ...] = ()
     planned: tuple[ScheduledGang, ...] = ()
     reserved: tuple[ReservationState, ...] = ()
+
+    @property
+    def waiting_by_code(self) -> dict[str, int]:
+        """How many gangs wait for which reason, in the order of the codes."""
+        counts = Counter([refusal.reasons[0].code for refusal in self.pending])
+        return {str(code): count for code, count in sorted(counts.items())}

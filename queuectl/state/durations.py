@@ -86,10 +86,15 @@ class _Kept:
 
 
 class LearnedDurations:
-    """The run times of one leader, learned from the runs that finish."""
+    """The run times of one leader, learned from the runs that finish.
+
+    Attributes:
+        learned: how often the runs of earlier leaders were read. Expectations can then be due earlier than before.
+    """
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
+        self.learned = 0
         self.estimator = RunTimeEstimator()
         self._kept: dict[str, _Kept] = {}
         self._started: dict[str, tuple[Expectation, float]] = {}  # and what errors count from
@@ -100,11 +105,12 @@ class LearnedDurations:
         for run in runs:
             self.estimator.add(run)
         self._kept = {uid: kept for uid, kept in self._kept.items() if kept.found is not None}
+        self.learned += 1
 
-    def due(self, uid: str, now: float) -> bool:
-        """Whether the expectation of a gang is to be estimated again, although nothing else has changed."""
+    def due_at(self, uid: str) -> float:
+        """The unix seconds at which the expectation of a gang is to be estimated again, although nothing else has changed."""
         kept = self._kept.get(uid)
-        return kept is None or now >= kept.due
+        return kept.due if kept is not None else -inf
 
     def attempt(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
+from typing import NamedTuple
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
@@ -57,6 +59,15 @@ def never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) ->
     """No gang is idle without a source of utilization."""
 
 
+class _Waiting(NamedTuple):
+    """A pending gang with the objects from which it was made, and the unix seconds until which nothing else changes it."""
+
+    entry: Entry
+    job: JobRecord
+    pending: Pending
+    until: float
+
+
 class SnapshotBuilder:
     """Builds snapshots, and reuses the parts that have not changed since the last one."""
 
@@ -96,7 +107,8 @@ class SnapshotBuilder:
         self._sizes: GpuSizes | None = None
         self._resized = False
         self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
-        self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._learned = 0
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
         self._config: QueueConfig | None = None
         self._never_preempting: frozenset[str] = frozenset()
@@ -116,13 +128,15 @@ class SnapshotBuilder:
         device_mirror = self._mirror.devices
         devices = device_mirror.inventory(self._mirror.fleet)
         admitted = tuple(self._admitted(config, now))
-        pending = opened_by_one(self._pending(config, now), self._mirror.jobs, self._ledger)
+        pending = tuple(self._pending(config, now))
+        if self._mirror.arrays:
+            pending = in_rank_order(opened_by_one(pending, self._mirror.jobs, self._ledger))
         other_pods = self._usage.other_pods
         return Snapshot(
             now=now,
             fleet=self._mirror.fleet,
             config=config,
-            pending=in_rank_order(pending),
+            pending=pending,
             admitted=admitted,
             other_pods=other_pods,
             of_daemons=self._usage.of_daemons,
@@ -228,10 +242,21 @@ class SnapshotBuilder:
             kept.pop(uid, None)
 
     def _pending(self, config: QueueConfig, now: float) -> Iterator[Pending]:
-        """The gangs, with the same objects as before for gangs without a change, so that the caches of the planner stay valid."""
+        """The gangs, with the same objects as before for gangs without a change, so that the caches of the planner stay valid.
+
+        Tens of thousands can wait. One that is as it was costs two look-ups and three comparisons.
+        """
+        waiting, jobs = self._waiting, self._mirror.jobs
+        anew = self._resized or self._learned != self._durations.learned
+        self._learned = self._durations.learned
+        known = {} if anew or not self._containment.empty else waiting
         stalled = stalled_ranks(self._ledger)
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
-            job = self._mirror.jobs.get(entry.uid)
+            uid = entry.uid
+            job, last = jobs.get(uid), known.get(uid)
+            if last is not None and last[0] is entry and last[1] is job and now < last[3]:
+                yield last[2]
+                continue
             if self._set_aside(entry, job) is not None:
                 continue
             try:
@@ -249,35 +274,42 @@ class SnapshotBuilder:
         self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
     ) -> Pending | None:
         """One gang; None for one that has nothing to plan."""
-        uid, waiting = entry.uid, self._waiting
-        last = waiting.get(uid)
+        uid = entry.uid
+        last = self._waiting.get(uid)
         if job is not None and self._held(entry, job, config):
             return None
-        changed = last is None or last[0] is not entry or last[1] is not job or self._resized
+        changed = last is None or last.entry is not entry or last.job is not job or self._resized
         if job is not None and growth_of(job) is not None:
             changed = True  # its request depends on the placement of its gang
         if last is None or changed:
             if job is None or not job.suspended:
                 return None  # it runs without an entry: observations handle that first
             pending = self._made_pending(entry, job, config)
-            if last is not None and last[2] == pending:
-                pending = last[2]
-            last = waiting[uid] = (entry, job, pending)
-        pending = last[2]
+            if last is not None and last.pending == pending:
+                pending = last.pending
+        else:
+            job, pending = last.job, last.pending
         if pending.borrows_at is not None and pending.may_borrow(now):
             pending = replace(pending, borrows_at=None)
-            waiting[uid] = (entry, last[1], pending)
         if pending.returns_by is not None and not pending.returns(now):
             pending = replace(pending, returns_by=None)
-            waiting[uid] = (entry, last[1], pending)
-        if changed or self._durations.due(uid, now):
-            duration = self._durations.attempt(entry, last[1], config, now)
+        if changed or now >= self._durations.due_at(uid):
+            duration = self._durations.attempt(entry, job, config, now)
             if duration != pending.workload.duration:
                 pending = replace(pending, workload=self._lasting(pending.workload, duration))
-                waiting[uid] = (entry, last[1], pending)
+        self._waiting[uid] = _Waiting(entry, job, pending, self._stands_until(entry, pending))
         if pending.lease is not None and not self._comes(pending.lease, now):
             pending = replace(pending, lease=None)
         return pending
+
+    def _stands_until(self, entry: Entry, pending: Pending) -> float:
+        """The unix seconds until which a pending gang is the same while its entry and its job are; at no time if it depends on others."""
+        if pending.lease is not None or entry.lease is not None or entry.awaits_checks:
+            return -inf
+        if pending.workload.growth is not None:
+            return -inf
+        times = (self._durations.due_at(entry.uid), pending.borrows_at, pending.returns_by)
+        return min(at for at in times if at is not None)
 
     def _set_aside(self, entry: Entry, job: JobRecord | None) -> SetAside | None:
         """The record of a workload that is not to be tried now; None if it is."""
@@ -458,7 +490,8 @@ class SnapshotBuilder:
         holding = self._holding
         known = holding.get(entry.uid)
         same = known is not None and known[0] is entry and known[1] is job
-        if known is not None and same and not (changing or self._durations.due(entry.uid, now)):
+        due = changing or now >= self._durations.due_at(entry.uid)
+        if known is not None and same and not due:
             return known[2]
         if job is None or entry.placement is None:
             return None

@@ -11,9 +11,10 @@ Equal gangs are one shape. A gang that is not considered keeps its reason.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.domain.queues import QueueConfig
@@ -29,8 +30,19 @@ MOST_PINNED: Final = 64
 _Queue = tuple[str, str | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A gang that waits, with its LocalQueue and the number of its shape; ``always``: each plan considers it."""
+
+    pending: Pending
+    queue: _Queue
+    number: int
+    place: Place
+    always: bool
+
+
 class PendingWindow:
-    """Of one leader.
+    """Of one leader. Between two plans few gangs come or go, and only these are counted again.
 
     Attributes:
         partial: the last plan did not consider all gangs.
@@ -39,11 +51,15 @@ class PendingWindow:
     def __init__(self, shapes: int = SHAPES) -> None:
         """``shapes``: in one plan."""
         self._shapes = shapes
+        # Of the gangs of the last snapshot: each by its id, which names it while it is kept here.
+        self._counted: dict[int, _Counted] = {}
         self._numbers: dict[Hashable, int] = {}  # of the shapes that wait
+        self._waiting: dict[int, tuple[Hashable, int]] = {}  # by number: the shape, and its gangs
         self._last_number = 0
+        # Of each LocalQueue and shape: the places of its gangs in order.
+        self._places: dict[_Queue, dict[int, list[Place]]] = {}
         # Of each LocalQueue: the shape that was considered last, and the last one of its current round.
         self._rounds: dict[_Queue, tuple[int, int]] = {}
-        self._known: dict[str, tuple[Pending, int]] = {}  # by uid
         self._pinned: dict[str, None] = {}
         self.partial = False
 
@@ -59,47 +75,68 @@ class PendingWindow:
         self.partial = False
         if len(snapshot.pending) <= self._shapes:
             return snapshot
-        by_queue: dict[_Queue, dict[int, Place]] = defaultdict(dict)
-        number_of = self._numbered(snapshot.pending)
-        for pending in snapshot.pending:
-            if not _always(pending):
-                one = pending.workload
-                shapes = by_queue[one.namespace, one.queue]
-                number, order = number_of[one.uid], place(pending.workload)
-                if number not in shapes or order < shapes[number]:
-                    shapes[number] = order
-        if sum(map(len, by_queue.values())) <= self._shapes:
+        self._count(snapshot.pending)
+        if sum(map(len, self._places.values())) <= self._shapes:
             return snapshot
         self.partial = True
+        by_queue = {
+            queue: {number: places[0] for number, places in shapes.items()}
+            for queue, shapes in self._places.items()
+        }
         kept = self._kept(by_queue, snapshot.config)
+        counted, pinned = self._counted, self._pinned
         return replace(
             snapshot,
             pending=tuple(
                 p
                 for p in snapshot.pending
-                if _always(p)
-                or p.workload.uid in self._pinned
-                or number_of[p.workload.uid] in kept[p.workload.namespace, p.workload.queue]
+                if (one := counted[id(p)]).always
+                or one.number in kept[one.queue]
+                or p.workload.uid in pinned
             ),
         )
 
-    def _numbered(self, gangs: Iterable[Pending]) -> dict[str, int]:
-        """The number of the shape of each gang, by uid. A shape keeps its number while a gang of it waits."""
-        known, self._known = self._known, {}
-        numbers, self._numbers = self._numbers, {}
-        for pending in gangs:
-            uid = pending.workload.uid
-            last = known.get(uid)
-            if last is not None and last[0] is pending:
-                number = last[1]
-            else:
-                shape = _shape(pending)
-                number = numbers.setdefault(shape, self._last_number + 1)
-                self._last_number = max(number, self._last_number)
-            self._known[uid] = (pending, number)
-        used = {number for _, number in self._known.values()}
-        self._numbers = {shape: number for shape, number in numbers.items() if number in used}
-        return {uid: number for uid, (_, number) in self._known.items()}
+    def _count(self, gangs: Sequence[Pending]) -> None:
+        """Count the gangs that have come since the last time, and no longer those that have gone.
+
+        A shape keeps its number while a gang of it waits.
+        """
+        counted = self._counted
+        current = dict(zip(map(id, gangs), gangs, strict=True))
+        gone = [counted.pop(at) for at in counted.keys() - current.keys()]
+        new = [at for at in current if at not in counted]
+        for at in new:
+            counted[at] = self._added(current[at])
+        for gang in gone:
+            self._drop(gang)
+
+    def _added(self, pending: Pending) -> _Counted:
+        workload, shape = pending.workload, _shape(pending)
+        number = self._numbers.get(shape)
+        if number is None:
+            number = self._numbers[shape] = self._last_number = self._last_number + 1
+        self._waiting[number] = (shape, self._waiting.get(number, (shape, 0))[1] + 1)
+        queue = workload.namespace, workload.queue
+        one = _Counted(pending, queue, number, place(workload), _always(pending))
+        if not one.always:
+            insort(self._places.setdefault(queue, {}).setdefault(number, []), one.place)
+        return one
+
+    def _drop(self, gang: _Counted) -> None:
+        shape, gangs = self._waiting.pop(gang.number)
+        if gangs > 1:
+            self._waiting[gang.number] = (shape, gangs - 1)
+        else:
+            del self._numbers[shape]
+        if gang.always:
+            return
+        shapes = self._places[gang.queue]
+        places = shapes[gang.number]
+        del places[bisect_left(places, gang.place)]
+        if not places:
+            del shapes[gang.number]
+        if not shapes:
+            del self._places[gang.queue]
 
     def _kept(
         self, by_queue: dict[_Queue, dict[int, Place]], config: QueueConfig

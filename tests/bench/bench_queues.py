@@ -280,8 +280,8 @@ def scale_line(occupied: float, nodes: bool, fair: bool, repeats: int) -> str:
     )
 
 
-def cycle_lines(nodes: bool, fair: bool, repeats: int, ending: int) -> Iterator[str]:
-    queues, cohorts, pending = CYCLE
+def cycle_lines(nodes: bool, fair: bool, repeats: int, ending: int, pending: int) -> Iterator[str]:
+    queues, cohorts, _ = CYCLE
     queues_of = config(queues, cohorts, preempt=True, nodes=nodes, fair=fair)
     world = World(queues_of, random.Random(7), nodes, small=ending == ENDING)
     world.arrive(pending)
@@ -332,6 +332,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--scale", type=int, help="one line of the first table")
     parser.add_argument("--cycle", type=int, help="one line of the second table")
+    parser.add_argument("--pending", type=int, default=CYCLE[2], help="gangs of a cycle that wait")
     options = parser.parse_args()
     gc.set_threshold(50_000, 20, 20)  # as the controller does
     if options.scale is not None:
@@ -340,7 +341,7 @@ def main() -> None:
         return
     if options.cycle is not None:
         nodes, fair, ending = CYCLES[options.cycle]
-        for line in cycle_lines(nodes, fair, options.repeats, ending):
+        for line in cycle_lines(nodes, fair, options.repeats, ending, options.pending):
             print(line, flush=True)
         return
     for head, name, lines in ((SCALE_HEAD, "scale", SCALES), (CYCLE_HEAD, "cycle", CYCLES)):

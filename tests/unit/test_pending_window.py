@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement
-from queuectl.state.pending_window import LEAST, PendingWindow
+from queuectl.planner.order.queue_order import Place, place
+from queuectl.state.pending_window import LEAST, PendingWindow, _always, _shape
 from tests.planner import build
 
 
@@ -92,12 +94,89 @@ def test_a_strict_queue_considers_a_prefix_of_its_order() -> None:
     assert kept == [f"busy{n:05}" for n in range(64)]
 
 
+class CountedAgain(PendingWindow):
+    """The same window, which counts all gangs in each plan."""
+
+    def applied(self, snapshot: Snapshot) -> Snapshot:
+        self.partial = False
+        if len(snapshot.pending) <= self._shapes:
+            return snapshot
+        shapes, numbers = [_shape(p) for p in snapshot.pending], self._numbers
+        for shape in shapes:
+            if shape not in numbers:
+                self._last_number += 1
+                numbers[shape] = self._last_number
+        self._numbers = {shape: numbers[shape] for shape in shapes}
+        by_queue: dict[tuple[str, str | None], dict[int, Place]] = {}
+        for pending, shape in zip(snapshot.pending, shapes, strict=True):
+            if not _always(pending):
+                workload = pending.workload
+                places = by_queue.setdefault((workload.namespace, workload.queue), {})
+                known = places.get(numbers[shape], place(workload))
+                places[numbers[shape]] = min(known, place(workload))
+        if sum(map(len, by_queue.values())) <= self._shapes:
+            return snapshot
+        self.partial = True
+        kept = self._kept(by_queue, snapshot.config)
+        considered = [
+            pending
+            for pending, shape in zip(snapshot.pending, shapes, strict=True)
+            if _always(pending)
+            or pending.workload.uid in self._pinned
+            or numbers[shape] in kept[pending.workload.namespace, pending.workload.queue]
+        ]
+        return replace(snapshot, pending=tuple(considered))
+
+
+CHANGES = st.tuples(
+    st.sampled_from(["arrive", "leave", "again", "lease", "block", "pin", "raise"]),
+    st.integers(0, 400),
+    st.integers(1, 30),
+)
+
+
+@given(st.lists(st.lists(CHANGES, max_size=4), min_size=1, max_size=8), st.integers(16, 48))
+def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
+    plans: list[list[tuple[str, int, int]]], shapes: int
+) -> None:
+    gangs = [*flood(40, "q0"), *flood(20, "q1")]
+    kept, anew = PendingWindow(shapes), CountedAgain(shapes)
+    for number, changes in enumerate(plans):
+        for what, where, count in changes:
+            at = where % len(gangs) if gangs else 0
+            if (
+                what == "arrive"
+            ):  # some of the shapes wait already, in the same queue or another one
+                more = [
+                    gang(f"new{number}-{at}-{n}", f"q{n % 3}", 1000 + at + n, at=float(at))
+                    for n in range(count)
+                ]
+                gangs += [
+                    one for one in more if one.workload.uid not in {g.workload.uid for g in gangs}
+                ]
+            elif what == "leave":
+                del gangs[at : at + count]
+            elif what == "pin" and gangs:
+                kept.pin(gangs[at].workload.uid)
+                anew.pin(gangs[at].workload.uid)
+            elif gangs:
+                change: dict[str, dict[str, Any]] = {
+                    "again": {},  # an equal object in place of the last one
+                    "lease": {"lease": None if gangs[at].lease else LEASE},
+                    "block": {"blocked": None if gangs[at].blocked else BLOCKED},
+                    "raise": {"workload": replace(gangs[at].workload, priority=count)},
+                }
+                gangs[at] = replace(gangs[at], **change[what])
+        snapshot = world(gangs)
+        assert names(kept.applied(snapshot)) == names(anew.applied(snapshot))
+        assert kept.partial is anew.partial
+
+
+BLOCKED = Reason(Code.MISCONFIGURED, "no queue")
 LEASE = CapacityLease(Placement(()), (), 0.0, 1e9)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"lease": LEASE}, {"blocked": Reason(Code.MISCONFIGURED, "no queue")}]
-)
+@pytest.mark.parametrize("changes", [{"lease": LEASE}, {"blocked": BLOCKED}])
 def test_a_gang_that_keeps_a_place_or_costs_no_search_is_in_each_plan(
     changes: dict[str, object],
 ) -> None:

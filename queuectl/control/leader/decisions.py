@@ -28,7 +28,7 @@ from queuectl.domain.plan import (
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.words import counted_gpus, gpu_hours_of
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
@@ -76,8 +76,7 @@ class Decider:
         self._changed_queues = changed_queues
         self._classes = priority_values(self._mirror.priority_classes.values())
         spared = list(self._dry_run_events(snapshot, plan))
-        requested = {p.workload.uid: p.workload for p in snapshot.pending}
-        requested |= {a.workload.uid: a.workload for a in snapshot.admitted}
+        requested = _requested(snapshot, plan)
         leaving = _leaving(plan)
         changes = []
         for uid, event in (*self._events(plan, requested, now, snapshot.config), *spared):
@@ -249,9 +248,10 @@ class Decider:
             uid, code = refusal.uid, refusal.reasons[0].code
             if refusal.lease is None and code is not Code.UNDECIDED and refreshed(uid, 0.0) > since:
                 entry = entry_of(uid)
-                start = planned[uid].start if uid in planned else None
-                if entry is not None and _says(entry, code, start):
-                    continue
+                if entry is not None and entry.reason.code is code and entry.state is State.PENDING:
+                    start = planned[uid].start if uid in planned else None
+                    if entry.planned_start == start:
+                        continue
             yield refusal
 
     def _no_longer_idle(self, plan: Plan) -> Iterator[str]:
@@ -322,6 +322,17 @@ class Decider:
         return Evict(Reason(Code.DEFRAGMENTED, text, details), lease=place)
 
 
+def _requested(snapshot: Snapshot, plan: Plan) -> dict[str, Workload]:
+    """The requests of the gangs about which the plan decides more than a reason, by uid."""
+    uids = {a.uid for a in plan.admitted} | {p.preemptor for p in plan.preempted}
+    uids.update(uid for move in plan.moved for uid in (move.uid, move.beneficiary))
+    uids.update(refusal.uid for refusal in plan.pending if refusal.lease is not None)
+    if not uids:
+        return {}
+    workloads = [gang.workload for gangs in (snapshot.pending, snapshot.admitted) for gang in gangs]
+    return {workload.uid: workload for workload in workloads if workload.uid in uids}
+
+
 def _leaving(plan: Plan) -> frozenset[str]:
     """The uids of the gangs that a plan evicts."""
     preempted = [preemption.victim for preemption in plan.preempted]
@@ -360,13 +371,6 @@ def _cost_of(preemption: Preemption) -> dict[str, Any]:
         "priority": preemption.cost.priority,
         "gpus": as_number(preemption.cost.gpus),
     }
-
-
-def _says(entry: Entry, code: Code, start: PlannedStart | None) -> bool:
-    """Whether a pending gang has this reason and this planned start already."""
-    return (
-        entry.state is State.PENDING and entry.reason.code is code and entry.planned_start == start
-    )
 
 
 def _admission(admission: Admission, workload: Workload | None, config: QueueConfig) -> Event:
@@ -431,12 +435,8 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
         parts.append(f"migrating {', '.join(e.ref for e in moving[:3])}{_more(len(moving))}")
     if evicted:
         parts.append(f"evicting {', '.join(e.ref for e in evicted[:3])}{_more(len(evicted))}")
-    reasons: dict[str, int] = {}
-    for refusal in plan.pending:
-        code = str(refusal.reasons[0].code)
-        reasons[code] = reasons.get(code, 0) + 1
-    if reasons:
-        inner = ", ".join(f"{code} {count}" for code, count in sorted(reasons.items()))
+    if plan.pending:
+        inner = ", ".join(f"{code} {count}" for code, count in plan.waiting_by_code.items())
         parts.append(f"{len(plan.pending)} pending ({inner})")
     return "; ".join(parts) or "no change"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -91,7 +90,7 @@ def record_of(
         evicted=len(leaving) - moved,
         moved=moved,
         waiting=len(plan.pending),
-        reasons=dict(sorted(Counter(str(r.reasons[0].code) for r in plan.pending).items())),
+        reasons=plan.waiting_by_code,
         proof=plan.proof,
         seconds=seconds,
         stats=dict(plan.stats),
@@ -416,9 +415,10 @@ class Planning:
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger budget can decide it."""
+        if refusal.reasons[0].code is not Code.UNDECIDED:
+            return False
         entry = self._leader_state.ledger.get(refusal.uid)
-        undecided = refusal.reasons[0].code is Code.UNDECIDED
-        return undecided and entry is not None and entry.budget < MAX_BUDGET
+        return entry is not None and entry.budget < MAX_BUDGET
 
     def _seek_again(self, now: float) -> None:
         """Set the time of the next search for gangs to move, which takes longer than a plan. It runs even without a change."""

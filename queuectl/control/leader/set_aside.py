@@ -105,7 +105,9 @@ class GangsSetAside:
 
         ``out``: as :meth:`left_out` returned it.
         """
-        containment, workloads = self._containment, _workloads(snapshot)
+        containment = self._containment
+        all_passed = containment.empty and not contained.failures
+        workloads = {} if all_passed else _workloads(snapshot)
         failures: dict[str, SetAside] = {}
         for failure in contained.failures:
             failures[failure.uid] = self._failed(workloads[failure.uid], failure.error)
@@ -135,6 +137,8 @@ class GangsSetAside:
 
     def _refusals(self, snapshot: Snapshot, contained: ContainedPlan) -> list[Refusal]:
         checked, refusals = contained.checked, list[Refusal]()
+        if checked is not None and checked.original is snapshot and self._containment.empty:
+            return refusals
         planned = {p.workload.uid for p in checked.snapshot.pending} if checked is not None else ()
         for pending in snapshot.pending:
             uid = pending.workload.uid

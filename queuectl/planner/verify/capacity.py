@@ -164,7 +164,9 @@ def check_kept(index: PlanIndex) -> Iterator[PlanViolation]:
 
 def _existing(index: PlanIndex) -> Iterator[_Lease]:
     now, running = index.snapshot.now, index.running
-    waiting = [(p.workload, p.lease, p.excluded) for p in index.snapshot.pending]
+    waiting = [
+        (p.workload, p.lease, p.excluded) for p in index.snapshot.pending if p.lease is not None
+    ]
     moving = [(a.workload, a.lease, frozenset[str]()) for a in index.snapshot.admitted if a.leaving]
     for workload, lease, excluded in sorted([*waiting, *moving], key=lambda w: place(w[0])):
         if lease is None or lease.expires_at <= now:

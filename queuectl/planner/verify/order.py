@@ -184,7 +184,7 @@ def _overtaken(index: PlanIndex) -> Iterator[PlanViolation]:
 
 def _grown_first(index: PlanIndex) -> Iterator[PlanViolation]:
     """A pod that is added to an elastic gang although a gang before it waits for what it takes."""
-    grown = [e for e in index.snapshot.pending if e.workload.grows]
+    grown = [e for e in index.snapshot.pending if e.workload.growth is not None]
     for entry in grown:
         queue = index.queue_of(entry.workload)
         if entry.workload.uid not in index.started or queue is None:

@@ -126,12 +126,12 @@ def _borrowers(
     index: PlanIndex, used_now: dict[Row, int], used_after: dict[Row, int]
 ) -> Iterator[PlanViolation]:
     """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
-    no_borrowing = {uid for uid, p in index.pending.items() if not p.may_borrow(index.snapshot.now)}
     now, after = dict(used_now), dict(used_after)
     takers: dict[Row, str] = {}
     for claim in index.claims:
         uid = claim.workload.uid
-        if uid not in no_borrowing or claim.running is not None:
+        waiting = index.pending.get(uid)
+        if waiting is None or waiting.may_borrow(index.snapshot.now) or claim.running is not None:
             continue
         rows = list(charges(index, claim.workload, claim.placement))
         add_rows(after, rows)

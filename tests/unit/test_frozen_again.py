@@ -1,0 +1,159 @@
+"""A snapshot that is made from the last one is the snapshot that is made from nothing, whatever has changed in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.jobs import JobRecord
+from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.queues import QueueConfig, StopPolicy
+from queuectl.domain.records import Deleted, NamespaceRecord
+from queuectl.domain.snapshot import CapacityLease, SolverLimits
+from queuectl.domain.workload import Duration, PodSet
+from queuectl.state.durations import LearnedDurations
+from queuectl.state.freeze import SnapshotBuilder
+from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, SHAPE, World
+
+STOPPED = replace(
+    CONFIG,
+    revision=4,
+    cluster_queues={"cq": replace(CONFIG.cluster_queues["cq"], stop_policy=StopPolicy.HOLD)},
+)
+LEASE = CapacityLease(PLACEMENT, ("v",), 0.0, expires_at=60.0)
+OF_JOBS: list[dict[str, Any]] = [
+    {"deleting": True},
+    {"awaits": "none of its 2 pods exists"},
+    {"awaits": ""},
+    {"priority_class": "high"},
+    {"podsets": (PodSet("main", 3, SHAPE),)},
+    {"suspended": False},
+    {"suspended": True},
+    {"error": "wrong"},
+    {},
+]
+OF_ENTRIES: list[dict[str, Any]] = [
+    {"requeue_at": 45.0},
+    {"requeue_at": None},
+    {"attempt": 1, "since": 10.0},
+    {"state": State.RESERVED, "lease": LEASE},
+    {"state": State.PENDING, "lease": None},
+    {"state": State.HELD},
+    {"state": LIVE.state, "attempt": 1, "placement": PLACEMENT},
+    {"budget": 2},
+    {"excluded": ("n1",)},
+    {"priority": 7},
+    {"queue": "other"},
+]
+STEPS = st.one_of(
+    st.tuples(st.just("job"), st.integers(0, 1), st.sampled_from(OF_JOBS)),
+    st.tuples(st.just("entry"), st.integers(0, 1), st.sampled_from(OF_ENTRIES)),
+    st.tuples(st.sampled_from(["ends", "comes"]), st.integers(0, 1), st.just({})),
+    st.tuples(st.just("time"), st.sampled_from([1, 15, 700]), st.just({})),
+    st.tuples(st.sampled_from(["configuration", "namespace", "node"]), st.just(0), st.just({})),
+)
+
+
+class Changing(World):
+    """Two gangs that come, change and end, with the builder that keeps what it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.version = 20.0, 10
+        self.config: QueueConfig = CONFIG
+        self.builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
+        for number in range(2):
+            self.comes(number)
+
+    def step(self, what: str, number: int, changes: dict[str, Any]) -> None:
+        self.version += 1
+        uid = f"u{number}"
+        job, entry = self.mirror.jobs.get(uid), self.ledger.get(uid)
+        if what == "comes":
+            self.comes(number)
+        elif what == "job" and job is not None:
+            self.see(replace(job, version=self.version, **changes))
+        elif what == "entry" and entry is not None:
+            self.put(replace(entry, **changes))
+        elif what == "ends" and entry is not None:
+            self.put(replace(entry, state=State.FINISHED))
+            self.builder.forget(uid)
+            self.mirror.apply([Deleted("jobs", uid, self.version)])
+        elif what == "time":
+            self.now += number
+        elif what == "configuration":
+            self.config = STOPPED if self.config is CONFIG else CONFIG
+        elif what == "namespace":
+            ending = not self.mirror.namespaces["a"].deleting
+            self.see(NamespaceRecord("a", self.version, (), deleting=ending))
+        elif what == "node":
+            failing = {} if self.mirror.nodes.failing else {"n1": "its GPU fails"}
+            self.mirror.mark_unhealthy(failing)
+
+    def comes(self, number: int) -> None:
+        uid, queued = f"u{number}", float(number)
+        if self.ledger.get(uid) is not None:
+            return
+        self.see(replace(JOB, uid=uid, name=uid, version=self.version))
+        self.put(replace(ENTRY, uid=uid, name=uid, queued_at=queued))
+
+    def put(self, entry: Entry) -> None:
+        self.ledger.apply([EntryChange(self.ledger.get(entry.uid), entry, self.now)])
+
+
+BORROWS_LATER = [("entry", 0, {"requeue_at": 45.0}), ("time", 15, {}), ("time", 15, {})]
+RETURNS = [("entry", 0, {"attempt": 1, "since": 10.0}), ("job", 0, OF_JOBS[1]), ("time", 700, {})]
+
+
+@settings(max_examples=40)
+@example(BORROWS_LATER)
+@example(RETURNS)
+@example([("entry", 0, {"state": State.RESERVED, "lease": LEASE}), ("time", 700, {})])
+@given(st.lists(STEPS, max_size=12))
+def test_pending_gangs_are_those_of_a_new_builder(
+    steps: list[tuple[str, int, dict[str, Any]]],
+) -> None:
+    world = Changing()
+    for step in [("", 0, {}), *steps]:
+        world.step(*step)
+        kept = world.builder.freeze(world.config, world.now, SolverLimits())
+        anew = world.freeze(world.now, world.config)
+        assert kept.pending == anew.pending
+        again = world.builder.freeze(world.config, world.now, SolverLimits())
+        for before, after in zip(kept.pending, again.pending, strict=True):
+            entry = world.ledger.get(before.workload.uid)
+            assert before is after or (entry is not None and entry.lease is not None)
+
+
+class Guessing(LearnedDurations):
+    """An expectation that is another one each time it is estimated, and that is due every 100 s."""
+
+    estimates = 0
+
+    def attempt(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Duration | None:
+        super().attempt(entry, job, config, now)
+        self.estimates += 1
+        return Duration(float(self.estimates))
+
+    def due_at(self, uid: str) -> float:
+        return 100.0 * (1 + self.estimates)
+
+
+def test_an_expectation_is_estimated_again_when_it_is_due_and_after_more_runs_are_read() -> None:
+    world = World(ENTRY, records=[JOB])
+    durations = Guessing(world.mirror)
+    builder = SnapshotBuilder(world.mirror, world.ledger, world.usage, durations=durations)
+
+    def seconds(now: float) -> float | None:
+        duration = builder.freeze(CONFIG, now, SolverLimits()).pending[0].workload.duration
+        return duration.seconds if duration is not None else None
+
+    assert [seconds(at) for at in (20.0, 199.0, 200.0, 201.0)] == [1.0, 1.0, 2.0, 2.0]
+    durations.learn(())
+    durations.due_at = lambda uid: 0.0  # type: ignore[method-assign]
+    assert seconds(202.0) == 3.0
