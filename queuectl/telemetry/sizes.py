@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -34,7 +33,7 @@ class SizeMetrics(Collector):
         tasks = len(asyncio.all_tasks(self._loop)) if self._loop is not None else 0
         yield gauge_family("tasks", "Tasks of the event loop.", (), [((), float(tasks))])
         # Also those of the solver, which Python does not know. Only Linux has the folder.
-        threads = len(os.listdir(_THREADS)) if _THREADS.exists() else 0
+        threads = len(list(_THREADS.iterdir())) if _THREADS.exists() else 0
         yield gauge_family("threads", "Threads of the process.", (), [((), float(threads))])
         text = "Objects of the cluster that the process keeps in memory."
         kept = [((resource,), float(count())) for resource, count in self._kept.items()]

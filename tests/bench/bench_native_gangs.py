@@ -4,8 +4,9 @@
 
 Without an argument, both parts run, the first one with one turn. The feature gates of the gang scheduling are on for each side, and
 each side has a control plane of its own: 500 KWOK nodes of 8 GPUs in 50 racks of 10, etcd without fsync, client limits of 1000/2000.
-Native gangs are Jobs whose pods name a PodGroup with the topology key of a rack; their PodGroups are there before their Jobs. Plain Jobs
-have no topology. All times are from the creation of a Job until all its pods are bound. Writes are those that the API server counts
+Native gangs are Jobs whose pods name a PodGroup with the topology key of a rack; their PodGroups are there before their Jobs. With a
+given domain, the PodGroup has no topology key, and the pods select a rack that has room, as a queue controller could choose it. Plain
+Jobs have no topology. All times are from the creation of a Job until all its pods are bound. Writes are those that the API server counts
 until all pods run, without the leases of nodes.
 """
 
@@ -15,7 +16,7 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,18 +36,29 @@ SPEC: Final[dict[str, Any]] = {
     "apis": ("scheduling.k8s.io/v1beta1",),
 }
 NODES: Final = NodeSpec(blocks=5, racks_per_block=10, hosts_per_rack=10)
-PLAIN, NATIVE, QUEUECTL = SIDES = ("plain Jobs", "native gangs", "queuectl")
+PLAIN, NATIVE, GIVEN, QUEUECTL = SIDES = (
+    "plain Jobs",
+    "native gangs",
+    "native gangs, given domain",
+    "queuectl",
+)
+ROOM_OF_A_RACK: Final = 64  # GPUs that are given in each rack of 80
 SECONDS: Final = 300.0
 SETTLED_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """Equal gangs of one-GPU pods, each in one domain of a topology level, that are submitted at once."""
+    """Equal gangs of one-GPU pods, each in one domain of a topology level, that are submitted at once.
+
+    Attributes:
+        first: the number of the first given domain, so that no two loads share one.
+    """
 
     gangs: int
     pods: int
     level: str
+    first: int
 
     @property
     def title(self) -> str:
@@ -56,7 +68,8 @@ class Load:
         return f"gang{self.pods}-{number}"
 
 
-LOADS: Final = (Load(100, 8, RACK), Load(12, 64, RACK), Load(1, 512, BLOCK))
+# In this order, all of them fit, and the pods of one load run while the next one starts.
+LOADS: Final = (Load(1, 512, BLOCK, 0), Load(12, 64, RACK, 10), Load(100, 8, RACK, 22))
 
 
 @dataclass(frozen=True)
@@ -92,11 +105,16 @@ def in_group(job: Document) -> Document:
 # ---- Time, writes and processor time
 
 
-def jobs_of(load: Load, side: str) -> list[Document]:
+def jobs_of(load: Load, side: str, domains: Sequence[str]) -> list[Document]:
     shape = PodSetManifest(load.pods, gpus=1, required=load.level)
     # The recorder follows Jobs with the label of a queue; without queuectl, it has no other effect.
     jobs = [m.job(load.name(number), SPACE, "all", shape) for number in range(load.gangs)]
-    return [in_group(job) for job in jobs] if side == NATIVE else jobs
+    if side == GIVEN:
+        # As many gangs as have room in a rack of 80 GPUs one after the other, then the next domain.
+        for number, job in enumerate(jobs):
+            domain = domains[load.first + number * load.pods // ROOM_OF_A_RACK]
+            job["spec"]["template"]["spec"]["nodeSelector"] = {load.level: domain}
+    return [in_group(job) for job in jobs] if side in (NATIVE, GIVEN) else jobs
 
 
 def counted(play: Stage) -> tuple[Counter[str], dict[str, float]]:
@@ -110,24 +128,24 @@ def counted(play: Stage) -> tuple[Counter[str], dict[str, float]]:
 
 
 def measure(play: Stage, load: Load, side: str) -> Measured:
-    """Submit a load, wait until all its pods run, and remove it."""
-    jobs = jobs_of(load, side)
+    """Submit a load, and wait until all its pods run."""
+    nodes, _ = play.recorder.now()
+    jobs = jobs_of(load, side, sorted({node.labels[load.level] for node in nodes.values()}))
     before, used = counted(play)
-    if side == NATIVE:
-        play.submit(*(pod_group(load.name(n), load.pods, load.level) for n in range(load.gangs)))
+    if side in (NATIVE, GIVEN):
+        level = load.level if side == NATIVE else None
+        play.submit(*(pod_group(load.name(n), load.pods, level) for n in range(load.gangs)))
     play.submit(*jobs)
     play.wait_for(load.gangs * load.pods, PodPhase.RUNNING, f"gang{load.pods}-", SECONDS)
     time.sleep(SETTLED_SECONDS)  # statuses and Events are written last
     after, at_end = counted(play)
     bound, _ = play.times()
-    found = Measured(
+    return Measured(
         tuple(bound[job["metadata"]["name"]] for job in jobs),
         after - before,
         {name: at_end[name] - used[name] for name in at_end},
         together(play, load),
     )
-    remove(play)
-    return found
 
 
 def together(play: Stage, load: Load) -> int:

@@ -15,18 +15,12 @@ from queuectl.demo.recorder import ObjectRevision, ObservedState, Recording, Rep
 from queuectl.domain.ledger import Entry, State, violations
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
-from tests.chaos import hostile
-from tests.chaos.load import COHORT, LIMITS, NAMESPACE, SOLO
+from tests.chaos.load import NAMESPACE, Quotas
 from tests.chaos.stage import Stage
 from tests.support.stores import PostgresStore
 
 HOLDING = (State.STARTING, State.RUNNING)
 WAITING = (State.PENDING, State.RESERVED)
-QUOTAS = {
-    frozenset({"a", "b"}): COHORT,
-    frozenset({"solo"}): max(SOLO),
-    frozenset({hostile.QUEUE}): hostile.GPUS,
-}
 
 
 @dataclass
@@ -40,6 +34,7 @@ class Auditor:
     """
 
     stage: Stage
+    quotas: Quotas = Quotas()
     observed: ObservedState = field(default_factory=ObservedState)
     problems: list[str] = field(default_factory=list)
     steps: int = 0
@@ -50,7 +45,7 @@ class Auditor:
         self._whole = Whole(self.observed)
         self._once = Once(self.observed)
         self._capacity = CapacityAudit(self.observed)
-        self._quota = Quota(self.observed, LIMITS)
+        self._quota = Quota(self.observed, self.quotas.limits)
         self._checks: list[Check] = [
             self._whole,
             self._once,
@@ -139,7 +134,7 @@ class Auditor:
             if node in nodes and gpus > nodes[node].allocatable[GPU]:
                 who = [e.ref for e in entries if e.placement and node in str(e.placement)]
                 self.problems.append(f"{gpus} GPUs of {node} are booked: {who}")
-        for queues, most in QUOTAS.items():
+        for queues, most in self.quotas.sums.items():
             if (sums := sum(held[queue] for queue in queues)) > most:
                 self.problems.append(f"{sums} of {most} GPUs of {sorted(queues)} are booked")
 
