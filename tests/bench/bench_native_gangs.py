@@ -153,7 +153,7 @@ def together(play: Stage, load: Load) -> int:
     nodes, pods = play.recorder.now()
     domains: defaultdict[str, set[str]] = defaultdict(set)
     for pod in pods:
-        if pod.name.startswith(f"gang{load.pods}-"):
+        if pod.node and pod.name.startswith(f"gang{load.pods}-"):
             domains[pod.name.rsplit("-", 2)[0]].add(nodes[pod.node].labels[load.level])
     return sum(len(those) == 1 for those in domains.values())
 
@@ -227,7 +227,7 @@ def report(found: Mapping[str, list[Measured]], load: Load) -> None:
 
 ROOM: Final = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=4)
 VICTIM_PODS, PREEMPTOR_PODS = 2, 3
-CASES: Final = {
+CASES: Final[Mapping[str, tuple[Document, str]]] = {
     "disruptionMode single, the default": ({}, "urgent"),
     "disruptionMode all": ({"disruptionMode": {"all": {}}}, "urgent"),
     "the pods of the preemptor have preemptionPolicy Never": ({}, "never"),
