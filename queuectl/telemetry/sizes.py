@@ -1,4 +1,4 @@
-"""What this process keeps in memory and runs, counted at each scrape. Such a figure that grows without end is a leak."""
+"""Sizes of this process, counted at each scrape: tasks, threads and kept objects. A size that grows while the load does not is a leak."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ class SizeMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: Mapping[str, Callable[[], int]] = {}
+        self._counts: Mapping[str, Callable[[], int]] = {}
         registry.register(self)
 
-    def watch(self, loop: asyncio.AbstractEventLoop, kept: Mapping[str, Callable[[], int]]) -> None:
-        """Count from now on. ``kept``: a function for each resource, which any thread can call."""
+    def watch(
+        self, loop: asyncio.AbstractEventLoop, counts: Mapping[str, Callable[[], int]]
+    ) -> None:
+        """Count from now on. ``counts``: the number of kept objects by resource; any thread can call it."""
         self._loop = loop
-        self._kept = kept
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
         """The gauges."""
         tasks = len(asyncio.all_tasks(self._loop)) if self._loop is not None else 0
         yield gauge_family("tasks", "Tasks of the event loop.", (), [((), float(tasks))])
-        # Also those of the solver, which Python does not know. Only Linux has the folder.
+        # With those of the solver, which Python does not count. Only Linux has the folder.
         threads = len(list(_THREADS.iterdir())) if _THREADS.exists() else 0
         yield gauge_family("threads", "Threads of the process.", (), [((), float(threads))])
         text = "Objects of the cluster that the process keeps in memory."
-        kept = [((resource,), float(count())) for resource, count in self._kept.items()]
+        kept = [((resource,), float(count())) for resource, count in self._counts.items()]
         yield gauge_family("kept_objects", text, ("resource",), kept)

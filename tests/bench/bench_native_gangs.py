@@ -3,7 +3,7 @@
     python -m tests.bench.bench_native_gangs [turns N] [preemption]
 
 Without an argument, both parts run, the first one with one turn. The feature gates of the gang scheduling are on for each side, and
-each side has a control plane of its own: 500 KWOK nodes of 8 GPUs in 50 racks of 10, etcd without fsync, client limits of 1000/2000.
+each side has its own control plane: 500 KWOK nodes of 8 GPUs in 50 racks of 10, etcd without fsync, client limits of 1000/2000.
 Native gangs are Jobs whose pods name a PodGroup with the topology key of a rack; their PodGroups are there before their Jobs. With a
 given domain, the PodGroup has no topology key, and the pods select a rack that has room, as a queue controller could choose it. Plain
 Jobs have no topology. All times are from the creation of a Job until all its pods are bound. Writes are those that the API server counts
@@ -187,7 +187,7 @@ def turn(side: str) -> dict[Load, Measured]:
 
 
 def turns(count: int) -> None:
-    """All sides in turns, and a table for each load: the median of the turns."""
+    """All sides in turns, and a table for each load: the median of its values."""
     found: defaultdict[str, list[dict[Load, Measured]]] = defaultdict(list)
     for number in range(count):
         # In the reverse order each second time, so that a machine that slows down is unfair to none.
@@ -269,7 +269,7 @@ def priority(name: str, policy: str) -> Document:
 
 
 def preempted(play: Stage, mode: Document, klass: str) -> dict[str, int]:
-    """The number of running pods of each gang, some seconds after the preemptor was created."""
+    """The number of running pods of each gang, 15 seconds after the preemptor was created."""
     names = [f"gang-{number}" for number in range(ROOM.count // VICTIM_PODS)]
     shape = PodSetManifest(VICTIM_PODS, gpus=8)
     play.submit(*(pod_group(name, VICTIM_PODS, **mode) for name in names))

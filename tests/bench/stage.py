@@ -181,7 +181,8 @@ def _status(pid: int, key: str) -> float:
         text = Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return 0.0
-    return int(re.findall(rf"{key}:\s+(\d+) kB", text)[0]) / 1024
+    found = re.findall(rf"{key}:\s+(\d+) kB", text)
+    return int(found[0]) / 1024 if found else 0.0  # it has ended, and its parent has not seen that
 
 
 def peak_of(pid: int) -> float:

@@ -39,7 +39,7 @@ class Verdict:
         quarter: the value at a quarter of the time.
         last: the value at the end.
         most: the largest value.
-        growth: by which it grew in the second half: the median of the slopes of all pairs of samples.
+        growth: by which it grew in the second half: the median slope of all pairs of samples.
         slack: the constant by which it can grow.
     """
 

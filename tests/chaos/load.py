@@ -207,7 +207,7 @@ BEHIND = 20
 
 @dataclass
 class SteadyLoad(Load):
-    """Submits gangs at a rate. Jobs are deleted some seconds after their end.
+    """Submits gangs at a rate. Jobs are deleted half a minute after their end.
 
     Attributes:
         gangs: in all.

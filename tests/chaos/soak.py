@@ -1,4 +1,4 @@
-"""`make soak`: gangs at a steady rate with faults for an hour. What grows is a leak; at the end, the ledger equals the cluster.
+"""`make soak`: gangs at a steady rate with faults for an hour. A figure that grows is a leak; at the end, the ledger equals the cluster.
 
     DURATION=3600 GANGS=30000 SEED=1 python -m tests.chaos.soak
 
@@ -17,8 +17,9 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,7 +132,7 @@ def slacks() -> dict[str, float]:
 
 def figures_of(metrics: str) -> dict[str, float]:
     """The figures of a controller in its metrics. Only a leader has those of the ledger."""
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for name, labels, value in _METRIC.findall(metrics):
         if figure := NAMES.get(name + labels):
             found[figure] = float(value)
@@ -155,15 +156,16 @@ class Sampler:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._run, name="samples", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._done.set()
-            thread.join()
+        """Sample during the block. Raises the error that ended the samples."""
+        with ThreadPoolExecutor(1) as pool:
+            sampling = pool.submit(self._sample)
+            try:
+                yield
+            finally:
+                self._done.set()
+        sampling.result()
 
-    def _run(self) -> None:
+    def _sample(self) -> None:
         while not self._done.wait(self.seconds):
             at = time.monotonic() - self._began
             for controller in self.stage.controllers:
@@ -273,6 +275,9 @@ def standing(run: Run) -> list[str]:
 
 # ---- The run
 
+LIVES: Final = 3
+"""Processes with a verdict at the end: two controllers and Postgres."""
+
 
 @dataclass(frozen=True)
 class SoakResult:
@@ -284,7 +289,13 @@ class SoakResult:
 
     @property
     def ok(self) -> bool:
-        return self.result.ok and not self.differences and all(one.flat for one in self.judged)
+        lives = {one.life for one in self.judged}
+        return (
+            self.result.ok
+            and not self.differences
+            and len(lives) == LIVES
+            and all(one.flat for one in self.judged)
+        )
 
     def line(self) -> dict[str, Any]:
         """For the file of results."""
