@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo.audit import CapacityAudit, Check, DomainAudit, Once, Quota, Whole
 from queuectl.demo.recorder import ObjectRevision, ObservedState, Recording, Replay
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, State, violations
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
@@ -165,3 +167,37 @@ class Auditor:
             before = lines[-1].id
             found.update(str(Code(line.reason.code)) for line in lines)
         return dict(found)
+
+
+def unequal(
+    entries: Iterable[Entry], jobs: Iterable[JobRecord], pods: Iterable[PodRecord]
+) -> list[str]:
+    """How the ledger differs from the cluster while gangs run, and nothing starts or ends.
+
+    Args:
+        entries: the unfinished gangs of the ledger.
+        jobs: those that have not ended.
+        pods: those that use a node or wait for one.
+    """
+    found = []
+    names = {job.uid: job.name for job in jobs}
+    there: dict[str, Counter[str]] = {uid: Counter() for uid in names}
+    for pod in pods:
+        if pod.owner in there:
+            there[pod.owner][pod.node or "no node"] += 1
+        else:
+            found.append(f"pod {pod.name} belongs to no job that runs")
+    for entry in entries:
+        if names.pop(entry.uid, None) is None:
+            found.append(f"{entry.ref} has no job")
+        elif entry.state is not State.RUNNING or entry.placement is None:
+            found.append(f"{entry.ref} is {entry.state}")
+        else:
+            booked: Counter[str] = Counter()
+            for podset in entry.placement.podsets:
+                booked.update(dict(podset.nodes))
+            if booked != there[entry.uid]:
+                found.append(f"{entry.ref} has {dict(booked)}, its pods {dict(there[entry.uid])}")
+        if entry.intent is not None:
+            found.append(f"{entry.ref} has a write that is not confirmed")
+    return [*found, *(f"{name} is not in the ledger" for name in names.values())]

@@ -104,11 +104,11 @@ def verdicts(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Ver
     found = []
     for life in dict.fromkeys(sample.life for sample in samples):
         own = [sample for sample in samples if sample.life == life]
-        if len(own) < FEWEST or own[-1].at < 0.95 * at_end:
+        if own[-1].at < 0.95 * at_end:
             continue
-        found += [
-            verdict(life, figure, [(one.at, one.figures[figure]) for one in own], slack)
-            for figure, slack in slacks.items()
-            if all(figure in one.figures for one in own)
-        ]
+        for figure, slack in slacks.items():
+            # Only a leader has some of them, and a process can become one later.
+            series = [(one.at, one.figures[figure]) for one in own if figure in one.figures]
+            if len(series) >= FEWEST:
+                found.append(verdict(life, figure, series, slack))
     return found

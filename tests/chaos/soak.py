@@ -34,13 +34,12 @@ from queuectl.demo import scenario as m
 from queuectl.demo.controller import ControllerProcess, install
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.jobs import PodPhase
-from queuectl.domain.ledger import State
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from tests.bench.bench_system import print_table
 from tests.bench.history import _commit
 from tests.bench.stage import _descendants, _status
-from tests.chaos.audit import Auditor
+from tests.chaos.audit import Auditor, unequal
 from tests.chaos.flat import Sample, Verdict, verdicts
 from tests.chaos.load import NAMESPACE, Quotas, SteadyLoad
 from tests.chaos.stage import Stage, stage
@@ -213,38 +212,15 @@ class Sampler:
 
 async def differences(play: Stage) -> list[str]:
     """How the ledger differs from the jobs and pods of the cluster, while nothing starts or ends."""
-    jobs = {job.uid: job for job in play.recorder.jobs() if job.outcome is None}
-    _, pods = play.recorder.now()
-    there: dict[str, Counter[str]] = {uid: Counter() for uid in jobs}
-    found = []
-    for pod in pods:
-        if pod.namespace != NAMESPACE or pod.terminal:
-            continue
-        if pod.owner in there:
-            there[pod.owner][pod.node or "no node"] += 1
-        else:
-            found.append(f"pod {pod.name} belongs to no job that runs")
     store = await PostgresStore.connect(DatabaseSettings(play.server.url()))
     try:
-        entries = {entry.uid: entry for entry in (await store.load()).entries}
+        entries = (await store.load()).entries
     finally:
         await store.close()
-    found += [f"{jobs[uid].name} is not in the ledger" for uid in jobs.keys() - entries.keys()]
-    for uid, entry in entries.items():
-        if uid not in jobs:
-            found.append(f"{entry.ref} is in the ledger as {entry.state}, and has no job")
-            continue
-        if entry.state is not State.RUNNING or entry.placement is None:
-            found.append(f"{entry.ref} is {entry.state}")
-            continue
-        if entry.intent is not None:
-            found.append(f"{entry.ref} has writes that are not confirmed")
-        booked: Counter[str] = Counter()
-        for podset in entry.placement.podsets:
-            booked.update(dict(podset.nodes))
-        if booked != there[uid]:
-            found.append(f"{entry.ref} has {dict(booked)} in the ledger, {dict(there[uid])} there")
-    return found
+    jobs = [job for job in play.recorder.jobs() if job.outcome is None]
+    _, pods = play.recorder.now()
+    own = [pod for pod in pods if pod.namespace == NAMESPACE and not pod.terminal]
+    return unequal(entries, jobs, own)
 
 
 def standing(run: Run) -> list[str]:
