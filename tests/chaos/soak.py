@@ -56,7 +56,7 @@ KEPT_SECONDS: Final = 60  # that finished workloads remain in the ledger
 SAMPLES: Final = 360  # in the whole time, but not more than one each second
 STANDING: Final = 20
 STANDING_SECONDS: Final = 120.0
-KILLED: Final = ("leader killed",)
+KILLED: Final = "leader killed"
 FAULTS: Final = (
     "API server killed",
     "API server frozen",
@@ -337,15 +337,15 @@ def retention() -> dict[str, Any]:
 
 
 def faults(draw: Random, began: float, seconds: float, built: Stage) -> Iterator[tuple[str, ...]]:
-    """Each fault once in a round, at equal distances. The last one leaves a tenth of the time without."""
+    """Each fault once in a round, with a pause before each. None begins in the last tenth of the time."""
     pause = max(10.0, seconds / FAULTS_IN_ALL)
     left: list[str] = []
     while (past := time.monotonic() - began) < 0.9 * seconds:
-        if not left:
-            kills = KILLED if past < KILLS_UNTIL * seconds else ()
-            left = draw.sample([*FAULTS, *kills], len(FAULTS) + len(kills))
         built.wait(pause)
-        yield (left.pop(),)
+        if not left:
+            left = draw.sample([*FAULTS, KILLED], len(FAULTS) + 1)
+        if (name := left.pop()) != KILLED or past < KILLS_UNTIL * seconds:
+            yield (name,)
 
 
 def wound_up(run: Run) -> None:
