@@ -14,6 +14,8 @@ SLOPE: Final = 0.05
 """Its growth in the second half is at most this share of that value, and half of the constant."""
 FEWEST: Final = 20
 """Samples that a verdict needs."""
+LAST: Final = 5
+"""Samples at rest that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Verdict:
     """One figure of one process.
 
     Attributes:
-        quarter: the value at a quarter of the time.
+        quarter: the value at a quarter of the time; at rest, the least value.
         last: the value at the end.
         most: the largest value.
         growth: by which it grew in the second half: the median slope of all pairs of samples.
@@ -111,4 +113,28 @@ def verdicts(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Ver
             series = [(one.at, one.figures[figure]) for one in own if figure in one.figures]
             if len(series) >= FEWEST:
                 found.append(verdict(life, figure, series, slack))
+    return found
+
+
+def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdict]:
+    """A verdict for each process that is there at the end, when no load is left: the last values against the least of its life.
+
+    Args:
+        samples: in the order of time, to the end of the rest.
+        slacks: by figure. Figures without one are not judged.
+    """
+    at_end = samples[-1].at
+    found = []
+    for life in dict.fromkeys(sample.life for sample in samples):
+        own = [sample for sample in samples if sample.life == life]
+        if own[-1].at < 0.95 * at_end:
+            continue
+        for figure, slack in slacks.items():
+            values = [one.figures[figure] for one in own if figure in one.figures]
+            if len(values) >= LAST:
+                last = statistics.median(values[-LAST:])
+                title = f"{figure}, at rest"
+                found.append(
+                    Verdict(life, title, len(values), min(values), last, max(values), 0.0, slack)
+                )
     return found

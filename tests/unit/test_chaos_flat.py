@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.flat import FEWEST, Sample, verdict, verdicts
+from tests.chaos.flat import FEWEST, Sample, rests, verdict, verdicts
 
 Series = Callable[[float], float]
 
@@ -47,3 +47,11 @@ def test_processes_that_ended_or_began_late_have_no_verdict() -> None:
     ]
     found = verdicts(sorted(samples, key=lambda one: one.at), {"memory": 1.0})
     assert [(one.life, one.figure) for one in found] == [("there", "memory")]
+
+
+@pytest.mark.parametrize(("last", "flat"), [(12.0, True), (40.0, False)])
+def test_at_rest_a_figure_has_the_least_value_of_its_life_again(last: float, flat: bool) -> None:
+    values = [10.0, 100.0, 200.0, 100.0, *[last] * 5]
+    samples = [Sample(float(at), "a", {"tasks": value}) for at, value in enumerate(values)]
+    [found] = rests(samples, {"tasks": 5.0})
+    assert found.flat is flat, found
