@@ -111,7 +111,7 @@ SLACKS: Final = {
     CONNECTIONS: 6.0,
 }
 AT_REST: Final = {
-    "tasks": 30.0,  # those of a leader, against those of a standby
+    "tasks": 20.0,
     "open files": 15.0,
     "threads": 6.0,
     "jobs in memory": 5.0,
@@ -154,6 +154,11 @@ def figures_of(metrics: str) -> dict[str, float]:
     return dict(found)
 
 
+def ready(figures: dict[str, float]) -> dict[str, float]:
+    """The figures; none of a controller that is killed or frozen, or has not read all objects."""
+    return figures if figures.get("nodes in memory") else {}
+
+
 @dataclass
 class Sampler:
     """Samples in a thread of its own until it is closed."""
@@ -180,16 +185,15 @@ class Sampler:
         while not self._done.wait(self.seconds):
             at = time.monotonic() - self._began
             for controller in self.stage.controllers:
-                if figures := self._of(controller):
-                    life = f"{controller.environment['QUEUECTL_HOLDER']}, process {controller.pid}"
+                metrics = metrics_of(controller)
+                if figures := ready(figures_of(metrics)):
+                    # A leader has more tasks than a standby.
+                    role = "leader" if "queuectl_leader 1.0" in metrics else "standby"
+                    holder = controller.environment["QUEUECTL_HOLDER"]
+                    life = f"{holder}, process {controller.pid}, {role}"
                     self.samples.append(Sample(at, life, figures))
             if figures := asyncio.run(self._database()):
                 self.samples.append(Sample(at, "Postgres", figures))
-
-    def _of(self, controller: ControllerProcess) -> dict[str, float]:
-        """Empty while it is killed or frozen, and before it has read all objects."""
-        figures = figures_of(metrics_of(controller))
-        return figures if figures.get("nodes in memory") else {}
 
     async def _database(self) -> dict[str, float]:
         """Empty while it is killed or frozen."""
