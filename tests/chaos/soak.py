@@ -31,7 +31,7 @@ import asyncpg
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.tables import metadata
 from queuectl.demo import scenario as m
-from queuectl.demo.controller import ControllerProcess, install
+from queuectl.demo.controller import install
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.jobs import PodPhase
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
