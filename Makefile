@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore fuzz chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore fuzz chaos soak demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -136,6 +136,9 @@ release: setup ## commit and tag a release: VERSION=1.2.3
 
 chaos: controlplane ## random faults on a real control plane under load, for an hour; DURATION=600 SEED=1
 	@DURATION=$(DURATION) SEED=$(SEED) $(RUN)/python -m tests.chaos
+
+soak: controlplane ## 30,000 gangs in an hour with faults: what the processes keep stays flat; DURATION=600 GANGS=2000 SEED=1; RECORD=1 appends to tests/chaos/soak.jsonl
+	@DURATION=$(DURATION) GANGS=$(GANGS) SEED=$(SEED) RECORD=$(RECORD) $(RUN)/python -m tests.chaos.soak
 
 # A plan of files comes first: it needs no control plane, and the first build of one takes minutes.
 PLANNED := $(foreach name,nodes queues job pytorchjob,-f docs/examples/$(name).yaml)

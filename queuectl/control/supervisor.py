@@ -201,6 +201,15 @@ class Supervisor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
+        mirror = self._mirror
+        self._metrics.sizes.watch(
+            asyncio.get_running_loop(),
+            {
+                "nodes": lambda: len(mirror.nodes),
+                "pods": lambda: len(mirror.pods),
+                "jobs": lambda: len(mirror.jobs),
+            },
+        )
         await self._careful.begun()
         how = ProcessEnd.UNKNOWN
         try:

@@ -59,6 +59,7 @@ from queuectl.telemetry.names import KnownNames
 from queuectl.telemetry.notifications import NotificationMetrics
 from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.shadow import ShadowMetrics
+from queuectl.telemetry.sizes import SizeMetrics
 from queuectl.telemetry.tracing import SpanMetrics
 from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pending_status
 
@@ -587,6 +588,7 @@ class MetricsRecorder:
         self.kinds = Kinds()
         for collector in (self._names, self._workload_gauges, self._quota, self.kinds):
             self.registry.register(collector)
+        self.sizes = SizeMetrics(self.registry)
         self.callers = CallerMetrics(self.registry)
         self.gates = GateMetrics(self.registry)
         self.utilization = UseMetrics(self.registry)

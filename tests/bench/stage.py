@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.audit import AuditFinding, checks
@@ -180,7 +181,8 @@ def _status(pid: int, key: str) -> float:
         text = Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return 0.0
-    return int(re.findall(rf"{key}:\s+(\d+) kB", text)[0]) / 1024
+    found = re.findall(rf"{key}:\s+(\d+) kB", text)
+    return int(found[0]) / 1024 if found else 0.0  # it has ended, and its parent has not seen that
 
 
 def peak_of(pid: int) -> float:
@@ -220,10 +222,11 @@ def stage(
     config: list[Document] | None,
     spaces: list[str],
     settings: Mapping[str, str] | None = None,
+    **spec: Any,
 ) -> Iterator[Stage]:
-    """A fresh control plane. ``config`` None = the floor: no queuectl and no policies."""
-    spec = ClusterSpec(nodes=(nodes,), fsync=False, operators=())
-    with LocalCluster.start(spec) as cluster:
+    """A fresh control plane. ``config`` None = the floor: no queuectl and no policies. ``spec``: more of its ClusterSpec."""
+    shape = ClusterSpec(nodes=(nodes,), fsync=False, operators=(), **spec)
+    with LocalCluster.start(shape) as cluster:
         cluster.client.apply(*namespaces(spaces))
         if config is None:
             with Recorder(cluster.kubeconfig, {"Job": KINDS["Job"]}) as recorder:

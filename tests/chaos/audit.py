@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo.audit import CapacityAudit, Check, DomainAudit, Once, Quota, Whole
 from queuectl.demo.recorder import ObjectRevision, ObservedState, Recording, Replay
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, State, violations
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
-from tests.chaos import hostile
-from tests.chaos.load import COHORT, LIMITS, NAMESPACE, SOLO
+from tests.chaos.load import NAMESPACE, Quotas
 from tests.chaos.stage import Stage
 from tests.support.stores import PostgresStore
 
 HOLDING = (State.STARTING, State.RUNNING)
 WAITING = (State.PENDING, State.RESERVED)
-QUOTAS = {
-    frozenset({"a", "b"}): COHORT,
-    frozenset({"solo"}): max(SOLO),
-    frozenset({hostile.QUEUE}): hostile.GPUS,
-}
 
 
 @dataclass
@@ -40,6 +36,7 @@ class Auditor:
     """
 
     stage: Stage
+    quotas: Quotas = Quotas()
     observed: ObservedState = field(default_factory=ObservedState)
     problems: list[str] = field(default_factory=list)
     steps: int = 0
@@ -50,7 +47,7 @@ class Auditor:
         self._whole = Whole(self.observed)
         self._once = Once(self.observed)
         self._capacity = CapacityAudit(self.observed)
-        self._quota = Quota(self.observed, LIMITS)
+        self._quota = Quota(self.observed, self.quotas.limits)
         self._checks: list[Check] = [
             self._whole,
             self._once,
@@ -139,7 +136,7 @@ class Auditor:
             if node in nodes and gpus > nodes[node].allocatable[GPU]:
                 who = [e.ref for e in entries if e.placement and node in str(e.placement)]
                 self.problems.append(f"{gpus} GPUs of {node} are booked: {who}")
-        for queues, most in QUOTAS.items():
+        for queues, most in self.quotas.sums.items():
             if (sums := sum(held[queue] for queue in queues)) > most:
                 self.problems.append(f"{sums} of {most} GPUs of {sorted(queues)} are booked")
 
@@ -170,3 +167,37 @@ class Auditor:
             before = lines[-1].id
             found.update(str(Code(line.reason.code)) for line in lines)
         return dict(found)
+
+
+def unequal(
+    entries: Iterable[Entry], jobs: Iterable[JobRecord], pods: Iterable[PodRecord]
+) -> list[str]:
+    """How the ledger differs from the cluster while gangs run, and nothing starts or ends.
+
+    Args:
+        entries: the unfinished gangs of the ledger.
+        jobs: those that have not ended.
+        pods: those that use a node or wait for one.
+    """
+    found = []
+    names = {job.uid: job.name for job in jobs}
+    there: dict[str, Counter[str]] = {uid: Counter() for uid in names}
+    for pod in pods:
+        if pod.owner in there:
+            there[pod.owner][pod.node or "no node"] += 1
+        else:
+            found.append(f"pod {pod.name} belongs to no job that runs")
+    for entry in entries:
+        if names.pop(entry.uid, None) is None:
+            found.append(f"{entry.ref} has no job")
+        elif entry.state is not State.RUNNING or entry.placement is None:
+            found.append(f"{entry.ref} is {entry.state}")
+        else:
+            booked: Counter[str] = Counter()
+            for podset in entry.placement.podsets:
+                booked.update(dict(podset.nodes))
+            if booked != there[entry.uid]:
+                found.append(f"{entry.ref} has {dict(booked)}, its pods {dict(there[entry.uid])}")
+        if entry.intent is not None:
+            found.append(f"{entry.ref} has a write that is not confirmed")
+    return [*found, *(f"{name} is not in the ledger" for name in names.values())]

@@ -14,7 +14,7 @@ from queuectl.demo.scenario import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.localcluster.errors import ApiServerError
 from queuectl.localcluster.nodes import KUBELET
-from tests.chaos.load import NAMESPACE, SOLO, Load, solo
+from tests.chaos.load import NAMESPACE, Load, solo
 from tests.chaos.stage import PROGRAM, Stage, family, send
 from tests.support.relay import LATE, LOST, Fault, Relay, Request, slow
 
@@ -212,7 +212,7 @@ def jobs_suspended(stage: Stage, load: Load, draw: Random) -> None:
 
 
 def configuration_changed(stage: Stage, load: Load, draw: Random) -> None:
-    for gpus in SOLO:
+    for gpus in load.quotas.solo:
         stage.apply([solo(gpus)])
         stage.last(1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,39 +20,63 @@ from tests.system.installation import BLOCK, RACK
 
 NAMESPACE = "chaos"
 PREFIX = f"/api/v1/namespaces/{NAMESPACE}/workloads"
-COHORT = 64  # GPUs of the queues a and b together
-SOLO = (16, 32)  # GPUs of the queue solo, alternating
-PROBE = 16
-LIMITS: dict[Queue, Resources] = {
-    (NAMESPACE, "a"): Resources({GPU: COHORT}),
-    (NAMESPACE, "b"): Resources({GPU: COHORT}),
-    (NAMESPACE, "solo"): Resources({GPU: max(SOLO)}),
-    (NAMESPACE, "probe"): Resources({GPU: PROBE}),
-    (hostile.NAMESPACE, hostile.QUEUE): Resources({GPU: hostile.GPUS}),
-}
 
 
-def configuration() -> list[Document]:
-    """Queues for 120 of the 128 GPUs: two that borrow from each other, one that changes, one for probes, one of hostile objects."""
-    queues = []
-    for name, gpus in (("a", COHORT // 2), ("b", COHORT // 2)):
-        queue = m.cluster_queue(f"chaos-{name}", "gpu", {GPU: gpus, "cpu": "1M"})
-        queue["spec"] |= {
-            "cohortName": "chaos",
-            "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+@dataclass(frozen=True)
+class Quotas:
+    """GPUs of the queues: two that borrow from each other, one that changes, one for probes, one of hostile objects.
+
+    Attributes:
+        cohort: of the queues a and b together.
+        solo: of the queue solo, alternating.
+    """
+
+    cohort: int = 64
+    solo: tuple[int, int] = (16, 32)
+    probe: int = 16
+
+    @property
+    def limits(self) -> dict[Queue, Resources]:
+        """The most that the pods of each LocalQueue use."""
+        return {
+            (NAMESPACE, "a"): Resources({GPU: self.cohort}),
+            (NAMESPACE, "b"): Resources({GPU: self.cohort}),
+            (NAMESPACE, "solo"): Resources({GPU: max(self.solo)}),
+            (NAMESPACE, "probe"): Resources({GPU: self.probe}),
+            (hostile.NAMESPACE, hostile.QUEUE): Resources({GPU: hostile.GPUS}),
         }
-        queues.append(queue)
-    queues.append(solo(max(SOLO)))
-    queues.append(m.cluster_queue("chaos-probe", "gpu", {GPU: PROBE, "cpu": "1M"}))
-    return [
-        m.topology("gpus", BLOCK, RACK),
-        m.flavor("gpu", topology="gpus"),
-        m.priority_class("low", 10),
-        m.priority_class("high", 100),
-        *queues,
-        *(m.local_queue(NAMESPACE, name, f"chaos-{name}") for name in ("a", "b", "solo", "probe")),
-        *hostile.configuration(),
-    ]
+
+    @property
+    def sums(self) -> dict[frozenset[str], int]:
+        """The most that LocalQueues use together."""
+        return {
+            frozenset({"a", "b"}): self.cohort,
+            frozenset({"solo"}): max(self.solo),
+            frozenset({hostile.QUEUE}): hostile.GPUS,
+        }
+
+    def configuration(self) -> list[Document]:
+        """The queues, and what they need."""
+        queues = []
+        for name in ("a", "b"):
+            queue = m.cluster_queue(f"chaos-{name}", "gpu", {GPU: self.cohort // 2, "cpu": "1M"})
+            queue["spec"] |= {
+                "cohortName": "chaos",
+                "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+            }
+            queues.append(queue)
+        queues.append(solo(max(self.solo)))
+        queues.append(m.cluster_queue("chaos-probe", "gpu", {GPU: self.probe, "cpu": "1M"}))
+        names = ("a", "b", "solo", "probe")
+        return [
+            m.topology("gpus", BLOCK, RACK),
+            m.flavor("gpu", topology="gpus"),
+            m.priority_class("low", 10),
+            m.priority_class("high", 100),
+            *queues,
+            *(m.local_queue(NAMESPACE, name, f"chaos-{name}") for name in names),
+            *hostile.configuration(),
+        ]
 
 
 def solo(gpus: int) -> Document:
@@ -63,6 +88,9 @@ class Load:
     """Keeps a number of gangs in the cluster.
 
     Attributes:
+        gangs: this number.
+        longest: seconds that a gang runs at most.
+        sizes: numbers of GPUs that a pod can have.
         submitted: path of each job, by name.
         deleted: names of those that were deleted on purpose.
         held: names of gangs that can be held.
@@ -72,6 +100,8 @@ class Load:
     random: Random
     gangs: int
     longest: float
+    quotas: Quotas = Quotas()
+    sizes: tuple[int, ...] = (4, 8)
     submitted: dict[str, str] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
@@ -83,12 +113,16 @@ class Load:
         if not self.running:
             return
         try:
-            for _ in range(min(2, self.gangs - len(self.live()))):
+            for _ in range(self.missing()):
                 self.submit(self.gang())
         except LocalClusterError:  # the next tick retries; existing gangs are known by name
             return
         if self.random.random() < 0.02:
             self.hold_or_release()
+
+    def missing(self) -> int:
+        """The number of gangs to submit now."""
+        return min(2, self.gangs - len(self.live()))
 
     def live(self) -> list[JobRecord]:
         """Jobs that have not ended, in the newest state of the recorder."""
@@ -101,7 +135,7 @@ class Load:
         draw = self.random
         name, pods = f"g{next(self._numbers)}", draw.randint(1, 4)
         shape = PodSetManifest(
-            pods, gpus=draw.choice((4, 8)), required=RACK if draw.random() < 0.3 else None
+            pods, gpus=draw.choice(self.sizes), required=RACK if draw.random() < 0.3 else None
         )
         options: dict[str, Any] = {
             "seconds": round(draw.uniform(1.0, self.longest), 1),
@@ -145,6 +179,14 @@ class Load:
         if name in ended | self.deleted or self.stage.ask(f"{PREFIX}/{name}/release"):
             self.held.discard(name)
 
+    def ended(self) -> set[str]:
+        """Names of the jobs that have ended, also of those that are deleted since."""
+        return {
+            event.fact.name
+            for event in self.stage.recorder.recording().events
+            if isinstance(event.fact, JobRecord) and event.fact.outcome is not None
+        }
+
     def clear(self) -> None:
         """Delete every job."""
         self.running = False
@@ -156,3 +198,40 @@ class Load:
         self.running = False
         for name in sorted(self.held):
             self.release(name)
+
+
+TTL_SECONDS = 30
+BEHIND = 20
+"""Gangs that one tick submits at most, while the load is behind its rate."""
+
+
+@dataclass
+class SteadyLoad(Load):
+    """Submits gangs at a rate. Jobs are deleted half a minute after their end.
+
+    Attributes:
+        gangs: in all.
+        seconds: in which all are submitted.
+    """
+
+    seconds: float = 3600.0
+    _began: float = field(default_factory=time.monotonic)
+    _sent: int = 0
+
+    def missing(self) -> int:
+        due = min(1.0, (time.monotonic() - self._began) / self.seconds) * self.gangs
+        return min(BEHIND, int(due) - self._sent)
+
+    def submit(self, document: Document) -> str:
+        spec = document["spec"]
+        policy = spec if document["kind"] == "Job" else spec["runPolicy"]
+        policy["ttlSecondsAfterFinished"] = TTL_SECONDS
+        name = super().submit(document)
+        self._sent += name.startswith("g")  # not those of probes
+        return name
+
+    def clear(self) -> None:
+        """Delete every job that is not deleted yet."""
+        there = {job.name for job in self.jobs()}
+        self.submitted = {name: path for name, path in self.submitted.items() if name in there}
+        super().clear()

@@ -23,7 +23,7 @@ from tests.chaos import hostile
 from tests.chaos.audit import Auditor
 from tests.chaos.faults import FAULTS, inject, together
 from tests.chaos.hostile import CLASSES, Attack
-from tests.chaos.load import NAMESPACE, Load, configuration
+from tests.chaos.load import NAMESPACE, Load
 from tests.chaos.stage import Stage, stage
 from tests.support.contained import contained, ended
 
@@ -210,11 +210,9 @@ class Run:
             return not self.load.live() and not left
 
         self.stage.until(ended, ENDED_SECONDS)
-        there = {job.name: job for job in self.load.jobs()}
-        for name in self.load.submitted.keys() - self.load.deleted:
-            job = there.get(name)
-            if job is None or job.outcome is None:
-                self.result.losses.append(f"{name}: {'gone' if job is None else 'never ended'}")
+        there = {job.name for job in self.load.jobs()}
+        for name in self.load.submitted.keys() - self.load.deleted - self.load.ended():
+            self.result.losses.append(f"{name}: {'never ended' if name in there else 'gone'}")
         self.stage.wait(2.0)  # the ledger records the last ends
         self.result.violations += [*self.auditor.last(), *self.restarted()]
         for controller in self.stage.controllers:
@@ -270,8 +268,8 @@ def chaos(
     cluster.client.apply(*m.namespaces([NAMESPACE]))
     with devices_and_kinds(cluster), stage(cluster) as built, hostile.tenant(cluster) as tenant:
         built.pace = pace
-        built.apply(configuration())
         load = Load(built, Random(draw.random()), gangs, longest=8.0 * pace)
+        built.apply(load.quotas.configuration())
         run = Run(built, load, Auditor(built), Result(seed), say)
         built.meanwhile = run.tick
         try:

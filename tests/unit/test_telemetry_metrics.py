@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -155,6 +157,9 @@ def busy() -> MetricsRecorder:
     metrics.leading(3)
     looked_at(metrics, "pending")
     metrics.gates.removed("team-a", 0.3)
+    idle = asyncio.new_event_loop()
+    idle.close()
+    metrics.sizes.watch(idle, {"pods": lambda: 2})
     for name, life in LIVES.items():
         metrics.committed(live_through(job(name), *life), lambda _: "high")
     stuck = RequiredWriteRefused(Purpose.STOP, "a webhook denies it")
@@ -260,6 +265,31 @@ class TestExposition:
         one.discarded(DiscardReason.CUT)
         assert value(one, "discarded_plans_total", reason="cut") == 1.0
         assert value(other, "discarded_plans_total", reason="cut") == 0.0
+
+    async def test_tasks_threads_and_objects_are_counted_when_they_are_read(self) -> None:
+        metrics, pods = MetricsRecorder(), ["a"]
+        done, ended = asyncio.Event(), threading.Event()
+        metrics.sizes.watch(asyncio.get_running_loop(), {"pods": lambda: len(pods)})
+
+        async def counted(name: str, **labels: str) -> float:
+            # In a thread, as /metrics does.
+            found = await asyncio.to_thread(value, metrics, name, **labels)
+            assert found is not None
+            return found
+
+        tasks, threads = await counted("tasks"), await counted("threads")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(done.wait())
+            waiting = threading.Thread(target=ended.wait)
+            waiting.start()
+            pods.append("b")
+            assert await counted("tasks") == tasks + 1
+            assert await counted("threads") > threads
+            assert await counted("kept_objects", resource="pods") == 2
+            done.set()
+            ended.set()
+        waiting.join()
+        assert await counted("tasks") == tasks
 
     def test_the_documentation_lists_exactly_what_there_is(self) -> None:
         stated = {(name, kind, labels) for name, (kind, labels) in documented().items()}

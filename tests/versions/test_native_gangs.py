@@ -140,6 +140,14 @@ def test_no_user_changes_the_scheduling_objects_of_a_job(
         waiting.client.patch(f"{path}/{workload['metadata']['name']}", {"spec": change})
 
 
+def test_a_suspended_job_takes_no_other_pod_group(waiting: Workspace) -> None:
+    """If it does one day, queuectl can choose the group late: docs/explanation/kubernetes-gangs.md."""
+    path = f"/apis/batch/v1/namespaces/{waiting.namespace}/jobs/waits"
+    spec = {"template": {"spec": {"schedulingGroup": {"podGroupName": "mine"}}}}
+    with pytest.raises(ApiServerError, match="field is immutable"):
+        waiting.client.patch(path, {"spec": spec})
+
+
 def of_group(document: Document, name: str) -> Document:
     """A pod, or a template of pods, in a PodGroup of the user."""
     document["spec"]["schedulingGroup"] = {"podGroupName": name}
