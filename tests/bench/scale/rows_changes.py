@@ -21,7 +21,13 @@ from tests.bench.scale.times import Timeline, median, percentile
 LOST_NODES: Final = 64
 _FULL_SIZE: Final = 2400
 """Nodes from which on so many nodes are lost. A smaller fleet loses the same part."""
-_TAINT: Final = "node.kubernetes.io/not-ready"
+_TAINTS: Final = (
+    {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
+    {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},
+    {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "value": "nodeshutdown"},
+)
+"""The last is that of a node that is known to be off: its pods are deleted at once, and removed although no kubelet confirms their end. Without
+it, Kubernetes waits for 300 s, and keeps the pods until the kubelet is back."""
 
 
 # ---- Reclaim
@@ -90,6 +96,14 @@ class LostGang:
         whole = len(self.alive - deleted.keys()) + len(bound) >= self.pods
         return max(bound.values()) if whole and bound else None
 
+    def repair_seconds(self, timeline: Timeline) -> float | None:
+        """From the removal of its last lost pod to :meth:`repaired_at`; None before. 0 if its new pods were bound earlier."""
+        removed = [at for pod, at in timeline.removed.get(self.key, {}).items() if pod in self.lost]
+        repaired = self.repaired_at(timeline)
+        if repaired is None or not removed:
+            return None
+        return max(0.0, repaired - max(removed))
+
 
 def lost_gangs(pods: Iterable[PodLine], nodes: frozenset[str]) -> list[LostGang]:
     """The gangs with pods on these nodes."""
@@ -112,10 +126,10 @@ def nodes_to_lose(fleet: Fleet, pods: Iterable[PodLine], number: int) -> frozens
 
 
 def lose_nodes(stage: ScaleStage, nodes: Sequence[str]) -> float:
-    """Set nodes NotReady with their taints, as the node lifecycle controller does for a silent kubelet, but all at once.
+    """Set nodes NotReady with the taints of nodes that are off, all at once.
 
-    The controller taints one node in ten seconds (`--node-eviction-rate`), so this writes the taints as well. The label comes first:
-    without it, KWOK no longer is the kubelet of a node, and does not set the node Ready again.
+    The node lifecycle controller would taint one node in ten seconds (`--node-eviction-rate`). The label comes first: without it, KWOK
+    no longer is the kubelet of a node, and does not set the node Ready again.
 
     Returns:
         Unix seconds of the first write of a status.
@@ -130,7 +144,7 @@ def lose_nodes(stage: ScaleStage, nodes: Sequence[str]) -> float:
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     }
-    taints = [{"key": _TAINT, "effect": effect, "timeAdded": now} for effect in _EFFECTS]
+    taints = [taint | {"timeAdded": now} for taint in _TAINTS]
     stopped: Mapping[str, object] = {"metadata": {"labels": {KUBELET: "stopped"}}}
     client.each(lambda node: client.patch(f"/api/v1/nodes/{node}", stopped), nodes)
     time.sleep(_KWOK_SECONDS)
@@ -147,7 +161,6 @@ def lose_nodes(stage: ScaleStage, nodes: Sequence[str]) -> float:
     return began
 
 
-_EFFECTS: Final = ("NoSchedule", "NoExecute")
 _KWOK_SECONDS: Final = 3.0
 """KWOK reads the change of a label from its watch."""
 
@@ -176,6 +189,13 @@ def repair(stage: ScaleStage, reached: RowFigures) -> None:
         reached.add("lost to all pods bound again, p50", median(seconds), "s")
         reached.add("lost to all pods bound again, p99", percentile(seconds, 0.99), "s")
         reached.add("lost to all pods bound again, last", max(seconds, default=float("nan")), "s")
+        later = [
+            seconds
+            for gang in gangs
+            if (seconds := gang.repair_seconds(stage.timeline)) is not None
+        ]
+        reached.add("lost pods removed to all pods bound again, p50", median(later), "s")
+        reached.add("lost pods removed to all pods bound again, p99", percentile(later, 0.99), "s")
         moved = [
             gang for gang in gangs if gang.alive & stage.timeline.deleted.get(gang.key, {}).keys()
         ]

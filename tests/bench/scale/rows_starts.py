@@ -9,7 +9,7 @@ from typing import Final
 
 from queuectl.localcluster.nodes import BLOCK, PRODUCT, RACK
 from tests.bench.scale.fill import fill_of
-from tests.bench.scale.fleet import GENERATIONS, GPUS_PER_NODE, HALL, Fleet
+from tests.bench.scale.fleet import GENERATIONS, GPUS_PER_NODE, Fleet
 from tests.bench.scale.gangs import NORMAL, Gang, pods_of
 from tests.bench.scale.rows import Row, RowFigures, register
 from tests.bench.scale.stage import PodLine, RowCutError, ScaleStage
@@ -57,9 +57,9 @@ def small_gangs(stage: ScaleStage, reached: RowFigures) -> None:
 
 def large_gang(stage: ScaleStage, reached: RowFigures) -> None:
     """One gang of 4,096 pods of one GPU."""
-    pods = min(LARGE_GANG, largest_free_flavor(stage.fleet) * 9 // 10)
+    pods = min(LARGE_GANG, largest_free_flavor(stage.fleet))
     if pods < LARGE_GANG:
-        reached.note(f"{pods:,} pods, nine tenths of the free GPUs of one flavor")
+        reached.note(f"{pods:,} pods, which are the free GPUs of one flavor")
     gang = Gang("large", stage.fleet.teams()[0], pods, 1, priority=NORMAL)
     began = time.time()
     try:
@@ -76,9 +76,9 @@ def large_gang(stage: ScaleStage, reached: RowFigures) -> None:
 def refusals(stage: ScaleStage, reached: RowFigures) -> None:
     """Gangs with enough free GPUs in all, but not in one domain: seconds until the status says that."""
     free = free_nodes(stage.fleet, stage.pods)
-    level, product, pods = impossible(free, stage.fleet.hosts_per_rack)
+    product, pods = impossible(stage.fleet, free)
     reached.note(
-        f"{pods:,} pods of {GPUS_PER_NODE} GPUs of {product} in one domain of {level}, where {len(free[product]):,} nodes are free in all"
+        f"{pods:,} pods of {GPUS_PER_NODE} GPUs of {product} in one block, where {len(free[product]):,} nodes are free in all"
     )
     seconds: list[float] = []
     try:
@@ -89,7 +89,7 @@ def refusals(stage: ScaleStage, reached: RowFigures) -> None:
                 pods,
                 GPUS_PER_NODE,
                 product=product,
-                required=level,
+                required=BLOCK,
             )
             began = time.monotonic()
             stage.submit([gang])
@@ -191,26 +191,24 @@ def largest_free_flavor(fleet: Fleet) -> int:
     return max(free.values())
 
 
-def impossible(
-    free: Mapping[str, Sequence[Mapping[str, str]]], hosts_per_rack: int
-) -> tuple[str, str, int]:
-    """A gang of whole nodes for which enough nodes are free in all, but in no domain of a level.
+def impossible(fleet: Fleet, free: Mapping[str, Sequence[Mapping[str, str]]]) -> tuple[str, int]:
+    """A gang of whole nodes for which enough nodes are free in all, but not in one block.
 
-    The lowest such level is taken. A rack that is wholly free would make the size of a rack the reason, which is not a proof about what is free.
+    It fits an empty block, so that the refusal is about what is free. A generation that has little room is taken first.
 
     Returns:
-        The level, the product, and the number of pods.
+        The product and the number of pods.
 
     Raises:
         ValueError: there is no such gang.
     """
-    for level in (RACK, BLOCK, HALL):
-        for product, nodes in free.items():
-            domains = Counter(labels[level] for labels in nodes)
-            largest = max(domains.values(), default=0)
-            if largest < len(nodes) and not (level == RACK and largest == hosts_per_rack):
-                return level, product, largest + 1
-    raise ValueError("each level has a domain with all free nodes")
+    smallest = min(spec.count for spec in fleet.node_specs())
+    for generation in reversed(GENERATIONS):
+        nodes = free.get(generation.product, ())
+        largest = max(Counter(labels[BLOCK] for labels in nodes).values(), default=0)
+        if largest < min(len(nodes), smallest):
+            return generation.product, largest + 1
+    raise ValueError("no generation has free nodes in several blocks, and no block that is empty")
 
 
 register(
