@@ -173,6 +173,9 @@ def repair(stage: ScaleStage, reached: RowFigures) -> None:
     gangs = lost_gangs(stage.pods, nodes)
     lost = sum(len(gang.lost) for gang in gangs)
     reached.note(f"{len(nodes)} nodes with {lost} pods of {len(gangs)} gangs")
+    reached.note(
+        "includes Kubernetes' garbage collection of pods, every 20 s, and the back-off of the Job controller, 10 s for the first failed pod"
+    )
     began = lose_nodes(stage, sorted(nodes))
 
     def repaired(timeline: Timeline) -> list[float]:
