@@ -128,7 +128,7 @@ def nodes_to_lose(fleet: Fleet, pods: Iterable[PodLine], number: int) -> frozens
 def lose_nodes(stage: ScaleStage, nodes: Sequence[str]) -> float:
     """Set nodes NotReady with the taints of nodes that are off, all at once.
 
-    The node lifecycle controller would taint one node in ten seconds (`--node-eviction-rate`). The label comes first: without it, KWOK
+    The node lifecycle controller would taint one node in ten seconds (`--node-eviction-rate`). The label is changed before: without it, KWOK
     no longer is the kubelet of a node, and does not set the node Ready again.
 
     Returns:
