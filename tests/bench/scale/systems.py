@@ -10,14 +10,14 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Protocol
 
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.api_connection import ApiConnection, ApiRefused
-from queuectl.demo.controller import install
+from queuectl.demo.controller import ControllerProcess, install
 from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
 from tests.bench.scale.fleet import Fleet
@@ -169,7 +169,7 @@ class Queuectl:
         self._server: EmbeddedServer | None = None
         self._directory: Path | None = None
         self._cluster: LocalCluster | None = None
-        self._replicas: list[CheckedController] = []
+        self._replicas: list[ControllerProcess] = []
 
     def not_offered(self, row: str) -> str | None:
         """All rows are measured."""
@@ -216,12 +216,12 @@ class Queuectl:
         return self._server
 
     @property
-    def leader(self) -> CheckedController:
+    def leader(self) -> ControllerProcess:
         """The replica that was started first."""
         return self._replicas[0]
 
     @property
-    def standby(self) -> CheckedController | None:
+    def standby(self) -> ControllerProcess | None:
         """The second replica."""
         return self._replicas[1] if self._replicas[1:] else None
 
@@ -290,7 +290,7 @@ def _copy(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-a", "--reflink=auto", str(source), str(target)], check=True)
 
 
-SYSTEMS: Final = {"floor": Floor, "queuectl": Queuectl}
+SYSTEMS: Final[dict[str, Callable[[], System]]] = {"floor": Floor, "queuectl": Queuectl}
 """By name: makes a system for one cluster."""
 
 
