@@ -27,6 +27,8 @@ SETTLED: Final = 0.35
 """CPU seconds of the API server in a second: less than this, it has come to rest."""
 NODES_READY_SECONDS: Final = 900.0
 _PAGE: Final = "1000"
+_NAMED: Final = 20
+"""If so few gangs are missing, a message has the reason of the first."""
 LEASES_PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -139,19 +141,21 @@ class ScaleStage:
         expected = pods_of(gangs)
         state = "running" if running else "bound"
 
+        def reached(timeline: Timeline, gang: Gang) -> int:
+            """Its pods that have reached the state and are not deleted: a gang that is evicted starts again."""
+            pods = (timeline.running if running else timeline.bound).get(gang.key, {})
+            return min(gang.pods, len(pods.keys() - timeline.deleted.get(gang.key, {}).keys()))
+
         def count(timeline: Timeline) -> int:
-            reached = timeline.running if running else timeline.bound
-            return sum(min(len(reached.get(gang.key, ())), gang.pods) for gang in gangs)
+            return sum(reached(timeline, gang) for gang in gangs)
 
         def progress(timeline: Timeline) -> str:
-            reached = timeline.running if running else timeline.bound
-            missing = next(
-                (gang for gang in gangs if len(reached.get(gang.key, ())) < gang.pods), None
-            )
             text = f"{count(timeline):,} of {expected:,} pods {state}"
-            if missing is None or expected - count(timeline) > expected // 10:
+            missing = [gang for gang in gangs if reached(timeline, gang) < gang.pods]
+            if not 0 < len(missing) <= _NAMED:
                 return text
-            return f"{text}; {missing.key}: {self.system.refusal(missing) or 'no reason'}"
+            reason = self.system.refusal(missing[0]) or "no reason"
+            return f"{text}; {missing[0].key}: {reason}"
 
         self.wait(lambda timeline: count(timeline) >= expected, progress)
 
