@@ -26,6 +26,8 @@ SETTLE_SECONDS: Final = 180.0
 SETTLED: Final = 0.35
 """CPU seconds of the API server in a second: less than this, it has come to rest."""
 NODES_READY_SECONDS: Final = 900.0
+LEASE_SECONDS: Final = 300
+"""The shortest node lease. With 40 s, KWOK renews too late on a busy machine, and a node of a full block counts as lost for a moment."""
 _PAGE: Final = "1000"
 _NAMED: Final = 20
 """If so few gangs are missing, a message has the reason of the first."""
@@ -192,8 +194,8 @@ class ScaleStage:
 
 
 def cluster_spec(fleet: Fleet, *, fsync: bool) -> ClusterSpec:
-    """The control plane, without nodes; the leases are as long as those of a cluster with the nodes of the fleet."""
-    lease = ClusterSpec(nodes=tuple(fleet.node_specs())).effective_lease_seconds
+    """The control plane, without nodes; the leases are as long as those of a cluster with the nodes of the fleet, or longer."""
+    lease = max(LEASE_SECONDS, ClusterSpec(nodes=tuple(fleet.node_specs())).effective_lease_seconds)
     return ClusterSpec(
         nodes=(), operators=(), fsync=fsync, lease_seconds=lease, audit_policy=str(POLICY)
     )
