@@ -274,6 +274,7 @@ def test_records_become_tables_and_pictures(tmp_path: Path) -> None:
     assert "| (b) |  |  | cut, done |" in text
     assert "| (b) | CPU: etcd, s | 2 | 2 (2, 2) |" in text
     assert "| (c) |  | not offered |" in text
+    assert "| (b) |  |  |  |" not in text
     assert "- queuectl, 2,500 nodes, (b), run 1 cut: a note" in text
     [picture] = pictures.draw_all(read, tmp_path)
     titles = [e.text for e in ET.parse(picture).iter() if e.tag.endswith("title")]

@@ -67,7 +67,7 @@ def _title(letter: str) -> str:
 def _status(records: Sequence[RowRecord], system: str) -> str:
     """How the runs of a system ended, if not all are done."""
     statuses = [record.status for record in records if record.system == system]
-    return DONE if set(statuses) == {DONE} else ", ".join(statuses)
+    return DONE if set(statuses) <= {DONE} else ", ".join(statuses)
 
 
 def _runs(records: Iterable[RowRecord]) -> dict[str, list[float]]:
