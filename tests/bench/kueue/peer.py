@@ -58,7 +58,10 @@ GATES: Final = {"DisableWaitForPodsReady": True, "VisibilityOnDemand": False}
 """The feature gates of a manager of HEAD. Before 0.19, waitForPodsReady is off and its gate does not exist."""
 FRAMEWORKS: Final = ("batch/job",)
 """The kinds of jobs that the manager queues."""
+OPTIONAL: Final = ("pod", "deployment", "statefulset")
+"""Frameworks whose webhooks its chart registers only with them."""
 _SECONDS: Final = 120.0
+_END_SECONDS: Final = 30.0
 _LAST_LINES: Final = 12
 
 
@@ -100,6 +103,17 @@ def redirected(document: Any, port: int, bundle: str) -> Any:
         url = f"https://127.0.0.1:{port}{client['service']['path']}"
         document = document | {"clientConfig": {"url": url, "caBundle": bundle}}
     return {name: redirected(value, port, bundle) for name, value in document.items()}
+
+
+def of_chart(registration: Document, frameworks: Sequence[str]) -> Document:
+    """A webhook configuration without the webhooks that its chart leaves out.
+
+    Its chart registers those for pods, Deployments and StatefulSets only with the framework of the same name
+    (``charts/kueue/templates/webhook/manifests.yaml``).
+    """
+    absent = {f"{when}{kind}.kb.io" for when in "mv" for kind in OPTIONAL if kind not in frameworks}
+    kept = [one for one in registration["webhooks"] if one["name"] not in absent]
+    return registration | {"webhooks": kept}
 
 
 def _install(
@@ -161,8 +175,23 @@ class Replica:
 class Kueue:
     """The managers on one control plane; they end with this process, and their folder goes with them."""
 
-    def __init__(self, cluster: LocalCluster, folder: Path, configuration: Configuration) -> None:
-        """Nothing runs yet. ``folder``: the build. ``configuration``: of each manager, without its addresses and certificates."""
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        folder: Path,
+        configuration: Configuration,
+        *,
+        as_chart: bool = False,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            cluster: where they work.
+            folder: the build.
+            configuration: of each manager, without its addresses and certificates.
+            as_chart: register no webhook that its chart leaves out for the frameworks of the configuration.
+        """
+        self._as_chart = as_chart
         self._cluster = cluster
         self._folder = folder
         self._configuration = configuration
@@ -220,7 +249,13 @@ class Kueue:
             client.delete(client.path_of(document), missing_ok=True)
 
     def _webhooks(self) -> list[Document]:
-        return _documents(self._folder / "files" / "webhook")
+        documents = _documents(self._folder / "files" / "webhook")
+        if self._as_chart:
+            return [
+                of_chart(one, self._configuration["integrations"]["frameworks"])
+                for one in documents
+            ]
+        return documents
 
     def _here(self, documents: list[Document], replica: Replica) -> list[Document]:
         """Documents whose webhooks are those of a manager."""
@@ -257,9 +292,17 @@ class Kueue:
                 )
             time.sleep(0.05)
 
+    def end(self, replica: Replica) -> None:
+        """End a manager in order: it gives its lease back."""
+        self._supervisor.stop(replica.program, _END_SECONDS)
+
     def kill(self, replica: Replica) -> None:
         """End a manager by SIGKILL, and wait until it has ended."""
         self._supervisor.kill(replica.program)
+
+    def running(self, replica: Replica) -> bool:
+        """Whether a manager runs."""
+        return self._supervisor.programs()[replica.program].running
 
     def pid_of(self, replica: Replica) -> int:
         """The process id of a manager."""
