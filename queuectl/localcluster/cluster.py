@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import re
 import secrets
+import shutil
 import signal
 import ssl
 import time
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _SILENT = NoProgress()
 _API_SERVER_STOP_SECONDS = 15.0
+_ETCD_STOP_SECONDS = 60.0
 
 
 class LocalCluster:
@@ -63,6 +65,7 @@ class LocalCluster:
         spec: ClusterSpec | None = None,
         *,
         name: str | None = None,
+        etcd_data: Path | None = None,
         progress: StepProgress = _SILENT,
     ) -> LocalCluster:
         """Start a cluster and wait until it is ready. The first start on a machine builds the programs.
@@ -72,6 +75,8 @@ class LocalCluster:
         Args:
             spec: Its components and nodes; the default is eight nodes.
             name: Its name, for `find`; None = a random name.
+            etcd_data: Data folder of the etcd of a stopped cluster (see `stop_etcd`), of which this cluster gets a copy.
+                The nodes are then in it, and the nodes of the spec are further ones.
             progress: Receives the steps.
 
         Raises:
@@ -87,6 +92,8 @@ class LocalCluster:
         try:
             supervisor = KeeperHandle.spawn(place.home, remove=True)
             try:
+                if etcd_data is not None:
+                    shutil.copytree(etcd_data, place.etcd_data)
                 place = bootstrap.Bootstrap(place, supervisor, assets, spec).run(progress)
             except BaseException:
                 supervisor.shutdown()
@@ -293,6 +300,19 @@ class LocalCluster:
     def resume(self, component: str) -> None:
         """Let a frozen component continue."""
         self._supervisor.signal(component, signal.SIGCONT)
+
+    def stop_etcd(self) -> Path:
+        """Stop the programs of the cluster in order, so that etcd has all writes on the disk.
+
+        Returns:
+            The data folder of etcd, for `start` of another cluster. The end of this cluster removes it.
+        """
+        first = [
+            name for name in self.pids() if name not in (components.API_SERVER, components.ETCD)
+        ]
+        for name in (*first, components.API_SERVER, components.ETCD):
+            self._supervisor.stop(name, _ETCD_STOP_SECONDS)
+        return self._layout.etcd_data
 
     def kill_apiserver(self) -> None:
         """End the API server by SIGKILL."""

@@ -101,7 +101,7 @@ def etcd(layout: Layout, *, fsync: bool) -> Component:
     pki = layout.pki
     arguments = [
         "--name=etcd",
-        f"--data-dir={layout.home / 'etcd'}",
+        f"--data-dir={layout.etcd_data}",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
@@ -164,7 +164,7 @@ def api_server(layout: Layout, spec: ClusterSpec) -> Component:
         "--profiling=false",
         *_listed("runtime-config", spec.apis),
         *_gates(spec),
-        *audit_flags(layout),
+        *audit_flags(layout, spec.audit_policy),
     )
     return Component(API_SERVER, arguments, f"{layout.server}/readyz")
 

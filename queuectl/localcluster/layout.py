@@ -77,6 +77,11 @@ class Layout:
         return self.home / "logs"
 
     @property
+    def etcd_data(self) -> Path:
+        """The data folder of etcd."""
+        return self.home / "etcd"
+
+    @property
     def server(self) -> str:
         """URL of the API server."""
         return self.url("kube-apiserver")
@@ -284,8 +289,10 @@ _POLICY: Final = {
 }
 
 
-def audit_flags(layout: Layout) -> tuple[str, ...]:
-    """The flags of the API server for the log; none without the variable."""
+def audit_flags(layout: Layout, policy_file: str = "") -> tuple[str, ...]:
+    """The flags of the API server for the log; none without the variable and without a policy of the cluster."""
+    if policy_file:
+        return _logged(Path(policy_file), layout.logs / "audit.log")
     wanted = os.environ.get(AUDIT_LOGS)
     if not wanted:
         return ()
@@ -293,4 +300,13 @@ def audit_flags(layout: Layout) -> tuple[str, ...]:
     logs.mkdir(parents=True, exist_ok=True)
     policy = layout.home / "audit-policy.yaml"
     policy.write_text(yaml.safe_dump(_POLICY))
-    return (f"--audit-policy-file={policy}", f"--audit-log-path={logs / layout.name}.log")
+    return _logged(policy, logs / f"{layout.name}.log")
+
+
+def _logged(policy: Path, log: Path) -> tuple[str, ...]:
+    # Without a size, the server starts another file after 100 MB.
+    return (
+        f"--audit-policy-file={policy}",
+        f"--audit-log-path={log}",
+        "--audit-log-maxsize=100000",
+    )

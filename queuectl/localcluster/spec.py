@@ -28,6 +28,7 @@ class ClusterSpec:
         feature_gates: Feature gates of Kubernetes that are on, in addition to those that are on by default.
         proxy: Address of an HTTP proxy for the requests of the operators to addresses other than loopback, such as `127.0.0.1:8080`;
             "" = none. No program can reach the pods, because they run no program.
+        audit_policy: File with an audit policy, for the log `audit` of the cluster; "" = no such log.
         apis: Versions of APIs that the API server serves, in addition to those that it serves by default, such as `resource.k8s.io/v1beta2`.
     """
 
@@ -40,6 +41,7 @@ class ClusterSpec:
     feature_gates: tuple[str, ...] = ()
     apis: tuple[str, ...] = ()
     proxy: str = ""
+    audit_policy: str = ""
 
     def __post_init__(self) -> None:
         if not self.controllers and (self.nodes or self.operators):

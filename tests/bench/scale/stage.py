@@ -1,0 +1,174 @@
+"""A running cluster with a system under test, on which a row submits gangs and waits for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from queuectl.localcluster import ClusterSpec, LocalCluster
+from tests.bench.scale.fleet import Fleet
+from tests.bench.scale.gangs import Gang, pods_of
+from tests.bench.scale.processes import Usage
+from tests.bench.scale.systems import System
+from tests.bench.scale.times import POLICY, AuditLog, Timeline
+from tests.bench.stage import cpu_of
+
+POLL_SECONDS: Final = 0.5
+"""Between two readings of the audit log. Times are of the log, so a longer interval changes none."""
+SETTLE_SECONDS: Final = 180.0
+SETTLED: Final = 0.35
+"""CPU seconds of the API server in a second: less than this, it has come to rest."""
+NODES_READY_SECONDS: Final = 900.0
+
+
+class RowCutError(Exception):
+    """The time of a row is over. The message says what was reached."""
+
+
+@dataclass
+class ScaleStage:
+    """One cluster with one system.
+
+    Attributes:
+        timeline: of the row, up to the last :meth:`follow`.
+        deadline: monotonic seconds; the waits of a row end there.
+    """
+
+    cluster: LocalCluster
+    system: System
+    fleet: Fleet
+    log: AuditLog
+    deadline: float
+    timeline: Timeline = field(default_factory=Timeline)
+
+    def begin(self, seconds: float) -> None:
+        """Begin a row: forget what was before. Its waits end after ``seconds``."""
+        self.deadline = time.monotonic() + seconds
+        self.log.skip()
+        self.timeline = Timeline()
+
+    def submit(self, gangs: Iterable[Gang]) -> None:
+        """Create the Jobs, several at a time."""
+        client = self.cluster.client
+        client.each(
+            lambda gang: client.create(
+                f"/apis/batch/v1/namespaces/{gang.team}/jobs", self.system.job(gang)
+            ),
+            gangs,
+        )
+
+    def submit_over(self, gangs: Sequence[Gang], seconds: float) -> None:
+        """Create the Jobs one after the other, evenly over a time. A late creation does not delay those after it."""
+        client, began = self.cluster.client, time.monotonic()
+
+        def create(numbered: tuple[int, Gang]) -> None:
+            number, gang = numbered
+            time.sleep(max(0.0, began + seconds * number / len(gangs) - time.monotonic()))
+            client.create(f"/apis/batch/v1/namespaces/{gang.team}/jobs", self.system.job(gang))
+
+        client.each(create, enumerate(gangs))
+
+    def delete(self, gang: Gang) -> None:
+        """Delete a Job with its pods."""
+        self.cluster.client.delete(
+            f"/apis/batch/v1/namespaces/{gang.team}/jobs/{gang.name}",
+            propagationPolicy="Background",
+        )
+
+    def follow(self) -> Timeline:
+        """Read the audit log up to now."""
+        self.timeline.follow(self.log.read_new())
+        return self.timeline
+
+    def wait(self, reached: Callable[[Timeline], bool], what: Callable[[Timeline], str]) -> None:
+        """Wait until the timeline has reached a state.
+
+        Raises:
+            RowCutError: not until the deadline; with the words of ``what``.
+        """
+        shown = time.monotonic()
+        while not reached(timeline := self.follow()):
+            if time.monotonic() > self.deadline:
+                raise RowCutError(what(timeline))
+            if time.monotonic() > shown + 20:
+                shown = time.monotonic()
+                print(f"    {what(timeline)}", flush=True)
+            time.sleep(POLL_SECONDS)
+
+    def wait_bound(self, gangs: Sequence[Gang], *, running: bool = False) -> None:
+        """Wait until all pods of all gangs are bound, or run.
+
+        Raises:
+            RowCutError: not until the deadline.
+        """
+        expected = pods_of(gangs)
+        state = "running" if running else "bound"
+
+        def count(timeline: Timeline) -> int:
+            reached = timeline.running if running else timeline.bound
+            return sum(min(len(reached.get(gang.key, ())), gang.pods) for gang in gangs)
+
+        self.wait(
+            lambda timeline: count(timeline) >= expected,
+            lambda timeline: f"{count(timeline):,} of {expected:,} pods {state}",
+        )
+
+    def programs(self) -> dict[str, Sequence[int]]:
+        """The process ids of the control plane and of the system."""
+        parts: dict[str, Sequence[int]] = {name: [pid] for name, pid in self.cluster.pids().items()}
+        return parts | dict(self.system.processes())
+
+    def usage(self) -> Usage:
+        """Processor time and memory of all programs up to now."""
+        return Usage.of(self.programs())
+
+    def settle(self) -> float:
+        """Wait until the API server has come to rest. Returns the seconds."""
+        began, quiet = time.monotonic(), 0
+        pid = self.cluster.pids()["kube-apiserver"]
+        while quiet < 3 and time.monotonic() - began < SETTLE_SECONDS:
+            before = cpu_of(pid)
+            time.sleep(1.0)
+            quiet = quiet + 1 if cpu_of(pid) - before < SETTLED else 0
+        return time.monotonic() - began
+
+
+def cluster_spec(fleet: Fleet, *, fsync: bool) -> ClusterSpec:
+    """The control plane, without nodes; the leases are as long as those of a cluster with the nodes of the fleet."""
+    lease = ClusterSpec(nodes=tuple(fleet.node_specs())).effective_lease_seconds
+    return ClusterSpec(
+        nodes=(), operators=(), fsync=fsync, lease_seconds=lease, audit_policy=str(POLICY)
+    )
+
+
+@contextmanager
+def running_stage(
+    system: System, fleet: Fleet, *, fsync: bool, saved: Path | None
+) -> Iterator[ScaleStage]:
+    """A control plane with a system. ``saved``: a snapshot that is restored; None = an empty cluster with the nodes of the fleet."""
+    spec = cluster_spec(fleet, fsync=fsync)
+    data = saved / "etcd" if saved is not None else None
+    with LocalCluster.start(spec, etcd_data=data) as cluster:
+        if saved is None:
+            _create_nodes(cluster, fleet)
+            cluster.client.apply(*fleet.namespaces())
+            system.install(cluster)
+        try:
+            system.start(cluster, saved)
+            if saved is None:
+                system.configure(fleet)
+            log = AuditLog(cluster.log("audit"))
+            yield ScaleStage(cluster, system, fleet, log, deadline=time.monotonic())
+        finally:
+            system.stop()
+
+
+def _create_nodes(cluster: LocalCluster, fleet: Fleet) -> None:
+    names: list[str] = []
+    for spec in fleet.node_specs():
+        names += cluster.nodes.create(spec, wait_seconds=0)
+    cluster.nodes.wait_ready(names, seconds=NODES_READY_SECONDS)
