@@ -9,7 +9,7 @@ import pytest
 from tests.bench.kueue.peer import API, of_chart
 from tests.bench.scale.fleet import NEWEST, Fleet
 from tests.bench.scale.gangs import Gang
-from tests.bench.scale.kueue import Kueue, configured, problems_in
+from tests.bench.scale.kueue import Kueue, configured, errors_in
 from tests.bench.scale.rows_queues import SHAPES, backlog, edits
 from tests.bench.scale.systems import SYSTEMS
 
@@ -56,7 +56,7 @@ def test_the_webhooks_of_frameworks_that_are_off_are_left_out() -> None:
     assert of_chart(registration, ["pod", "deployment", "statefulset"]) == registration
 
 
-def test_problems_are_errors_of_the_log_without_conflicts() -> None:
+def test_remarks_are_errors_of_the_log_without_conflicts() -> None:
     def line(message: str, error: str) -> str:
         return json.dumps({"level": "error", "msg": message, "error": error})
 
@@ -71,7 +71,7 @@ def test_problems_are_errors_of_the_log_without_conflicts() -> None:
         line("b", "y"),
         '{"msg": "fine"}',
     ]
-    assert problems_in(lines) == ["log of Kueue: 2 × b: y", "log of Kueue: 1 × a: x"]
+    assert errors_in(lines) == ["log of Kueue: 2 × b: y", "log of Kueue: 1 × a: x"]
 
 
 def test_a_backlog_has_all_shapes_and_no_free_gpu() -> None:

@@ -38,7 +38,7 @@ _FILES: Final = Path(__file__).parent
 _READY_SECONDS: Final = 600.0
 _CONFLICT: Final = "the object has been modified"
 """Part of the error of an outdated write, which Kueue tries again: ordinary, and many."""
-_PROBLEMS: Final = 3
+_REMARKS: Final = 3
 
 UNDECIDED: Final = ("PendingEvaluation",)
 """Reasons of a Workload that has not been tried yet."""
@@ -65,7 +65,7 @@ def configured(document: Document) -> Document:
     return cast(Document, translated(document) | {"apiVersion": peer.API})
 
 
-def problems_in(lines: Sequence[str]) -> list[str]:
+def errors_in(lines: Sequence[str]) -> list[str]:
     """The most frequent errors in the log of a manager, with their numbers; not the conflicts of writes."""
     errors: Counter[str] = Counter()
     for line in lines:
@@ -76,7 +76,7 @@ def problems_in(lines: Sequence[str]) -> list[str]:
         except ValueError:  # the last words of a panic
             continue
         errors[f"{entry.get('msg')}: {str(entry.get('error'))[:160]}"] += 1
-    return [f"log of Kueue: {number} × {text}" for text, number in errors.most_common(_PROBLEMS)]
+    return [f"log of Kueue: {number} × {text}" for text, number in errors.most_common(_REMARKS)]
 
 
 class Kueue:
@@ -173,10 +173,14 @@ class Kueue:
         return None
 
     def problems(self) -> list[str]:
-        """Errors in the logs of its managers."""
+        """None: a manager that has ended starts again, as on a cluster (:meth:`revive`)."""
+        return []
+
+    def remarks(self) -> list[str]:
+        """The most frequent errors in the logs of its managers."""
         logs = (replica.log for replica in self._replicas)
         lines = (log.read_text(errors="replace").splitlines() for log in logs if log.exists())
-        return [problem for one in lines for problem in problems_in(one)]
+        return [error for one in lines for error in errors_in(one)]
 
     def processes(self) -> Mapping[str, Sequence[int]]:
         """Its managers."""
@@ -184,6 +188,7 @@ class Kueue:
         return {
             name: [self._managers.pid_of(replica)]
             for name, replica in zip(names, self._replicas, strict=False)
+            if replica not in self._killed
         }
 
     def start_leader(self) -> None:

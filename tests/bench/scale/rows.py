@@ -109,6 +109,8 @@ def measure(row: Row, stage: ScaleStage) -> RowResult:
     try:
         _common(stage, reached, before, time.monotonic() - began)
         reached.add("API server at rest after", settled, "s")
+        for remark in stage.system.remarks():
+            reached.note(remark)
         for problem in stage.system.problems():
             status = FAILED
             reached.note(problem)

@@ -113,8 +113,7 @@ def edits(fleet: Fleet, number: int) -> Iterator[Document]:
 
 def probe_queue(gpus: int) -> Document:
     """A ClusterQueue without a cohort, so that only its own quota decides."""
-    document = m.cluster_queue(_PROBE, GENERATIONS[0].flavor, {GPU: gpus, CPU: "1M"})
-    return document
+    return m.cluster_queue(_PROBE, GENERATIONS[0].flavor, {GPU: gpus, CPU: "1M"})
 
 
 def quota_edits(stage: ScaleStage, reached: RowFigures) -> None:

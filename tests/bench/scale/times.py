@@ -127,6 +127,7 @@ class Timeline:
         submitted: by gang.
         bound, running: by gang and pod, the first time.
         deleted: by gang and pod: the deletion was requested.
+        created: the creations of pods by namespace; the log does not have their names.
         writes: accepted writes by program and resource.
         refused: refused writes by program and status code.
         first, last: of all writes.
@@ -136,6 +137,7 @@ class Timeline:
     bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     running: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     deleted: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    created: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     writes: Counter[tuple[str, str]] = field(default_factory=Counter)
     refused: Counter[tuple[str, int]] = field(default_factory=Counter)
     first: float = math.inf
@@ -160,6 +162,8 @@ class Timeline:
         elif path == "pods/status" and writer == "KWOK":
             gang = gang_of(reference.namespace, reference.name)
             self.running[gang].setdefault(reference.name, event.at)
+        elif path == "pods" and event.verb == "create":
+            self.created[reference.namespace].append(event.at)
         elif path == "jobs" and event.verb == "create":
             self.submitted.setdefault(f"{reference.namespace}/{reference.name}", event.at)
         elif path == "pods" and event.verb == "delete":
