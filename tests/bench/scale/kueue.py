@@ -82,7 +82,7 @@ def errors_in(lines: Sequence[str]) -> list[str]:
 class Kueue:
     """Kueue with one of the configurations."""
 
-    lease = ("kueue-system", "c1f6bfd2.kueue.x-k8s.io")
+    lease: tuple[str, str] | None = ("kueue-system", "c1f6bfd2.kueue.x-k8s.io")
 
     def __init__(self, name: str) -> None:
         """``name``: of the system, and of the file with its configuration."""

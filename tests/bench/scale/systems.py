@@ -134,7 +134,7 @@ class Floor:
     """Kubernetes alone: kube-scheduler places pod by pod. It is a lower bound, and it does not start gangs."""
 
     name = "floor"
-    lease = None
+    lease: tuple[str, str] | None = None
     revived = 0
 
     def not_offered(self, row: str) -> str | None:
@@ -217,7 +217,7 @@ class Queuectl:
     """queuectl as deploy/ installs it, with a Postgres that syncs to the disk."""
 
     name = "queuectl"
-    lease = (SYSTEM_NAMESPACE, LEASE)
+    lease: tuple[str, str] | None = (SYSTEM_NAMESPACE, LEASE)
 
     def __init__(self) -> None:
         self._stack = ExitStack()
