@@ -30,9 +30,9 @@ from tests.bench.stage import (
     BLOCK,
     RACK,
     Stage,
-    _descendants,
     _status,
     cpu_of,
+    descendants,
     stage,
 )
 from tests.operations.servers import PROGRAMS
@@ -79,7 +79,7 @@ class Rig:
         assert self.server.pid is not None
         time.sleep(1.1)  # sessions report their statistics once a second
         size, wal, syncs, commits = asyncio.run(self._asked())
-        family = [self.server.pid, *_descendants(self.server.pid)]
+        family = [self.server.pid, *descendants(self.server.pid)]
         return Reading(
             time.monotonic(),
             cpu_of(self.play.controller.pid),
@@ -103,7 +103,7 @@ class Rig:
         """Resident MiB of the leader and the standby, and private MiB of Postgres."""
         assert self.play.controller is not None
         assert self.server.pid is not None
-        family = [self.server.pid, *_descendants(self.server.pid)]
+        family = [self.server.pid, *descendants(self.server.pid)]
         return (
             _status(self.play.controller.pid, "VmRSS"),
             _status(self.standby.pid, "VmRSS"),

@@ -148,12 +148,12 @@ def writes_of(controller: ControllerProcess) -> dict[tuple[str, str], float]:
 def cost_of(controller: ControllerProcess) -> Cost:
     """The resources that a controller has used up to now."""
     serve = controller.pid
-    family = _descendants(serve)
+    family = descendants(serve)
     return Cost(
         cpu_of(serve),
         peak_of(serve),
         sum(cpu_of(pid) for pid in family),
-        sum(_resident(pid) for pid in family),
+        sum(private_of(pid) for pid in family),
     )
 
 
@@ -193,12 +193,13 @@ def resident_of(pid: int) -> float:
     return _status(pid, "VmRSS")
 
 
-def _resident(pid: int) -> float:
-    """Without what it shares with its siblings, so that a sum is not counted over."""
+def private_of(pid: int) -> float:
+    """Resident MiB of a process without what it shares with its siblings, so that a sum is not counted over."""
     return _status(pid, "RssAnon")
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
+    """The processes below a process."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -2,7 +2,8 @@
 
 They run until the row ends. Their sizes are those of `tests/bench/data/itp-2021`: a moment of its clusters has jobs of a size in
 proportion to their number times their run time. The newest generation is full, and the older ones have room, the oldest most. Each team
-uses its part of each flavor, except for the owner of the newest generation (`Fleet.owner`): others borrow its quota there.
+uses its part of each flavor, except for the owner of the newest generation (`Fleet.owner`): others borrow its quota there. Each gang selects
+a block, so that each block of a generation has the same room, whatever the system prefers: rows begin with the same cluster.
 
 Gangs with larger pods are created first, and the next size after their pods are bound. All sizes divide the GPUs of a node, so each gang
 fits also if a scheduler spreads small pods over all nodes.
@@ -95,14 +96,19 @@ def fill_of(fleet: Fleet) -> Fill:
 
 
 def _of_flavor(fleet: Fleet, generation: Generation, gpus: int) -> list[Gang]:
-    """The gangs of one flavor, largest first. Each goes to the team that is furthest below its part."""
+    """The gangs of one flavor, largest first. Each goes to the team and the block that are furthest below their parts."""
     left = _targets(fleet, generation, gpus)
+    blocks = fleet.blocks(generation)
+    room = {block: capacity * gpus / sum(blocks.values()) for block, capacity in blocks.items()}
     gangs: list[Gang] = []
     for size, number in counts(gpus, size_shares()).items():
         for _ in range(number):
             team = max(left, key=left.__getitem__)
             left[team] -= size
-            gangs.append(_gang(f"fill-{generation.flavor}-{len(gangs):05}", team, generation, size))
+            block = max(room, key=room.__getitem__)
+            room[block] -= size
+            name = f"fill-{generation.flavor}-{len(gangs):05}"
+            gangs.append(_gang(name, team, generation.product, block, size))
     return gangs
 
 
@@ -118,14 +124,15 @@ def _targets(fleet: Fleet, generation: Generation, gpus: int) -> dict[str, float
     return {team: quota + borrowed * (team in borrowers) for team, quota in quotas.items()}
 
 
-def _gang(name: str, team: str, generation: Generation, gpus: int) -> Gang:
+def _gang(name: str, team: str, product: str, block: str, gpus: int) -> Gang:
     pods = max(1, gpus // GPUS_PER_NODE)
     return Gang(
         name,
         team,
         pods,
         gpus // pods,
-        product=generation.product,
+        product=product,
+        block=block,
         preferred=RACK if pods > 1 else None,
     )
 

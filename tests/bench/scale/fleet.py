@@ -133,6 +133,14 @@ class Fleet:
             for generation in GENERATIONS
         }
 
+    def blocks(self, generation: Generation) -> dict[str, int]:
+        """The GPUs of each block of a generation, by the label of the block."""
+        return {
+            f"{spec.prefix}b0": spec.count * spec.gpus
+            for spec in self.node_specs()
+            if spec.product == generation.product
+        }
+
     # ---- Quota
 
     def teams(self) -> list[str]:

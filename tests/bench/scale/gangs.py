@@ -8,14 +8,12 @@ from typing import Final
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest
-from queuectl.localcluster.nodes import PRODUCT
+from queuectl.localcluster.nodes import BLOCK, PRODUCT
 
 LOCAL_QUEUE: Final = "gangs"
 """The LocalQueue in the namespace of each team."""
 LOW, NORMAL, HIGH = "low", "normal", "high"
 PRIORITIES: Final = {LOW: 0, NORMAL: 100, HIGH: 1000}
-TOLERATION_SECONDS: Final = 0
-"""How long a pod stays on a node that is not ready or not reachable. Without it, Kubernetes waits for 300 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +25,7 @@ class Gang:
         pods: their number.
         gpus: of each pod.
         product: the GPU that it selects; None = any.
+        block: the block that it selects; None = any.
         required: node label of the topology level of which the pods must be in one domain.
         preferred: the same, if possible.
         seconds: run time of each pod; None = until it is deleted.
@@ -39,6 +38,7 @@ class Gang:
     pods: int
     gpus: int
     product: str | None = None
+    block: str | None = None
     required: str | None = None
     preferred: str | None = None
     seconds: float | None = None
@@ -80,18 +80,9 @@ def queued_job(gang: Gang) -> Document:
         priority_class=gang.priority,
         retries=gang.pods,  # a pod of a lost node is replaced, and does not fail the Job
     )
-    spec = document["spec"]["template"]["spec"]
-    spec["tolerations"] = [
-        {
-            "key": f"node.kubernetes.io/{state}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": TOLERATION_SECONDS,
-        }
-        for state in ("not-ready", "unreachable")
-    ]
-    if gang.product is not None:
-        spec["nodeSelector"] = {PRODUCT: gang.product}
+    selected = {PRODUCT: gang.product, BLOCK: gang.block}
+    if selector := {key: label for key, label in selected.items() if label is not None}:
+        document["spec"]["template"]["spec"]["nodeSelector"] = selector
     return document
 
 

@@ -67,6 +67,7 @@ class Row:
         play: submits the load, waits, and adds figures. It raises RowCutError when the time is over.
         fill: the name of the fill that occupies the cluster before.
         standby: a second replica runs.
+        lists_pods: the row reads ``ScaleStage.pods``. They are listed before the measurement.
         limit: seconds.
     """
 
@@ -75,6 +76,7 @@ class Row:
     play: Callable[[ScaleStage, RowFigures], None]
     fill: str = "mix"
     standby: bool = False
+    lists_pods: bool = False
     limit: float = ROW_SECONDS
 
 
@@ -92,6 +94,8 @@ def measure(row: Row, stage: ScaleStage) -> RowResult:
     reached = RowFigures()
     if row.standby:
         stage.system.add_standby()
+    if row.lists_pods:
+        stage.pods = stage.list_pods()
     settled = stage.settle()
     before = stage.usage()
     stage.begin(row.limit)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from queuectl.localcluster.nodes import BLOCK, PRODUCT, RACK
-from tests.bench.scale.fleet import GENERATIONS, GPUS_PER_NODE, HALL
+from tests.bench.scale.fill import fill_of
+from tests.bench.scale.fleet import GENERATIONS, GPUS_PER_NODE, Fleet
 from tests.bench.scale.gangs import NORMAL, Gang, pods_of
 from tests.bench.scale.rows import Row, RowFigures, register
-from tests.bench.scale.stage import RowCutError, ScaleStage
+from tests.bench.scale.stage import PodLine, RowCutError, ScaleStage
+from tests.bench.scale.systems import Floor
 from tests.bench.scale.times import LEASES, median, percentile
 
 GANGS: Final = 1000
@@ -50,14 +52,14 @@ def small_gangs(stage: ScaleStage, reached: RowFigures) -> None:
         stage.wait_bound(gangs, running=True)
     finally:
         add_starts(stage, reached, gangs, began)
+    check_starts(stage, gangs)
 
 
 def large_gang(stage: ScaleStage, reached: RowFigures) -> None:
     """One gang of 4,096 pods of one GPU."""
-    free = max(free_gpus(stage).values(), default=0)
-    pods = min(LARGE_GANG, free // GPUS_PER_NODE * GPUS_PER_NODE)
+    pods = min(LARGE_GANG, largest_free_flavor(stage.fleet))
     if pods < LARGE_GANG:
-        reached.note(f"{pods:,} pods, which is what is free of one flavor")
+        reached.note(f"{pods:,} pods, which are the free GPUs of one flavor")
     gang = Gang("large", stage.fleet.teams()[0], pods, 1, priority=NORMAL)
     began = time.time()
     try:
@@ -66,15 +68,17 @@ def large_gang(stage: ScaleStage, reached: RowFigures) -> None:
         stage.wait_bound([gang], running=True)
     finally:
         add_starts(stage, reached, [gang], began)
-        nodes = nodes_of(stage, [gang])
-        reached.add("nodes of the gang", len(nodes))
+        nodes = {pod.node for pod in stage.list_pods(gang.team) if pod.job == gang.key}
+        reached.add("nodes of the gang", len(nodes - {None}))
+    check_starts(stage, [gang])
 
 
 def refusals(stage: ScaleStage, reached: RowFigures) -> None:
     """Gangs with enough free GPUs in all, but not in one domain: seconds until the status says that."""
-    level, product, pods, free = impossible(free_nodes(stage))
+    free = free_nodes(stage.fleet, stage.pods)
+    product, pods = impossible(stage.fleet, free)
     reached.note(
-        f"{pods:,} pods of {GPUS_PER_NODE} GPUs in one domain of {level}; {free:,} nodes are free in all"
+        f"{pods:,} pods of {GPUS_PER_NODE} GPUs of {product} in one block, where {len(free[product]):,} nodes are free in all"
     )
     seconds: list[float] = []
     try:
@@ -85,7 +89,7 @@ def refusals(stage: ScaleStage, reached: RowFigures) -> None:
                 pods,
                 GPUS_PER_NODE,
                 product=product,
-                required=level,
+                required=BLOCK,
             )
             began = time.monotonic()
             stage.submit([gang])
@@ -94,7 +98,8 @@ def refusals(stage: ScaleStage, reached: RowFigures) -> None:
                     raise RowCutError(f"{len(seconds)} of {REFUSALS} gangs have a reason")
                 time.sleep(_POLL_SECONDS)
             seconds.append(time.monotonic() - began)
-            reached.note(f"reason: {reason}") if number == 0 else None
+            if number == 0:
+                reached.note(f"reason: {reason}")
     finally:
         reached.add("submitted to a reason, median", median(seconds), "s")
         reached.add("submitted to a reason, slowest", max(seconds, default=float("nan")), "s")
@@ -133,14 +138,43 @@ def _mean(seconds: Sequence[float]) -> float:
     return sum(seconds) / len(seconds) if seconds else float("nan")
 
 
+def check_starts(stage: ScaleStage, gangs: Iterable[Gang]) -> None:
+    """Check that each gang has all its pods on nodes, or none, and is in its required domain. The floor starts no gangs.
+
+    Raises:
+        AssertionError: naming the first gangs that are not.
+    """
+    if stage.system.name == Floor.name:
+        return
+    labels = {
+        node["metadata"]["name"]: node["metadata"]["labels"]
+        for spec in stage.fleet.node_specs()
+        for node in spec.documents()
+    }
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for team in {gang.team for gang in gangs}:
+        for pod in stage.list_pods(team):
+            if pod.node is not None and not pod.terminating:
+                nodes[pod.job].append(pod.node)
+    problems = []
+    for gang in gangs:
+        placed = nodes[gang.key]
+        if len(placed) not in (0, gang.pods):
+            problems.append(f"{gang.key} has {len(placed)} of {gang.pods} pods on nodes")
+        domains = {labels[node][gang.required] for node in placed} if gang.required else set()
+        if len(domains) > 1:
+            problems.append(f"{gang.key} is in {len(domains)} domains of {gang.required}")
+    assert not problems, "; ".join(problems[:5])
+
+
 # ---- What is free
 
 
-def free_nodes(stage: ScaleStage) -> dict[str, list[dict[str, str]]]:
+def free_nodes(fleet: Fleet, pods: Iterable[PodLine]) -> dict[str, list[dict[str, str]]]:
     """The labels of the nodes without pods, by product."""
-    used = {pod["spec"].get("nodeName") for pod in _pods(stage)}
+    used = {pod.node for pod in pods}
     free: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for spec in stage.fleet.node_specs():
+    for spec in fleet.node_specs():
         for node in spec.documents():
             if node["metadata"]["name"] not in used:
                 labels = node["metadata"]["labels"]
@@ -148,78 +182,42 @@ def free_nodes(stage: ScaleStage) -> dict[str, list[dict[str, str]]]:
     return free
 
 
-def free_gpus(stage: ScaleStage) -> dict[str, int]:
-    """GPUs that no pod requests, by flavor."""
-    free = dict(stage.fleet.capacity())
-    flavors = {generation.product: generation.flavor for generation in GENERATIONS}
-    products = {
-        node["metadata"]["name"]: node["metadata"]["labels"][PRODUCT]
-        for spec in stage.fleet.node_specs()
-        for node in spec.documents()
-    }
-    for pod in _pods(stage):
-        if (node := pod["spec"].get("nodeName")) is not None:
-            requests = pod["spec"]["containers"][0]["resources"].get("requests", {})
-            free[flavors[products[node]]] -= int(requests.get("nvidia.com/gpu", 0))
-    return free
+def largest_free_flavor(fleet: Fleet) -> int:
+    """The free GPUs of the flavor of which most are free after the fill."""
+    free = {generation.product: fleet.capacity()[generation.flavor] for generation in GENERATIONS}
+    for gang in fill_of(fleet).gangs:
+        assert gang.product is not None
+        free[gang.product] -= gang.all_gpus
+    return max(free.values())
 
 
-def impossible(free: dict[str, list[dict[str, str]]]) -> tuple[str, str, int, int]:
-    """A gang of whole nodes for which enough nodes are free in all, but in no domain of a level.
+def impossible(fleet: Fleet, free: Mapping[str, Sequence[Mapping[str, str]]]) -> tuple[str, int]:
+    """A gang of whole nodes for which enough nodes are free in all, but not in one block.
+
+    It fits an empty block, so that the refusal is about what is free. A generation that has little room is taken first.
 
     Returns:
-        The level, the product, the number of pods, and the free nodes of the product.
+        The product and the number of pods.
 
     Raises:
         ValueError: there is no such gang.
     """
-    for level in (RACK, BLOCK, HALL):
-        for product, nodes in free.items():
-            domains: dict[str, int] = defaultdict(int)
-            for labels in nodes:
-                domains[labels[level]] += 1
-            largest = max(domains.values(), default=0)
-            if 0 < largest < len(nodes) and largest < _nodes_per_domain(level):
-                return level, product, largest + 1, len(nodes)
-    raise ValueError("each level has a domain in which all free nodes are")
-
-
-def _nodes_per_domain(level: str) -> int:
-    """A bound that a domain with used nodes does not reach; the smallest is a rack."""
-    return 10**9 if level != RACK else 16
-
-
-def nodes_of(stage: ScaleStage, gangs: Iterable[Gang]) -> set[str]:
-    """The nodes of the pods of some gangs."""
-    jobs = {gang.key for gang in gangs}
-    return {
-        pod["spec"]["nodeName"]
-        for team in {gang.team for gang in gangs}
-        for pod in _pods(stage, team)
-        if pod["spec"].get("nodeName") and job_of(pod) in jobs
-    }
-
-
-def job_of(pod: dict[str, Any]) -> str:
-    """``namespace/name`` of the Job of a pod."""
-    metadata = pod["metadata"]
-    return f"{metadata['namespace']}/{metadata.get('labels', {}).get('job-name', '')}"
-
-
-def _pods(stage: ScaleStage, namespace: str | None = None) -> list[dict[str, Any]]:
-    """All pods, in pages: the client ends a request after 30 s."""
-    path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
-    pods: list[dict[str, Any]] = []
-    more = ""
-    while True:
-        page = stage.cluster.client.get(path, limit="1000", **({"continue": more} if more else {}))
-        pods += page["items"]
-        if not (more := page["metadata"].get("continue", "")):
-            return pods
+    smallest = min(spec.count for spec in fleet.node_specs())
+    for generation in reversed(GENERATIONS):
+        nodes = free.get(generation.product, ())
+        largest = max(Counter(labels[BLOCK] for labels in nodes).values(), default=0)
+        if largest < min(len(nodes), smallest):
+            return generation.product, largest + 1
+    raise ValueError("no generation has free nodes in several blocks, and no block that is empty")
 
 
 register(
     Row("a", "1,000 gangs of 8 to 16 pods of 1 GPU, one rack each, over two minutes", small_gangs),
     Row("b", "one gang of 4,096 pods of 1 GPU", large_gang),
-    Row("c", "a gang that no domain has room for: submission to the reason", refusals),
+    Row(
+        "c",
+        "a gang that no domain has room for: submission to the reason",
+        refusals,
+        lists_pods=True,
+    ),
 )

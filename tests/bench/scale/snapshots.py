@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from queuectl.localcluster import components
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.versions import KUBERNETES
 from tests.bench.scale.fill import FILLS, Fill
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.processes import Usage
-from tests.bench.scale.stage import ScaleStage, running_stage
+from tests.bench.scale.stage import LEASES_PATH, ScaleStage, running_stage
 from tests.bench.scale.systems import System
 
 DIRECTORY: Final = "SCALE_DIR"
@@ -136,6 +137,7 @@ def make(
             usage = stage.usage()
             system.halt()
             system.save(draft)
+            _delete_leases(stage)
             data = stage.cluster.stop_etcd()
             shutil.copytree(data, draft / "etcd")
         (draft / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
@@ -158,6 +160,12 @@ def _create(stage: ScaleStage, content: Fill) -> None:
             f" {time.monotonic() - began:.0f} s",
             flush=True,
         )
+
+
+def _delete_leases(stage: ScaleStage) -> None:
+    """Delete the node leases: the KWOK of a restored cluster would wait until those of this one have ended."""
+    stage.cluster.supervisor.stop(components.KWOK)
+    stage.cluster.client.delete(LEASES_PATH)
 
 
 def size_of(folder: Path) -> int:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
+from queuectl.demo.scenario import Document
+from queuectl.domain.quantity import GPU
 from queuectl.localcluster import ClusterSpec, LocalCluster
+from queuectl.localcluster.client import wait_until
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.gangs import Gang, pods_of
 from tests.bench.scale.processes import Usage
@@ -23,10 +26,36 @@ SETTLE_SECONDS: Final = 180.0
 SETTLED: Final = 0.35
 """CPU seconds of the API server in a second: less than this, it has come to rest."""
 NODES_READY_SECONDS: Final = 900.0
+_PAGE: Final = "1000"
+LEASES_PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 class RowCutError(Exception):
     """The time of a row is over. The message says what was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodLine:
+    """A pod that has not ended. ``job``: ``namespace/name``; ``node``: None before it is bound."""
+
+    name: str
+    job: str
+    node: str | None
+    gpus: int
+    terminating: bool
+
+    @classmethod
+    def of(cls, pod: Document) -> Self:
+        """From its document."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        requests = spec["containers"][0].get("resources", {}).get("requests", {})
+        return cls(
+            metadata["name"],
+            f"{metadata['namespace']}/{metadata.get('labels', {}).get('job-name', '')}",
+            spec.get("nodeName"),
+            int(requests.get(GPU, 0)),
+            "deletionTimestamp" in metadata,
+        )
 
 
 @dataclass
@@ -36,6 +65,7 @@ class ScaleStage:
     Attributes:
         timeline: of the row, up to the last :meth:`follow`.
         deadline: monotonic seconds; the waits of a row end there.
+        pods: those before the row, if it lists them.
     """
 
     cluster: LocalCluster
@@ -44,6 +74,7 @@ class ScaleStage:
     log: AuditLog
     deadline: float
     timeline: Timeline = field(default_factory=Timeline)
+    pods: list[PodLine] = field(default_factory=list)
 
     def begin(self, seconds: float) -> None:
         """Begin a row: forget what was before. Its waits end after ``seconds``."""
@@ -117,6 +148,18 @@ class ScaleStage:
             lambda timeline: f"{count(timeline):,} of {expected:,} pods {state}",
         )
 
+    def list_pods(self, namespace: str | None = None) -> list[PodLine]:
+        """The pods of one or all namespaces. In pages, because the client waits for an answer for 30 s."""
+        path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
+        pods: list[PodLine] = []
+        more = ""
+        while True:
+            rest = {"continue": more} if more else {}
+            page = self.cluster.client.get(path, limit=_PAGE, **rest)
+            pods += map(PodLine.of, page["items"])
+            if not (more := page["metadata"].get("continue", "")):
+                return pods
+
     def programs(self) -> dict[str, Sequence[int]]:
         """The process ids of the control plane and of the system."""
         parts: dict[str, Sequence[int]] = {name: [pid] for name, pid in self.cluster.pids().items()}
@@ -157,6 +200,8 @@ def running_stage(
             _create_nodes(cluster, fleet)
             cluster.client.apply(*fleet.namespaces())
             system.install(cluster)
+        else:
+            _wait_leases(cluster, fleet)
         try:
             system.start(cluster, saved)
             if saved is None:
@@ -172,3 +217,13 @@ def _create_nodes(cluster: LocalCluster, fleet: Fleet) -> None:
     for spec in fleet.node_specs():
         names += cluster.nodes.create(spec, wait_seconds=0)
     cluster.nodes.wait_ready(names, seconds=NODES_READY_SECONDS)
+
+
+def _wait_leases(cluster: LocalCluster, fleet: Fleet) -> None:
+    """Wait until KWOK, which has started anew, holds the lease of each node. It starts no pods of a node before."""
+
+    def held() -> bool:
+        page = cluster.client.get(LEASES_PATH, limit="1")
+        return len(page["items"]) + page["metadata"].get("remainingItemCount", 0) >= fleet.nodes
+
+    wait_until(held, f"{fleet.nodes} node leases", NODES_READY_SECONDS)

@@ -27,7 +27,7 @@ from queuectl.localcluster.client import wait_until
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.gangs import Gang, plain_job, queued_job
 from tests.bench.scale.kueue import KUEUES, Kueue
-from tests.bench.stage import _descendants
+from tests.bench.stage import descendants
 from tests.operations.servers import PROGRAMS
 from tests.support.controllers import CheckedController
 from tests.support.postgres import server_directory
@@ -323,7 +323,7 @@ class Queuectl:
         if self.standby is not None:
             pids["queuectl standby"] = [self.standby.pid]
         if (postmaster := self._postgres.pid) is not None:
-            pids["Postgres"] = [postmaster, *_descendants(postmaster)]
+            pids["Postgres"] = [postmaster, *descendants(postmaster)]
         return pids
 
     def add_standby(self) -> None:

@@ -126,8 +126,9 @@ class Timeline:
     Attributes:
         submitted: by gang.
         bound, running: by gang and pod, the first time.
-        deleted: by gang and pod: the deletion was requested.
         created: the creations of pods by namespace; the log does not have their names.
+        deleted, removed: by gang and pod: its deletion was requested for the first and for the last time. A kubelet that is lost removes no
+            pod: the garbage collector deletes it again, which removes it.
         writes: accepted writes by program and resource.
         refused: refused writes by program and status code.
         first, last: of all writes.
@@ -138,6 +139,7 @@ class Timeline:
     running: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     deleted: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     created: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    removed: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     writes: Counter[tuple[str, str]] = field(default_factory=Counter)
     refused: Counter[tuple[str, int]] = field(default_factory=Counter)
     first: float = math.inf
@@ -169,6 +171,7 @@ class Timeline:
         elif path == "pods" and event.verb == "delete":
             gang = gang_of(reference.namespace, reference.name)
             self.deleted[gang].setdefault(reference.name, event.at)
+            self.removed[gang][reference.name] = event.at
 
     def pods_bound(self, gangs: Iterable[str]) -> int:
         """The pods of these gangs that have been bound."""
