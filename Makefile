@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore fuzz chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore fuzz chaos demo bench bench-scale e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -146,6 +146,13 @@ demo: setup ## a plan of example files; then a real control plane, built the fir
 
 bench: controlplane ## every figure of docs/explanation/benchmarks.md; about half an hour; RECORD=1 appends to the history
 	$(RUN)/python -m tests.bench $(if $(RECORD),--record)
+
+# Snapshots and results are in SCALE_DIR, else in queuectl/scale of the cache folder of the user.
+SYSTEM ?= queuectl
+NODES ?= 10000
+ROWS ?=
+bench-scale: controlplane ## one system on up to 10,000 simulated nodes, at most an hour: SYSTEM=floor NODES=2500 ROWS=a,b SCALE_ARGS="--run 2"; python -m tests.bench.scale table
+	$(RUN)/python -m tests.bench.scale run --system $(SYSTEM) --nodes $(NODES) --rows "$(ROWS)" $(SCALE_ARGS)
 
 # Plans may differ, but not be worse: make corpus SCORE=1
 corpus: setup ## plan the recorded snapshots and compare with the recorded plans, as docs/contributing.md says

@@ -126,7 +126,7 @@ def main(arguments: list[str]) -> int:
     run.add_argument("--rows", default="", help="letters, such as a,b; default all")
     run.add_argument("--run", type=int, default=1, help="number of the run in the tables")
     run.add_argument("--results", type=Path, help="file to append to")
-    run.add_argument("--refill", action="store_true", help="fill anew")
+    run.add_argument("--refill", action="store_true", help="replace the snapshot")
     run.add_argument(
         "--accept-stale", action="store_true", help="restore a fill of another commit (development)"
     )

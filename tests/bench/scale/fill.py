@@ -6,7 +6,7 @@ uses its part of each flavor, except for the owner of the newest generation (`Fl
 a block, so that each block of a generation has the same room, whatever the system prefers: rows begin with the same cluster.
 
 Gangs with larger pods are created first, and the next size after their pods are bound. All sizes divide the GPUs of a node, so each gang
-fits also if a scheduler spreads small pods over all nodes.
+fits, even if a scheduler spreads small pods over all nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.bench.scale.gangs import Gang, gpus_of, pods_of
 SIZES: Final = Path(__file__).parents[1] / "data" / "itp-2021" / "sizes.csv"
 FULL: Final = 0.75
 PARTS: Final = {"b200": 1.0, "h200": 0.95, "h100": 0.9}
-"""The used part of each flavor; the oldest has the rest. So one flavor has room for a gang of 4,096 GPUs from 2,500 nodes on."""
+"""The used part of each flavor; the oldest has the rest, and thus room for a gang of 4,096 GPUs from 2,500 nodes on."""
 
 
 def size_shares(file: Path = SIZES) -> dict[int, float]:
@@ -96,7 +96,7 @@ def fill_of(fleet: Fleet) -> Fill:
 
 
 def _of_flavor(fleet: Fleet, generation: Generation, gpus: int) -> list[Gang]:
-    """The gangs of one flavor, largest first. Each goes to the team and the block that are furthest below their parts."""
+    """The gangs of one flavor, largest first. Each is of the team and the block that are furthest below their parts."""
     left = _targets(fleet, generation, gpus)
     blocks = fleet.blocks(generation)
     room = {block: capacity * gpus / sum(blocks.values()) for block, capacity in blocks.items()}

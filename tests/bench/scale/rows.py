@@ -1,4 +1,4 @@
-"""What a row of the benchmark is: its load, its figures, its time limit; and all rows by letter."""
+"""A row of the benchmark: its load, its figures and its time limit; and all rows by letter."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def register(*rows: Row) -> None:
 
 
 def measure(row: Row, stage: ScaleStage) -> RowResult:
-    """Play a row on a restored stage. It does not raise: a failed row is a result."""
+    """Measure a row on a restored stage. It does not raise: a failed row is a result."""
     reached = RowFigures()
     if row.standby:
         stage.system.add_standby()

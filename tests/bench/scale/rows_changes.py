@@ -128,7 +128,7 @@ def nodes_to_lose(fleet: Fleet, pods: Iterable[PodLine], number: int) -> frozens
 def lose_nodes(stage: ScaleStage, nodes: Sequence[str]) -> float:
     """Set nodes NotReady with the taints of nodes that are off, all at once.
 
-    The node lifecycle controller would taint one node in ten seconds (`--node-eviction-rate`). The label comes first: without it, KWOK
+    The node lifecycle controller would taint one node in ten seconds (`--node-eviction-rate`). The label is changed before: without it, KWOK
     no longer is the kubelet of a node, and does not set the node Ready again.
 
     Returns:
@@ -173,6 +173,9 @@ def repair(stage: ScaleStage, reached: RowFigures) -> None:
     gangs = lost_gangs(stage.pods, nodes)
     lost = sum(len(gang.lost) for gang in gangs)
     reached.note(f"{len(nodes)} nodes with {lost} pods of {len(gangs)} gangs")
+    reached.note(
+        "includes Kubernetes' garbage collection of pods, every 20 s, and the back-off of the Job controller, 10 s for the first failed pod"
+    )
     began = lose_nodes(stage, sorted(nodes))
 
     def repaired(timeline: Timeline) -> list[float]:

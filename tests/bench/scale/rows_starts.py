@@ -74,7 +74,7 @@ def large_gang(stage: ScaleStage, reached: RowFigures) -> None:
 
 
 def refusals(stage: ScaleStage, reached: RowFigures) -> None:
-    """Gangs with enough free GPUs in all, but not in one domain: seconds until the status says that."""
+    """Gangs with enough free GPUs in all, but not in one domain: seconds until the status states that."""
     free = free_nodes(stage.fleet, stage.pods)
     product, pods = impossible(stage.fleet, free)
     reached.note(
@@ -167,7 +167,7 @@ def check_starts(stage: ScaleStage, gangs: Iterable[Gang]) -> None:
     assert not problems, "; ".join(problems[:5])
 
 
-# ---- What is free
+# ---- Free nodes and GPUs
 
 
 def free_nodes(fleet: Fleet, pods: Iterable[PodLine]) -> dict[str, list[dict[str, str]]]:
@@ -200,7 +200,7 @@ def impossible(fleet: Fleet, free: Mapping[str, Sequence[Mapping[str, str]]]) ->
         The product and the number of pods.
 
     Raises:
-        ValueError: there is no such gang.
+        ValueError: no such gang exists.
     """
     smallest = min(spec.count for spec in fleet.node_specs())
     for generation in reversed(GENERATIONS):

@@ -1,7 +1,7 @@
 """Filled clusters on the disk: a cluster is filled once for each system, and restored for each row.
 
 A snapshot is a folder outside the repository, in `SCALE_DIR` (default: `queuectl/scale` of the user's cache folder), with the data folder
-of etcd, the data of the system, and a manifest. A snapshot of another commit, version or fill is refused, because its objects may differ
+of etcd, the data of the system, and a manifest. A snapshot of another commit, version or fill is refused, because its objects can differ
 from those that the measured system would have made.
 """
 
@@ -33,12 +33,12 @@ _SETTLED_SECONDS: Final = 10.0
 
 
 class StaleSnapshotError(Exception):
-    """A snapshot of another state of the project. The message says what differs."""
+    """A snapshot of another state of the project. The message states the difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a snapshot is of. ``gangs``, ``pods``, ``gpus``: of its fill."""
+    """The content of a snapshot. ``gangs``, ``pods``, ``gpus``: of its fill."""
 
     system: str
     nodes: int
@@ -86,7 +86,7 @@ def manifest_of(system: System, fleet: Fleet, fill: str) -> Manifest:
 
 
 def saved(system: System, fleet: Fleet, fill: str, *, stale: bool = False) -> Path | None:
-    """The folder of the snapshot; None if there is none. ``stale``: accept another commit of the system.
+    """The folder of the snapshot; None if it does not exist. ``stale``: accept another commit of the system.
 
     Raises:
         StaleSnapshotError: it is of another state.
@@ -104,7 +104,7 @@ def saved(system: System, fleet: Fleet, fill: str, *, stale: bool = False) -> Pa
     }
     if differs:
         words = ", ".join(f"{key} {was} instead of {now}" for key, (was, now) in differs.items())
-        raise StaleSnapshotError(f"{folder} is stale: {words}. Fill anew with --refill")
+        raise StaleSnapshotError(f"{folder} is stale: {words}. Replace it with --refill")
     return folder
 
 

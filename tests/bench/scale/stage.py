@@ -31,7 +31,7 @@ LEASES_PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 
 
 class RowCutError(Exception):
-    """The time of a row is over. The message says what was reached."""
+    """The time of a row is over. The message states how far the row came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +143,17 @@ class ScaleStage:
             reached = timeline.running if running else timeline.bound
             return sum(min(len(reached.get(gang.key, ())), gang.pods) for gang in gangs)
 
-        self.wait(
-            lambda timeline: count(timeline) >= expected,
-            lambda timeline: f"{count(timeline):,} of {expected:,} pods {state}",
-        )
+        def progress(timeline: Timeline) -> str:
+            reached = timeline.running if running else timeline.bound
+            missing = next(
+                (gang for gang in gangs if len(reached.get(gang.key, ())) < gang.pods), None
+            )
+            text = f"{count(timeline):,} of {expected:,} pods {state}"
+            if missing is None or expected - count(timeline) > expected // 10:
+                return text
+            return f"{text}; {missing.key}: {self.system.refusal(missing) or 'no reason'}"
+
+        self.wait(lambda timeline: count(timeline) >= expected, progress)
 
     def list_pods(self, namespace: str | None = None) -> list[PodLine]:
         """The pods of one or all namespaces. In pages, because the client waits for an answer for 30 s."""
@@ -220,7 +227,7 @@ def _create_nodes(cluster: LocalCluster, fleet: Fleet) -> None:
 
 
 def _wait_leases(cluster: LocalCluster, fleet: Fleet) -> None:
-    """Wait until KWOK, which has started anew, holds the lease of each node. It starts no pods of a node before."""
+    """Wait until KWOK, which has started again, holds the lease of each node. It starts no pods of a node before."""
 
     def held() -> bool:
         page = cluster.client.get(LEASES_PATH, limit="1")

@@ -58,7 +58,7 @@ class System(Protocol):
         ...
 
     def settings(self) -> Mapping[str, str]:
-        """What differs from the defaults of the system, client limits, and the durability of its data."""
+        """The settings that are not defaults, the client limits, and the durability of its data."""
         ...
 
     def install(self, cluster: LocalCluster) -> None:
@@ -86,7 +86,7 @@ class System(Protocol):
         ...
 
     def problems(self) -> list[str]:
-        """What its own log or state shows to be wrong at the end of a row; empty = nothing."""
+        """Problems that its own log or state shows at the end of a row."""
         ...
 
     def remarks(self) -> list[str]:

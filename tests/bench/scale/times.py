@@ -30,7 +30,7 @@ _NODE_LEASES: Final = "kube-node-lease"
 
 
 class AuditUser(msgspec.Struct):
-    """Who sent a request."""
+    """The user of a request."""
 
     username: str = ""
 
@@ -164,6 +164,8 @@ class Timeline:
         elif path == "pods/status" and writer == "KWOK":
             gang = gang_of(reference.namespace, reference.name)
             self.running[gang].setdefault(reference.name, event.at)
+            # Of a binding whose answer took longer than the scheduler waits, the log has a failure, although it is stored.
+            self.bound[gang].setdefault(reference.name, event.at)
         elif path == "pods" and event.verb == "create":
             self.created[reference.namespace].append(event.at)
         elif path == "jobs" and event.verb == "create":
