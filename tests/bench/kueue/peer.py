@@ -276,7 +276,7 @@ class Kueue:
         )
 
     def wait_ready(self, replica: Replica, seconds: float = _SECONDS) -> None:
-        """Wait until a manager is ready, as its readiness probe tells it.
+        """Wait until a manager is ready, as its readiness probe reports it.
 
         Raises:
             LocalClusterError: it ended, or is not ready in time; the message ends with its last words.

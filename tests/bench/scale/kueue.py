@@ -61,7 +61,7 @@ def translated(document: Any) -> Any:
 
 
 def configured(document: Document) -> Document:
-    """A document of the configuration of queuectl as one of Kueue, which has the same fields."""
+    """A configuration document of queuectl as an object of Kueue, which has the same fields."""
     return cast(Document, translated(document) | {"apiVersion": peer.API})
 
 

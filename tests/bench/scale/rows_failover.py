@@ -18,7 +18,7 @@ from tests.bench.scale.streams import Stream, pause_until
 from tests.bench.scale.times import Timeline
 
 BEFORE_SECONDS: Final = 20.0
-"""A stream runs for so long before a fault."""
+"""A stream runs that long before a fault."""
 STREAM_PER_SECOND: Final = 1.0
 
 
@@ -127,7 +127,7 @@ def _first_binding(stage: ScaleStage, stream: Stream, moment: float) -> float:
 
 
 def _first(stage: ScaleStage, times: Callable[[Timeline], list[float]]) -> float:
-    """The first of some times. Programs that have ended by themselves start again meanwhile.
+    """The first of some times. Programs that have ended by themselves start again in the meantime.
 
     Raises:
         RowCutError: none until the deadline.

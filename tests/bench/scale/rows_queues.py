@@ -77,7 +77,7 @@ def neighbor_waits(stage: ScaleStage, reached: RowFigures) -> None:
 
 
 def _grow(stage: ScaleStage, reached: RowFigures, gangs: Sequence[Gang]) -> None:
-    """Submit a backlog, and a stream of small gangs of all teams meanwhile."""
+    """Submit a backlog, and a stream of small gangs of all teams in the meantime."""
     began = time.monotonic()
     with Stream(stage, f"while-{gangs[0].name}", 0.5) as stream:
         for start in range(0, len(gangs), _CHUNK):

@@ -7,12 +7,9 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from queuectl.localcluster.errors import ApiServerError, UnreachableError
 from tests.bench.scale.gangs import NORMAL, Gang
 from tests.bench.scale.stage import RowCutError, ScaleStage
 
-_RETRY_SECONDS: Final = 0.1
-_CONFLICT: Final = 409
 _RUN_SECONDS: Final = 5.0
 
 
@@ -60,24 +57,10 @@ class Stream:
         number = 0
         while not self._ended.is_set():
             gang = small_gang(f"{self._name}-{number:05}", teams[number % len(teams)])
-            if self._accepted(gang):
+            if self._stage.accepted(gang, self._ended.is_set):
                 self.gangs.append(gang)
             number += 1
             self._ended.wait(self._pause)
-
-    def _accepted(self, gang: Gang) -> bool:
-        while not self._ended.is_set():
-            try:
-                self._stage.submit([gang])
-            except ApiServerError as error:
-                if error.status == _CONFLICT:  # the answer to the first try was lost
-                    return True
-            except UnreachableError:
-                pass
-            else:
-                return True
-            self._ended.wait(_RETRY_SECONDS)
-        return False
 
 
 def waits(stage: ScaleStage, name: str, team: str, number: int) -> list[float]:
