@@ -13,8 +13,8 @@ from typing import Final, Self
 from queuectl.demo.scenario import Document
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import ClusterSpec, LocalCluster
-from queuectl.localcluster.errors import ApiServerError, UnreachableError
 from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.errors import ApiServerError, UnreachableError
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.gangs import Gang, pods_of
 from tests.bench.scale.processes import Usage
@@ -25,6 +25,12 @@ from tests.bench.stage import cpu_of
 POLL_SECONDS: Final = 0.5
 """Between two readings of the audit log. Times are of the log, so a longer interval changes none."""
 RETRY_SECONDS: Final = 0.1
+_LATER: Final = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,  # also of a webhook that did not answer
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 SETTLE_SECONDS: Final = 180.0
 SETTLED: Final = 0.35
 """CPU seconds of the API server in a second: less than this, it has come to rest."""
@@ -109,7 +115,7 @@ class ScaleStage:
             except ApiServerError as error:
                 if error.status == HTTPStatus.CONFLICT:  # the answer to an earlier try was lost
                     return True
-                if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                if error.status not in _LATER:
                     raise
             except UnreachableError:
                 pass
