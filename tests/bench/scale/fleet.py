@@ -11,6 +11,7 @@ from queuectl.demo.scenario import Document
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.nodes import BLOCK, PRODUCT, RACK
+from queuectl.objects.configuration.config_kinds import API_VERSION
 from tests.bench.scale.gangs import LOCAL_QUEUE, PRIORITIES
 
 HALL: Final = "topology.queuectl.dev/hall"
@@ -231,7 +232,7 @@ def cluster_queue(team: str, cohort: str, quotas: Mapping[str, int]) -> Document
 
 def _cohort(name: str, parent: str | None) -> Document:
     return {
-        "apiVersion": m.API_VERSION,
+        "apiVersion": API_VERSION,
         "kind": "Cohort",
         "metadata": {"name": name},
         "spec": {"parentName": parent} if parent else {},

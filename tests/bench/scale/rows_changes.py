@@ -193,9 +193,7 @@ def repair(stage: ScaleStage, reached: RowFigures) -> None:
         reached.add("lost to all pods bound again, p99", percentile(seconds, 0.99), "s")
         reached.add("lost to all pods bound again, last", max(seconds, default=float("nan")), "s")
         later = [
-            seconds
-            for gang in gangs
-            if (seconds := gang.repair_seconds(stage.timeline)) is not None
+            took for gang in gangs if (took := gang.repair_seconds(stage.timeline)) is not None
         ]
         reached.add("lost pods removed to all pods bound again, p50", median(later), "s")
         reached.add("lost pods removed to all pods bound again, p99", percentile(later, 0.99), "s")

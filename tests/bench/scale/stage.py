@@ -262,8 +262,9 @@ def _create_nodes(cluster: LocalCluster, fleet: Fleet) -> None:
 def _wait_leases(cluster: LocalCluster, fleet: Fleet) -> None:
     """Wait until KWOK, which has started again, holds the lease of each node. It starts no pods of a node before."""
 
-    def held() -> bool:
+    def complete() -> bool:
         page = cluster.client.get(LEASES_PATH, limit="1")
-        return len(page["items"]) + page["metadata"].get("remainingItemCount", 0) >= fleet.nodes
+        held: int = len(page["items"]) + page["metadata"].get("remainingItemCount", 0)
+        return held >= fleet.nodes
 
-    wait_until(held, f"{fleet.nodes} node leases", NODES_READY_SECONDS)
+    wait_until(complete, f"{fleet.nodes} node leases", NODES_READY_SECONDS)

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from queuectl.cluster.adapter import LEASE, SYSTEM_NAMESPACE
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.api_connection import ApiConnection, ApiRefused
-from queuectl.demo.controller import install
+from queuectl.demo.controller import ControllerProcess, install
 from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
@@ -224,8 +224,8 @@ class Queuectl:
         self._server: EmbeddedServer | None = None
         self._directory: Path | None = None
         self._cluster: LocalCluster | None = None
-        self._replicas: list[CheckedController] = []
-        self._killed: set[CheckedController] = set()
+        self._replicas: list[ControllerProcess] = []
+        self._killed: set[ControllerProcess] = set()
         self.revived = 0
 
     def not_offered(self, row: str) -> str | None:
@@ -273,12 +273,12 @@ class Queuectl:
         return self._server
 
     @property
-    def leader(self) -> CheckedController:
+    def leader(self) -> ControllerProcess:
         """The replica that was started first."""
         return self._replicas[0]
 
     @property
-    def standby(self) -> CheckedController | None:
+    def standby(self) -> ControllerProcess | None:
         """The second replica."""
         return self._replicas[1] if self._replicas[1:] else None
 
