@@ -75,7 +75,7 @@ def with_queuectl(mix: Mix) -> Iterator[Side]:
 def with_kueue(folder: Path, mix: Mix) -> Iterator[Side]:
     """Kueue, configured for a translated mix; at the end it reports the number of admitted Workloads."""
     with floor(mix) as cluster:
-        kueue = peer.Kueue.start(cluster, folder)
+        kueue = peer.Kueue.start(cluster, folder, peer.jobs_alone())
         try:
             peer.configure(cluster, mix)
             yield cluster, lambda: Cost(cpu_of(kueue.pid), peak_of(kueue.pid))

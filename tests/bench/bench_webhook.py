@@ -29,7 +29,7 @@ from queuectl.localcluster.client import Client
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects import keys
 from tests.bench.bench_api import quantiles, table
-from tests.bench.kueue.peer import Kueue
+from tests.bench.kueue.peer import Kueue, jobs_alone
 from tests.support.controlplane import ENGINEER
 from tests.support.jobs import batch_job
 from tests.system.installation import policies
@@ -171,7 +171,7 @@ def of_queuectl(count: int) -> tuple[Rows, str]:
 def of_kueue(folder: Path, count: int) -> tuple[Rows, str]:
     found: Rows = {}
     with control_plane() as cluster:
-        kueue = Kueue.start(cluster, folder)
+        kueue = Kueue.start(cluster, folder, jobs_alone())
         try:
             found["answer of Kueue"] = answers(cluster, THEIRS, count)
             found["dry run with the webhooks of Kueue"] = dry_runs(cluster, THEIRS, count)

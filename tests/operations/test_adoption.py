@@ -26,7 +26,7 @@ from queuectl.localcluster.progress import LineProgress
 from tests.adoption import kueue, ways
 from tests.adoption.observed import admitted, running, save, states
 from tests.adoption.walk import Walk
-from tests.bench.kueue.peer import Kueue
+from tests.bench.kueue.peer import Kueue, jobs_alone
 from tests.support.chart import helm_program
 from tests.support.real_kueue import kueue_folder
 from tests.system.demo_cluster import tools
@@ -85,7 +85,7 @@ class Outside:
         )
 
     def _start(self, frameworks: tuple[str, ...]) -> None:
-        self.kueue = Kueue.start(self.cluster, kueue_folder(), GATES, frameworks)
+        self.kueue = Kueue.start(self.cluster, kueue_folder(), jobs_alone(GATES, frameworks))
         client, named = self.cluster.client, {"app.kubernetes.io/name": "kueue"}
         for kind in ("mutating", "validating"):
             listed = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"

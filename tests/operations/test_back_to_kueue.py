@@ -30,7 +30,7 @@ from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.localcluster.operators import TRAINING_OPERATOR
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects import keys
-from tests.bench.kueue.peer import API, Kueue
+from tests.bench.kueue.peer import API, Kueue, jobs_alone
 from tests.kinds.entries import ENTRIES
 from tests.kinds.pod_entries import pod_group
 from tests.support.controllers import CheckedController
@@ -251,7 +251,7 @@ def holds(workload: Document, condition: str) -> bool:
 
 def start_kueue(cluster: LocalCluster) -> Kueue:
     gates = {"VisibilityOnDemand": False}
-    return Kueue.start(cluster, kueue_folder(), gates, FRAMEWORKS)
+    return Kueue.start(cluster, kueue_folder(), jobs_alone(gates, FRAMEWORKS))
 
 
 def stop_kueue(cluster: LocalCluster, kueue: Kueue) -> None:

@@ -26,7 +26,7 @@ from queuectl.ownership.source import KubernetesObjects
 from queuectl.ownership.status_form import QueuesNow, QueueUse
 from queuectl.ownership.status_forms import FORMS
 from queuectl.ownership.status_writer import StatusWriter, WriteRate
-from tests.bench.kueue.peer import Kueue
+from tests.bench.kueue.peer import Kueue, jobs_alone
 from tests.doubles.store import MemoryStore
 from tests.support import followed as f
 from tests.support.chart import documents
@@ -199,7 +199,7 @@ async def test_a_real_kueue_has_its_statuses_to_itself_and_a_stopped_one_leaves_
 
         create(client, *ELECTION)
         kueue = await asyncio.to_thread(
-            lambda: Kueue.start(cluster, kueue_folder(), GATES, leader_election=True)
+            Kueue.start, cluster, kueue_folder(), jobs_alone(GATES, leader_election=True)
         )
         try:
             await _left_to_kueue(client, api, leader)

@@ -26,7 +26,7 @@ from queuectl.localcluster.client import Client, get_plain, wait_until
 from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
-from tests.bench.kueue.peer import API, Kueue
+from tests.bench.kueue.peer import API, Kueue, jobs_alone
 from tests.support.chart import documents
 from tests.support.controllers import CheckedController
 from tests.support.kueue import QUEUE_LABEL
@@ -140,7 +140,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
         with LocalCluster.start(shape, progress=LineProgress()) as cluster:
             client = cluster.client
             client.apply(*m.namespaces([SPACE, SYSTEM_NAMESPACE]))
-            kueue = Kueue.start(cluster, folder, {"VisibilityOnDemand": False})
+            kueue = Kueue.start(cluster, folder, jobs_alone({"VisibilityOnDemand": False}))
             try:
                 client.apply(*configuration())
                 for name, pods in (("runs", 2), ("stuck", 3)):

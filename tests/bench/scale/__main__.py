@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tests.bench.scale import (  # noqa: F401  the modules of rows register theirs
     rows_changes,
+    rows_failover,
+    rows_queues,
     rows_starts,
     snapshots,
 )

@@ -137,5 +137,26 @@ def _gang(name: str, team: str, product: str, block: str, gpus: int) -> Gang:
     )
 
 
-FILLS: Final[dict[str, Callable[[Fleet], Fill]]] = {"mix": fill_of}
+ONES: Final = 7_500
+"""Gangs of eight one-GPU pods on 10,000 nodes."""
+_ONES_PODS: Final = 8
+
+
+def ones_of(fleet: Fleet) -> Fill:
+    """60,000 one-GPU pods on 10,000 nodes, in gangs of eight, on equal parts of the quota of all teams."""
+    left = {
+        (team, flavor): float(quota)
+        for team, quotas in fleet.quotas().items()
+        for flavor, quota in quotas.items()
+    }
+    products = {generation.flavor: generation.product for generation in GENERATIONS}
+    gangs: list[Gang] = []
+    for number in range(fleet.scaled(ONES)):
+        team, flavor = max(left, key=left.__getitem__)
+        left[team, flavor] -= _ONES_PODS
+        gangs.append(Gang(f"ones-{number:05}", team, _ONES_PODS, 1, product=products[flavor]))
+    return Fill((tuple(gangs),))
+
+
+FILLS: Final[dict[str, Callable[[Fleet], Fill]]] = {"mix": fill_of, "ones": ones_of}
 """By name: what occupies the cluster before a row."""

@@ -30,6 +30,7 @@ class Gang:
         preferred: the same, if possible.
         seconds: run time of each pod; None = until it is deleted.
         priority: name of its WorkloadPriorityClass.
+        queue: its LocalQueue.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Gang:
     preferred: str | None = None
     seconds: float | None = None
     priority: str = LOW
+    queue: str = LOCAL_QUEUE
 
     @property
     def key(self) -> str:
@@ -72,7 +74,7 @@ def queued_job(gang: Gang) -> Document:
     document = m.job(
         gang.name,
         gang.team,
-        LOCAL_QUEUE,
+        gang.queue,
         shape,
         seconds=gang.seconds,
         priority_class=gang.priority,

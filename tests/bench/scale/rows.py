@@ -113,6 +113,8 @@ def measure(row: Row, stage: ScaleStage) -> RowResult:
     try:
         _common(stage, reached, before, time.monotonic() - began)
         reached.add("API server at rest after", settled, "s")
+        for remark in stage.system.remarks():
+            reached.note(remark)
         for problem in stage.system.problems():
             status = FAILED
             reached.note(problem)
@@ -127,6 +129,8 @@ def _common(stage: ScaleStage, reached: RowFigures, before: Usage, seconds: floa
     """Figures of each row: writes by program, CPU seconds and memory of each program."""
     timeline, after = stage.follow(), stage.usage()
     reached.add("the row took", seconds, "s")
+    if stage.repeated:
+        reached.add("repeated creations of Jobs", stage.repeated)
     writes = timeline.by_writer()
     reached.add(
         "writes without node leases and Events", timeline.all_writes(without=(LEASES, EVENTS))

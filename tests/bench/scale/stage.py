@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
 
@@ -13,6 +14,7 @@ from queuectl.demo.scenario import Document
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.errors import ApiServerError, UnreachableError
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.gangs import Gang, pods_of
 from tests.bench.scale.processes import Usage
@@ -22,6 +24,13 @@ from tests.bench.stage import cpu_of
 
 POLL_SECONDS: Final = 0.5
 """Between two readings of the audit log. Times are of the log, so a longer interval changes none."""
+RETRY_SECONDS: Final = 0.1
+_LATER: Final = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,  # also of a webhook that did not answer
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 SETTLE_SECONDS: Final = 180.0
 SETTLED: Final = 0.35
 """CPU seconds of the API server in a second: less than this, it has come to rest."""
@@ -70,6 +79,7 @@ class ScaleStage:
         timeline: of the row, up to the last :meth:`follow`.
         deadline: monotonic seconds; the waits of a row end there.
         pods: those before the row, if it lists them.
+        repeated: how often the creation of a Job was repeated.
     """
 
     cluster: LocalCluster
@@ -79,6 +89,7 @@ class ScaleStage:
     deadline: float
     timeline: Timeline = field(default_factory=Timeline)
     pods: list[PodLine] = field(default_factory=list)
+    repeated: int = 0
 
     def begin(self, seconds: float) -> None:
         """Begin a row: forget what was before. Its waits end after ``seconds``."""
@@ -88,24 +99,46 @@ class ScaleStage:
 
     def submit(self, gangs: Iterable[Gang]) -> None:
         """Create the Jobs, several at a time."""
-        client = self.cluster.client
-        client.each(
-            lambda gang: client.create(
-                f"/apis/batch/v1/namespaces/{gang.team}/jobs", self.system.job(gang)
-            ),
-            gangs,
-        )
+        self.cluster.client.each(self._create, gangs)
+
+    def _create(self, gang: Gang) -> None:
+        if not self.accepted(gang, lambda: time.monotonic() > self.deadline):
+            raise RowCutError(f"the Job of {gang.key} is not accepted")
+
+    def accepted(self, gang: Gang, give_up: Callable[[], bool]) -> bool:
+        """Create a Job, again and again if the API server or a webhook does not answer, as other clients do.
+
+        Returns:
+            False if it was given up.
+        """
+        while not give_up():
+            try:
+                self.cluster.client.create(
+                    f"/apis/batch/v1/namespaces/{gang.team}/jobs", self.system.job(gang)
+                )
+            except ApiServerError as error:
+                if error.status == HTTPStatus.CONFLICT:  # the answer to an earlier try was lost
+                    return True
+                if error.status not in _LATER:
+                    raise
+            except UnreachableError:
+                pass
+            else:
+                return True
+            self.repeated += 1
+            time.sleep(RETRY_SECONDS)
+        return False
 
     def submit_over(self, gangs: Sequence[Gang], seconds: float) -> None:
         """Create the Jobs one after the other, evenly over a time. A late creation does not delay those after it."""
-        client, began = self.cluster.client, time.monotonic()
+        began = time.monotonic()
 
         def create(numbered: tuple[int, Gang]) -> None:
             number, gang = numbered
             time.sleep(max(0.0, began + seconds * number / len(gangs) - time.monotonic()))
-            client.create(f"/apis/batch/v1/namespaces/{gang.team}/jobs", self.system.job(gang))
+            self._create(gang)
 
-        client.each(create, enumerate(gangs))
+        self.cluster.client.each(create, enumerate(gangs))
 
     def delete(self, gang: Gang) -> None:
         """Delete a Job with its pods."""

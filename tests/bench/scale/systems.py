@@ -9,25 +9,31 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from queuectl.cluster.adapter import LEASE, SYSTEM_NAMESPACE
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.api_connection import ApiConnection, ApiRefused
 from queuectl.demo.controller import ControllerProcess, install
 from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
+from queuectl.localcluster.client import wait_until
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.gangs import Gang, plain_job, queued_job
+from tests.bench.scale.kueue import KUEUES, Kueue
 from tests.bench.stage import descendants
 from tests.operations.servers import PROGRAMS
 from tests.support.controllers import CheckedController
 from tests.support.postgres import server_directory
 
 ROOT: Final = Path(__file__).parents[3]
+_END_SECONDS: Final = 60.0
 
 
 class System(Protocol):
@@ -35,9 +41,13 @@ class System(Protocol):
 
     Attributes:
         name: in commands and tables.
+        lease: namespace and name of the Lease of its leader; None without one.
+        revived: how often :meth:`revive` has started a program again.
     """
 
     name: str
+    lease: tuple[str, str] | None
+    revived: int
 
     def not_offered(self, row: str) -> str | None:
         """Why a row is not measured, from the documentation of the system; None = it is measured. ``row``: its letter."""
@@ -63,6 +73,10 @@ class System(Protocol):
         """Create the quota tree of a fleet, and wait until it has effect. Once, in the fill."""
         ...
 
+    def edit(self, document: Document) -> None:
+        """Create or replace an object of the configuration, given in queuectl's names. It returns when the system has accepted it."""
+        ...
+
     def job(self, gang: Gang) -> Document:
         """The Job of a gang."""
         ...
@@ -75,8 +89,12 @@ class System(Protocol):
         """Problems that its own log or state shows at the end of a row."""
         ...
 
+    def remarks(self) -> list[str]:
+        """What a reader of its figures must know, such as errors in its log."""
+        ...
+
     def processes(self) -> Mapping[str, Sequence[int]]:
-        """The process ids of each of its programs."""
+        """The process ids of each of its programs, without a killed leader."""
         ...
 
     def add_standby(self) -> None:
@@ -85,6 +103,18 @@ class System(Protocol):
 
     def kill_leader(self) -> None:
         """End the leader by SIGKILL."""
+        ...
+
+    def stop_leader(self) -> None:
+        """End the leader in order, so that it gives its lease back."""
+        ...
+
+    def start_leader(self) -> None:
+        """Start the leader again after :meth:`stop_leader`, and wait until it is ready."""
+        ...
+
+    def revive(self) -> None:
+        """Start programs again that have ended by themselves, as a kubelet does."""
         ...
 
     def halt(self) -> None:
@@ -104,10 +134,18 @@ class Floor:
     """Kubernetes alone: kube-scheduler places pod by pod. It is a lower bound, and it does not start gangs."""
 
     name = "floor"
+    lease: tuple[str, str] | None = None
+    revived = 0
 
     def not_offered(self, row: str) -> str | None:
         """Rows about a queue, and its leader."""
-        needs = {"c": "no queue", "d": "no quota to reclaim", "g": "no queue", "h": "no queue"}
+        needs = {
+            "c": "no queue",
+            "d": "no quota to reclaim",
+            "g": "no queue",
+            "h": "no queue",
+            "i": "no controller",
+        }
         return needs.get(row)
 
     def version(self) -> str:
@@ -127,6 +165,9 @@ class Floor:
     def configure(self, fleet: Fleet) -> None:
         """Nothing."""
 
+    def edit(self, document: Document) -> None:
+        """Nothing."""
+
     def job(self, gang: Gang) -> Document:
         """Without queue and topology."""
         return plain_job(gang)
@@ -139,6 +180,10 @@ class Floor:
         """None."""
         return []
 
+    def remarks(self) -> list[str]:
+        """None."""
+        return []
+
     def processes(self) -> Mapping[str, Sequence[int]]:
         """None."""
         return {}
@@ -147,6 +192,15 @@ class Floor:
         """Nothing."""
 
     def kill_leader(self) -> None:
+        """Nothing."""
+
+    def stop_leader(self) -> None:
+        """Nothing."""
+
+    def start_leader(self) -> None:
+        """Nothing."""
+
+    def revive(self) -> None:
         """Nothing."""
 
     def halt(self) -> None:
@@ -163,6 +217,7 @@ class Queuectl:
     """queuectl as deploy/ installs it, with a Postgres that syncs to the disk."""
 
     name = "queuectl"
+    lease: tuple[str, str] | None = (SYSTEM_NAMESPACE, LEASE)
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -170,6 +225,8 @@ class Queuectl:
         self._directory: Path | None = None
         self._cluster: LocalCluster | None = None
         self._replicas: list[ControllerProcess] = []
+        self._killed: set[ControllerProcess] = set()
+        self.revived = 0
 
     def not_offered(self, row: str) -> str | None:
         """All rows are measured."""
@@ -230,6 +287,11 @@ class Queuectl:
         with ApiConnection(self.leader.api) as rest:
             rest.apply(fleet.configuration())
 
+    def edit(self, document: Document) -> None:
+        """Through the REST API."""
+        with ApiConnection(self.leader.api) as rest:
+            rest.apply([document])
+
     def job(self, gang: Gang) -> Document:
         """With the labels of queuectl."""
         return queued_job(gang)
@@ -249,9 +311,15 @@ class Queuectl:
         """None here: :class:`CheckedController` fails the row if a unit was set aside."""
         return []
 
+    def remarks(self) -> list[str]:
+        """None."""
+        return []
+
     def processes(self) -> Mapping[str, Sequence[int]]:
         """Replicas and Postgres."""
-        pids: dict[str, list[int]] = {"queuectl": [self.leader.pid]}
+        pids: dict[str, list[int]] = {}
+        if self.leader not in self._killed:
+            pids["queuectl"] = [self.leader.pid]
         if self.standby is not None:
             pids["queuectl standby"] = [self.standby.pid]
         if (postmaster := self._postgres.pid) is not None:
@@ -264,7 +332,25 @@ class Queuectl:
 
     def kill_leader(self) -> None:
         """The first replica."""
+        self._killed.add(self.leader)
         self.leader.kill()
+
+    def stop_leader(self) -> None:
+        """The first replica, by SIGTERM."""
+        os.kill(self.leader.pid, signal.SIGTERM)
+        wait_until(lambda: not self.leader.running, "the end of the leader", _END_SECONDS)
+
+    def start_leader(self) -> None:
+        """The first replica, on the same database."""
+        self.leader.restart()
+        self.leader.wait_ready()
+
+    def revive(self) -> None:
+        """Each replica that was not killed."""
+        for replica in self._replicas:
+            if replica not in self._killed and not replica.running:
+                self.revived += 1
+                replica.restart()
 
     def halt(self) -> None:
         """Stop the replicas, then Postgres."""
@@ -290,7 +376,11 @@ def _copy(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-a", "--reflink=auto", str(source), str(target)], check=True)
 
 
-SYSTEMS: Final[dict[str, Callable[[], System]]] = {"floor": Floor, "queuectl": Queuectl}
+SYSTEMS: Final[Mapping[str, Callable[[], System]]] = {
+    "floor": Floor,
+    "queuectl": Queuectl,
+    **{name: partial(Kueue, name) for name in KUEUES},
+}
 """By name: makes a system for one cluster."""
 
 

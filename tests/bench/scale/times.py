@@ -126,6 +126,7 @@ class Timeline:
     Attributes:
         submitted: by gang.
         bound, running: by gang and pod, the first time.
+        created: the creations of pods by namespace; the log does not have their names.
         deleted, removed: by gang and pod: its deletion was requested for the first and for the last time. A kubelet that is lost removes no
             pod: the garbage collector deletes it again, which removes it.
         writes: accepted writes by program and resource.
@@ -137,6 +138,7 @@ class Timeline:
     bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     running: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     deleted: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    created: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     removed: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     writes: Counter[tuple[str, str]] = field(default_factory=Counter)
     refused: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -164,6 +166,8 @@ class Timeline:
             self.running[gang].setdefault(reference.name, event.at)
             # Of a binding whose answer took longer than the scheduler waits, the log has a failure, although it is stored.
             self.bound[gang].setdefault(reference.name, event.at)
+        elif path == "pods" and event.verb == "create":
+            self.created[reference.namespace].append(event.at)
         elif path == "jobs" and event.verb == "create":
             self.submitted.setdefault(f"{reference.namespace}/{reference.name}", event.at)
         elif path == "pods" and event.verb == "delete":
