@@ -44,6 +44,7 @@ from queuectl.objects.kinds.places import (
     refuse,
     wire,
 )
+from queuectl.objects.kinds.requests import CachedRequests, StatedModes
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
@@ -116,6 +117,7 @@ class DescribedKind:
         self.container = description.container
         self.refers = description.patches is not None
         self.wire = wire(description, self.more, self.more_of_entries)
+        self._requests = CachedRequests(self.wire, self._ask)
         self._list = next((one.path for one in description.podsets if one.key), None)
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
@@ -130,7 +132,7 @@ class DescribedKind:
             drained=drained,
             outcome=JobOutcome.SUCCEEDED if succeeded else outcome,
             own_priority_class=field(document, one.priority_class) if one.priority_class else None,
-            ask=lambda stated: self._ask(document, stated),
+            ask=lambda stated: self._request(document, stated),
             kueue=kueue,
             strict=strict,
         )
@@ -279,7 +281,14 @@ class DescribedKind:
                 patch = _replaced(patch, pointer.split("/")[1:], Absent)
         return patch
 
-    def _ask(self, document: Any, stated: StatedKeys) -> SpecFields:
+    def _request(self, document: Any, stated: StatedKeys) -> SpecFields:
+        found = ((entry.podset, entry.template) for entry in self._asking(document))
+        templates = [(name, one) for name, one in found if isinstance(one, Template)]
+        request = self._requests.read(document, templates, stated)
+        self._check_fields(document)  # which can be in the metadata
+        return request
+
+    def _ask(self, document: Any, stated: StatedModes) -> SpecFields:
         description = self.description
         check(description.podsets, document)
         self._check_fields(document)
