@@ -23,7 +23,7 @@ from queuectl.objects.kinds.places import PodSetPlace, entries
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_podset
-from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
+from queuectl.objects.kubernetes.wire import Template, TemplateSpec, WireNode, WirePod
 from tests.doubles import (
     appwrappers,
     gangruns,

@@ -106,16 +106,17 @@ class AppWrapper(DescribedKind):
             for info in one.get(_INFOS) or ()
         ]
 
-    def written(self, document: Any) -> list[Template | None]:
+    def written(self, document: Any) -> list[tuple[str, Template | None]]:
         """The labels and the gate that the operator adds to the pods."""
-        return [
+        templates = (
             Template(
                 TemplateMeta(labels=info.labels),
                 TemplateSpec(scheduling_gates=info.scheduling_gates),
             )
             for one in field(document, _COMPONENTS) or ()
             for info in one.pod_set_infos or ()
-        ]
+        )
+        return [("", template) for template in templates]
 
     def _ask(self, document: Any, stated: StatedModes) -> SpecFields:
         self._check_fields(document)

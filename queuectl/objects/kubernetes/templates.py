@@ -34,10 +34,8 @@ from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pod_rules import check_labels, check_pod
 from queuectl.objects.kubernetes.requests import (
     LARGEST,
-    pod_requests,
     read_amounts,
-    read_needs,
-    shared,
+    read_pod_needs,
 )
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
@@ -300,11 +298,15 @@ def _read_request(spec: TemplateSpec) -> _SpecRequest:
         affinity=_node_affinity(spec.affinity),
         tolerations=_read_rule_tolerations(spec.tolerations or ()),
     )
-    shape = PodShape(pod_requests(spec), rules)
-    needs = shared(replace(read_needs(spec), runtime_class=spec.runtime_class_name or ""))
-    large = (resource for resource, amount in shape.requests.items() if amount >= LARGEST)
+    needs, requests = read_pod_needs(spec)
+    needs = replace(needs, runtime_class=spec.runtime_class_name or "")
+    large = (resource for resource, amount in requests.items() if amount >= LARGEST)
     return _SpecRequest(
-        shape, needs, limited(needs), _read_pod_claims(spec), too_large=next(large, "")
+        PodShape(requests, rules),
+        needs,
+        limited(needs),
+        _read_pod_claims(spec),
+        too_large=next(large, ""),
     )
 
 
