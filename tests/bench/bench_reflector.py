@@ -57,7 +57,8 @@ RESOURCES = {resource.name: resource for resource in watched()}
 KIND_NAMES = {name: kind.plural for name, kind in KINDS.items()}
 CHUNK = 500  # lines per piece, about what a read brings
 SAMPLE = 300  # objects for the typed models, which are slow
-PODS = 50_000
+PODS = 20_000
+JOBS = 5_000  # of each kind
 SHAPES = 200  # requests that differ
 
 
@@ -399,7 +400,7 @@ def circumstances() -> str:
 
 async def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else PODS
-    sample = min(count, 20_000)
+    sample = min(count, JOBS)
     figures = [*mirrored(3 * count, count), await reflected(count)]
     figures.append(decoded(RESOURCES["pods"], lines(pod, sample)))
     for kind, name in (*KIND_NAMES.items(), (leaderworkerset.KIND, leaderworkerset.PLURAL)):

@@ -188,7 +188,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "negative quantity": (
         job_with({"containers": [{"resources": {"requests": {"memory": "-1Gi"}}}]}),
-        "spec.template.spec.containers[0].resources: memory: '-1Gi' is negative",
+        "spec.template.spec.containers[0].resources.requests: memory: '-1Gi' is negative",
     ),
     "bad quantity of an init container": (
         job_with({"initContainers": [{"resources": {"limits": {"cpu": "1e999"}}}]}),

@@ -16,9 +16,9 @@ from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, StatedKeys, bounded
 from queuectl.objects.kubernetes.cached import CachedReader
-from queuectl.objects.kubernetes.pod_rules import check_labels
 from queuectl.objects.kubernetes.templates import sorted_pairs
 from queuectl.objects.kubernetes.wire import Meta, Template, TemplateMeta
+from queuectl.objects.names import is_label_key, is_label_value
 
 _ANNOTATIONS: Final = frozenset(
     prefix + suffix
@@ -116,8 +116,4 @@ def _kept(mapping: Mapping[str, str] | None, names: frozenset[str]) -> dict[str,
 
 
 def _are_valid(labels: Mapping[str, str]) -> bool:
-    try:
-        check_labels(labels)
-    except RequestError:
-        return False
-    return True
+    return all(is_label_key(key) and is_label_value(value) for key, value in labels.items())

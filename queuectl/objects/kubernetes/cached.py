@@ -8,8 +8,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-MOST_ENTRIES: Final = 1024
-LONGEST_PART: Final = 2048
+MOST_ENTRIES: Final = 2048
+"""Of one reader: the pending and the running jobs of 1,000 different requests."""
+LONGEST_PART: Final = 3072
 """Bytes of a part that is kept. A longer one is read each time, so that hostile objects cannot fill the memory."""
 
 _Part = TypeVar("_Part")

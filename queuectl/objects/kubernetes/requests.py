@@ -228,7 +228,7 @@ def read_needs(spec: PodLike) -> PodNeeds:
     return read_pod_needs(spec)[0]
 
 
-_Containers = list[Container] | None
+_Containers = Sequence[Container] | None
 _Needs = tuple[_Containers, _Containers, dict[str, Quantity] | None, Needs | None]
 
 
