@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,7 @@ LABEL_KEY: Final = (
 """Pattern of :func:`is_label_key`."""
 _NAME: Final = re.compile(NAME)
 _LABEL_KEY: Final = re.compile(LABEL_KEY)
+_LONGEST_KEY: Final = 253 + 1 + 63
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _GATE: Final = re.compile(
@@ -33,6 +35,11 @@ def is_name(text: str) -> bool:
 
 def is_label_key(text: str) -> bool:
     """Whether Kubernetes takes it as a label's key."""
+    return len(text) <= _LONGEST_KEY and _is_label_key(text)
+
+
+@lru_cache(maxsize=4096)
+def _is_label_key(text: str) -> bool:
     return bool(_LABEL_KEY.fullmatch(text))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from queuectl.objects.errors import RequestError
@@ -41,10 +42,21 @@ def format_time(seconds: float) -> str:
 
 def time_or_none(text: str | None) -> float | None:
     """Like :func:`parse_time`; None for absent or unreadable times."""
+    if not text:
+        return None
+    # The pods of a gang start together, and save checkpoints together.
+    return _recent(text) if len(text) <= _USUAL_LENGTH else _parsed_or_none(text)
+
+
+def _parsed_or_none(text: str) -> float | None:
     try:
-        return parse_time(text) if text else None
+        return parse_time(text)
     except ValueError:
         return None
+
+
+_USUAL_LENGTH: Final = 40  # characters; an annotation can have 256 KiB
+_recent: Final = lru_cache(maxsize=1 << 12)(_parsed_or_none)
 
 
 # ---- Durations

@@ -77,6 +77,10 @@ RUNTIME_CLASSES: Final = "runtimeclasses"
 asked_of: Final = attrgetter(
     *(f.name for f in fields(JobRecord) if f.name not in ("version", "status", "face"))
 )
+# All fields of a pod's record that count when two are compared, except the version.
+_state_of: Final = attrgetter(
+    *(f.name for f in fields(PodRecord) if f.compare and f.name != "version")
+)
 
 
 class JobOwner(Protocol):
@@ -822,7 +826,7 @@ class Mirror:
             owned = pod if differs else owned
         else:
             owned = self._arrays.owner(self._kueue_pods.put(pod))
-            differs = old is None or old != replace(owned, version=old.version)
+            differs = old is None or _state_of(old) != _state_of(owned)
         if differs:
             self._index(old, owned)
         else:

@@ -1,11 +1,15 @@
-"""How fast a list and a watch become records: ``uv run python -m tests.bench.bench_reflector [pods]``.
+"""How fast a list and a watch become records: ``uv run python -m tests.bench.bench_reflector [objects]``.
 
-Two measures, on pods and jobs as a live API server sends them (managed fields, status and all):
+The objects are as a live API server sends them: with managed fields, a status, and the gates, labels and annotations of admission and of the
+controllers. Each names itself in an argument and in the environment of its containers, and half of the jobs have started. Their
+requests repeat: they have one of :data:`SHAPES` sizes. In rows with the mark ``distinct``, no two jobs have the same request.
 
-- decoding alone, from the bytes of a watch to records, alongside the client library's own typed models on the same bytes;
-- the whole reflector, a WatchList over plain HTTP on loopback from a process that does nothing else.
+- A first list and then changes of pods, from bytes to the mirror;
+- the whole reflector, a WatchList over plain HTTP on loopback from a process that does nothing else;
+- decoding alone, from the bytes of a watch to records, alongside the client library's own typed models on the same bytes.
 
-CPU is that of this process. Memory is the growth of its resident set while it holds every record, as the mirror does.
+CPU is that of this process. Memory is the growth of its resident set while it holds every record, as the mirror does. ``read again`` is
+the share of the jobs whose request was not read, because an equal one was.
 """
 
 from __future__ import annotations
@@ -16,11 +20,14 @@ import gc
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,15 +46,21 @@ from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END, ResourceFeed
 from queuectl.domain.containment import Containment
 from queuectl.domain.records import Delta, Record, Upserted
+from queuectl.objects.kinds import KINDS, leaderworkerset
+from queuectl.objects.kubernetes.cached import CachedReader
 from queuectl.objects.kubernetes.node_affinity import pinned, write_required
+from queuectl.state.mirror import Mirror
 from tests.cluster.test_client import kubeconfig
 from tests.support.contained import no_unit_is_set_aside
-from tests.support.jobs import batch_job, pytorch_job, template
+from tests.support.jobs import batch_job, job_of, template
 
 RESOURCES = {resource.name: resource for resource in watched()}
+KIND_NAMES = {name: kind.plural for name, kind in KINDS.items()}
 CHUNK = 500  # lines per piece, about what a read brings
 SAMPLE = 300  # objects for the typed models, which are slow
-PODS = 50_000
+PODS = 20_000
+JOBS = 5_000  # of each kind
+SHAPES = 200  # requests that differ
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,7 @@ class Figure:
     cpu: float
     wall: float | None = None
     memory: float | None = None  # MiB
+    again: float | None = None  # share of the objects
 
     @property
     def rate(self) -> float:
@@ -89,19 +103,22 @@ def meta(n: int, name: str) -> dict[str, Any]:
         "namespace": f"team-{n % 20}",
         "uid": f"{n:08x}-0000-4000-8000-000000000000",
         "resourceVersion": str(1000 + n),
-        "creationTimestamp": "2026-11-20T05:00:00Z",
+        "creationTimestamp": f"2026-11-20T05:{n // 60 % 60:02}:{n % 60:02}Z",
     }
 
 
-def pod(n: int) -> dict[str, Any]:
+def pod(n: int, version: int = 0) -> dict[str, Any]:
     job = n // 8
-    spec = template(gpus=1)["spec"] | {
+    spec = template(gpus=1 + job % 8)["spec"] | {
         "nodeName": f"node-{n % 5000}",
         "affinity": write_required(pinned(None, f"node-{n % 5000}")),
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "serviceAccountName": "default",
         "schedulerName": "default-scheduler",
     }
+    [container] = spec["containers"]
+    container["resources"]["requests"]["cpu"] = str(1 + job % SHAPES)
+    named(spec, f"job-{job}")
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": "2026-11-20T05:00:01Z"}
         for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
@@ -115,42 +132,147 @@ def pod(n: int) -> dict[str, Any]:
         "queuectl.dev/workload": f"{job:08x}",
     }
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": f"job-{job}", "uid": f"{job:08x}"}
+    running = {"startedAt": "2026-11-20T05:00:01Z"}
+    status = {
+        "name": "main",
+        "image": "none",
+        "imageID": "none",
+        "ready": True,
+        "restartCount": 0,
+        "state": {"running": running},
+        "resources": container["resources"],
+        "allocatedResources": container["resources"]["requests"],
+    }
+    identity = meta(n, f"job-{job}-{n % 8}-x")
+    identity["resourceVersion"] = str(1000 + n + version)
     document = {
-        "metadata": meta(n, f"job-{job}-{n % 8}-x")
+        "metadata": identity
         | {"labels": labels, "ownerReferences": [owner | {"controller": True}]},
         "spec": spec,
-        "status": {"phase": "Running", "conditions": conditions, "podIP": "10.0.0.1"},
+        "status": {
+            "phase": "Running",
+            "conditions": conditions,
+            "podIP": "10.0.0.1",
+            "startTime": f"2026-11-20T05:{job % 60:02}:00Z",
+            "containerStatuses": [status],
+        },
     }
     return managed(document)
 
 
-def job(n: int) -> dict[str, Any]:
-    document = batch_job(f"job-{n}", pods=8, gpus=1)
-    document["metadata"] |= meta(n, f"job-{n}")
-    document["status"] = {"active": 8, "ready": 8, "startTime": "2026-11-20T05:00:00Z"}
+def named(spec: dict[str, Any], name: str) -> None:
+    """What differs in the pods of each job, and is not read."""
+    for container in spec["containers"]:
+        container["args"] = ["--run", name]
+        container["env"] = [{"name": f"VARIABLE_{n}", "value": f"{name}-{n}"} for n in range(8)]
+
+
+def templates(value: Any) -> Iterator[dict[str, Any]]:
+    """The pod templates in an object."""
+    if isinstance(value, dict):
+        if "containers" in (value.get("spec") or {}):
+            yield value
+        for inner in value.values():
+            yield from templates(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from templates(inner)
+
+
+def job(kind: str, n: int, *, distinct: bool = False) -> dict[str, Any]:
+    """A job of any kind, after its admission; every second one has started."""
+    shape, name = n % SHAPES, f"job-{n}"
+    levels = {"queuectl.dev/podset-preferred-topology": "example.com/rack"} if shape % 2 else {}
+    options: dict[str, Any] = {"gpus": 1 + shape % 8, "annotations": levels}
+    if kind == leaderworkerset.KIND:
+        groups = {"size": 8, "workerTemplate": template(**options)}
+        document: dict[str, Any] = {"spec": {"replicas": 1, "leaderWorkerTemplate": groups}}
+    elif kind == "Job":
+        document = batch_job(name, pods=8, **options)
+    else:
+        document = job_of(kind, name, pods=8, **options)
+    own = meta(n, name)
+    own["labels"] = {"queuectl.dev/queue-name": "main", "team": f"team-{n % 20}"}
+    own["annotations"] = {
+        "queuectl.dev/submitted-by": f"user-{n % 100}",
+        "queuectl.dev/status": "Running" if n % 2 else f"Pending: {n % 1000} ahead",
+    }
+    document["metadata"] = own
+    for each in templates(document):
+        container, *_ = each["spec"]["containers"]
+        container.setdefault("resources", {}).setdefault("requests", {})["cpu"] = (
+            f"{n + 1}m" if distinct else str(1 + shape)
+        )
+        each["spec"]["schedulingGates"] = [{"name": "queuectl.dev/placement"}]
+        each["spec"]["priorityClassName"] = "queuectl-managed"
+        labels = {"queuectl.dev/attempt": "1", "queuectl.dev/workload": own["uid"]} if n % 2 else {}
+        if kind == "Job":
+            labels |= {"batch.kubernetes.io/job-name": name, "controller-uid": own["uid"]}
+        each.setdefault("metadata", {})["labels"] = labels
+        named(each["spec"], name)
+    times = {"status": "True", "lastTransitionTime": own["creationTimestamp"]}
+    conditions = [{"type": "Suspended", "reason": "JobSuspended", **times}]
+    document["status"] = {"conditions": conditions, "startTime": own["creationTimestamp"]}
+    if kind == "Job":
+        document["spec"]["suspend"] = n % 2 == 0
+        document["status"] |= {"active": n % 2 * 8, "ready": n % 2 * 8}
     return managed(document)
 
 
-def pytorchjob(n: int) -> dict[str, Any]:
-    document = pytorch_job(f"train-{n}", workers=7, gpus=8)
-    document["metadata"] |= meta(n, f"train-{n}")
-    return managed(document)
-
-
-def lines(make: Callable[[int], dict[str, Any]], count: int) -> list[bytes]:
+def lines(make: Callable[[int], dict[str, Any]], count: int, first: int = 0) -> list[bytes]:
     encode = msgspec.json.encode
-    return [encode({"type": "ADDED", "object": make(n)}) for n in range(count)]
+    return [encode({"type": "ADDED", "object": make(n)}) for n in range(first, first + count)]
 
 
-def decoded(resource: Resource, events: Sequence[bytes]) -> Figure:
+def caches() -> list[CachedReader[Any, Any]]:
+    return [one for one in gc.get_objects() if isinstance(one, CachedReader)]
+
+
+def decoded(resource: Resource, events: Sequence[bytes], mark: str = "") -> Figure:
     feed = ResourceFeed(resource, Containment(time.time))
+    for cache in caches():
+        cache.cache_clear()
     began = time.process_time()
     for start in range(0, len(events), CHUNK):
         batch = feed.events(events[start : start + CHUNK])
         assert batch.error is None
     cpu = time.process_time() - began
     assert len(feed.keys) == len(events)
-    return Figure(f"{resource.name}: to records", len(events), size(events), cpu)
+    again = max((one.cache_info().hits for one in caches()), default=0) / len(events)
+    what = f"{resource.name}: to records{mark}"
+    return Figure(what, len(events), size(events), cpu, again=again)
+
+
+def mirrored(pods: int, jobs: int) -> Iterator[Figure]:
+    """A first list, and then a change of each fourth pod, from their bytes to the mirror."""
+    mirror = Mirror.of(KINDS)
+    changed = pods // 4
+    parts: tuple[tuple[str, str, Callable[[int], dict[str, Any]], int, int], ...] = (
+        ("first list", "jobs", lambda n: job("Job", n), jobs, CHUNK),
+        ("first list", "pods", pod, pods, CHUNK),
+        ("changes, one in each batch", "pods", lambda n: pod(n, 10**6), changed, 1),
+    )
+    feeds = {name: ResourceFeed(RESOURCES[name], Containment(time.time)) for _, name, *_ in parts}
+    gc.collect()
+    for what, name, make, count, chunk in parts:
+        before, cpu, most = resident(), [0.0, 0.0], 0.0
+        megabytes = 0.0
+        for start in range(0, count, CHUNK):
+            events = lines(make, min(CHUNK, count - start), start)
+            megabytes += size(events)
+            for first in range(0, len(events), chunk):
+                began = time.process_time()
+                batch = feeds[name].events(events[first : first + chunk])
+                read = time.process_time()
+                mirror.apply(batch.deltas)
+                cpu[0] += read - began
+                cpu[1] += time.process_time() - read
+        del events
+        gc.collect()
+        most = resident() - before
+        yield Figure(f"{what}, {name}: to records", count, megabytes, cpu[0])
+        yield Figure(f"{what}, {name}: to the mirror", count, megabytes, cpu[1], memory=most)
+    assert (len(mirror.pods), len(mirror.jobs)) == (pods, jobs)
 
 
 async def typed(name: str, model: str, documents: Sequence[dict[str, Any]]) -> Figure:
@@ -244,7 +366,16 @@ async def reflected(count: int) -> Figure:
 
 def shown(figures: Sequence[Figure]) -> Table:
     table = Table(title="reflector: objects per second of one core")
-    for column in ("what", "objects", "MB", "CPU s", "objects / CPU s", "wall s", "MiB kept"):
+    for column in (
+        "what",
+        "objects",
+        "MB",
+        "CPU s",
+        "objects / CPU s",
+        "wall s",
+        "MiB kept",
+        "read again",
+    ):
         table.add_column(column, justify="left" if column == "what" else "right")
     for one in figures:
         table.add_row(
@@ -255,18 +386,35 @@ def shown(figures: Sequence[Figure]) -> Table:
             f"{one.rate:,.0f}",
             "" if one.wall is None else f"{one.wall:.2f}",
             "" if one.memory is None else f"{one.memory:.0f}",
+            "" if one.again is None else f"{one.again:.1%}",
         )
     return table
 
 
+def circumstances() -> str:
+    commit = subprocess.run(
+        ("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, check=True
+    ).stdout.strip()
+    load = " ".join(f"{average:.1f}" for average in os.getloadavg())
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {commit}, load {load}: {' '.join(sys.argv)}"
+
+
 async def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else PODS
-    figures = [await reflected(count)]
-    for name, make in (("pods", pod), ("jobs", job), ("pytorchjobs", pytorchjob)):
-        figures.append(decoded(RESOURCES[name], lines(make, min(count, 20_000))))
-    for name, model, make in (("pods", "V1PodList", pod), ("jobs", "V1JobList", job)):
+    sample = min(count, JOBS)
+    figures = [*mirrored(3 * count, count), await reflected(count)]
+    figures.append(decoded(RESOURCES["pods"], lines(pod, sample)))
+    for kind, name in (*KIND_NAMES.items(), (leaderworkerset.KIND, leaderworkerset.PLURAL)):
+        for distinct in (False, True) if kind in ("Job", "PyTorchJob") else (False,):
+            events = lines(partial(job, kind, distinct=distinct), sample)
+            figures.append(decoded(RESOURCES[name], events, ", distinct" if distinct else ""))
+    for name, model, make in (
+        ("pods", "V1PodList", pod),
+        ("jobs", "V1JobList", partial(job, "Job")),
+    ):
         figures.append(await typed(name, model, [make(n) for n in range(SAMPLE)]))
-    Console(width=120).print(shown(figures))
+    print(circumstances())
+    Console(width=132).print(shown(figures))
 
 
 if __name__ == "__main__":

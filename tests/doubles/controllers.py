@@ -22,8 +22,8 @@ from queuectl.objects.kinds.job_indexes import read_indexes
 from queuectl.objects.kinds.places import PodSetPlace, entries
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
-from queuectl.objects.kubernetes.templates import read_shape
-from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
+from queuectl.objects.kubernetes.templates import read_podset
+from queuectl.objects.kubernetes.wire import Template, TemplateSpec, WireNode, WirePod
 from tests.doubles import (
     appwrappers,
     gangruns,
@@ -571,4 +571,5 @@ def _replica(pod: Document) -> tuple[str, str]:
 
 
 def _rules(pod: Document) -> NodeRules:
-    return read_shape(msgspec.convert(pod["spec"], TemplateSpec), "spec").rules
+    template = Template(spec=msgspec.convert(pod["spec"], TemplateSpec))
+    return read_podset("main", 1, template, "").rules

@@ -184,11 +184,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bad quantity": (
         job_with({"containers": [{"resources": {"requests": {"cpu": "12 cores"}}}]}),
-        "spec.template.spec.containers[0].resources: cpu: '12 cores' is not a quantity",
+        "spec.template.spec.containers[0].resources.requests: cpu: '12 cores' is not a quantity",
     ),
     "negative quantity": (
         job_with({"containers": [{"resources": {"requests": {"memory": "-1Gi"}}}]}),
-        "spec.template.spec.containers[0].resources: memory: '-1Gi' is negative",
+        "spec.template.spec.containers[0].resources.requests: memory: '-1Gi' is negative",
     ),
     "bad quantity of an init container": (
         job_with({"initContainers": [{"resources": {"limits": {"cpu": "1e999"}}}]}),

@@ -831,11 +831,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "quantity of a pod": (
         pod("p", "r1-a", spec={"containers": [{"resources": {"requests": {"cpu": "x"}}}]}),
-        "f.yaml: document 7 (Pod/p): spec: containers[0].resources: cpu: 'x' is not a quantity",
+        "f.yaml: document 7 (Pod/p): spec: containers[0].resources.requests: cpu: 'x' is not a quantity",
     ),
     "quantity of a job": (
         {**job(), "spec": {"suspend": True, "template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}}}},
-        "f.yaml: document 7 (Job/j): spec.template.spec.containers[0].resources: cpu: 'x' is not a quantity",
+        "f.yaml: document 7 (Job/j): spec.template.spec.containers[0].resources.requests: cpu: 'x' is not a quantity",
     ),
     "type of a field": (
         {**job(), "spec": {"parallelism": "two"}},

@@ -17,7 +17,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError, invalid
-from queuectl.objects.kinds.common import SpecFields, StatedKeys
+from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
@@ -33,6 +33,7 @@ from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.places import entries, field
 from queuectl.objects.kinds.ray import RAYCLUSTER
+from queuectl.objects.kinds.requests import StatedModes
 from queuectl.objects.kinds.training import PYTORCHJOB
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import (
@@ -105,18 +106,19 @@ class AppWrapper(DescribedKind):
             for info in one.get(_INFOS) or ()
         ]
 
-    def written(self, document: Any) -> list[Template | None]:
+    def written(self, document: Any) -> list[tuple[str, Template | None]]:
         """The labels and the gate that the operator adds to the pods."""
-        return [
+        templates = (
             Template(
                 TemplateMeta(labels=info.labels),
                 TemplateSpec(scheduling_gates=info.scheduling_gates),
             )
             for one in field(document, _COMPONENTS) or ()
             for info in one.pod_set_infos or ()
-        ]
+        )
+        return [("", template) for template in templates]
 
-    def _ask(self, document: Any, stated: StatedKeys) -> SpecFields:
+    def _ask(self, document: Any, stated: StatedModes) -> SpecFields:
         self._check_fields(document)
         components = list(self._components(field(document, _COMPONENTS) or (), stated.kueue))
         if not components:

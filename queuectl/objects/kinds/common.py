@@ -84,7 +84,7 @@ def read_job(
         drained: from its status: its controller stops its pods, or has stopped them.
         outcome: from its status.
         own_priority_class: pod priority class set outside the templates, if the kind has such a field.
-        ask: parses the podsets; can raise RequestError.
+        ask: parses the podsets, as far as they are :func:`bounded`; can raise RequestError.
         kueue: whether Kueue's keys count.
         strict: raise errors that the API server would refuse, instead of recording them.
 
@@ -93,7 +93,7 @@ def read_job(
     """
     fields, stated = SpecFields(), StatedKeys(kind, meta, kueue)
     try:
-        fields = _bounded(ask(stated))
+        fields = ask(stated)
         error = stated.error
         if error is None and stated.elastic and fields.array is None:
             text = f"{keys.ELASTIC_JOB}: a {kind} cannot be elastic"
@@ -155,7 +155,8 @@ def read_job(
     )
 
 
-def _bounded(fields: SpecFields) -> SpecFields:
+def bounded(fields: SpecFields) -> SpecFields:
+    """The request. Raises RequestError if its pods ask for more than amounts can state."""
     if excess := too_much(fields.podsets):
         raise RequestError(excess)
     return fields

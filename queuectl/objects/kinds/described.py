@@ -44,6 +44,7 @@ from queuectl.objects.kinds.places import (
     refuse,
     wire,
 )
+from queuectl.objects.kinds.requests import CachedRequests, StatedModes
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
@@ -116,21 +117,22 @@ class DescribedKind:
         self.container = description.container
         self.refers = description.patches is not None
         self.wire = wire(description, self.more, self.more_of_entries)
+        self._requests = CachedRequests(self.wire, self._ask)
         self._list = next((one.path for one in description.podsets if one.key), None)
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
-        one = self.description
+        one, written = self.description, self.written(document)
         succeeded, failed, drained = self.status(document)
         outcome = JobOutcome.FAILED if failed else None
         return read_job(
             self.kind,
             document.metadata,
-            self.written(document),
+            [template for _, template in written],
             suspended=bool(field(document, one.suspend)),
             drained=drained,
             outcome=JobOutcome.SUCCEEDED if succeeded else outcome,
             own_priority_class=field(document, one.priority_class) if one.priority_class else None,
-            ask=lambda stated: self._ask(document, stated),
+            ask=lambda stated: self._request(document, written, stated),
             kueue=kueue,
             strict=strict,
         )
@@ -170,9 +172,9 @@ class DescribedKind:
         found: list[Any] = [one.template for one in entries(self.description.podsets, document)]
         return [template for template in found if template is not None]
 
-    def written(self, document: Any) -> list[Template | None]:
-        """The templates in which queuectl writes, in podset order."""
-        return [entry.template for entry in self._asking(document)]
+    def written(self, document: Any) -> list[tuple[str, Template | None]]:
+        """The templates in which queuectl writes, in podset order, with the podset; "" for one that is a copy."""
+        return [(entry.podset, entry.template) for entry in self._asking(document)]
 
     def template_of(self, document: Any, entry: PodSetPlace) -> Template | None:  # noqa: ARG002 - for subclasses
         """The pod template of an entry. Raises RequestError."""
@@ -279,7 +281,15 @@ class DescribedKind:
                 patch = _replaced(patch, pointer.split("/")[1:], Absent)
         return patch
 
-    def _ask(self, document: Any, stated: StatedKeys) -> SpecFields:
+    def _request(
+        self, document: Any, written: Iterable[tuple[str, Template | None]], stated: StatedKeys
+    ) -> SpecFields:
+        templates = [(name, one) for name, one in written if name and one is not None]
+        request = self._requests.read(document, templates, stated)
+        self._check_fields(document)  # which can be in the metadata
+        return request
+
+    def _ask(self, document: Any, stated: StatedModes) -> SpecFields:
         description = self.description
         check(description.podsets, document)
         self._check_fields(document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace as replace_fields
 
@@ -14,7 +14,6 @@ from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
     SpecFields,
-    StatedKeys,
     attempt_frame,
     controller_of,
     holds,
@@ -41,9 +40,10 @@ from queuectl.objects.kinds.job_indexes import (
     pods_of,
     still_asked,
 )
+from queuectl.objects.kinds.requests import CachedRequests, StatedModes
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import check_count
-from queuectl.objects.kubernetes.wire import Condition, Meta
+from queuectl.objects.kubernetes.wire import Condition
 
 _CONTROLLER = "kubernetes.io/job-controller"
 
@@ -86,6 +86,7 @@ class BatchJob:
         spec = document.spec or JobSpec()
         status = document.status or JobStatus()
         conditions = status.conditions or []
+        templates = [(PODSET, spec.template)] if spec.template is not None else []
         return read_job(
             self.kind,
             document.metadata,
@@ -94,7 +95,7 @@ class BatchJob:
             drained=holds(conditions, "Suspended"),
             outcome=_outcome(conditions),
             own_priority_class=None,
-            ask=lambda stated: _ask(spec, status, document.metadata, stated),
+            ask=lambda stated: _REQUESTS.read(document, templates, stated),
             kueue=kueue,
             strict=strict,
         )
@@ -166,9 +167,11 @@ def _outcome(conditions: list[Condition]) -> JobOutcome | None:
     return JobOutcome.FAILED if holds(conditions, "Failed") else None
 
 
-def _ask(spec: JobSpec, status: JobStatus, meta: Meta, stated: StatedKeys) -> SpecFields:
+def _ask(document: WireJob, stated: StatedModes) -> SpecFields:
     """The request. While the Job is suspended, that is the request of its next start."""
-    annotations, kueue = meta.annotations, stated.kueue
+    spec, status = document.spec or JobSpec(), document.status or JobStatus()
+    meta, kueue = document.metadata, stated.kueue
+    annotations = meta.annotations
     running = 1 if spec.parallelism is None else spec.parallelism
     if running or not stated.array:  # an array without pods waits
         check_count(running, "spec.parallelism")
@@ -210,6 +213,9 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, stated: StatedKeys) -> Sp
     # A work queue: Kubernetes completes it when one pod has succeeded and none is active.
     final = completions is None and (status.succeeded or 0) > 0
     return SpecFields((podset,), expected, kept, ended=ended, final=final)
+
+
+_REQUESTS: Final = CachedRequests(WireJob, _ask)
 
 
 def _check_mode(spec: JobSpec, completions: int | None) -> None:

@@ -16,7 +16,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields, StatedKeys, lenient, read_job
+from queuectl.objects.kinds.common import SpecFields, StatedKeys, bounded, lenient, read_job
 from queuectl.objects.kinds.description import Unsupported
 from queuectl.objects.kinds.places import refuse
 from queuectl.objects.kubernetes.templates import check_count, check_groups, read_podset
@@ -98,7 +98,7 @@ def read_set(document: WireSet, *, kueue: bool = True, strict: bool = False) -> 
             _check(template, f"{_TEMPLATES}.{field}")
         podsets = tuple(_podsets(group_template, kueue))
         check_groups(podsets)
-        return SpecFields(podsets)
+        return bounded(SpecFields(podsets))
 
     record = read_job(
         KIND,

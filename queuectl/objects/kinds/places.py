@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
@@ -31,11 +32,19 @@ _METADATA: Final = "metadata."
 def field(document: Any, path: str) -> Any:
     """The value in a struct, or in a document; None if it is absent."""
     value = document
-    for name in path.split(".") if path else ():
+    for name in _names(path):
         if value is None:
             return None
-        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+        if isinstance(value, msgspec.Struct) or not isinstance(value, Mapping):
+            value = getattr(value, name)
+        else:
+            value = value.get(name)
     return value
+
+
+@lru_cache(maxsize=1024)
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(path.split(".")) if path else ()
 
 
 def wire(

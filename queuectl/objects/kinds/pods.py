@@ -16,7 +16,7 @@ from queuectl.domain.jobs import JobOutcome, JobRecord, PodFace, PodGroupMember,
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields, StatedKeys, lenient, read_job
+from queuectl.objects.kinds.common import SpecFields, StatedKeys, bounded, lenient, read_job
 from queuectl.objects.kinds.leaderworkerset import GROUP_LABEL, NAME_LABEL, group_name
 from queuectl.objects.kubernetes.node_affinity import pin_in, unpinned
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count, read_pod
@@ -111,7 +111,7 @@ def read_member(
         name = labels.get(keys.PODSET_LABEL) or (
             podset.name if parent or not group else role_of(podset)
         )
-        return SpecFields((replace(podset, name=name, count=1),), followed=False)
+        return bounded(SpecFields((replace(podset, name=name, count=1),), followed=False))
 
     status = document.status or PodStatus()
     job = read_job(

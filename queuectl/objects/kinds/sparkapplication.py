@@ -106,8 +106,8 @@ class SparkApplication(DescribedKind):
         except msgspec.ValidationError as error:
             raise invalid(error, entry.path if given is None else own) from None
 
-    def written(self, document: Any) -> list[Template | None]:
-        return [_marked(entry) for entry in self._asking(document)]
+    def written(self, document: Any) -> list[tuple[str, Template | None]]:
+        return [("", _marked(entry)) for entry in self._asking(document)]
 
     def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [_gated(_template(document, entry), entry) for entry in self._asking(document)]

@@ -70,10 +70,10 @@ class TrainJob(DescribedKind):
         active = any(one.active for one in field(document, _STATUSES) or ())
         return succeeded, failed, drained and not active
 
-    def written(self, document: Any) -> list[Template | None]:
+    def written(self, document: Any) -> list[tuple[str, Template | None]]:
         found = (one for one, owner in _entries(document) if owner == keys.PATCHES_OWNER)
         labels = (field(one, f"{_PATCHES.changes}.metadata.labels") for one in found)
-        return [Template(TemplateMeta(labels=one)) for one in labels]
+        return [("", Template(TemplateMeta(labels=one))) for one in labels]
 
     def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         owners = [owner for _, owner in _entries(document)]

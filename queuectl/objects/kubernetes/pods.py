@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from sys import intern
 from typing import Any, Final
 
@@ -103,8 +104,8 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         affinity=read_node_affinity(required) if gated else None,
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         needs=read_needs(spec) if gated else None,
-        started_at=_time(status.start_time),
-        checkpoint_at=_time(meta.annotations.checkpoint) if meta.annotations else None,
+        started_at=time_or_none(status.start_time),
+        checkpoint_at=time_or_none(meta.annotations.checkpoint) if meta.annotations else None,
         preempt_requested=meta.annotations.preempt_requested if meta.annotations else "",
         preempt_ready=meta.annotations is not None and meta.annotations.preempt_ready == "true",
         restarts=sum([one.restart_count for one in status.container_statuses or ()]),
@@ -158,18 +159,13 @@ def _reasons(containers: Iterable[ContainerStatus] | None) -> Iterator[str]:
             yield f"{ended.reason or 'Error'} (exit code {ended.exit_code})"
 
 
-_time = lru_cache(maxsize=1 << 12)(
-    time_or_none
-)  # pods of a gang start together and save checkpoints together
-
-
 def _membership(
     labels: Mapping[str, str] | None, index_labels: Sequence[str]
 ) -> tuple[int, str, int | None]:
     if not labels:
         return 0, "", None
     rank = None
-    for label in keys.RANK_LABELS if not index_labels else (*keys.RANK_LABELS, *index_labels):
+    for label in chain(keys.RANK_LABELS, index_labels):
         if label in labels:
             rank = read_count(labels[label])
             break

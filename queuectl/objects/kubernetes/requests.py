@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from queuectl.domain.quantity import (
-    PODS,
     QuantityError,
     Resources,
     exact_quantity,
@@ -18,6 +17,7 @@ from queuectl.domain.quantity import (
 from queuectl.domain.request_rules import Amounts, ContainerNeeds, PodNeeds, overcommits, requested
 from queuectl.domain.words import shortened
 from queuectl.objects.errors import MalformedError, RequestError, under
+from queuectl.objects.kubernetes.cached import CachedReader
 from queuectl.objects.kubernetes.wire import (
     Container,
     ContainerStatus,
@@ -129,27 +129,13 @@ def read_vector(amounts: Mapping[str, Quantity] | None, *, round_up: bool) -> Re
     return _vector(tuple(amounts.items()) if amounts else (), round_up)
 
 
-@lru_cache(maxsize=4096)
-def _plain(requests: tuple[tuple[str, Quantity], ...]) -> Resources:
-    """For the most frequent pod: one container and nothing else."""
-    return Resources({**_vector(requests, True), PODS: 1})
-
-
 def pod_requests(spec: PodLike) -> Resources:
     """Effective requests of one pod, ``pods`` = 1 included.
 
     Raises:
         RequestError: naming the container's field and the value.
     """
-    containers = spec.containers or ()
-    if len(containers) == 1 and not (spec.init_containers or spec.overhead or spec.resources):
-        needs = containers[0].resources
-        if needs is None:
-            return _plain(())
-        if needs.limits is None or needs.limits == needs.requests:
-            with under("containers[0].resources"):
-                return _plain(tuple((needs.requests or {}).items()))
-    return requested(read_needs(spec))
+    return read_pod_needs(spec)[1]
 
 
 def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
@@ -162,10 +148,10 @@ def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
         RequestError: naming the field and the value.
     """
     of_spec = pod_requests(spec)
-    statuses = {
-        one.name: one
-        for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-    }
+    listed = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    if not listed and status.resources is None and status.allocated_resources is None:
+        return of_spec
+    statuses = {one.name: one for one in listed}
     containers = (*(spec.containers or ()), *(spec.init_containers or ()))
     alone = status.resources is None and status.allocated_resources is None
     if alone and all(_as_asked(one, statuses.get(one.name)) for one in containers):
@@ -224,36 +210,50 @@ def _does_not_fit(status: PodStatus) -> bool:
     return next(pending, None) == "Infeasible"
 
 
+def read_pod_needs(spec: PodLike) -> tuple[PodNeeds, Resources]:
+    """The requests of the containers of one pod, and of the pod with ``pods`` = 1; equal pods share one value.
+
+    Raises:
+        RequestError: naming the container's field and the value.
+    """
+    return _pod_needs((spec.containers, spec.init_containers, spec.overhead, spec.resources))
+
+
 def read_needs(spec: PodLike) -> PodNeeds:
     """The requests of the containers of one pod; equal pods share one value.
 
     Raises:
         RequestError: naming the container's field and the value.
     """
+    return read_pod_needs(spec)[0]
+
+
+_Containers = Sequence[Container] | None
+_Needs = tuple[_Containers, _Containers, dict[str, Quantity] | None, Needs | None]
+
+
+def _read_pod_needs(spec: _Needs) -> tuple[PodNeeds, Resources]:
+    given, initial, overhead, of_pod = spec
     containers = tuple(
         _container(container, f"containers[{i}].resources")
-        for i, container in enumerate(spec.containers or ())
+        for i, container in enumerate(given or ())
     )
     init = tuple(
         _container(container, f"initContainers[{i}].resources")
-        for i, container in enumerate(spec.init_containers or ())
+        for i, container in enumerate(initial or ())
     )
-    own = spec.resources or Needs()
+    own = of_pod or Needs()
     limits = _amounts_at("resources.limits", own.limits)
     requests = _amounts_at("resources.requests", own.requests)
     asked = {name for one in (*containers, *init) for name in one.effective_requests}
     asked |= dict(requests).keys()
     # As in a container, a limit is the request, unless the containers have one.
     requests += tuple((name, value) for name, value in limits if name not in asked)
-    return shared(
-        PodNeeds(containers, init, requests, limits, _amounts_at("overhead", spec.overhead))
-    )
+    needs = PodNeeds(containers, init, requests, limits, _amounts_at("overhead", overhead))
+    return needs, requested(needs)
 
 
-@lru_cache(maxsize=4096)
-def shared(needs: PodNeeds) -> PodNeeds:
-    """One value for equal needs."""
-    return needs
+_pod_needs: Final = CachedReader[_Needs, tuple[PodNeeds, Resources]](_Needs, _read_pod_needs)
 
 
 def _container(container: Container, path: str) -> ContainerNeeds:

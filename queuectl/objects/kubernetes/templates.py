@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from sys import intern
 from typing import Final
 
@@ -23,20 +23,19 @@ from queuectl.domain.admission import RuntimeClass
 from queuectl.domain.devices import SINGLE_NUMA_NODE, ClaimReference
 from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
 from queuectl.domain.gpus import SharedGpus, annotated_fraction, requested_fraction
-from queuectl.domain.quantity import format_quantity, total
+from queuectl.domain.quantity import Resources, format_quantity, total
 from queuectl.domain.records import RuntimeClassRecord
 from queuectl.domain.request_rules import PodNeeds, limited
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
+from queuectl.objects.kubernetes.cached import CachedReader
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pod_rules import check_labels, check_pod
 from queuectl.objects.kubernetes.requests import (
     LARGEST,
-    pod_requests,
     read_amounts,
-    read_needs,
-    shared,
+    read_pod_needs,
 )
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
@@ -89,32 +88,35 @@ def read_podset(
         topology, group = read_topology(annotations, count, kueue=kueue)
         sharing = _read_sharing(annotations)
         one_numa_node = read_numa_policy(annotations)
-    shape = read_shape(template.spec, f"{path}.spec")
-    needs = _needs(template.spec, f"{path}.spec")
+    spec = template.spec or _NO_SPEC
+    request = _requests(spec)
+    if request is None:
+        with under(f"{path}.spec", "."):
+            request = _read_request(spec)
+    shape = request.shape
     podset = PodSet(
         name,
         count,
         shape,
         topology,
         group,
-        limits=limited(needs),
-        needs=needs,
+        limits=request.limits,
+        needs=request.needs,
         rules=shape.rules,
         path=path,
-        claims=_claims(template.spec, f"{path}.spec"),
+        claims=request.claims,
         shared_gpus=sharing,
         gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
         or requested_fraction(shape.requests, f"{path}.spec"),
         one_numa_node=one_numa_node,
-        labels=_pairs(labels),
-        annotations=_pairs(annotations),
+        labels=sorted_pairs(labels),
+        annotations=sorted_pairs(annotations),
     )
-    for resource, amount in shape.requests.items():
-        if amount >= LARGEST:
-            most = format_quantity(resource, LARGEST)
-            raise RequestError(
-                f"{path}.spec: {resource} is too large: each pod asks for {most} or more"
-            )
+    if request.too_large:
+        most = format_quantity(request.too_large, LARGEST)
+        raise RequestError(
+            f"{path}.spec: {request.too_large} is too large: each pod asks for {most} or more"
+        )
     return podset
 
 
@@ -127,7 +129,8 @@ def too_much(podsets: Iterable[PodSet]) -> str | None:
     return None
 
 
-def _pairs(mapping: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+def sorted_pairs(mapping: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """A map in the form that a record has, by key."""
     return tuple(sorted((mapping or {}).items()))
 
 
@@ -264,36 +267,61 @@ def _words(podset: PodSet) -> str:
     return f"{request.mode.lower()} {request.level}" if request else "no topology"
 
 
-# ---- Shape
+# ---- Spec
+
+_NO_SPEC: Final = TemplateSpec()
 
 
-def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
-    """Requests and node rules of one pod.
+@dataclass(frozen=True, slots=True)
+class _SpecRequest:
+    """The part of a podset that follows from the spec of its template alone.
+
+    ``too_large``: a resource of which no machine has as much; "" without one.
+    """
+
+    shape: PodShape
+    needs: PodNeeds
+    limits: Resources
+    claims: tuple[ClaimReference, ...]
+    too_large: str
+
+
+def _read_request(spec: TemplateSpec) -> _SpecRequest:
+    """Read a spec.
 
     Raises:
         RequestError: malformed, or not supported with a pin (``unsupported``).
     """
-    spec = spec or TemplateSpec()
-    with under(path, "."):
-        check_pod(spec)
-        _refuse_unsupported(spec)
-        rules = NodeRules(
-            selector=tuple(sorted((spec.node_selector or {}).items())),
-            affinity=read_node_affinity(spec.affinity.node_affinity if spec.affinity else None),
-            tolerations=_read_rule_tolerations(spec.tolerations or ()),
-        )
-        return PodShape(pod_requests(spec), rules)
+    check_pod(spec)
+    _refuse_unsupported(spec)
+    rules = NodeRules(
+        selector=tuple(sorted((spec.node_selector or {}).items())),
+        affinity=read_node_affinity(spec.affinity.node_affinity if spec.affinity else None),
+        tolerations=_read_rule_tolerations(spec.tolerations or ()),
+    )
+    needs, requests = read_pod_needs(spec)
+    needs = replace(needs, runtime_class=spec.runtime_class_name or "")
+    large = (resource for resource, amount in requests.items() if amount >= LARGEST)
+    return _SpecRequest(
+        PodShape(requests, rules),
+        needs,
+        limited(needs),
+        _read_pod_claims(spec),
+        too_large=next(large, ""),
+    )
 
 
-def _needs(spec: TemplateSpec | None, path: str) -> PodNeeds:
-    with under(path, "."):
-        needs = read_needs(spec or TemplateSpec())
-        return shared(replace(needs, runtime_class=(spec and spec.runtime_class_name) or ""))
+def _read_request_or_none(spec: TemplateSpec) -> _SpecRequest | None:
+    """The request, None if it has an error: the error names the path of the template, which is not part of the spec."""
+    try:
+        return _read_request(spec)
+    except RequestError:
+        return None
 
 
-def _claims(spec: TemplateSpec | None, path: str) -> tuple[ClaimReference, ...]:
-    with under(path, "."):
-        return _read_pod_claims(spec or TemplateSpec())
+_requests: Final = CachedReader[TemplateSpec, _SpecRequest | None](
+    TemplateSpec, _read_request_or_none
+)
 
 
 def _refuse_unsupported(spec: TemplateSpec) -> None:
