@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -37,7 +37,6 @@ from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Document, Entry, Loaded, State, violations
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import Delta
-from queuectl.domain.snapshot import PastUse
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
@@ -358,18 +357,29 @@ class ComparedState(LeaderState):
             mine = planned_on(self, self._world)
             fresh = self._new()
             fresh.load(loaded)
-            assert mine == planned_on(fresh, self._world)
+            theirs = planned_on(fresh, self._world)
+            differences = [
+                (key, mine[key], part) for key, part in theirs.items() if mine[key] != part
+            ]
+            assert not differences, differences
 
 
-def planned_on(state: LeaderState, world: Rig) -> tuple[object, ...]:
+def planned_on(state: LeaderState, world: Rig) -> dict[str, object]:
     """What the decisions of a leader follow from, at one time."""
     snapshot = state.planning.snapshot(0.0, world.settings.solver.limits)
     sums = state.holdings
-    return (
-        replace(snapshot, past_use=PastUse()),  # of the time of its computation
-        *(list(state.ledger), sums.held, sums.kept, sums.pending),
-        *(dict(state.names), state.planning.unmanaged()),
-    )
+    return parts_of(snapshot) | {
+        "past_use": None,  # of the time of its computation
+        "config": parts_of(snapshot.config),  # two equal ones are not the same to the planner
+        "ledger": list(state.ledger),
+        "holdings": (sums.held, sums.kept, sums.pending),
+        "names": dict(state.names),
+        "unmanaged": state.planning.unmanaged(),
+    }
+
+
+def parts_of(record: Any) -> dict[str, object]:
+    return {part.name: getattr(record, part.name) for part in fields(record)}
 
 
 class Replica:
