@@ -129,13 +129,16 @@ class Viewer:
         """
         self._handed_over = False
         await asyncio.sleep(STANDBY_SECONDS)
-        planned, failed = -REPLAN_SECONDS, False
+        planned: float | None = None
+        failed = False
         while True:
             try:
                 await self.recent()
-                if _now() - planned >= REPLAN_SECONDS:
+                due = planned is None or _now() - planned >= REPLAN_SECONDS
+                if due and await self._planned():
+                    if planned is None and self._standby is not None:
+                        _log.info("standby_ready", workloads=len(self._standby.ledger))
                     planned = _now()
-                    await self._planned()
                 failed = False
             except StoreUnavailable as error:
                 if not failed:
