@@ -314,7 +314,7 @@ async def process(url: str, cluster: ReplayedCluster, marks: Marks) -> AsyncIter
         store=store,
         cluster=cluster,
         metrics=MetricsRecorder(),
-        settings=Settings(),
+        settings=Settings(lease_duration=300.0),  # no end of it on a busy machine
         clock=SteadyClock(),
         kinds=KINDS,
     )
@@ -331,7 +331,7 @@ async def process(url: str, cluster: ReplayedCluster, marks: Marks) -> AsyncIter
         await real.close()
 
 
-async def until(done: Callable[[], bool | Awaitable[bool]], seconds: float = 120.0) -> None:
+async def until(done: Callable[[], bool | Awaitable[bool]], seconds: float = 280.0) -> None:
     async with asyncio.timeout(seconds):
         while True:
             answer = done()
@@ -350,8 +350,7 @@ async def taken_over(url: str, lists: Lists, *, warm: bool) -> Table:
     async with process(url, cluster, marks) as supervisor:
         standing = None
         if warm:
-            await until(lambda: supervisor.viewer._seen is not None)
-            await asyncio.sleep(2.0)
+            await until(lambda: supervisor.viewer._consulted is not None)
             gc.collect()
             standing = resident()
             cluster.leader = replace(HELD, holder="", version="2")
