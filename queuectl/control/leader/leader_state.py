@@ -1,9 +1,10 @@
 """The leader's ledger in memory, and the views that are derived from it.
 
 A new leader builds it from the database, and builds it again if memory and database can differ. A standby has one that follows the
-database; if it becomes the leader, it reads the whole ledger once more, and computes again what follows from entries that differ. Each
-commit updates the state, in two steps, because planning uses observations while they are being written: :meth:`LeaderState.take_in` when a change is known, and
-:meth:`LeaderState.follow` when it is in the database.
+database. If it becomes the leader, it reads the whole ledger once more, and computes again what follows from entries that differ.
+
+Each commit updates the state in two steps, because planning uses observations while they are being written:
+:meth:`LeaderState.take_in` when a change is known, and :meth:`LeaderState.follow` when it is in the database.
 """
 
 from __future__ import annotations
@@ -146,9 +147,11 @@ class LeaderState:
 
     def clear_marks(self) -> None:
         """Take in what the watch has marked for an observation, as a standby, which makes none: marks must not accumulate."""
+        mirror, followed = self._mirror, self._followed
         if self.followed:
+            self._followed = None  # an error would leave pods that are not counted
             self.planning.count_moved()
-        mirror = self._mirror
+            self._followed = followed
         mirror.touched.clear()  # a leader begins with all workloads
         mirror.edited.clear()
         mirror.unschedulable &= mirror.jobs.keys()
