@@ -159,7 +159,7 @@ class Generated:
             file.write(LISTED.decode())
 
     def _node(self, number: int) -> dict[str, Any]:
-        [document] = nodes(1)
+        document: dict[str, Any] = dict(nodes(1)[0])
         name = f"node-{number}"
         document["metadata"] |= {
             "name": name,
@@ -385,7 +385,12 @@ async def seeded(url: str, lists: Generated) -> None:
     store = await PostgresStore.connect(DatabaseSettings(url))
     try:
         gpus = 8 * lists.size.nodes
-        amounts = {"nvidia.com/gpu": gpus, "cpu": "1M", "memory": "1Ei", "pods": 10**6}
+        amounts: dict[str, int | str] = {
+            "nvidia.com/gpu": gpus,
+            "cpu": "1M",
+            "memory": "1Ei",
+            "pods": 10**6,
+        }
         pool = m.cluster_queue("pool", "gpu", amounts)
         for document in configuration(gpus):
             await store.put_config(pool if document["kind"] == pool["kind"] else document)

@@ -37,6 +37,7 @@ from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Document, Entry, Loaded, State, violations
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import Delta
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
@@ -341,32 +342,36 @@ class ComparedState(LeaderState):
     """A leader that continues from the state of a standby plans on the same snapshot as one that computes everything."""
 
     def __init__(self, world: Rig, mirror: Mirror) -> None:
-        settings = world.settings
-        more: Any = (settings.solver.limits, settings.unschedulable_seconds, world.clock)
-        super().__init__(mirror, *more, max_age_seconds=settings.utilization.fresh_seconds)
+        super().__init__(mirror, *parameters(world))
         self._world = world
-        self._new = lambda: LeaderState(
-            mirror, *more, max_age_seconds=settings.utilization.fresh_seconds
-        )
+        self._of = mirror
 
     def load(self, loaded: Loaded) -> None:
         warm = self.followed
         super().load(loaded)
         if warm:
             self._world.warm_starts += 1
-            mine = planned_on(self, self._world)
-            fresh = self._new()
+            now = self._world.clock()
+            mine = planned_on(self, self._world, now)
+            fresh = LeaderState(self._of, *parameters(self._world))
             fresh.load(loaded)
-            theirs = planned_on(fresh, self._world)
+            theirs = planned_on(fresh, self._world, now)
             differences = [
                 (key, mine[key], part) for key, part in theirs.items() if mine[key] != part
             ]
             assert not differences, differences
 
 
-def planned_on(state: LeaderState, world: Rig) -> dict[str, object]:
-    """What the decisions of a leader follow from, at one time."""
-    snapshot = state.planning.snapshot(0.0, world.settings.solver.limits)
+def parameters(world: Rig) -> tuple[SolverLimits, float, Callable[[], float], float]:
+    """Of the state of a leader."""
+    settings = world.settings
+    fresh = settings.utilization.fresh_seconds
+    return settings.solver.limits, settings.unschedulable_seconds, world.clock, fresh
+
+
+def planned_on(state: LeaderState, world: Rig, now: float) -> dict[str, object]:
+    """What the decisions of a leader follow from, at one time: what a time has passed stays passed."""
+    snapshot = state.planning.snapshot(now, world.settings.solver.limits)
     sums = state.holdings
     return parts_of(snapshot) | {
         "past_use": None,  # of the time of its computation

@@ -99,7 +99,9 @@ async def of_standby(world: Rig) -> Snapshot:
     await complete.wait()
     mirror.trust_running()
     try:
-        return await Standby(world.store, world.new_state(mirror), time.time).snapshot()
+        snapshot = await Standby(world.store, world.new_state(mirror), time.time).snapshot()
+        assert snapshot is not None
+        return snapshot
     finally:
         watching.cancel()
         await asyncio.wait({watching})

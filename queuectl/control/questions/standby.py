@@ -44,19 +44,23 @@ class Standby:
             StoreUnavailable: no response from the database.
         """
         state = self._state
-        if self._handed_over:
+        if self._ended():
             return None
         state.clear_marks()
         before = self._loaded if state.followed else None
         loaded = await (self._store.load() if before is None else self._store.follow(before))
-        if self._handed_over:
+        if self._ended():
             return None
         state.follow_database(loaded)
         self._loaded = loaded
         await self._read_budgets()
-        if self._handed_over or not state.readable:
+        if self._ended() or not state.readable:
             return None
         return state.snapshot(seek_room=True)
+
+    def _ended(self) -> bool:
+        """Whether a leader changes the state now. That can begin during each await."""
+        return self._handed_over
 
     def hand_over(self) -> LeaderState:
         """The state, for the leader that this process becomes. From now on only the leader changes it."""
@@ -73,6 +77,6 @@ class Standby:
         known = sums.knows(config) and now < self._budgets_due
         if config.budgets and not known:
             spent = await self._store.usage.spent(config.budgets.values(), now)
-            if not self._handed_over:
+            if not self._ended():
                 sums.learn(config.budgets, spent)
                 self._budgets_due = now + BUDGETS_SECONDS

@@ -101,7 +101,7 @@ class Viewer:
             throttle: of this process's questions to the planner.
             cache: of this process.
         """
-        self._stand_by = lambda: Standby(store, new_state(), clock)
+        self._stand_by: Callable[[], Standby] = lambda: Standby(store, new_state(), clock)
         self._mirror = mirror
         self._generation = mirror.generation
         self._standby: Standby | None = None  # of a process that is not the leader
