@@ -370,7 +370,7 @@ def parameters(world: Rig) -> tuple[SolverLimits, float, Callable[[], float], fl
 
 
 def planned_on(state: LeaderState, world: Rig, now: float) -> dict[str, object]:
-    """What the decisions of a leader follow from, at one time: what a time has passed stays passed."""
+    """The inputs of the decisions of a leader, at one time: a time that has passed stays passed."""
     snapshot = state.planning.snapshot(now, world.settings.solver.limits)
     sums = state.holdings
     return parts_of(snapshot) | {
