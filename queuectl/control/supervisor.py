@@ -142,7 +142,7 @@ class Supervisor:
         self.viewer = Viewer(
             store,
             self._mirror,
-            settings.solver.limits,
+            self._new_state,
             clock,
             leading=self._leader_state,
             watching=self._synced.is_set,
@@ -184,6 +184,16 @@ class Supervisor:
         """The name of the leader; empty without one. Can raise ClusterUnavailable."""
         record = await self._cluster.read_leader()
         return record.holder if record is not None else ""
+
+    def _new_state(self) -> LeaderState:
+        settings = self._settings
+        return LeaderState(
+            self._mirror,
+            settings.solver.limits,
+            settings.unschedulable_seconds,
+            self._clock,
+            max_age_seconds=settings.utilization.fresh_seconds,
+        )
 
     def _leader_state(self) -> LeaderState | None:
         leading = self._leading
@@ -303,6 +313,7 @@ class Supervisor:
                 clock=self._clock,
                 cache=self.cache,
                 throttle=self._throttle,
+                leader_state=self.viewer.hand_over() or self._new_state(),
             )
             try:
                 await self._lead_until_lost(self._leading, epoch)
@@ -318,7 +329,7 @@ class Supervisor:
     async def _led(self) -> int:
         """Wait as a standby until this process leads. Returns its epoch."""
         async with asyncio.TaskGroup() as group:
-            preparing = self._supervise(group, "standby", self.viewer.prepare)
+            preparing = self._supervise(group, "standby", self.viewer.stand_by)
             epoch = await self._leadership.acquire()
             preparing.cancel()
         return epoch

@@ -98,6 +98,7 @@ class PlanningState:
         self.past_use: PastUseSource = past_use if past_use is not None else StoredUse()
         self.reserved: tuple[ReservationState, ...] = ()
         self._begin_with(())
+        self._counted = False  # all pods, with these workloads
 
     def _begin_with(self, entries: Iterable[Entry]) -> None:
         self.ledger = Ledger(entries)
@@ -144,16 +145,42 @@ class PlanningState:
         known = tuple(entries)
         self._mirror.recognize(known, read=True, all_of_them=True)
         self._begin_with(known)
-        self.usage.refresh_all()
+        self._count_all()
 
-    def replace(self, entries: Collection[Entry], *, read: bool) -> None:
-        """Continue with these workloads, which are all of them. ``read``: they are from the database for the first time."""
-        gone = {entry.uid for entry in self.ledger} - {entry.uid for entry in entries}
-        for uid in gone:
-            self.builder.forget(uid)
-        self._mirror.recognize(entries, read=read, all_of_them=True)
-        self.ledger.replace(entries)
+    def replace(self, entries: Collection[Entry], *, read: bool = False) -> None:
+        """Continue with these workloads, which are all of them, from what was computed for equal ones.
+
+        ``read``: recognize all of them as workloads that another process started, not only those that differ.
+        """
+        if not self._counted:
+            self.load(entries)
+            return
+        get = self.ledger.get
+        now = [old if (old := get(entry.uid)) and old == entry else entry for entry in entries]
+        uids = {entry.uid for entry in now}
+        gone = [entry for entry in self.ledger if entry.uid not in uids]
+        changed = [entry for entry in now if get(entry.uid) is not entry]
+        for entry in gone:
+            self.builder.forget(entry.uid)
+        self._mirror.recognize(now if read else changed, read=True)
+        self._mirror.recognize(now, all_of_them=True)
+        self.ledger.replace(now)
+        self.usage.follow((*changed, *gone), self._moved())
+
+    def count_moved(self) -> None:
+        """Count the pods again that changed since the last count, for a process that observes no workloads."""
+        if self._counted:
+            self.usage.follow((), self._moved())
+
+    def _count_all(self) -> None:
+        self._mirror.moved_pods.clear()
         self.usage.refresh_all()
+        self._counted = True
+
+    def _moved(self) -> set[str]:
+        """The pods that changed; the mark is cleared."""
+        moved, self._mirror.moved_pods = self._mirror.moved_pods, set()
+        return moved
 
     def take_in(self, changes: Sequence[EntryChange]) -> None:
         """Apply changes to the state from which plans are made."""

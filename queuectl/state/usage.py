@@ -66,6 +66,7 @@ class OtherPodUsage:
         self._of_daemons: dict[str, dict[str, int]] = {}
         self._daemons: set[str] = set()  # uids of the counted pods of DaemonSets
         self._names: dict[str, str] = {}
+        self._counted_names: Mapping[str, str] = {}  # with which all pods were counted last
         self._fleet: object = None
         self.devices = DeviceUse(mirror.devices, self._slot)
 
@@ -132,12 +133,21 @@ class OtherPodUsage:
 
     def refresh_all(self) -> bool:
         """Count all pods again."""
+        self._counted_names = self.names
         known = {*self._counted, *self._claims_by_pod, *self._mirror.pods}
         return self.refresh(known.union(self._mirror.devices.holders))
 
     def refresh_owned(self, entries: Iterable[Entry]) -> bool:
         """Count all pods of these jobs again, after their ledger entry changed."""
         return self.refresh([pod.uid for entry in entries for pod in self._mirror.pods_of(entry)])
+
+    def follow(self, changed: Iterable[Entry], moved: Iterable[str]) -> None:
+        """Count pods again: those of jobs whose entry changed, and those (by uid) that changed or were deleted themselves."""
+        if self.names != self._counted_names:  # pins name nodes by their hostnames
+            self.refresh_all()
+            return
+        owned = {pod.uid for entry in changed for pod in self._mirror.pods_of(entry)}
+        self.refresh(owned.union(moved))
 
     def held_by(self, entry: Entry) -> dict[str, dict[str, int]]:
         """Podset -> node -> number of non-terminal pods of an evicted gang."""

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from queuectl.cluster.resources import watched
+from queuectl.control.contained_plan import planned_around
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.loop import Loop
+from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
@@ -30,9 +34,10 @@ from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import PodRecord
-from queuectl.domain.ledger import Document, Entry, State, violations
+from queuectl.domain.ledger import Document, Entry, Loaded, State, violations
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import Delta
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
@@ -143,6 +148,9 @@ class Rig:
     clock: Callable[[], float] = time.time
     each_turn: Callable[[], None] = lambda: None  # runs with each pass of the controllers
     loop: Loop | None = None  # of the current controller
+    warm: bool = False  # each controller but the first was a standby before
+    warm_starts: int = 0  # of leaders that continued from the state of a standby
+    _standby: Replica | None = None
     _task: asyncio.Task[None] | None = None
 
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
@@ -244,44 +252,39 @@ class Rig:
             self._task = asyncio.create_task(self._controller())
 
     async def _controller(self) -> None:
-        mirror = Mirror.of(self.cluster.kinds)
-        store = KillingStore(self.leader_store, self.commits, self.accounts)
-        cluster = KillingCluster(self.cluster, self.patches)
+        replica = self._standby or Replica(self)
+        self._standby = Replica(self) if self.warm else None
+        try:
+            with contextlib.suppress(Fenced):
+                await self._led(replica)
+        finally:
+            await replica.end()
+
+    async def _led(self, replica: Replica) -> None:
+        await replica.complete.wait()
+        mirror = replica.mirror
+        mirror.take_over(await self.cluster.read_admissions())
+        epoch = await patiently(lambda: self.leader_store.take_over("rig", 0))
         loop = Loop(
-            store=store,
-            cluster=cluster,
+            store=KillingStore(self.leader_store, self.commits, self.accounts),
+            cluster=KillingCluster(self.cluster, self.patches),
             mirror=mirror,
             metrics=self.metrics,
             settings=self.settings,
             clock=self.clock,
-            cache=PlannerCache(),
+            cache=replica.cache,
             throttle=PlannerThrottle(self.settings.planning_share),
+            leader_state=replica.hand_over() or self.new_state(mirror),
         )
-        self.loop = loop
-        listed: set[str] = set()
-        complete = asyncio.Event()
+        self.loop = replica.loop = loop
+        async with asyncio.TaskGroup() as group:
+            group.create_task(loop.run(epoch))
+            group.create_task(self._follow(loop))
+            group.create_task(self._obey(loop))
 
-        def sink(deltas: Sequence[Delta]) -> None:
-            loop.react(mirror.apply(deltas))
-
-        def synced(resource: str) -> None:
-            listed.add(resource)
-            if len(listed) == len(watched(kinds=self.cluster.kinds)):
-                complete.set()
-
-        async def lead() -> None:
-            await complete.wait()
-            mirror.take_over(await self.cluster.read_admissions())
-            epoch = await patiently(lambda: self.leader_store.take_over("rig", 0))
-            async with asyncio.TaskGroup() as group:
-                group.create_task(loop.run(epoch))
-                group.create_task(self._follow(loop))
-                group.create_task(self._obey(loop))
-
-        with contextlib.suppress(Fenced):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.cluster.watch(sink, synced))
-                group.create_task(lead())
+    def new_state(self, mirror: Mirror) -> LeaderState:
+        """The empty state of another process."""
+        return ComparedState(self, mirror)
 
     async def _follow(self, loop: Loop) -> None:
         while True:
@@ -309,6 +312,9 @@ class Rig:
             self._task.cancel()
             await asyncio.wait({self._task})
             self._task = None
+        if self._standby is not None:
+            standby, self._standby = self._standby, None
+            await standby.end()
 
     async def restart(self) -> None:
         """Stop the controller. The next pass starts another one."""
@@ -330,6 +336,105 @@ class Rig:
                 if line.to_state is State.STARTING and line.from_state is not State.STARTING:
                     starts[line.uid, line.attempt] += 1
         assert not starts or max(starts.values()) == 1, f"started twice: {starts}"
+
+
+class ComparedState(LeaderState):
+    """A leader that continues from the state of a standby plans on the same snapshot as one that computes everything."""
+
+    def __init__(self, world: Rig, mirror: Mirror) -> None:
+        super().__init__(mirror, *parameters(world))
+        self._world = world
+        self._of = mirror
+
+    def load(self, loaded: Loaded) -> None:
+        warm = self.followed
+        super().load(loaded)
+        if warm:
+            self._world.warm_starts += 1
+            now = self._world.clock()
+            mine = planned_on(self, self._world, now)
+            fresh = LeaderState(self._of, *parameters(self._world))
+            fresh.load(loaded)
+            theirs = planned_on(fresh, self._world, now)
+            differences = [
+                (key, mine[key], part) for key, part in theirs.items() if mine[key] != part
+            ]
+            assert not differences, differences
+
+
+def parameters(world: Rig) -> tuple[SolverLimits, float, Callable[[], float], float]:
+    """Of the state of a leader."""
+    settings = world.settings
+    fresh = settings.utilization.fresh_seconds
+    return settings.solver.limits, settings.unschedulable_seconds, world.clock, fresh
+
+
+def planned_on(state: LeaderState, world: Rig, now: float) -> dict[str, object]:
+    """The inputs of the decisions of a leader, at one time: a time that has passed stays passed."""
+    snapshot = state.planning.snapshot(now, world.settings.solver.limits)
+    sums = state.holdings
+    return parts_of(snapshot) | {
+        "past_use": None,  # of the time of its computation
+        "config": parts_of(snapshot.config),  # two equal ones are not the same to the planner
+        "ledger": list(state.ledger),
+        "holdings": (sums.held, sums.kept, sums.pending),
+        "names": dict(state.names),
+        "unmanaged": state.planning.unmanaged(),
+    }
+
+
+def parts_of(record: Any) -> dict[str, object]:
+    return {part.name: getattr(record, part.name) for part in fields(record)}
+
+
+class Replica:
+    """The watch of a process. With ``Rig.warm``, it also follows the ledger and plans until it leads, as a standby does."""
+
+    def __init__(self, world: Rig) -> None:
+        self._world = world
+        self.mirror = Mirror.of(world.cluster.kinds)
+        self.cache = PlannerCache()
+        self.complete = asyncio.Event()
+        self.loop: Loop | None = None
+        self._listed: set[str] = set()
+        self._standby: Standby | None = None
+        self._tasks = [asyncio.create_task(world.cluster.watch(self._sink, self._synced))]
+        if world.warm:
+            self._tasks.append(asyncio.create_task(self._stand_by()))
+
+    def _sink(self, deltas: Sequence[Delta]) -> None:
+        touched = self.mirror.apply(deltas)
+        if self.loop is not None:
+            self.loop.react(touched)
+
+    def _synced(self, resource: str) -> None:
+        self._listed.add(resource)
+        if len(self._listed) == len(watched(kinds=self._world.cluster.kinds)):
+            self.complete.set()
+
+    async def _stand_by(self) -> None:
+        world = self._world
+        await self.complete.wait()
+        state = world.new_state(self.mirror)
+        self._standby = Standby(world.leader_store, state, world.clock)
+        pauses = itertools.cycle((0.0, 0.01, 0.05))  # seconds
+        while True:
+            snapshot = await patiently(self._standby.snapshot)
+            if snapshot is None:
+                return
+            planned_around(snapshot, cache=self.cache)
+            await asyncio.sleep(next(pauses))
+
+    def hand_over(self) -> LeaderState | None:
+        """The state of the standby; None without one."""
+        return self._standby.hand_over() if self._standby is not None else None
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
 @asynccontextmanager

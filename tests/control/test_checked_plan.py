@@ -19,7 +19,7 @@ from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import ClaimRecord, DeviceClassRecord
-from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.what_if import WhatIf, WhatIfResult
 from queuectl.objects.files.plans import plan_document
 from queuectl.objects.files.refused_plans import pack, redact, same_plan, unpack
@@ -159,7 +159,7 @@ async def test_a_standby_explains_from_a_plan_with_devices(
     viewer = Viewer(
         None,  # type: ignore[arg-type]
         Mirror({}),
-        SolverLimits(),
+        None,  # type: ignore[arg-type]
         lambda: 0.0,
         leading=lambda: None,
         watching=lambda: True,

@@ -24,8 +24,9 @@ from tests.doubles.known import KNOWN
 from tests.support.outside import declared_instead
 from tests.support.postgres import TestPostgres
 
-SHAPES = ("Job", "JobSet")
-"""A kind of one object, and one of several. `make test-faults` runs all kinds, with a kill on both sides of each step."""
+SHAPES = {"Job": False, "JobSet": True}
+"""A kind of one object, and one of several, and whether a warm standby takes over. `make test-faults` runs all kinds, with a kill on both
+sides of each step, and each of these with both ways to take over."""
 ENDLESS = ("RayCluster",)
 """Kinds that run until they are deleted."""
 BOTH, ONE = tuple(Moment), (Moment.AFTER,)
@@ -62,8 +63,13 @@ async def story(world: Rig, kind: str) -> None:
     await world.at_rest()
 
 
-def two_nodes(url: str, kinds: JobKinds = KINDS) -> AbstractAsyncContextManager[Rig]:
-    return rig(url, 2, kinds=kinds)
+@asynccontextmanager
+async def two_nodes(url: str, kinds: JobKinds = KINDS, *, warm: bool = False) -> AsyncIterator[Rig]:
+    """``warm``: a standby has followed the ledger before it takes over. Its state is compared with that of a new process."""
+    async with rig(url, 2, kinds=kinds) as world:
+        world.warm = warm
+        yield world
+        assert world.warm_starts or not (warm and world.kills)
 
 
 @asynccontextmanager
@@ -163,17 +169,23 @@ async def survives(
 
 
 @pytest.mark.parametrize(
-    ("kind", "sides"),
+    ("kind", "sides", "warm"),
     [
-        *(pytest.param(kind, ONE, id=kind) for kind in SHAPES),
-        *(pytest.param(kind, BOTH, id=f"{kind}-both", marks=pytest.mark.faults) for kind in KINDS),
+        *(pytest.param(kind, ONE, warm, id=kind) for kind, warm in SHAPES.items()),
+        *(
+            pytest.param(
+                kind, BOTH, warm, id=f"{kind}-both{'-warm' * warm}", marks=pytest.mark.faults
+            )
+            for warm in (False, True)
+            for kind in (SHAPES if warm else KINDS)
+        ),
     ],
 )
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome(
-    postgres: TestPostgres, kind: str, sides: tuple[Moment, ...]
+    postgres: TestPostgres, kind: str, sides: tuple[Moment, ...], *, warm: bool
 ) -> None:
-    await killed_at_any_step(postgres, kind, KINDS, sides)
+    await killed_at_any_step(postgres, kind, KINDS, sides, warm=warm)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +202,12 @@ async def test_a_kill_at_any_step_changes_no_outcome_for_a_declared_kind(
 
 
 async def killed_at_any_step(
-    postgres: TestPostgres, kind: str, kinds: JobKinds, sides: tuple[Moment, ...]
+    postgres: TestPostgres,
+    kind: str,
+    kinds: JobKinds,
+    sides: tuple[Moment, ...],
+    *,
+    warm: bool = False,
 ) -> None:
-    own, built = partial(story, kind=kind), partial(two_nodes, kinds=kinds)
+    own, built = partial(story, kind=kind), partial(two_nodes, kinds=kinds, warm=warm)
     await survives(postgres, own, built, sides=sides)

@@ -40,6 +40,7 @@ class Standby:
             clock=world.clock,
             cache=PlannerCache(),
             throttle=PlannerThrottle(1.0),
+            leader_state=world.new_state(self._mirror),
         )
         self._listed: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []

@@ -14,7 +14,7 @@ from queuectl.control.questions.standby import Standby
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
-from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.objects.documents import as_document
 from queuectl.offline.inputs import read_snapshot
@@ -99,7 +99,9 @@ async def of_standby(world: Rig) -> Snapshot:
     await complete.wait()
     mirror.trust_running()
     try:
-        return await Standby(world.store, mirror, SolverLimits(), time.time).snapshot()
+        snapshot = await Standby(world.store, world.new_state(mirror), time.time).snapshot()
+        assert snapshot is not None
+        return snapshot
     finally:
         watching.cancel()
         await asyncio.wait({watching})

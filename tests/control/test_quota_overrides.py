@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.questions.diagnosis import excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.domain.ledger import State
@@ -119,8 +120,18 @@ async def test_a_what_if_plan_counts_present_overrides(begins: float, over: bool
 
 
 async def test_an_override_begins_and_ends_in_the_view_of_a_standby() -> None:
-    store, at = MemoryStore(), iter((50.0, 150.0, 250.0))
+    store, at = MemoryStore(), [50.0]
+
+    def clock() -> float:
+        return at[-1]
+
     for document in (*configuration(0), override(100, 200, nominalQuota=16)):
         await store.put_config(document)
-    view = Standby(store, Mirror({}), SolverLimits(), lambda: next(at))
-    assert [quota((await view.snapshot()).config) for _ in range(3)] == [0, 16, 0]
+    state = LeaderState(Mirror({}), SolverLimits(), 10.0, clock, max_age_seconds=10.0)
+    view, quotas = Standby(store, state, clock), []
+    for now in (50.0, 150.0, 250.0):
+        at.append(now)
+        snapshot = await view.snapshot()
+        assert snapshot is not None
+        quotas.append(quota(snapshot.config))
+    assert quotas == [0, 16, 0]

@@ -71,10 +71,10 @@ async def test_a_leader_waits_for_the_end_of_a_refusal_after_kueue_is_installed(
 async def test_a_standby_copies_the_ledger_before_the_first_request(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies: list[Snapshot] = []
+    copies: list[Snapshot | None] = []
     copied = Standby.snapshot
 
-    async def noted(standby: Standby) -> Snapshot:
+    async def noted(standby: Standby) -> Snapshot | None:
         copies.append(await copied(standby))
         return copies[-1]
 

@@ -73,12 +73,11 @@ def made(
     watches: bool = True,
     leader_uses: Mapping[str, GangUse] | None = None,
 ) -> Viewer:
-    limits = world.settings.solver.limits
     loop = world.loop
     return Viewer(
         world.store,
         mirror,
-        limits,
+        lambda: world.new_state(mirror),
         world.clock,
         leading=lambda: loop.leader_state if leads and loop is not None else None,
         watching=lambda: watches,
@@ -155,12 +154,16 @@ async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
     database_url: str,
 ) -> None:
     """Compared after starts, a hold, a leadership of the standby itself, an end and a change of quota."""
-    async with rig(database_url, 4) as world, watching_too(world) as mirror:
+    async with (
+        rig(database_url, 4) as world,
+        watching_too(world) as mirror,
+        watching_too(world) as another,
+    ):
         leads = False
         follower = Viewer(
             world.store,
             mirror,
-            world.settings.solver.limits,
+            lambda: world.new_state(mirror),
             world.clock,
             leading=lambda: world.loop.leader_state if leads and world.loop is not None else None,
             watching=lambda: True,
@@ -172,12 +175,15 @@ async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
 
         async def read() -> None:
             seen = await follower.latest()
-            begun = await made(world, mirror, leads=False).latest()
+            begun = await made(world, another, leads=False).latest()
             assert seen is not None
             assert begun is not None
             ours, theirs = seen.snapshot.config, begun.snapshot.config
             assert (ours.revision, ours.cluster_queues) == (theirs.revision, theirs.cluster_queues)
-            assert seen.snapshot == replace(begun.snapshot, now=seen.snapshot.now, config=ours)
+            fleet = seen.snapshot.fleet
+            assert fleet.nodes == begun.snapshot.fleet.nodes
+            same = replace(begun.snapshot, now=seen.snapshot.now, config=ours, fleet=fleet)
+            assert seen.snapshot == same
             views.append(seen.snapshot)
 
         await read()

@@ -26,7 +26,7 @@ async def asked(world: Rig, question: WhatIf) -> WhatIfResult:
     viewer = Viewer(
         world.store,
         loop._mirror,
-        world.settings.solver.limits,
+        lambda: world.new_state(loop._mirror),
         world.clock,
         leading=lambda: loop.leader_state,
         watching=lambda: True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -26,6 +27,7 @@ from queuectl.domain.errors import (
 from queuectl.domain.records import LeaderRecord
 
 log = structlog.get_logger()
+_SHORTEST_PAUSE: Final = 0.05  # seconds
 
 
 class Leadership:
@@ -52,6 +54,9 @@ class Leadership:
         self.failure = ""  # why the last read or write of the lease failed
         # A lease of another process has expired only if this process saw it unchanged for its duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
+        self._expires: float | None = (
+            None  # on the event loop's clock: the lease of another process
+        )
 
     @classmethod
     def of(
@@ -81,16 +86,26 @@ class Leadership:
                     return epoch
             except (ClusterError, StoreUnavailable) as error:
                 self._record_failure("leadership_not_acquired", error)
-            await asyncio.sleep(self._renew)
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        """Seconds until the next try: until the lease of another process expires, at most the time between renewals."""
+        if self._expires is None:
+            return self._renew
+        left = self._expires - asyncio.get_running_loop().time()
+        return min(self._renew, max(left, _SHORTEST_PAUSE))
 
     async def _try(self) -> LeaderRecord | None:
         now = self._clock()
+        self._expires = None
         current = await self._cluster.read_leader()
         mine = LeaderRecord(self._holder, current.epoch if current else 0, now, self._duration, "")
         if current is not None and current.holder not in ("", self._holder):
             if self._seen[0] != current.version:
                 self._seen = (current.version, asyncio.get_running_loop().time())
-            if asyncio.get_running_loop().time() - self._seen[1] < current.duration:
+            expires = self._seen[1] + current.duration
+            if asyncio.get_running_loop().time() < expires:
+                self._expires = expires
                 return None
             log.warning("lease_expired", holder=current.holder)
         try:

@@ -1,8 +1,10 @@
 """The leader's ledger in memory, and the views that are derived from it.
 
-A new leader builds it from the database, and builds it again if memory and database can differ. Each commit updates it, in two
-steps, because planning uses observations while they are being written: :meth:`LeaderState.take_in` when a change is known, and
-:meth:`LeaderState.follow` when it is in the database.
+A new leader builds it from the database, and builds it again if memory and database can differ. A standby has one that follows the
+database. If it becomes the leader, it reads the whole ledger once more, and computes again what follows from entries that differ.
+
+Each commit updates the state in two steps, because planning uses observations while they are being written:
+:meth:`LeaderState.take_in` when a change is known, and :meth:`LeaderState.follow` when it is in the database.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from queuectl.domain.checks import EXTERNAL, CheckReport, update_refusal
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
+from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State
 from queuectl.domain.queries import ConfigChanges, DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
@@ -41,7 +43,7 @@ from queuectl.state.ledger import HistoryLimit, Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import MigrationBudget, PastUseSums
-from queuectl.state.planning_state import PlanningState
+from queuectl.state.planning_state import PlanningState, StoredUse
 
 log = structlog.get_logger()
 _NAMED: Final = 10  # Cohorts in one line of the log
@@ -59,6 +61,7 @@ class LeaderState:
         gang_uses: the last measured GPU utilization of gangs, by uid.
         refusals: outstanding writes that the API server denies.
         stragglers: ranks whose GPUs run far slower than those of their peers.
+        readable: the configuration in use is the one in the database.
         unwritten: uids of changes that are taken in and not in the database yet.
     """
 
@@ -76,7 +79,7 @@ class LeaderState:
         self._unschedulable_seconds = unschedulable_seconds
         self._clock = clock
         self._catalog = Catalog()
-        self._readable = True  # the configuration in use is the one in the database
+        self.readable = True
         self.gang_uses: Mapping[str, GangUse] = {}
         self._samples = SampleLog()
         self.unwritten: Collection[str] = frozenset()
@@ -99,7 +102,9 @@ class LeaderState:
             uses=lambda: self.gang_uses,
             idle_since=self._idleness.since,
         )
-        self._adopt(())
+        self._followed: int | None = None  # the generation of the mirror; None = not complete
+        self._documents: Sequence[Document] = ()
+        self._begin()
 
     @property
     def ledger(self) -> Ledger:
@@ -111,24 +116,66 @@ class LeaderState:
         """The configuration in use."""
         return self.planning.config
 
+    @property
+    def followed(self) -> bool:
+        """Whether it is the state of a standby: :meth:`load` continues from it."""
+        return self._followed == self._mirror.generation
+
     def load(self, loaded: Loaded) -> None:
-        """Replace the state in memory by that of the database."""
+        """Replace the state in memory by that of the database.
+
+        The first load after :meth:`follow_database` keeps what was computed for entries and documents that are equal to those of the
+        database. Each other one computes everything again, because sums of before can be wrong.
+        """
         self.unwritten = frozenset()
-        self._catalog.replace(loaded.documents)
-        self._build(loaded.revision)
-        self.planning.reserved = loaded.reserved
-        self.planning.moves = MigrationBudget(loaded.spent)
+        self._copy(loaded, read=True)
+        self._followed = None
+        self.planning.past_use = self.past_use_sums
         self._marker.forget()
         self.past_use_sums.learn(loaded.used)
-        self.past_use_sums.configure(self.config, loaded.entries, self._clock())
-        self._adopt(loaded.entries)
-        self.holdings.configure(self.config, loaded.entries)
+        self.past_use_sums.configure(self.config, self.ledger, self._clock())
+        self._begin()
+        self.holdings.configure(self.config, self.ledger)
         self.estimates.forget(self.ledger)
         self.durations.forget(self.ledger)
 
-    def _adopt(self, entries: Iterable[Entry]) -> None:
+    def follow_database(self, loaded: Loaded) -> None:
+        """Continue as a standby with the state of the database, of which plans for questions are made."""
+        self._copy(loaded, read=False)
+        self.planning.past_use = StoredUse(loaded.used, self.config)
+        self._followed = self._mirror.generation
+
+    def clear_marks(self) -> None:
+        """Take in what the watch has marked for an observation, as a standby, which makes none: marks must not accumulate."""
+        mirror, followed = self._mirror, self._followed
+        if self.followed:
+            self._followed = None  # an error would leave pods that are not counted
+            self.planning.count_moved()
+            self._followed = followed
+        mirror.touched.clear()  # a leader begins with all workloads
+        mirror.edited.clear()
+        mirror.unschedulable &= mirror.jobs.keys()
+
+    def _copy(self, loaded: Loaded, *, read: bool) -> None:
+        """The parts of the state from which plans are made. ``read``: see :meth:`PlanningState.replace`."""
+        followed, self._followed = self.followed, None  # until everything is copied
+        revision = self.config.revision if followed and self.readable else None
+        if loaded.revision == revision and loaded.documents == self._documents:
+            self.planning.turns(self._clock())
+        else:
+            self._catalog.replace(loaded.documents)
+            self._build(loaded.revision)
+        self._documents = loaded.documents
+        self.planning.reserved = loaded.reserved
+        self.planning.moves = MigrationBudget(loaded.spent)
+        if followed:
+            self.planning.replace(loaded.entries, read=read)
+        else:
+            self.planning.load(loaded.entries)
+
+    def _begin(self) -> None:
+        """Begin to observe and to decide."""
         mirror, planning = self._mirror, self.planning
-        planning.load(entries)
         self.observer = Observer(
             mirror, planning.ledger, planning.usage, self._unschedulable_seconds, self.refusals
         )
@@ -155,9 +202,9 @@ class LeaderState:
     def configure(self, changes: ConfigChanges) -> None:
         """Continue with another configuration."""
         self._catalog.follow(changes)
-        known = self._readable
+        known = self.readable
         self._build(changes.revision)
-        queues = concerned(changes, self.config) if known and self._readable else None
+        queues = concerned(changes, self.config) if known and self.readable else None
         self.past_use_sums.configure(self.config, self.ledger, self._clock())
         if queues is None:
             self.holdings.configure(self.config, self.ledger)
@@ -170,10 +217,10 @@ class LeaderState:
         self._mirror.touched |= {entry.uid for entry in entries}
 
     def _build(self, revision: int) -> None:
-        now, self._readable = self._clock(), False
+        now, self.readable = self._clock(), False
         try:
             self.planning.configure(self._catalog.config(revision), now)
-            self._readable = True
+            self.readable = True
             if ignored := sorted(self._catalog.circular_cohorts()):
                 log.warning("cohort_parents_ignored", cohorts=ignored[:_NAMED], count=len(ignored))
         except (

@@ -78,7 +78,9 @@ class Loop:
         clock: Clock,
         cache: PlannerCache,
         throttle: PlannerThrottle,
+        leader_state: LeaderState,
     ) -> None:
+        """``leader_state``: empty, or that of a standby."""
         self._containment = containment = mirror.containment
         self._generation = mirror.generation
         self._store = store
@@ -91,13 +93,7 @@ class Loop:
         self.loaded = False
         self.caught_up = asyncio.Event()
         self.progress = LoopProgress(longest_step(settings.solver.wall_seconds))
-        self.leader_state = LeaderState(
-            mirror,
-            settings.solver.limits,
-            settings.unschedulable_seconds,
-            clock,
-            max_age_seconds=settings.utilization.fresh_seconds,
-        )
+        self.leader_state = leader_state
         self._wakeup = Wakeup()
         self._stop = StopSignal()
         self._diagnoser = LeaderDiagnoser(throttle, cache)

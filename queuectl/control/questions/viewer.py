@@ -32,13 +32,13 @@ from queuectl.db.ports import LeaderStore
 from queuectl.devices.charges import device_resources
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import BadInput, StoreUnavailable, TookTooLong
+from queuectl.domain.errors import StoreUnavailable, TookTooLong
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.related_jobs import RelatedJobs
-from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
@@ -51,6 +51,8 @@ PLAN_SECONDS: Final = (
     5.0  # largest age of a standby's plan, from which it explains why gangs are pending
 )
 STANDBY_SECONDS: Final = 1.0  # without leadership, after which a process is a standby
+FOLLOW_SECONDS: Final = 10.0  # between two updates of a standby without requests
+REPLAN_SECONDS: Final = 60.0  # between its plans
 
 _log = structlog.get_logger()
 
@@ -77,7 +79,7 @@ class Viewer:
         self,
         store: LeaderStore,
         mirror: Mirror,
-        limits: SolverLimits,
+        new_state: Callable[[], LeaderState],
         clock: Clock,
         *,
         leading: Callable[[], LeaderState | None],
@@ -91,7 +93,7 @@ class Viewer:
         Args:
             store: the database.
             mirror: of the cluster.
-            limits: of plans.
+            new_state: makes an empty state, for a standby.
             clock: of the process.
             leading: the state in memory if this process is the leader and has loaded it.
             watching: whether the watch has listed all objects.
@@ -99,10 +101,11 @@ class Viewer:
             throttle: of this process's questions to the planner.
             cache: of this process.
         """
-        self._stand_by = partial(Standby, store, mirror, limits, clock)
+        self._stand_by: Callable[[], Standby] = lambda: Standby(store, new_state(), clock)
         self._mirror = mirror
         self._generation = mirror.generation
         self._standby: Standby | None = None  # of a process that is not the leader
+        self._handed_over = False  # to a leader that this process becomes
         self._leading = leading
         self._cache = cache
         self._watching = watching
@@ -119,13 +122,38 @@ class Viewer:
         self._devices = DeviceRows.of(cache)
         self._dependencies = DependencyIndex(mirror, self._live)
 
-    async def prepare(self) -> None:
-        """Copy the ledger before the first request, which would wait for it. A process that leads immediately needs no copy."""
+    async def stand_by(self) -> None:
+        """Follow the ledger and plan, until canceled: as a leader, this process then computes only what follows from changes.
+
+        A process that leads immediately needs no copy.
+        """
+        self._handed_over = False
         await asyncio.sleep(STANDBY_SECONDS)
-        try:
-            await self.recent()
-        except StoreUnavailable as error:  # then the first request copies it
-            _log.info("ledger_not_copied", error=str(error))
+        planned: float | None = None
+        failed = False
+        while True:
+            try:
+                await self.recent()
+                due = planned is None or _now() - planned >= REPLAN_SECONDS
+                if due and await self._planned():
+                    if planned is None and self._standby is not None:
+                        _log.info("standby_ready", workloads=len(self._standby.ledger))
+                    planned = _now()
+                failed = False
+            except StoreUnavailable as error:
+                if not failed:
+                    _log.info("ledger_not_copied", error=str(error))
+                failed = True
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+    def hand_over(self) -> LeaderState | None:
+        """The state of this standby, for the leader that this process becomes; None without one.
+
+        From now on only the leader changes it. Until the leader has loaded it, this process has no new view.
+        """
+        self._handed_over = True
+        standby, self._standby = self._standby, None
+        return standby.hand_over() if standby is not None else None
 
     async def recent(self) -> ClusterView | None:
         """The view for pages; None until this process has one. Can raise StoreUnavailable."""
@@ -231,15 +259,13 @@ class Viewer:
 
     async def _copied(self) -> ClusterView | None:
         """A view of a copy of the ledger; None until the watch has listed all objects."""
-        if not self._watching():
+        if self._handed_over or not self._watching():
             return None
         if self._generation != self._mirror.generation:
             self._generation, self._standby = self._mirror.generation, None
         standby = self._standby = self._standby or self._stand_by()
-        try:
-            snapshot = await standby.snapshot()
-        except BadInput as error:  # after a manual change in the database
-            _log.warning("configuration_unreadable", error=str(error))
+        snapshot = await standby.snapshot()
+        if snapshot is None:
             return None
         uses = present_uses(self._leader_uses(), standby.ledger)
         return ClusterView(snapshot, uses, functools.cache(standby.unmanaged))
