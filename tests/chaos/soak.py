@@ -38,7 +38,7 @@ from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from tests.bench.bench_system import print_table
 from tests.bench.history import _commit
-from tests.bench.stage import _descendants, _status
+from tests.bench.stage import _status, descendants
 from tests.chaos.audit import Auditor, unequal
 from tests.chaos.flat import Sample, Verdict, rests, verdicts
 from tests.chaos.load import NAMESPACE, Quotas, SteadyLoad
@@ -216,7 +216,7 @@ class Sampler:
             connection.terminate()
         pid = self.stage.server.pid
         if pid is not None:
-            counted[MEMORY] = sum(_status(one, "RssAnon") for one in (pid, *_descendants(pid)))
+            counted[MEMORY] = sum(_status(one, "RssAnon") for one in (pid, *descendants(pid)))
         gangs = max(1, len(self.load.submitted))
         return counted | {
             f"{rows_of(name)} for each gang": counted[rows_of(name)] / gangs for name in GROWING
