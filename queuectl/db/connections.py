@@ -154,7 +154,7 @@ class Connections:
 
         Args:
             doing: in words, for errors.
-            seconds: time limit of the transaction and of each of its statements; None = those of the settings.
+            seconds: time limit of the transaction, and of each statement in it; None = those of the settings.
         """
         async with (
             answers_within(seconds or self._settings.answer_timeout, doing),

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Select,
     Subquery,
@@ -360,7 +361,7 @@ def hours_by(
         .subquery("each")
     )
     groups = [each.c[name] for name in names]
-    workloads = func.count(each.c.counted.distinct()) + func.coalesce(func.sum(each.c.more), 0)
+    workloads = func.count(each.c.counted.distinct()) + _whole(each.c.more)
     return (
         select(*groups, *_sums_of(each), workloads.label("workloads"))
         .group_by(*groups)
@@ -372,7 +373,12 @@ def workloads_of(period: Period, scope: UsageScope, summed: tuple[int, ...]) -> 
     """The number of workloads of a period."""
     rows = _in_scope(scope, usage_rows(period, summed))
     uids = func.count(rows.c.uid.distinct())
-    return select(uids + func.coalesce(func.sum(rows.c.workloads), 0))
+    return select(uids + _whole(rows.c.workloads))
+
+
+def _whole(counts: ColumnElement[int]) -> ColumnElement[int]:
+    """A sum of counts. PostgreSQL adds up big integers as numeric values."""
+    return func.coalesce(cast(func.sum(counts), BigInteger), 0)
 
 
 def _in_scope(scope: UsageScope, rows: Subquery) -> Subquery:

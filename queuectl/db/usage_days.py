@@ -1,7 +1,7 @@
 """Sums of complete days of the usage ledger, so that a report of a month reads few rows.
 
 ``usage_summed`` lists the days whose sums are complete. A trigger deletes a day from it, and with it the sums, in the transaction that
-changes one of its hours, whichever process writes. Reports read the hours of all other days. So a sum is exact or absent.
+changes one of its hours, whichever process writes. Reports read the hours of all other days. A sum is exact or absent.
 
 A report counts each workload once, however many days it has. ``usage_days`` therefore counts a workload only if all its rows are of one
 day and of one subject, and if it has ended. Rows of all other workloads are in ``usage_spanning``, by which a report counts them. A
@@ -139,7 +139,7 @@ def _spanning(summed: tuple[int, ...]) -> Select[Any]:
 async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     """Add up the newest complete day without sums that begins at ``since`` or later (unix seconds). Returns whether there was one.
 
-    Foldings wait meanwhile, because a change that this transaction does not see would otherwise leave wrong sums. Commits of the leader
+    Foldings wait until it has ended, because a change that this transaction does not see would otherwise leave wrong sums. Commits of the leader
     do not wait.
     """
     locked = update(usage_progress).values(until=usage_progress.c.until)

@@ -1,7 +1,7 @@
-"""An API server of a large cluster in a process of its own: ``python -m tests.bench.api_replay NODES PENDING SHAPES``.
+"""An API server of a large cluster in a separate process: ``python -m tests.bench.api_replay NODES PENDING SHAPES``.
 
 It makes a deterministic cluster, serves its objects as lists and watches over plain HTTP on loopback, and answers the writes of a controller.
-What follows a write comes as events of the watch: a resumed Job has gated pods, a released pod is bound to its node and then runs, and a
+The consequences of a write come as events of the watch: a resumed Job has gated pods, a released pod is bound to its node and then runs, and a
 finished Job is deleted with its pods. Nothing else runs in the process, so the times of the controller include no other component.
 
 Commands are lines of JSON on standard input, with an answer on standard output for each. The first line of the output is the port.
@@ -197,7 +197,7 @@ class Replay:
         document = {**document, "metadata": {**document["metadata"], "name": name}}
         return str(self.server.create("jobs", document)["metadata"]["uid"])
 
-    # ---- What happens
+    # ---- Consequences
 
     async def load(
         self,

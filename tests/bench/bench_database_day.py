@@ -1,4 +1,4 @@
-"""What Postgres writes for a day of gangs: ``python -m tests.bench.bench_database_day [--minutes 15] [--rate 100000]``.
+"""The writes of Postgres for a day of gangs: ``python -m tests.bench.bench_database_day [--minutes 15] [--rate 100000]``.
 
 A durable server (fsync on). The store commits the changes of a slice of a day as the leader does: each second one commit of what
 happened in it. A gang of four pods waits ten minutes with two reasons, runs for an hour and ends. At the beginning, the gangs of a steady

@@ -164,7 +164,7 @@ def lists(store: PostgresStore, uid: str, line: int) -> Iterator[tuple[str, Read
         lambda: store.audit.lines(AuditFilter(caller="user-7"), PAGE),
     )
     yield (
-        "audit log of a path that nobody requested",
+        "audit log of a path without requests",
         lambda: store.audit.lines(AuditFilter(path="/api/v1/config"), PAGE),
     )
     yield "commands, a page", lambda: store.newest_commands(CommandFilter(), PAGE)

@@ -161,7 +161,7 @@ def pod(n: int, version: int = 0) -> dict[str, Any]:
 
 
 def named(spec: dict[str, Any], name: str) -> None:
-    """What differs in the pods of each job, and is not read."""
+    """The fields that differ between the pods of jobs, and that no reader reads."""
     for container in spec["containers"]:
         container["args"] = ["--run", name]
         container["env"] = [{"name": f"VARIABLE_{n}", "value": f"{name}-{n}"} for n in range(8)]

@@ -1,4 +1,4 @@
-"""What was read before an object does not change its record, and hostile objects do not fill the memory."""
+"""Objects that were read before do not change a record, and hostile objects do not fill the memory."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
                 anew.pin(gangs[at].workload.uid)
             elif gangs:
                 change: dict[str, dict[str, Any]] = {
-                    "again": {},  # an equal object in place of the last one
+                    "again": {},  # an equal object instead of the last one
                     "lease": {"lease": None if gangs[at].lease else LEASE},
                     "block": {"blocked": None if gangs[at].blocked else BLOCKED},
                     "raise": {"workload": replace(gangs[at].workload, priority=count)},

@@ -109,7 +109,7 @@ class ScaleStage:
         """Create a Job, again and again if the API server or a webhook does not answer, as other clients do.
 
         Returns:
-            False if it was given up.
+            False if its creation failed.
         """
         while not give_up():
             try:

@@ -90,7 +90,7 @@ class System(Protocol):
         ...
 
     def remarks(self) -> list[str]:
-        """What a reader of its figures must know, such as errors in its log."""
+        """Facts that a reader of its figures must know, such as errors in its log."""
         ...
 
     def processes(self) -> Mapping[str, Sequence[int]]:
