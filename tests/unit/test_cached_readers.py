@@ -1,4 +1,4 @@
-"""What was read before an object does not change its record, and hostile objects do not fill the memory."""
+"""The objects read before another one do not change its record, and hostile objects do not fill the memory."""
 
 from __future__ import annotations
 
