@@ -290,7 +290,8 @@ class Mirror:
             self._build_again(one for one in before if isinstance(one, Upserted))
         self._forget_last(tried)
         fresh, newer = self.touched, self._newer
-        self.touched, self._newer = earlier | fresh, set()
+        earlier |= fresh  # in place: a batch of one event costs the same after many others
+        self.touched, self._newer = earlier, set()
         return fresh | newer
 
     def _apply(self, delta: Delta) -> None:

@@ -161,7 +161,7 @@ def pod(n: int, version: int = 0) -> dict[str, Any]:
 
 
 def named(spec: dict[str, Any], name: str) -> None:
-    """The fields that differ between the pods of jobs, and that no reader reads."""
+    """Add fields that differ in the pods of each job and that are not read."""
     for container in spec["containers"]:
         container["args"] = ["--run", name]
         container["env"] = [{"name": f"VARIABLE_{n}", "value": f"{name}-{n}"} for n in range(8)]

@@ -1,4 +1,4 @@
-"""Objects that were read before do not change a record, and hostile objects do not fill the memory."""
+"""The objects read before another one do not change its record, and hostile objects do not fill the memory."""
 
 from __future__ import annotations
 

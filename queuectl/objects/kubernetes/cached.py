@@ -37,7 +37,7 @@ class CachedReader(Generic[_Part, _Reading]):
         self.cache_clear = self._cached.cache_clear
 
     def __call__(self, part: _Part, *more: Hashable) -> _Reading:
-        """Return or raise as ``read`` does for the part and these arguments."""
+        """The result of ``read``, or its error, for the part and these arguments."""
         try:
             key = _encode(part)
             if len(key) <= LONGEST_PART:
