@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.jobs import JobRecord
+from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig, StopPolicy
 from queuectl.domain.records import Deleted, NamespaceRecord
@@ -16,7 +16,7 @@ from queuectl.domain.snapshot import CapacityLease, SolverLimits
 from queuectl.domain.workload import Duration, PodSet
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import SnapshotBuilder
-from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, SHAPE, World
+from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, SHAPE, World, on
 
 STOPPED = replace(
     CONFIG,
@@ -33,6 +33,7 @@ OF_JOBS: list[dict[str, Any]] = [
     {"suspended": False},
     {"suspended": True},
     {"error": "wrong"},
+    {"kept_podsets": ("main",)},
     {},
 ]
 OF_ENTRIES: list[dict[str, Any]] = [
@@ -48,10 +49,12 @@ OF_ENTRIES: list[dict[str, Any]] = [
     {"priority": 7},
     {"queue": "other"},
 ]
+OF_PODS: list[dict[str, Any]] = [{}, {"phase": PodPhase.SUCCEEDED}, {"deleted": True}]
 STEPS = st.one_of(
     st.tuples(st.just("job"), st.integers(0, 1), st.sampled_from(OF_JOBS)),
     st.tuples(st.just("entry"), st.integers(0, 1), st.sampled_from(OF_ENTRIES)),
     st.tuples(st.sampled_from(["ends", "comes"]), st.integers(0, 1), st.just({})),
+    st.tuples(st.just("pod"), st.integers(0, 1), st.sampled_from(OF_PODS)),
     st.tuples(st.just("time"), st.sampled_from([1, 15, 700]), st.just({})),
     st.tuples(st.sampled_from(["configuration", "namespace", "node"]), st.just(0), st.just({})),
 )
@@ -82,6 +85,11 @@ class Changing(World):
             self.put(replace(entry, state=State.FINISHED))
             self.builder.forget(uid)
             self.mirror.apply([Deleted("jobs", uid, self.version)])
+        elif what == "pod" and changes.get("deleted"):
+            self.mirror.apply([Deleted("pods", f"p{number}", self.version)])
+        elif what == "pod":
+            own = {"owner": uid, "version": self.version}
+            self.see(replace(on(f"p{number}", "n1"), **own | changes))
         elif what == "time":
             self.now += number
         elif what == "configuration":
@@ -105,12 +113,19 @@ class Changing(World):
 
 
 BORROWS_LATER = [("entry", 0, {"requeue_at": 45.0}), ("time", 15, {}), ("time", 15, {})]
+IN_THE_WAY = [
+    ("job", 0, {"kept_podsets": ("main",)}),
+    ("entry", 0, {"requeue_at": 15.0}),
+    ("pod", 0, {"phase": PodPhase.SUCCEEDED}),
+    ("pod", 0, {"deleted": True}),
+]
 RETURNS = [("entry", 0, {"attempt": 1, "since": 10.0}), ("job", 0, OF_JOBS[1]), ("time", 700, {})]
 
 
 @settings(max_examples=40)
 @example(BORROWS_LATER)
 @example(RETURNS)
+@example(IN_THE_WAY)
 @example([("entry", 0, {"state": State.RESERVED, "lease": LEASE}), ("time", 700, {})])
 @given(st.lists(STEPS, max_size=12))
 def test_pending_gangs_are_those_of_a_new_builder(
