@@ -109,6 +109,7 @@ class SnapshotBuilder:
         self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._waiting: dict[str, _Waiting] = {}
         self._learned = 0
+        self._frozen_at = -inf  # unix seconds
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
         self._config: QueueConfig | None = None
         self._never_preempting: frozenset[str] = frozenset()
@@ -125,6 +126,9 @@ class SnapshotBuilder:
         self._resized = sizes is not self._sizes
         self._sizes = sizes
         self._drop_outdated(config)
+        if now < self._frozen_at:  # the clock was set back: what had passed is yet to come
+            self._waiting, self._holding = {}, {}
+        self._frozen_at = now
         device_mirror = self._mirror.devices
         devices = device_mirror.inventory(self._mirror.fleet)
         admitted = tuple(self._admitted(config, now))

@@ -55,7 +55,7 @@ STEPS = st.one_of(
     st.tuples(st.just("entry"), st.integers(0, 1), st.sampled_from(OF_ENTRIES)),
     st.tuples(st.sampled_from(["ends", "comes"]), st.integers(0, 1), st.just({})),
     st.tuples(st.just("pod"), st.integers(0, 1), st.sampled_from(OF_PODS)),
-    st.tuples(st.just("time"), st.sampled_from([1, 15, 700]), st.just({})),
+    st.tuples(st.just("time"), st.sampled_from([1, 15, 700, -600]), st.just({})),
     st.tuples(st.sampled_from(["configuration", "namespace", "node"]), st.just(0), st.just({})),
 )
 
@@ -113,6 +113,7 @@ class Changing(World):
 
 
 BORROWS_LATER = [("entry", 0, {"requeue_at": 45.0}), ("time", 15, {}), ("time", 15, {})]
+SET_BACK = [("entry", 0, {"requeue_at": 45.0}), ("time", 700, {}), ("time", -690, {})]
 IN_THE_WAY = [
     ("job", 0, {"kept_podsets": ("main",)}),
     ("entry", 0, {"requeue_at": 15.0}),
@@ -126,6 +127,7 @@ RETURNS = [("entry", 0, {"attempt": 1, "since": 10.0}), ("job", 0, OF_JOBS[1]), 
 @example(BORROWS_LATER)
 @example(RETURNS)
 @example(IN_THE_WAY)
+@example(SET_BACK)
 @example([("entry", 0, {"state": State.RESERVED, "lease": LEASE}), ("time", 700, {})])
 @given(st.lists(STEPS, max_size=12))
 def test_pending_gangs_are_those_of_a_new_builder(
@@ -137,6 +139,7 @@ def test_pending_gangs_are_those_of_a_new_builder(
         kept = world.builder.freeze(world.config, world.now, SolverLimits())
         anew = world.freeze(world.now, world.config)
         assert kept.pending == anew.pending
+        assert kept.admitted == anew.admitted
         again = world.builder.freeze(world.config, world.now, SolverLimits())
         for before, after in zip(kept.pending, again.pending, strict=True):
             entry = world.ledger.get(before.workload.uid)
