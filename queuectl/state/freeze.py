@@ -301,18 +301,16 @@ class SnapshotBuilder:
                 pending = replace(pending, workload=self._lasting(pending.workload, duration))
         if last is not None and last.pending == pending:
             pending = last.pending
-        self._waiting[uid] = _Waiting(entry, job, pending, self._stands_until(entry, job, pending))
+        self._waiting[uid] = _Waiting(entry, job, pending, self._stands_until(job, pending))
         if pending.lease is not None and not self._comes(pending.lease, now):
             pending = replace(pending, lease=None)
         return pending
 
-    def _stands_until(self, entry: Entry, job: JobRecord, pending: Pending) -> float:
+    def _stands_until(self, job: JobRecord, pending: Pending) -> float:
         """The unix seconds until which a pending gang is the same while its entry and its job are; at no time if it depends on others."""
-        if pending.lease is not None or entry.lease is not None or entry.awaits_checks:
+        if pending.lease is not None or _depends_on_others(job):
             return -inf
-        if _depends_on_others(job):
-            return -inf
-        times = (self._durations.due_at(entry.uid), pending.borrows_at, pending.returns_by)
+        times = (self._durations.due_at(job.uid), pending.borrows_at, pending.returns_by)
         return min(at for at in times if at is not None)
 
     def _set_aside(self, entry: Entry, job: JobRecord | None) -> SetAside | None:
