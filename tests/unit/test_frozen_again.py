@@ -99,7 +99,7 @@ class Changing(World):
         elif what == "pod" and changes.get("deleted"):
             self.mirror.apply([Deleted("pods", f"p{number}", self.version)])
         elif what == "pod":
-            own = {"owner": uid, "version": self.version}
+            own: dict[str, Any] = {"owner": uid, "version": self.version}
             self.see(replace(on(f"p{number}", "n1"), **own | changes))
         elif what == "time":
             self.now += number
@@ -135,7 +135,7 @@ class Changing(World):
 
 BORROWS_LATER = [("entry", 0, {"requeue_at": 45.0}), ("time", 15, {}), ("time", 15, {})]
 SET_BACK = [("entry", 0, {"requeue_at": 45.0}), ("time", 700, {}), ("time", -690, {})]
-OTHERS_CHANGE = [(what, 0, {}) for what in OTHERS]
+OTHERS_CHANGE: list[tuple[str, int, dict[str, Any]]] = [(what, 0, {}) for what in OTHERS]
 IN_THE_WAY = [
     ("job", 0, {"kept_podsets": ("main",)}),
     ("entry", 0, {"requeue_at": 15.0}),
