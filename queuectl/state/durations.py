@@ -71,18 +71,23 @@ def stated_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> State
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """An expectation, what it depends on, and the unix seconds at which it is estimated again."""
+    """An expectation, what it depends on, and the unix seconds at which it was estimated and is estimated again."""
 
     entry: Entry
     job: JobRecord
     config: QueueConfig
     known: _Known
+    at: float
     due: float
     found: Expectation | None
 
     def holds(self, entry: Entry, job: JobRecord, config: QueueConfig) -> bool:
         """Whether nothing that it can depend on has changed."""
         return self.entry is entry and self.job is job and self.config is config
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is to be estimated again, also after a clock was set back."""
+        return not self.at <= now < self.due
 
 
 class LearnedDurations:
@@ -176,18 +181,19 @@ class LearnedDurations:
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Expectation | None:
         last = self._kept.get(entry.uid)
-        if last is not None and now < last.due and last.holds(entry, job, config):
-            return last.found
+        current = last if last is not None and not last.is_due(now) else None
+        if current is not None and current.holds(entry, job, config):
+            return current.found
         known = _known(entry, job, config)
-        if last is not None and now < last.due and last.known == known:
-            found, due = last.found, last.due
+        if current is not None and current.known == known:
+            found, at, due = current.found, current.at, current.due
         else:
             work, stated, part, _ = known
             found = planned(work, stated, entry.executed(now), part, self.estimator)
-            due = _due(entry, found, now)
+            at, due = now, _due(entry, found, now)
             if last is not None and last.known == known and not entry.state.live:
                 found = _unless_other(last.found, found)
-        self._kept[entry.uid] = _Kept(entry, job, config, known, due, found)
+        self._kept[entry.uid] = _Kept(entry, job, config, known, at, due, found)
         return found
 
     def _expect(self, entry: Entry, config: QueueConfig) -> None:

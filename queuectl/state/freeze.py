@@ -109,6 +109,7 @@ class SnapshotBuilder:
         self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._waiting: dict[str, _Waiting] = {}
         self._learned = 0
+        self._frozen_at = -inf  # unix seconds
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
         self._config: QueueConfig | None = None
         self._never_preempting: frozenset[str] = frozenset()
@@ -125,6 +126,9 @@ class SnapshotBuilder:
         self._resized = sizes is not self._sizes
         self._sizes = sizes
         self._drop_outdated(config)
+        if now < self._frozen_at:  # the clock was set back: what had passed is yet to come
+            self._waiting, self._holding = {}, {}
+        self._frozen_at = now
         device_mirror = self._mirror.devices
         devices = device_mirror.inventory(self._mirror.fleet)
         admitted = tuple(self._admitted(config, now))
@@ -279,14 +283,12 @@ class SnapshotBuilder:
         if job is not None and self._held(entry, job, config):
             return None
         changed = last is None or last.entry is not entry or last.job is not job or self._resized
-        if job is not None and growth_of(job) is not None:
-            changed = True  # its request depends on the placement of its gang
+        if job is not None and _depends_on_others(job):
+            changed = True
         if last is None or changed:
             if job is None or not job.suspended:
                 return None  # it runs without an entry: observations handle that first
             pending = self._made_pending(entry, job, config)
-            if last is not None and last.pending == pending:
-                pending = last.pending
         else:
             job, pending = last.job, last.pending
         if pending.borrows_at is not None and pending.may_borrow(now):
@@ -297,18 +299,18 @@ class SnapshotBuilder:
             duration = self._durations.attempt(entry, job, config, now)
             if duration != pending.workload.duration:
                 pending = replace(pending, workload=self._lasting(pending.workload, duration))
-        self._waiting[uid] = _Waiting(entry, job, pending, self._stands_until(entry, pending))
+        if last is not None and last.pending == pending:
+            pending = last.pending
+        self._waiting[uid] = _Waiting(entry, job, pending, self._stands_until(job, pending))
         if pending.lease is not None and not self._comes(pending.lease, now):
             pending = replace(pending, lease=None)
         return pending
 
-    def _stands_until(self, entry: Entry, pending: Pending) -> float:
+    def _stands_until(self, job: JobRecord, pending: Pending) -> float:
         """The unix seconds until which a pending gang is the same while its entry and its job are; at no time if it depends on others."""
-        if pending.lease is not None or entry.lease is not None or entry.awaits_checks:
+        if pending.lease is not None or _depends_on_others(job):
             return -inf
-        if pending.workload.growth is not None:
-            return -inf
-        times = (self._durations.due_at(entry.uid), pending.borrows_at, pending.returns_by)
+        times = (self._durations.due_at(job.uid), pending.borrows_at, pending.returns_by)
         return min(at for at in times if at is not None)
 
     def _set_aside(self, entry: Entry, job: JobRecord | None) -> SetAside | None:
@@ -611,6 +613,15 @@ class SnapshotBuilder:
             and not pod.terminal
             for pod in self._mirror.pods_of(entry)
         )
+
+
+def _depends_on_others(job: JobRecord) -> bool:
+    """Whether a pending gang can differ without a change of its entry or job.
+
+    The request of an elastic gang's pod depends on the placement of the gang. A gang whose controller keeps ended pods waits for their
+    deletion.
+    """
+    return growth_of(job) is not None or bool(job.kept_podsets)
 
 
 def _as_recorded(entry: Entry, pods: Iterable[PodRecord]) -> Iterator[Admitted]:

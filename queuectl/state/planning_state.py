@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from queuectl.domain.jobs import JobRecord
@@ -92,6 +93,7 @@ class PlanningState:
         self._idle_since = idle_since
         self._quota_free = quota_free
         self._stated = self.config = QueueConfig()
+        self._in_force_at = -inf  # when the configuration in use was derived
         self._turns_at: float | None = None  # when an override or a Reservation begins or ends next
         self.budgets = BudgetSums()
         self.moves = MigrationBudget()
@@ -126,14 +128,18 @@ class PlanningState:
         self.configure(replace(self._stated, revision=revision), now)
 
     def turns(self, now: float) -> bool:
-        """Whether an override or a Reservation has begun or ended by ``now``, so that plans can differ."""
-        if self._turns_at is None or now < self._turns_at:
+        """Whether an override or a Reservation has begun or ended by ``now``, so that plans can differ.
+
+        A clock that was set back also counts: a standby that becomes the leader takes the time of the database.
+        """
+        begun = self._turns_at is not None and now >= self._turns_at
+        if not begun and now >= self._in_force_at:
             return False
         self._work_in_overrides(now)
         return True
 
     def _work_in_overrides(self, now: float) -> None:
-        self.config = in_force(self._stated, now)
+        self.config, self._in_force_at = in_force(self._stated, now), now
         reservations, notice = self.config.reservations.values(), self.config.rules.eviction_grace
         turns = (next_boundary(self._stated, now), next_turn(reservations, notice, now))
         self._turns_at = min((at for at in turns if at is not None), default=None)

@@ -135,3 +135,20 @@ async def test_an_override_begins_and_ends_in_the_view_of_a_standby() -> None:
         assert snapshot is not None
         quotas.append(quota(snapshot.config))
     assert quotas == [0, 16, 0]
+
+
+@pytest.mark.parametrize("ahead", [150.0, 250.0])
+async def test_a_leader_whose_clock_was_ahead_as_a_standby_applies_no_override_early(
+    ahead: float,
+) -> None:
+    store, at = MemoryStore(), [ahead]
+    for document in (*configuration(0), override(100, 200, nominalQuota=16)):
+        await store.put_config(document)
+    state = LeaderState(Mirror({}), SolverLimits(), 10.0, lambda: at[-1], max_age_seconds=10.0)
+    view = Standby(store, state, lambda: at[-1])
+    assert await view.snapshot() is not None
+    at.append(50.0)  # the time of the database
+    view.hand_over().load(await store.load())
+    assert quota(state.config) == 0
+    assert state.configuration_turns(100.0)
+    assert quota(state.config) == 16

@@ -62,6 +62,15 @@ def test_the_end_of_a_running_gang_is_learned_and_moves_when_it_runs_longer() ->
     assert len(set(found)) <= 4, "it moves at steps of the elapsed time, not in each snapshot"
 
 
+def test_the_end_of_a_running_gang_moves_back_with_a_clock_that_is_set_back() -> None:
+    leader = Leader(RUNNING)
+    leader.learns(*SECONDS)
+    late = leader.ends(900.0)
+    assert late is not None
+    assert late > 900.0
+    assert leader.ends(30.0) == 810.0
+
+
 def test_a_gang_that_finishes_does_not_move_the_ends_of_others_at_once() -> None:
     leader = Leader(RUNNING)
     leader.learns(*SECONDS)

@@ -5,19 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.jobs import JobRecord
+from queuectl.domain.containment import Boundary
+from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.queues import QueueConfig, StopPolicy
-from queuectl.domain.records import Deleted, NamespaceRecord
+from queuectl.domain.records import Deleted, NamespaceRecord, PriorityClassRecord
 from queuectl.domain.snapshot import CapacityLease, SolverLimits
 from queuectl.domain.workload import Duration, PodSet
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import SnapshotBuilder
-from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, SHAPE, World
+from queuectl.state.mirror import asked_of
+from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, SHAPE, World, on
 
+DRAINED = replace(
+    CONFIG,
+    cluster_queues={
+        "cq": replace(CONFIG.cluster_queues["cq"], unhealthy_nodes=UnhealthyNodes.DRAIN)
+    },
+)
 STOPPED = replace(
     CONFIG,
     revision=4,
@@ -33,6 +43,7 @@ OF_JOBS: list[dict[str, Any]] = [
     {"suspended": False},
     {"suspended": True},
     {"error": "wrong"},
+    {"kept_podsets": ("main",)},
     {},
 ]
 OF_ENTRIES: list[dict[str, Any]] = [
@@ -48,12 +59,15 @@ OF_ENTRIES: list[dict[str, Any]] = [
     {"priority": 7},
     {"queue": "other"},
 ]
+OF_PODS: list[dict[str, Any]] = [{}, {"phase": PodPhase.SUCCEEDED}, {"deleted": True}]
+OTHERS = ["configuration", "namespace", "node", "class"]
 STEPS = st.one_of(
     st.tuples(st.just("job"), st.integers(0, 1), st.sampled_from(OF_JOBS)),
     st.tuples(st.just("entry"), st.integers(0, 1), st.sampled_from(OF_ENTRIES)),
     st.tuples(st.sampled_from(["ends", "comes"]), st.integers(0, 1), st.just({})),
-    st.tuples(st.just("time"), st.sampled_from([1, 15, 700]), st.just({})),
-    st.tuples(st.sampled_from(["configuration", "namespace", "node"]), st.just(0), st.just({})),
+    st.tuples(st.just("pod"), st.integers(0, 1), st.sampled_from(OF_PODS)),
+    st.tuples(st.just("time"), st.sampled_from([1, 15, 700, -600]), st.just({})),
+    st.tuples(st.sampled_from(OTHERS), st.just(0), st.just({})),
 )
 
 
@@ -62,8 +76,8 @@ class Changing(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now, self.version = 20.0, 10
-        self.config: QueueConfig = CONFIG
+        self.now, self.version, self.preempts = 20.0, 10, True
+        self.config: QueueConfig = DRAINED
         self.builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
         for number in range(2):
             self.comes(number)
@@ -82,16 +96,31 @@ class Changing(World):
             self.put(replace(entry, state=State.FINISHED))
             self.builder.forget(uid)
             self.mirror.apply([Deleted("jobs", uid, self.version)])
+        elif what == "pod" and changes.get("deleted"):
+            self.mirror.apply([Deleted("pods", f"p{number}", self.version)])
+        elif what == "pod":
+            own: dict[str, Any] = {"owner": uid, "version": self.version}
+            self.see(replace(on(f"p{number}", "n1"), **own | changes))
         elif what == "time":
             self.now += number
-        elif what == "configuration":
-            self.config = STOPPED if self.config is CONFIG else CONFIG
+        else:
+            self.others_change(what)
+
+    def others_change(self, what: str) -> None:
+        """Something that is no part of the gang."""
+        if what == "configuration":
+            self.config = STOPPED if self.config is DRAINED else DRAINED
         elif what == "namespace":
             ending = not self.mirror.namespaces["a"].deleting
             self.see(NamespaceRecord("a", self.version, (), deleting=ending))
         elif what == "node":
             failing = {} if self.mirror.nodes.failing else {"n1": "its GPU fails"}
             self.mirror.mark_unhealthy(failing)
+        elif what == "class":
+            self.preempts = not self.preempts
+            self.see(
+                PriorityClassRecord("pods", self.version, 5, default=True, preempts=self.preempts)
+            )
 
     def comes(self, number: int) -> None:
         uid, queued = f"u{number}", float(number)
@@ -105,27 +134,51 @@ class Changing(World):
 
 
 BORROWS_LATER = [("entry", 0, {"requeue_at": 45.0}), ("time", 15, {}), ("time", 15, {})]
-RETURNS = [("entry", 0, {"attempt": 1, "since": 10.0}), ("job", 0, OF_JOBS[1]), ("time", 700, {})]
+SET_BACK = [("entry", 0, {"requeue_at": 45.0}), ("time", 700, {}), ("time", -690, {})]
+OTHERS_CHANGE: list[tuple[str, int, dict[str, Any]]] = [(what, 0, {}) for what in OTHERS]
+IN_THE_WAY = [
+    ("job", 0, {"kept_podsets": ("main",)}),
+    ("entry", 0, {"requeue_at": 15.0}),
+    ("pod", 0, {"phase": PodPhase.SUCCEEDED}),
+    ("pod", 0, {"deleted": True}),
+]
+RETURNS = [("entry", 0, {"attempt": 1, "since": 10.0}), ("job", 0, OF_JOBS[1]), ("time", 55, {})]
 
 
 @settings(max_examples=40)
 @example(BORROWS_LATER)
 @example(RETURNS)
-@example([("entry", 0, {"state": State.RESERVED, "lease": LEASE}), ("time", 700, {})])
+@example(IN_THE_WAY)
+@example(SET_BACK)
+@example(OTHERS_CHANGE)
+@example([("entry", 0, {"state": State.RESERVED, "lease": LEASE}), ("time", 55, {})])
 @given(st.lists(STEPS, max_size=12))
 def test_pending_gangs_are_those_of_a_new_builder(
     steps: list[tuple[str, int, dict[str, Any]]],
 ) -> None:
     world = Changing()
-    for step in [("", 0, {}), *steps]:
+    for step in [("time", 0, {}), *steps]:
         world.step(*step)
         kept = world.builder.freeze(world.config, world.now, SolverLimits())
         anew = world.freeze(world.now, world.config)
         assert kept.pending == anew.pending
+        assert kept.admitted == anew.admitted
         again = world.builder.freeze(world.config, world.now, SolverLimits())
         for before, after in zip(kept.pending, again.pending, strict=True):
             entry = world.ledger.get(before.workload.uid)
             assert before is after or (entry is not None and entry.lease is not None)
+
+
+@pytest.mark.sets_aside
+def test_a_pending_gang_that_is_set_aside_is_left_out_at_once() -> None:
+    world = Changing()
+    limits = SolverLimits()
+    assert len(world.builder.freeze(DRAINED, 20.0, limits).pending) == 2
+    error = ValueError("it cannot be planned")
+    version = asked_of(world.mirror.jobs["u0"])
+    world.mirror.containment.failed(Boundary.SNAPSHOT, "u0", error, namespace="a", version=version)
+    (left,) = world.builder.freeze(DRAINED, 21.0, limits).pending
+    assert left.workload.uid == "u1"
 
 
 class Guessing(LearnedDurations):

@@ -66,6 +66,23 @@ def test_the_head_of_each_queue_is_considered_in_each_plan() -> None:
         assert {f"busy{n:05}" for n in range(31)} <= set(kept)
 
 
+def test_the_oldest_gang_of_a_shape_gives_its_place() -> None:
+    window, gangs = PendingWindow(shapes=64), flood(1000)
+    later = gang("later", "busy", 1000, at=9999.0)
+    for _ in range(2):
+        assert {"busy00000", "later"} <= set(names(window.applied(world([*gangs, later]))))
+
+
+def test_shapes_that_no_longer_wait_are_not_kept() -> None:
+    window = PendingWindow(shapes=64)
+    first = names(window.applied(world(flood(100))))
+    for queue in ("other", "third"):
+        window.applied(world(flood(100, queue)))
+    assert len(window._numbers) == len(window._counted) == 100
+    assert {queue for _, queue in window._places} == {"third"}
+    assert names(window.applied(world(flood(100)))) == first
+
+
 @given(
     st.lists(st.integers(1, 300), min_size=1, max_size=4),
     st.integers(32, 128),
