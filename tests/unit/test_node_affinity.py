@@ -8,13 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node, Requirement, SelectorTerm
+from queuectl.objects.keys import SUBMITTED_BY
+from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.node_affinity import (
+    REQUIRED,
     Terms,
     pin_in,
     pinned,
     unpinned,
     write_required,
 )
+from queuectl.objects.kubernetes.pods import pin_patch
 from queuectl.objects.kubernetes.templates import read_node_affinity
 from queuectl.objects.kubernetes.wire import NodeAffinity, OwnAffinity
 from tests.doubles.admission import check_pod
@@ -89,3 +93,29 @@ ONE = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
 def test_terms_that_allow_other_nodes_do_not_pin(terms: list[object] | None) -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     assert pin_in(msgspec.convert(required, NodeAffinity)) is None
+
+
+def test_a_pod_with_terms_that_no_reader_of_requests_accepts_is_read_with_the_reason() -> None:
+    term = {"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["many"]}]}
+    required = {"nodeSelectorTerms": [term]}
+    pod = {
+        "metadata": {
+            "name": "p",
+            "uid": "u",
+            "labels": {"queuectl.dev/queue-name": "main"},
+            "annotations": {SUBMITTED_BY: "ann"},
+        },
+        "spec": {
+            "containers": [{"name": "a"}],
+            "schedulingGates": [{"name": "queuectl.dev/placement"}],
+            "affinity": {"nodeAffinity": {REQUIRED: required}},
+        },
+    }
+    record = pod_reader(())(msgspec.json.encode(pod))
+    assert record.member is not None
+    assert "Gt needs one whole number" in (record.member.job.error or "")
+    pinned_to = {"matchFields": [ONE]}
+    patch = pin_patch(record, "n1")["spec"]["affinity"]
+    assert patch == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term | pinned_to]}}}
+    again = pod_reader(())(msgspec.json.encode(pod))
+    assert again.affinity is record.affinity

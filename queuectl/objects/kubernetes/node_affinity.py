@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from queuectl.domain.fleet import FIELD_NAME, Requirement, SelectorTerm
-from queuectl.objects.kubernetes.wire import NodeAffinity
+from queuectl.objects.kubernetes.cached import CachedReader
+from queuectl.objects.kubernetes.wire import NodeAffinity, SelectorRequirement
 
 Terms: TypeAlias = tuple[SelectorTerm, ...]
 """Required node affinity. An empty term matches no node."""
@@ -30,6 +31,30 @@ def pin_in(affinity: NodeAffinity | None) -> str | None:
         elif last is not None or term.match_expressions:
             return None
     return pins.pop() if len(pins) == 1 else None
+
+
+def _unchecked_terms(affinity: NodeAffinity) -> Terms | None:
+    if affinity.required is None:
+        return None
+    return tuple(
+        SelectorTerm(
+            (
+                *(_unchecked(one, field=False) for one in term.match_expressions or ()),
+                *(_unchecked(one, field=True) for one in term.match_fields or ()),
+            )
+        )
+        for term in affinity.required.node_selector_terms or ()
+    )
+
+
+def _unchecked(requirement: SelectorRequirement, *, field: bool) -> Requirement:
+    alternatives = tuple(requirement.values or ())
+    return Requirement(requirement.key, requirement.operator, alternatives, field)
+
+
+unchecked_terms: Final = CachedReader[NodeAffinity, Terms | None](NodeAffinity, _unchecked_terms)
+"""The terms of a pod as they are, to add a pin to them. The API server accepts some that kube-scheduler refuses, such as ``Gt`` without a
+number. The pods of a gang share them."""
 
 
 def pinned(terms: Terms | None, node: str) -> Terms:

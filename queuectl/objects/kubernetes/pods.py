@@ -17,10 +17,14 @@ from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kubernetes.node_affinity import pin_in, pinned, write_required
+from queuectl.objects.kubernetes.node_affinity import (
+    pin_in,
+    pinned,
+    unchecked_terms,
+    write_required,
+)
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import held_requests, read_needs
-from queuectl.objects.kubernetes.templates import read_node_affinity
 from queuectl.objects.kubernetes.wire import (
     ContainerStatus,
     PodMeta,
@@ -56,7 +60,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         index_labels: labels with the index of a pod, in addition to those that queuectl knows for all kinds.
 
     Raises:
-        RequestError: a quantity or a node affinity is malformed; the API server refuses such pods.
+        RequestError: a quantity is malformed; the API server refuses such pods.
     """
     meta = wire.metadata
     spec = wire.spec or _NO_SPEC
@@ -101,7 +105,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         unschedulable=unschedulable,
         gates=tuple([name for name in gates if name != keys.GATE]),
         scheduler="" if spec.node_name else _other_scheduler(spec.scheduler_name),
-        affinity=read_node_affinity(required) if gated else None,
+        affinity=unchecked_terms(required) if gated and required is not None else None,
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         needs=read_needs(spec) if gated else None,
         started_at=time_or_none(status.start_time),
