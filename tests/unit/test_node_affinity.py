@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node, Requirement, SelectorTerm
+from queuectl.handover.templates import of_pod
 from queuectl.objects.keys import SUBMITTED_BY
 from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.node_affinity import (
     REQUIRED,
     Terms,
+    own_pin,
     pin_in,
     pinned,
     unpinned,
@@ -65,6 +67,10 @@ def test_a_pin_leaves_one_node_and_is_read_and_removed_again(
     matching = terms is None or any(term.requirements for term in terms)
     assert pin_in(wire(after)) == (node.name if matching else None)
     assert unpinned(after, node.name) == terms
+    own = own_pin(terms)
+    assert own == (terms and pin_in(wire(terms)))
+    if own is not None:  # kube-scheduler selects the node
+        assert unpinned(pinned(terms, own), own) == terms
     # The API server accepts it.
     gates = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
     before = gates if terms is None else gates | {"affinity": write_required(terms)}
@@ -119,3 +125,14 @@ def test_a_pod_with_terms_that_no_reader_of_requests_accepts_is_read_with_the_re
     assert patch == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term | pinned_to]}}}
     again = pod_reader(())(msgspec.json.encode(pod))
     assert again.affinity is record.affinity
+
+
+def test_the_own_node_of_a_pod_remains_after_a_release_without_a_node() -> None:
+    required = {"nodeSelectorTerms": [{"matchFields": [ONE]}]}
+    affinity = {"nodeAffinity": {REQUIRED: required}}
+    gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
+    pod = {"metadata": {"name": "p", "uid": "u"}, "spec": gate | {"affinity": affinity}}
+    released = pin_patch(pod_reader(())(msgspec.json.encode(pod)), None)["spec"]
+    labels = {"queuectl.dev/attempt": "1"}
+    there = {"metadata": {"name": "p", "labels": labels}, "spec": pod["spec"] | released}
+    assert of_pod(there, None)["spec"]["affinity"] == affinity

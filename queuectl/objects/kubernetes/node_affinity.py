@@ -68,6 +68,18 @@ def pinned(terms: Terms | None, node: str) -> Terms:
     )
 
 
+def own_pin(terms: Terms | None) -> str | None:
+    """The node to which the terms of a pod that is not pinned limit it as a pin does; None if they do not.
+
+    The pin of such a pod repeats it, also where kube-scheduler selects the node: :func:`unpinned` would otherwise remove the pod's own.
+    """
+    last = {term.requirements[-1] for term in terms or () if term.requirements}
+    only = last.pop() if len(last) == 1 else None
+    if only is None or not only.field or only.operator != "In" or not only.values:
+        return None
+    return only.values[0]
+
+
 def unpinned(terms: Terms | None, node: str) -> Terms | None:
     """The terms of a pod before it was pinned to this node; None if it had no required node affinity."""
     pin = Requirement(FIELD_NAME, "In", (node,), field=True)

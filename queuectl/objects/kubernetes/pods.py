@@ -18,6 +18,7 @@ from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.node_affinity import (
+    own_pin,
     pin_in,
     pinned,
     unchecked_terms,
@@ -257,7 +258,7 @@ def pin_patch(
 
     Args:
         pod: the gated pod. The patch applies only to its uid and resourceVersion.
-        node: name of the node; None where only quota was decided and kube-scheduler picks the node.
+        node: name of the node; None where only quota was decided and kube-scheduler picks the node, from those that the pod itself allows.
         node_labels: of the flavor, added to the pod's node selector.
         tolerations: of the flavor, added to the pod's own.
         updates: of admission checks, for its podset.
@@ -272,8 +273,9 @@ def pin_patch(
     chosen = {key: value for update in adds for key, value in update.node_selector}
     if selector := {**dict(node_labels), **chosen}:
         spec["nodeSelector"] = selector
-    if node is not None:
-        spec["affinity"] = write_required(pinned(pod.affinity, node))
+    pin = node or own_pin(pod.affinity)
+    if pin is not None:
+        spec["affinity"] = write_required(pinned(pod.affinity, pin))
     wanted = (*tolerations, *(t for update in adds for t in update.tolerations))
     added = [t for t in dict.fromkeys(wanted) if t not in pod.tolerations]
     if added:
