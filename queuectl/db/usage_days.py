@@ -142,8 +142,7 @@ async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     Foldings wait until it has ended, because a change that this transaction does not see would otherwise leave wrong sums. Commits of the leader
     do not wait.
     """
-    locked = update(usage_progress).values(until=usage_progress.c.until)
-    until = await connection.scalar(locked.returning(usage_progress.c.until))
+    until = await _exclude_changes(connection)
     day = await connection.scalar(_next_day(min(now, until or 0.0) - _SETTLED_SECONDS, since))
     if day is None:
         return False
@@ -154,8 +153,19 @@ async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     return True
 
 
+async def _exclude_changes(connection: AsyncConnection) -> float | None:
+    """Let the other writers of hours wait until the end of the transaction. Returns the time up to which hours are complete."""
+    locked = update(usage_progress).values(until=usage_progress.c.until)
+    until: float | None = await connection.scalar(locked.returning(usage_progress.c.until))
+    return until
+
+
 async def forget(connection: AsyncConnection, before: float) -> None:
-    """Delete the sums of days that began before ``before``."""
+    """Delete the sums of days that began before ``before``, before their hours are deleted in this transaction.
+
+    The deletion and the adding up of a day wait for each other, because two leaders can do both at once.
+    """
+    await _exclude_changes(connection)
     await connection.execute(delete(usage_summed).where(usage_summed.c.day < before))
 
 

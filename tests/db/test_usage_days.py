@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import asyncpg
@@ -151,6 +152,24 @@ async def test_reports_do_not_depend_on_the_sums_of_days(
     await connection.close()
     assert days
     assert min(days) >= cutoff
+
+
+async def test_a_deletion_of_hours_waits_for_the_adding_up_of_another_leader(
+    store: PostgresStore, database_url: str
+) -> None:
+    stores = Stores(store)
+    await stores.lead()
+    await stores.keep(1, LATER, range(WORKLOADS))
+    connection = await asyncpg.connect(database_url)
+    other = connection.transaction()
+    await other.start()
+    await connection.execute("UPDATE usage_progress SET until = until")  # as add_up begins
+    deletion = asyncio.create_task(store.usage.prune(FIRST + 1.5 * DAY, epoch=stores.epochs[0]))
+    done, _ = await asyncio.wait([deletion], timeout=0.2)
+    assert not done
+    await other.rollback()
+    assert await deletion > 0
+    await connection.close()
 
 
 async def test_a_change_of_an_hour_and_a_new_row_of_an_ended_workload_delete_the_sums_of_their_days(

@@ -17,7 +17,7 @@ from queuectl.objects.errors import UNREADABLE
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.common import SpecFields, StatedKeys, bounded
 from queuectl.objects.kinds.requests import CachedRequests, StatedModes
-from queuectl.objects.kubernetes.cached import LONGEST_PART, MOST_ENTRIES, CachedReader
+from queuectl.objects.kubernetes.cached import LONGEST_PART, MOST_BYTES, MOST_ENTRIES, CachedReader
 from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import Template
 from tests.bench.bench_reflector import job
@@ -141,6 +141,14 @@ class TestBounds:
         for n in range(MOST_ENTRIES + 10):
             self.reader({"n": n})
         assert self.reader.cache_info().currsize == MOST_ENTRIES
+
+    def test_the_size_of_the_parts_is_bounded(self) -> None:
+        text = "x" * (LONGEST_PART - 100)
+        for n in range(MOST_ENTRIES):
+            self.reader({"n": n, "text": text})
+            assert self.reader.cache_info().currsize * len(text) <= MOST_BYTES
+        assert self.reader({"n": n, "text": text}) == 2
+        assert self.reads == MOST_ENTRIES
 
     def test_numbers_of_different_types_are_different_parts(self) -> None:
         for part in ({"n": 1}, {"n": 1.0}, {"n": True}, {"n": "1"}):

@@ -8,13 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node, Requirement, SelectorTerm
+from queuectl.handover.templates import of_pod
+from queuectl.objects.keys import SUBMITTED_BY
+from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.node_affinity import (
+    REQUIRED,
     Terms,
+    own_pin,
     pin_in,
     pinned,
     unpinned,
     write_required,
 )
+from queuectl.objects.kubernetes.pods import pin_patch
 from queuectl.objects.kubernetes.templates import read_node_affinity
 from queuectl.objects.kubernetes.wire import NodeAffinity, OwnAffinity
 from tests.doubles.admission import check_pod
@@ -61,6 +67,10 @@ def test_a_pin_leaves_one_node_and_is_read_and_removed_again(
     matching = terms is None or any(term.requirements for term in terms)
     assert pin_in(wire(after)) == (node.name if matching else None)
     assert unpinned(after, node.name) == terms
+    own = own_pin(terms)
+    assert own == (terms and pin_in(wire(terms)))
+    if own is not None:  # kube-scheduler selects the node
+        assert unpinned(pinned(terms, own), own) == terms
     # The API server accepts it.
     gates = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
     before = gates if terms is None else gates | {"affinity": write_required(terms)}
@@ -89,3 +99,40 @@ ONE = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
 def test_terms_that_allow_other_nodes_do_not_pin(terms: list[object] | None) -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     assert pin_in(msgspec.convert(required, NodeAffinity)) is None
+
+
+def test_a_pod_with_terms_that_no_reader_of_requests_accepts_is_read_with_the_reason() -> None:
+    term = {"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["many"]}]}
+    required = {"nodeSelectorTerms": [term]}
+    pod = {
+        "metadata": {
+            "name": "p",
+            "uid": "u",
+            "labels": {"queuectl.dev/queue-name": "main"},
+            "annotations": {SUBMITTED_BY: "ann"},
+        },
+        "spec": {
+            "containers": [{"name": "a"}],
+            "schedulingGates": [{"name": "queuectl.dev/placement"}],
+            "affinity": {"nodeAffinity": {REQUIRED: required}},
+        },
+    }
+    record = pod_reader(())(msgspec.json.encode(pod))
+    assert record.member is not None
+    assert "Gt needs one whole number" in (record.member.job.error or "")
+    pinned_to = {"matchFields": [ONE]}
+    patch = pin_patch(record, "n1")["spec"]["affinity"]
+    assert patch == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term | pinned_to]}}}
+    again = pod_reader(())(msgspec.json.encode(pod))
+    assert again.affinity is record.affinity
+
+
+def test_the_own_node_of_a_pod_remains_after_a_release_without_a_node() -> None:
+    required = {"nodeSelectorTerms": [{"matchFields": [ONE]}]}
+    affinity = {"nodeAffinity": {REQUIRED: required}}
+    gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
+    pod = {"metadata": {"name": "p", "uid": "u"}, "spec": gate | {"affinity": affinity}}
+    released = pin_patch(pod_reader(())(msgspec.json.encode(pod)), None)["spec"]
+    labels = {"queuectl.dev/attempt": "1"}
+    there = {"metadata": {"name": "p", "labels": labels}, "spec": pod["spec"] | released}
+    assert of_pod(there, None)["spec"]["affinity"] == affinity

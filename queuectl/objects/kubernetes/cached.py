@@ -13,6 +13,9 @@ MOST_ENTRIES: Final = 2048
 LONGEST_PART: Final = 3072
 """Bytes of a part that is kept. A longer one is read each time, so that hostile objects cannot fill the memory."""
 
+MOST_BYTES: Final = 2**20
+"""Of the keys of one reader since it was emptied last. Its results can be 70 times as large: 650 resources of one container."""
+
 _Part = TypeVar("_Part")
 _Reading = TypeVar("_Reading")
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -31,8 +34,9 @@ class CachedReader(Generic[_Part, _Reading]):
 
     def __init__(self, part: Any, read: Callable[..., _Reading]) -> None:
         decode: Callable[[bytes], _Part] = msgspec.msgpack.Decoder(part).decode
-        self._read = read
-        self._cached = lru_cache(maxsize=MOST_ENTRIES)(lambda key, *more: read(decode(key), *more))
+        self._read, self._decode = read, decode
+        self._bytes = 0
+        self._cached = lru_cache(maxsize=MOST_ENTRIES)(self._read_key)
         self.cache_info = self._cached.cache_info
         self.cache_clear = self._cached.cache_clear
 
@@ -45,3 +49,10 @@ class CachedReader(Generic[_Part, _Reading]):
         except (OverflowError, RecursionError, UnicodeEncodeError):
             pass  # a number, a depth or a character that the encoding does not have
         return self._read(part, *more)
+
+    def _read_key(self, key: bytes, *more: Hashable) -> _Reading:
+        self._bytes += len(key)
+        if self._bytes > MOST_BYTES:
+            self._cached.cache_clear()
+            self._bytes = len(key)
+        return self._read(self._decode(key), *more)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from queuectl.domain.fleet import FIELD_NAME, Requirement, SelectorTerm
-from queuectl.objects.kubernetes.wire import NodeAffinity
+from queuectl.objects.kubernetes.cached import CachedReader
+from queuectl.objects.kubernetes.wire import NodeAffinity, SelectorRequirement
 
 Terms: TypeAlias = tuple[SelectorTerm, ...]
 """Required node affinity. An empty term matches no node."""
@@ -32,6 +33,30 @@ def pin_in(affinity: NodeAffinity | None) -> str | None:
     return pins.pop() if len(pins) == 1 else None
 
 
+def _unchecked_terms(affinity: NodeAffinity) -> Terms | None:
+    if affinity.required is None:
+        return None
+    return tuple(
+        SelectorTerm(
+            (
+                *(_unchecked(one, field=False) for one in term.match_expressions or ()),
+                *(_unchecked(one, field=True) for one in term.match_fields or ()),
+            )
+        )
+        for term in affinity.required.node_selector_terms or ()
+    )
+
+
+def _unchecked(requirement: SelectorRequirement, *, field: bool) -> Requirement:
+    alternatives = tuple(requirement.values or ())
+    return Requirement(requirement.key, requirement.operator, alternatives, field)
+
+
+unchecked_terms: Final = CachedReader[NodeAffinity, Terms | None](NodeAffinity, _unchecked_terms)
+"""The terms of a pod as they are, to add a pin to them. The API server accepts some that kube-scheduler refuses, such as ``Gt`` without a
+number. The pods of a gang share them."""
+
+
 def pinned(terms: Terms | None, node: str) -> Terms:
     """Terms that also require this node."""
     pin = Requirement(FIELD_NAME, "In", (node,), field=True)
@@ -41,6 +66,18 @@ def pinned(terms: Terms | None, node: str) -> Terms:
         replace(term, requirements=(*term.requirements, pin)) if term.requirements else term
         for term in terms
     )
+
+
+def own_pin(terms: Terms | None) -> str | None:
+    """The node to which the terms of a pod that is not pinned limit it as a pin does; None if they do not.
+
+    The pin of such a pod repeats it, also where kube-scheduler selects the node: :func:`unpinned` would otherwise remove the pod's own.
+    """
+    last = {term.requirements[-1] for term in terms or () if term.requirements}
+    only = last.pop() if len(last) == 1 else None
+    if only is None or not only.field or only.operator != "In" or not only.values:
+        return None
+    return only.values[0]
 
 
 def unpinned(terms: Terms | None, node: str) -> Terms | None:

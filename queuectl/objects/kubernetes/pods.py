@@ -17,10 +17,15 @@ from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kubernetes.node_affinity import pin_in, pinned, write_required
+from queuectl.objects.kubernetes.node_affinity import (
+    own_pin,
+    pin_in,
+    pinned,
+    unchecked_terms,
+    write_required,
+)
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import held_requests, read_needs
-from queuectl.objects.kubernetes.templates import read_node_affinity
 from queuectl.objects.kubernetes.wire import (
     ContainerStatus,
     PodMeta,
@@ -56,7 +61,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         index_labels: labels with the index of a pod, in addition to those that queuectl knows for all kinds.
 
     Raises:
-        RequestError: a quantity or a node affinity is malformed; the API server refuses such pods.
+        RequestError: a quantity is malformed; the API server refuses such pods.
     """
     meta = wire.metadata
     spec = wire.spec or _NO_SPEC
@@ -101,7 +106,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         unschedulable=unschedulable,
         gates=tuple([name for name in gates if name != keys.GATE]),
         scheduler="" if spec.node_name else _other_scheduler(spec.scheduler_name),
-        affinity=read_node_affinity(required) if gated else None,
+        affinity=unchecked_terms(required) if gated and required is not None else None,
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         needs=read_needs(spec) if gated else None,
         started_at=time_or_none(status.start_time),
@@ -253,7 +258,7 @@ def pin_patch(
 
     Args:
         pod: the gated pod. The patch applies only to its uid and resourceVersion.
-        node: name of the node; None where only quota was decided and kube-scheduler picks the node.
+        node: name of the node; None where only quota was decided and kube-scheduler picks the node, from those that the pod itself allows.
         node_labels: of the flavor, added to the pod's node selector.
         tolerations: of the flavor, added to the pod's own.
         updates: of admission checks, for its podset.
@@ -268,8 +273,9 @@ def pin_patch(
     chosen = {key: value for update in adds for key, value in update.node_selector}
     if selector := {**dict(node_labels), **chosen}:
         spec["nodeSelector"] = selector
-    if node is not None:
-        spec["affinity"] = write_required(pinned(pod.affinity, node))
+    pin = node or own_pin(pod.affinity)
+    if pin is not None:
+        spec["affinity"] = write_required(pinned(pod.affinity, pin))
     wanted = (*tolerations, *(t for update in adds for t in update.tolerations))
     added = [t for t in dict.fromkeys(wanted) if t not in pod.tolerations]
     if added:
