@@ -107,7 +107,7 @@ class Changing(World):
             self.others_change(what)
 
     def others_change(self, what: str) -> None:
-        """Something that is no part of the gang."""
+        """A change of another object than the gang."""
         if what == "configuration":
             self.config = STOPPED if self.config is DRAINED else DRAINED
         elif what == "namespace":
