@@ -12,10 +12,11 @@ from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.mig import ANNOTATION, CONFIG, STATE, MigPhase, MigReconfiguration
+from queuectl.mig.reconfigurer import EVENT
 from queuectl.mig.settings import MigSettings
 from queuectl.objects.kubernetes.mig_reconfiguration import read_mig_reconfiguration
 from tests.control.rig import QUICK, Rig, live, rig
-from tests.doubles.cluster import FakeCluster
+from tests.doubles.cluster import FakeCluster, RecordedEvent
 
 GPU: Final = "nvidia.com/gpu"
 SMALL: Final = "nvidia.com/mig-1g.10gb"
@@ -178,6 +179,11 @@ class MigWorld:
     def changed(self) -> list[str]:
         """Nodes with an annotation."""
         return [name for name in ("n0", "n1") if self.change(name) is not None]
+
+    def warnings(self) -> list[RecordedEvent]:
+        """The Events of gangs about changes that failed. They follow the annotation of the node."""
+        events = self.rig.cluster.events
+        return [one for one in events if one.kind == "Warning" and one.reason == EVENT]
 
     def cordoned(self, name: str) -> bool:
         return bool(self.node(name)["spec"].get("unschedulable"))

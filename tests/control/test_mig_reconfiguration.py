@@ -15,7 +15,6 @@ from queuectl.domain.mig import ANNOTATION, CONFIG, STATE, MigPhase
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.mig.reconfigurer import EVENT
 from tests.control.mig import GPU, HALF, SMALL, WHOLE, MigWorld, documents, job, mig_node, mig_rig
 from tests.control.rig import Rig, live
 from tests.control.test_crash_matrix import dying, fresh, points, several
@@ -60,7 +59,8 @@ async def test_a_failed_change_is_rolled_back_and_not_tried_again(database_url: 
         labels = mig.node(name)["metadata"]["labels"]
         assert (labels[CONFIG], labels[STATE]) == (WHOLE, "success")
         assert not mig.cordoned(name)
-        (warned,) = [e for e in mig.rig.cluster.events if e.kind == "Warning" and e.reason == EVENT]
+        await mig.rig.until(mig.warnings, "an Event, which follows the change")
+        (warned,) = mig.warnings()
         assert warned.uid == gang
         assert f"did not apply {HALF} on node {name}" in warned.message
         other = mig.rig.cluster.submit(job("train", 1, GPU, 8))
