@@ -16,14 +16,13 @@ from queuectl.domain.estimates import ExpectedRunTime, RunTimeSource
 from queuectl.domain.gates import Dependency, JobName
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.related_jobs import PresentJob, RelatedJobs, related_jobs
 from queuectl.domain.use_curve import UseCurve, UseSpan
 from queuectl.domain.workload import Placement
 from tests.doubles.store import MemoryDatabase
 from tests.support.gpu_seconds import GpuSeconds
-from tests.web.records import PRICE, subject_of
+from tests.web.records import PRICE, line_of, subject_of
 
 DONE, FAILED, DELETED, REQUEUED = "life-done", "life-failed", "life-deleted", "wait-00002"
 ENDS = {
@@ -111,24 +110,8 @@ def _append(
     number = database.history[-1].id
     for when, attempt, before, after, reason, placement in steps:
         number += 1
-        database.history.append(
-            HistoryLine(
-                id=number,
-                uid=entry.uid,
-                kind=entry.kind,
-                namespace=entry.namespace,
-                name=entry.name,
-                at=when,
-                epoch=1,
-                cycle=number,
-                attempt=attempt,
-                event=str(reason.code),
-                from_state=before,
-                to_state=after,
-                reason=reason,
-                placement=placement,
-            )
-        )
+        line = line_of(number, when, entry, before, after, reason, attempt)
+        database.history.append(replace(line, placement=placement))
     return spans
 
 

@@ -10,7 +10,8 @@ from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum, Subject
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.ledger import CycleDecision, Entry, State, StoredDecision
 from queuectl.domain.plan import Proof
-from queuectl.domain.reasons import Code
+from queuectl.domain.queries import HistoryLine
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.usage_reports import FleetRow
 from tests.doubles.store import MemoryDatabase
 from tests.support.gpu_seconds import GpuSeconds
@@ -150,3 +151,30 @@ def _held(gpus: int, share: float, *, unknown: bool, idle: bool) -> Amounts:
         unknown=seconds if unknown else 0.0,
         cost=PRICE * gpus,
     ).units()
+
+
+def line_of(
+    number: int,
+    at: float,
+    entry: Entry,
+    before: State | None,
+    after: State,
+    reason: Reason,
+    attempt: int,
+) -> HistoryLine:
+    """A line of the history of a workload."""
+    return HistoryLine(
+        id=number,
+        uid=entry.uid,
+        kind=entry.kind,
+        namespace=entry.namespace,
+        name=entry.name,
+        at=at,
+        epoch=1,
+        cycle=number,
+        attempt=attempt,
+        event=str(reason.code),
+        from_state=before,
+        to_state=after,
+        reason=reason,
+    )

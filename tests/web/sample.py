@@ -30,7 +30,7 @@ from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.counted import map_of
 from tests.web.kept import PLANNED, reservation_states, reservations, with_planned_start
 from tests.web.lives import dependencies, keep_lives, run_times
-from tests.web.records import CONFIGURATION, USERS, keep_records
+from tests.web.records import CONFIGURATION, USERS, keep_records, line_of
 
 NOW = 1_795_000_000.0
 BLOCK, RACK = "topology.queuectl.dev/block", "topology.queuectl.dev/rack"
@@ -416,24 +416,7 @@ def _history(entries: list[Entry], rng: random.Random) -> list[HistoryLine]:
         else:
             lines.append((entry.since, entry, State.PENDING, entry.state, entry.reason, 0))
     lines.sort(key=lambda line: line[0])
-    return [
-        HistoryLine(
-            id=number,
-            uid=entry.uid,
-            kind=entry.kind,
-            namespace=entry.namespace,
-            name=entry.name,
-            at=at,
-            epoch=1,
-            cycle=number,
-            attempt=attempt,
-            event=str(reason.code),
-            from_state=before,
-            to_state=after,
-            reason=reason,
-        )
-        for number, (at, entry, before, after, reason, attempt) in enumerate(lines, 1)
-    ]
+    return [line_of(number, *line) for number, line in enumerate(lines, 1)]
 
 
 def _evicted(

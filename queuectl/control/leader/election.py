@@ -54,9 +54,8 @@ class Leadership:
         self.failure = ""  # why the last read or write of the lease failed
         # A lease of another process has expired only if this process saw it unchanged for its duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
-        self._expires: float | None = (
-            None  # on the event loop's clock: the lease of another process
-        )
+        # Of the lease of another process, on the event loop's clock.
+        self._expires: float | None = None
 
     @classmethod
     def of(

@@ -130,7 +130,7 @@ class System(Protocol):
         ...
 
 
-class Floor:
+class Floor(System):
     """Kubernetes alone: kube-scheduler places pod by pod. It is a lower bound, and it does not start gangs."""
 
     name = "floor"
@@ -156,15 +156,6 @@ class Floor:
         """None."""
         return {}
 
-    def install(self, cluster: LocalCluster) -> None:
-        """Nothing."""
-
-    def start(self, cluster: LocalCluster, saved: Path | None = None) -> None:
-        """Nothing."""
-
-    def configure(self, fleet: Fleet) -> None:
-        """Nothing."""
-
     def edit(self, document: Document) -> None:
         """Nothing."""
 
@@ -187,30 +178,6 @@ class Floor:
     def processes(self) -> Mapping[str, Sequence[int]]:
         """None."""
         return {}
-
-    def add_standby(self) -> None:
-        """Nothing."""
-
-    def kill_leader(self) -> None:
-        """Nothing."""
-
-    def stop_leader(self) -> None:
-        """Nothing."""
-
-    def start_leader(self) -> None:
-        """Nothing."""
-
-    def revive(self) -> None:
-        """Nothing."""
-
-    def halt(self) -> None:
-        """Nothing."""
-
-    def save(self, folder: Path) -> None:
-        """Nothing."""
-
-    def stop(self) -> None:
-        """Nothing."""
 
 
 class Queuectl:
