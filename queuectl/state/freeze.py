@@ -251,9 +251,9 @@ class SnapshotBuilder:
         Tens of thousands can wait. One that is as it was costs two look-ups and three comparisons.
         """
         waiting, jobs = self._waiting, self._mirror.jobs
-        anew = self._resized or self._learned != self._durations.learned
+        recompute = self._resized or self._learned != self._durations.learned
         self._learned = self._durations.learned
-        known = {} if anew or not self._containment.empty else waiting
+        known = {} if recompute or not self._containment.empty else waiting
         stalled = stalled_ranks(self._ledger)
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
             uid = entry.uid

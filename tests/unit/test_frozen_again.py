@@ -160,9 +160,9 @@ def test_pending_gangs_are_those_of_a_new_builder(
     for step in [("time", 0, {}), *steps]:
         world.step(*step)
         kept = world.builder.freeze(world.config, world.now, SolverLimits())
-        anew = world.freeze(world.now, world.config)
-        assert kept.pending == anew.pending
-        assert kept.admitted == anew.admitted
+        fresh = world.freeze(world.now, world.config)
+        assert kept.pending == fresh.pending
+        assert kept.admitted == fresh.admitted
         again = world.builder.freeze(world.config, world.now, SolverLimits())
         for before, after in zip(kept.pending, again.pending, strict=True):
             entry = world.ledger.get(before.workload.uid)

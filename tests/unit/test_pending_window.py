@@ -157,7 +157,7 @@ def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
     plans: list[list[tuple[str, int, int]]], shapes: int
 ) -> None:
     gangs = [*flood(40, "q0"), *flood(20, "q1")]
-    kept, anew = PendingWindow(shapes), CountedAgain(shapes)
+    kept, fresh = PendingWindow(shapes), CountedAgain(shapes)
     for number, changes in enumerate(plans):
         for what, where, count in changes:
             at = where % len(gangs) if gangs else 0
@@ -175,7 +175,7 @@ def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
                 del gangs[at : at + count]
             elif what == "pin" and gangs:
                 kept.pin(gangs[at].workload.uid)
-                anew.pin(gangs[at].workload.uid)
+                fresh.pin(gangs[at].workload.uid)
             elif gangs:
                 change: dict[str, dict[str, Any]] = {
                     "again": {},  # an equal object instead of the last one
@@ -185,8 +185,8 @@ def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
                 }
                 gangs[at] = replace(gangs[at], **change[what])
         snapshot = world(gangs)
-        assert names(kept.applied(snapshot)) == names(anew.applied(snapshot))
-        assert kept.partial is anew.partial
+        assert names(kept.applied(snapshot)) == names(fresh.applied(snapshot))
+        assert kept.partial is fresh.partial
 
 
 BLOCKED = Reason(Code.MISCONFIGURED, "no queue")
