@@ -1,11 +1,11 @@
-"""The actuator's memory of writes that were answered, and answers that are not from an API server."""
+"""The actuator's memory of writes that were answered, the order of its writes, and answers that are not from an API server."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.control.leader.actuator import Actuator
+from queuectl.control.leader.schedule import TURN_WRITES
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -22,6 +23,7 @@ from tests.cluster.test_client import kubeconfig
 from tests.doubles.cluster import FakeCluster
 
 GANGS = [f"gang-{number}" for number in range(50)]
+IN_FLIGHT = 4
 
 
 class Pods(FakeCluster):
@@ -113,6 +115,103 @@ async def test_a_pod_is_stopped_once_before_the_watch_shows_it(how: str) -> None
     task.cancel()
     await asyncio.wait({task})
     assert cluster.stopped == ["pod"]
+
+
+# ---- the order of writes
+
+
+class Stepped(FakeCluster):
+    """Answers all writes in flight together, on demand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[str] = []  # gangs, in the order of their writes
+        self.in_flight: list[asyncio.Future[int]] = []
+
+    async def patch_pod(self, namespace: str, name: str, patch: object) -> int:
+        self.sent.append(namespace)
+        answer = asyncio.get_running_loop().create_future()
+        self.in_flight.append(answer)
+        return await answer
+
+    async def step(self) -> int:
+        """Answer, and return the number of answered writes."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        answered, self.in_flight = self.in_flight, []
+        for answer in answered:
+            answer.set_result(5)
+        return len(answered)
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """So many gangs of so many pods each in one ClusterQueue."""
+
+    gangs: int
+    pods: int
+
+    def uids(self, queue: str) -> list[str]:
+        return [f"{queue}/{number}" for number in range(self.gangs)]
+
+
+async def order_of_writes(first: Tenant, then: Tenant, then_in: str) -> tuple[list[str], list[int]]:
+    """The gangs in the order of their writes, and the number of writes in flight at each step.
+
+    The second tenant's gangs come after the first answers for the first one's.
+    """
+    sizes = dict.fromkeys(first.uids("first"), first.pods)
+    later = {uid.replace(then_in, "then"): then.pods for uid in then.uids(then_in)}
+    cluster, sizes = Stepped(), {**sizes, **later}
+    queues = {uid: then_in if uid in later else "first" for uid in sizes}
+
+    def owed(uid: str) -> list[Write]:
+        pods = [f"{uid}-{number}" for number in range(sizes[uid])]
+        return [Write(POD, uid, pod, pod, 1, {"metadata": {}}, Purpose.PIN, 1) for pod in pods]
+
+    actuator = Actuator(
+        cluster, owed, MetricsRecorder(), IN_FLIGHT, cluster_queue=queues.__getitem__
+    )
+    task = asyncio.create_task(actuator.run())
+    actuator.poke(first.uids("first"))
+    steps = [await cluster.step()]
+    actuator.poke(later)
+    while not actuator.idle:
+        steps.append(await cluster.step())
+    task.cancel()
+    await asyncio.wait({task})
+    assert len(cluster.sent) == sum(sizes.values()), "each write is sent once"
+    return cluster.sent, steps[:-1] if not steps[-1] else steps
+
+
+def waited(sent: list[str]) -> int:
+    """The number of writes of the first tenant between the arrival of the second one and its last write."""
+    last = max(place for place, uid in enumerate(sent) if uid.startswith("then"))
+    return sum(uid.startswith("first") for uid in sent[IN_FLIGHT:last])
+
+
+@pytest.mark.parametrize(
+    ("first", "queue", "most"),
+    [
+        pytest.param(Tenant(1, 400), "other", 2 * 8, id="a large gang"),
+        pytest.param(Tenant(50, 8), "other", 2 * 8, id="many gangs at once"),
+        pytest.param(Tenant(200, 1), "other", 2 * 8, id="the starts of many gangs"),
+        pytest.param(Tenant(1, 400), "first", TURN_WRITES, id="a large gang of its own queue"),
+    ],
+)
+async def test_a_small_gang_does_not_wait_for_all_writes_of_others(
+    first: Tenant, queue: str, most: int
+) -> None:
+    sent, in_flight = await order_of_writes(first, Tenant(1, 8), queue)
+    assert waited(sent) <= most
+    assert in_flight[:-1] == [IN_FLIGHT] * (len(in_flight) - 1), "the limit is used and kept"
+    assert 0 < in_flight[-1] <= IN_FLIGHT
+
+
+async def test_small_gangs_of_one_queue_are_completed_one_after_the_other() -> None:
+    sent, _ = await order_of_writes(Tenant(20, 8), Tenant(1, 1), "other")
+    gangs = [uid for uid in sent if uid.startswith("first")]
+    assert gangs == sorted(gangs, key=gangs.index)
 
 
 # ---- a proxy between queuectl and the API server

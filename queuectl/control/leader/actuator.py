@@ -1,4 +1,4 @@
-"""Sends the writes that entries of the ledger owe the cluster, with a limit on writes at a time.
+"""Sends the writes that entries of the ledger owe the cluster, with a limit on writes at a time, by turns between ClusterQueues.
 
 A restart needs none of its state. The state is the version for which to wait: an answered write is *assumed* until the watch shows
 the object at that version, so that it is not sent twice. A write that failed has a time before which it is not sent again.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import structlog
 
-from queuectl.control.leader.schedule import Retries
+from queuectl.control.leader.schedule import TURN_WRITES, Retries, Turns
 from queuectl.control.ports import Clock, Cluster
-from queuectl.domain.containment import Boundary, Containment
+from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -30,8 +31,27 @@ from queuectl.telemetry.metrics import MetricsRecorder, WriteResult
 log = structlog.get_logger()
 
 
+@dataclass(slots=True)
+class _Batch:
+    """The writes that a workload owed when its turn came.
+
+    Attributes:
+        writes: in the order in which they are sent.
+        sent: the number of writes that a worker has taken.
+        answered: the number of writes that are no longer in flight.
+        accepted: whether no owed write is put off, and each answered one took effect.
+        held: why the workload is not tried now.
+    """
+
+    writes: list[Write] = field(default_factory=list)
+    sent: int = 0
+    answered: int = 0
+    accepted: bool = False
+    held: SetAside | None = None
+
+
 class Actuator:
-    """Workers over a set of uids that can owe writes. Each uid is with at most one worker at a time."""
+    """Workers over the workloads that can owe writes. Each worker sends one write at a time; a workload has one batch at a time."""
 
     def __init__(
         self,
@@ -41,6 +61,7 @@ class Actuator:
         in_flight: int,
         placed: Callable[[str], None] = lambda _: None,
         *,
+        cluster_queue: Callable[[str], str] = lambda _: "",
         refusals: Refusals | None = None,
         refused: Callable[[str], None] = lambda _: None,
         clock: Clock = time.time,
@@ -54,6 +75,7 @@ class Actuator:
             metrics: count the writes.
             in_flight: writes at a time.
             placed: called with the uid of a workload each time one of its pods was released to its node.
+            cluster_queue: of a workload, by uid. ClusterQueues take turns.
             refusals: stores the denials of the API server.
             refused: called with the uid of a workload each time one of its writes was denied.
             clock: unix seconds.
@@ -67,11 +89,11 @@ class Actuator:
         self._refusals = refusals if refusals is not None else Refusals()
         self._refused = refused
         self._clock = clock
-        self._limit = asyncio.Semaphore(in_flight)
         self._workers = in_flight
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._cluster_queue = cluster_queue
+        self._turns = Turns()
         self._waiting: set[str] = set()
-        self._busy: set[str] = set()
+        self._busy: dict[str, _Batch] = {}
         self._again: set[str] = set()
         # Of each workload: version of each object that an answered write made, until the watch shows the write's effect.
         self._assumed: dict[str, dict[str, int]] = {}
@@ -97,7 +119,7 @@ class Actuator:
             elif uid not in self._waiting:
                 self._settled.clear()
                 self._waiting.add(uid)
-                self._queue.put_nowait(uid)
+                self._turns.add(self._cluster_queue(uid), uid)
 
     async def run(self) -> None:
         """Send until canceled."""
@@ -107,33 +129,60 @@ class Actuator:
 
     async def _work(self) -> None:
         while True:
-            uid = await self._queue.get()
-            self._waiting.discard(uid)
-            self._busy.add(uid)
+            uid = await self._turns.take()
+            batch = self._busy.get(uid) or self._begin(uid)
+            if batch.sent < len(batch.writes):
+                await self._send_next(uid, batch)
+            if batch.answered == len(batch.writes):
+                self._end(uid, batch)
+
+    def _begin(self, uid: str) -> _Batch:
+        self._waiting.discard(uid)
+        batch = self._busy[uid] = _Batch(held=self._containment.waits(Boundary.WRITE, uid))
+        if batch.held is None:
             try:
-                waits = self._containment.waits(Boundary.WRITE, uid)
-                if waits is not None:
-                    self._wake(uid, self._from_now(waits.until))
-                    continue
-                await self._send_all(uid)
+                batch.writes, batch.accepted = self._ready(uid)
             except Exception as error:  # noqa: BLE001 - contained
-                found = self._containment.failed(Boundary.WRITE, uid, error)
-                self._wake(uid, self._from_now(found.until))
-            else:
-                self._containment.passed(Boundary.WRITE, uid)
-            finally:
-                self._busy.discard(uid)
-                if uid in self._again:
-                    self._again.discard(uid)
-                    self.poke((uid,))
-                if not self._waiting and not self._busy:
-                    self._settled.set()
+                batch.held = self._containment.failed(Boundary.WRITE, uid, error)
+        return batch
+
+    async def _send_next(self, uid: str, batch: _Batch) -> None:
+        """Send one write, and let another worker take the next one when the turn of the workload comes."""
+        write = batch.writes[batch.sent]
+        batch.sent += 1
+        if batch.sent < len(batch.writes):
+            goes_on = batch.sent % TURN_WRITES != 0
+            self._turns.add(self._cluster_queue(uid), uid, first=goes_on)
+        try:
+            accepted = await self._send(uid, write)
+        except Exception as error:  # noqa: BLE001 - contained
+            if batch.held is None:
+                batch.held = self._containment.failed(Boundary.WRITE, uid, error)
+        else:
+            batch.accepted &= accepted
+        batch.answered += 1
+
+    def _end(self, uid: str, batch: _Batch) -> None:
+        del self._busy[uid]
+        if batch.held is not None:
+            self._wake(uid, self._from_now(batch.held.until))
+        else:
+            self._containment.passed(Boundary.WRITE, uid)
+            if batch.accepted:
+                self._refusals.accepted(uid)
+            self._wake(uid, self._retries.next_of(uid))
+        if uid in self._again:
+            self._again.discard(uid)
+            self.poke((uid,))
+        if not self._waiting and not self._busy:
+            self._settled.set()
 
     def _from_now(self, at: float) -> float:
         """Unix seconds as a time of the event loop."""
         return asyncio.get_running_loop().time() + max(0.0, at - self._clock())
 
-    async def _send_all(self, uid: str) -> None:
+    def _ready(self, uid: str) -> tuple[list[Write], bool]:
+        """The owed writes that can be sent now, and whether they are all owed writes."""
         outstanding_writes = self._outstanding_writes(uid)
         known = self._assumed.pop(uid, {})
         assumed = {
@@ -145,10 +194,7 @@ class Actuator:
         writes = self._retries.ready(uid, owed, asyncio.get_running_loop().time())
         for write in writes:
             self._refusals.sending(uid, write)
-        accepted = all(await asyncio.gather(*(self._send(uid, write) for write in writes)))
-        if accepted and len(writes) == len(owed):
-            self._refusals.accepted(uid)
-        self._wake(uid, self._retries.next_of(uid))
+        return writes, len(writes) == len(owed)
 
     def _wake(self, uid: str, at: float | None) -> None:
         """Set the one timer of a workload to this time of the event loop; None = it needs no retry."""
@@ -160,28 +206,27 @@ class Actuator:
 
     async def _send(self, uid: str, write: Write) -> bool:
         """Send one write. Returns whether it took effect."""
-        async with self._limit:
-            began = time.perf_counter()
-            outcome, metric = WriteOutcome.TOOK_EFFECT, WriteResult.OK
-            try:
-                version = await self._patch(write)
-            except ClusterError as error:
-                outcome, metric = outcome_of(error), _result_of(error)
-                self._refusals.ended(uid, write, outcome, str(error), self._clock())
-                asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
-                self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
-                if outcome is WriteOutcome.REFUSED:
-                    name = f"{write.namespace}/{write.name}"
-                    log.warning("write_refused", object=name, error=str(error))
-                    self._refused(uid)
-            else:
-                self._assumed.setdefault(uid, {})[write.uid] = version
-                self._refusals.ended(uid, write, outcome)
-                self._retries.succeeded(uid, write)
-                if write.purpose is Purpose.PIN:
-                    self._placed(uid)
-            self._metrics.wrote(write.resource, metric, time.perf_counter() - began)
-            return outcome is WriteOutcome.TOOK_EFFECT
+        began = time.perf_counter()
+        outcome, metric = WriteOutcome.TOOK_EFFECT, WriteResult.OK
+        try:
+            version = await self._patch(write)
+        except ClusterError as error:
+            outcome, metric = outcome_of(error), _result_of(error)
+            self._refusals.ended(uid, write, outcome, str(error), self._clock())
+            asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
+            self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
+            if outcome is WriteOutcome.REFUSED:
+                name = f"{write.namespace}/{write.name}"
+                log.warning("write_refused", object=name, error=str(error))
+                self._refused(uid)
+        else:
+            self._assumed.setdefault(uid, {})[write.uid] = version
+            self._refusals.ended(uid, write, outcome)
+            self._retries.succeeded(uid, write)
+            if write.purpose is Purpose.PIN:
+                self._placed(uid)
+        self._metrics.wrote(write.resource, metric, time.perf_counter() - began)
+        return outcome is WriteOutcome.TOOK_EFFECT
 
     async def _patch(self, write: Write) -> int:
         """Send it. If it is denied, send it again without its optional parts. Returns the object's new version."""

@@ -116,6 +116,7 @@ class Loop:
             metrics,
             settings.in_flight,
             self._placed,
+            cluster_queue=self.leader_state.cluster_queue,
             refusals=self.leader_state.refusals,
             refused=self._refused,
             clock=clock,

@@ -1,12 +1,13 @@
-"""When the leader works: the wake-up of its loop, the repetition of failed writes, and periodic tasks.
+"""When the leader works: the wake-up of its loop, the order and the repetition of writes, and periodic tasks.
 
-A failed write has one time per object at which it is sent again, however many events its workload has. A periodic task continues after
+ClusterQueues take turns, so that the writes of one of them do not hold back those of another one. A failed write has one time per object at which it is sent again, however many events its workload has. A periodic task continues after
 an unexpected error: the run is reported, and the task starts again after a back-off.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -56,6 +57,42 @@ class Wakeup:
     def clear(self) -> None:
         """Record that a cycle begins: later wake-ups are for the next one."""
         self._requested.clear()
+
+
+# ---- The order of writes
+
+TURN_WRITES: Final = 32
+"""So many writes of a workload are sent before those of the next one in its ClusterQueue.
+
+Small workloads are completed one after the other, which is the shortest mean wait. A large one does not hold them back.
+"""
+
+
+class Turns:
+    """The uids of workloads that have writes to send. ClusterQueues take turns; in each of them, the first added uid is taken first."""
+
+    def __init__(self) -> None:
+        self._uids: dict[str, deque[str]] = {}  # by ClusterQueue, in the order of their turns
+        self._count = asyncio.Semaphore(0)
+
+    def add(self, cluster_queue: str, uid: str, *, first: bool = False) -> None:
+        """Add a uid. ``first``: before the others of its ClusterQueue."""
+        uids = self._uids.setdefault(cluster_queue, deque())
+        if first:
+            uids.appendleft(uid)
+        else:
+            uids.append(uid)
+        self._count.release()
+
+    async def take(self) -> str:
+        """The next uid, once there is one. It is removed."""
+        await self._count.acquire()
+        cluster_queue = next(iter(self._uids))
+        uids = self._uids.pop(cluster_queue)
+        uid = uids.popleft()
+        if uids:
+            self._uids[cluster_queue] = uids
+        return uid
 
 
 # ---- Failed writes
