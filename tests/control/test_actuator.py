@@ -143,6 +143,14 @@ class Stepped(FakeCluster):
             answer.set_result(5)
         return len(answered)
 
+    async def answer_all(self, actuator: Actuator) -> list[int]:
+        """Answer until no write is owed. Returns the number of writes of each step."""
+        steps = []
+        while not actuator.idle:
+            assert len(steps) < 1000, "a write is never sent"
+            steps.append(await self.step())
+        return [count for count in steps if count]
+
 
 @dataclass(frozen=True)
 class Tenant:
@@ -176,12 +184,11 @@ async def order_of_writes(first: Tenant, then: Tenant, then_in: str) -> tuple[li
     actuator.poke(first.uids("first"))
     steps = [await cluster.step()]
     actuator.poke(later)
-    while not actuator.idle:
-        steps.append(await cluster.step())
+    steps += await cluster.answer_all(actuator)
     task.cancel()
     await asyncio.wait({task})
     assert len(cluster.sent) == sum(sizes.values()), "each write is sent once"
-    return cluster.sent, steps[:-1] if not steps[-1] else steps
+    return cluster.sent, steps
 
 
 def waited(sent: list[str]) -> int:
@@ -206,6 +213,24 @@ async def test_a_small_gang_does_not_wait_for_all_writes_of_others(
     assert waited(sent) <= most
     assert in_flight[:-1] == [IN_FLIGHT] * (len(in_flight) - 1), "the limit is used and kept"
     assert 0 < in_flight[-1] <= IN_FLIGHT
+
+
+async def test_a_batch_is_completed_after_its_workers_were_stopped() -> None:
+    cluster = Stepped()
+    pods = [Write(POD, "g", f"p{n}", f"p{n}", 1, {}, Purpose.PIN, 1) for n in range(10)]
+    actuator = Actuator(cluster, lambda _: pods, MetricsRecorder(), IN_FLIGHT)
+    actuator.poke(["gang"])
+    for _ in range(2):
+        task = asyncio.create_task(actuator.run())
+        await cluster.step()
+        task.cancel()
+        await asyncio.wait({task})
+        cluster.in_flight.clear()
+    task = asyncio.create_task(actuator.run())
+    await cluster.answer_all(actuator)
+    task.cancel()
+    await asyncio.wait({task})
+    assert len(cluster.sent) == len(pods)
 
 
 async def test_small_gangs_of_one_queue_are_completed_one_after_the_other() -> None:

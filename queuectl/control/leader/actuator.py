@@ -131,10 +131,12 @@ class Actuator:
         while True:
             uid = await self._turns.take()
             batch = self._busy.get(uid) or self._begin(uid)
-            if batch.sent < len(batch.writes):
-                await self._send_next(uid, batch)
-            if batch.answered == len(batch.writes):
-                self._end(uid, batch)
+            try:
+                if batch.sent < len(batch.writes):
+                    await self._send_next(uid, batch)
+            finally:
+                if batch.answered == len(batch.writes):
+                    self._end(uid, batch)
 
     def _begin(self, uid: str) -> _Batch:
         self._waiting.discard(uid)
@@ -153,14 +155,15 @@ class Actuator:
         if batch.sent < len(batch.writes):
             goes_on = batch.sent % TURN_WRITES != 0
             self._turns.add(self._cluster_queue(uid), uid, first=goes_on)
+        accepted = False
         try:
             accepted = await self._send(uid, write)
         except Exception as error:  # noqa: BLE001 - contained
             if batch.held is None:
                 batch.held = self._containment.failed(Boundary.WRITE, uid, error)
-        else:
+        finally:
+            batch.answered += 1
             batch.accepted &= accepted
-        batch.answered += 1
 
     def _end(self, uid: str, batch: _Batch) -> None:
         del self._busy[uid]
