@@ -68,6 +68,15 @@ class _Waiting(NamedTuple):
     until: float
 
 
+class _Holding(NamedTuple):
+    """A gang that holds capacity, with the objects from which it was made."""
+
+    entry: Entry
+    job: JobRecord
+    use: GangUse | None
+    admitted: Admitted
+
+
 class SnapshotBuilder:
     """Builds snapshots, and reuses the parts that have not changed since the last one."""
 
@@ -110,7 +119,7 @@ class SnapshotBuilder:
         self._waiting: dict[str, _Waiting] = {}
         self._learned = 0
         self._frozen_at = -inf  # unix seconds
-        self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
+        self._holding: dict[str, _Holding] = {}
         self._config: QueueConfig | None = None
         self._never_preempting: frozenset[str] = frozenset()
         self._fleet: Fleet | None = None
@@ -445,13 +454,14 @@ class SnapshotBuilder:
 
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
-        uses = self._uses()
-        measured = bool(uses) or self._idle_since is not never_idle
-        # Without measurements, a gang changes only with its entry, its job and its end, unless its pods declare checkpoints.
-        changing = measured or self._mirror.pods_declare_checkpoints
+        uses, jobs = self._uses(), self._mirror.jobs
+        known = self._holding if self._containment.empty else {}
         live = (State.STARTING, State.RUNNING, State.EVICTING)
         for entry in self._ledger.entries(State.RESERVED, *live):
-            job = self._mirror.jobs.get(entry.uid)
+            job, use, last = jobs.get(entry.uid), uses.get(entry.uid), known.get(entry.uid)
+            if last is not None and self._stands(last, entry, job, use, config, now):
+                yield last.admitted
+                continue
             if self._set_aside(entry, job) is not None or self._mirror.hides(entry):
                 yield from _as_recorded(entry, self._mirror.pods_of(entry))
                 continue
@@ -459,8 +469,7 @@ class SnapshotBuilder:
                 if entry.state is State.RESERVED:
                     gang = self._one_held(entry, job, config)
                 else:
-                    use = uses.get(entry.uid)
-                    gang = self._one_admitted(entry, job, config, now, use, changing=changing)
+                    gang = self._one_admitted(entry, job, config, now, use)
             except Exception as error:  # noqa: BLE001 - contained
                 self._failed(entry, job, error)
                 yield from _as_recorded(entry, self._mirror.pods_of(entry))
@@ -469,6 +478,25 @@ class SnapshotBuilder:
                 self._containment.passed(Boundary.SNAPSHOT, entry.uid)
             if gang is not None:
                 yield gang
+
+    def _stands(
+        self,
+        last: _Holding,
+        entry: Entry,
+        job: JobRecord | None,
+        use: GangUse | None,
+        config: QueueConfig,
+        now: float,
+    ) -> bool:
+        """Whether a running gang is as it was. Beyond these objects, only its idle time, its checkpoint and its end change it."""
+        return (
+            last.entry is entry
+            and last.job is job
+            and last.use is use
+            and now < self._durations.due_at(entry.uid)
+            and self._idle_since(entry, last.job, config, now) == last.admitted.idle_since
+            and checkpoint_of(self._mirror, entry, last.job, config) == last.admitted.checkpoint_at
+        )
 
     def _one_held(
         self, entry: Entry, job: JobRecord | None, config: QueueConfig
@@ -485,42 +513,32 @@ class SnapshotBuilder:
         config: QueueConfig,
         now: float,
         use: GangUse | None,
-        *,
-        changing: bool,
     ) -> Admitted | None:
-        """One running gang; None for one that holds nothing. ``changing``: it can differ without a change of its entry or job."""
-        holding = self._holding
-        known = holding.get(entry.uid)
-        same = known is not None and known[0] is entry and known[1] is job
-        due = changing or now >= self._durations.due_at(entry.uid)
-        if known is not None and same and not due:
-            return known[2]
+        """One running gang; None for one that holds nothing."""
         if job is None or entry.placement is None:
             return None
         utilization = _utilization(entry, job, use)
         idle_since = self._idle_since(entry, job, config, now)
-        if known is not None and same:
-            gang = known[2]
-            saved = checkpoint_of(self._mirror, entry, job, config)
-            ends = self._durations.end(entry, job, config, now)
-            now_known = (utilization, idle_since, saved, ends)
-            before = (gang.ends_at, gang.end_enforced)
-            if (gang.utilization, gang.idle_since, gang.checkpoint_at, before) != now_known:
-                gang = replace(
-                    gang,
-                    workload=self._begun(entry, job, config, ends[0]),
-                    utilization=utilization,
-                    idle_since=idle_since,
-                    checkpoint_at=saved,
-                    ends_at=ends[0],
-                    end_enforced=ends[1],
-                )
-                holding[entry.uid] = (entry, job, gang)
+        known = self._holding.get(entry.uid)
+        if known is not None and known.entry is entry and known.job is job:
+            gang = known.admitted
+            ends_at, end_enforced = self._durations.end(entry, job, config, now)
+            changed = replace(
+                gang,
+                workload=self._begun(entry, job, config, ends_at),
+                utilization=utilization,
+                idle_since=idle_since,
+                checkpoint_at=checkpoint_of(self._mirror, entry, job, config),
+                ends_at=ends_at,
+                end_enforced=end_enforced,
+            )
+            gang = gang if changed == gang else changed
+            self._holding[entry.uid] = _Holding(entry, job, use, gang)
             return gang
         gang = self._made_admitted(entry, job, entry.placement, config, now)
         gang = replace(gang, utilization=utilization, idle_since=idle_since)
         if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
-            holding[entry.uid] = (entry, job, gang)
+            self._holding[entry.uid] = _Holding(entry, job, use, gang)
             self._waiting.pop(entry.uid, None)
         return gang
 

@@ -757,17 +757,12 @@ class Mirror:
         if old is None or asked_of(old) != asked_of(job):
             self.edited.add(job.uid)
 
-    @property
-    def pods_declare_checkpoints(self) -> bool:
-        """Whether a pod of any gang has declared a checkpoint."""
-        return bool(self._savers)
-
     def checkpoint_of(self, job: JobRecord, attempt: int) -> float | None:
         """The time (unix seconds) of a gang's last checkpoint that its job or pods of this attempt declare; None without one.
 
         If several pods declare one, the oldest of their times counts.
         """
-        savers = self._savers.get(_key(job))
+        savers = self._savers.get(_key(job)) if self._savers else None
         if not savers:
             return job.checkpoint_at
         saved = [p.checkpoint_at for p in savers.values() if p.attempt == attempt]

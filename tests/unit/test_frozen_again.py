@@ -16,11 +16,12 @@ from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.queues import QueueConfig, StopPolicy
 from queuectl.domain.records import Deleted, NamespaceRecord, PriorityClassRecord
 from queuectl.domain.snapshot import CapacityLease, SolverLimits
+from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, PodSet
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import asked_of
-from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, SHAPE, World, on
+from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, RESUMED, SHAPE, World, on
 
 DRAINED = replace(
     CONFIG,
@@ -59,13 +60,27 @@ OF_ENTRIES: list[dict[str, Any]] = [
     {"priority": 7},
     {"queue": "other"},
 ]
-OF_PODS: list[dict[str, Any]] = [{}, {"phase": PodPhase.SUCCEEDED}, {"deleted": True}]
+OF_PODS: list[dict[str, Any]] = [
+    {},
+    {"phase": PodPhase.SUCCEEDED},
+    {"checkpoint_at": 15.0},
+    {"checkpoint_at": 17.0},
+    {"deleted": True},
+]
+OF_USES: list[dict[str, Any]] = [
+    {"state": UseState.ACTIVE, "weight": 0.5},
+    {"state": UseState.ACTIVE, "weight": 0.7},
+    {"state": UseState.IDLE, "weight": 0.0},
+    {"deleted": True},
+]
 OTHERS = ["configuration", "namespace", "node", "class"]
 STEPS = st.one_of(
     st.tuples(st.just("job"), st.integers(0, 1), st.sampled_from(OF_JOBS)),
     st.tuples(st.just("entry"), st.integers(0, 1), st.sampled_from(OF_ENTRIES)),
     st.tuples(st.sampled_from(["ends", "comes"]), st.integers(0, 1), st.just({})),
     st.tuples(st.just("pod"), st.integers(0, 1), st.sampled_from(OF_PODS)),
+    st.tuples(st.just("use"), st.integers(0, 1), st.sampled_from(OF_USES)),
+    st.tuples(st.just("warned"), st.integers(0, 1), st.just({})),
     st.tuples(st.just("time"), st.sampled_from([1, 15, 700, -600]), st.just({})),
     st.tuples(st.sampled_from(OTHERS), st.just(0), st.just({})),
 )
@@ -78,9 +93,27 @@ class Changing(World):
         super().__init__()
         self.now, self.version, self.preempts = 20.0, 10, True
         self.config: QueueConfig = DRAINED
-        self.builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
+        self.uses: dict[str, GangUse] = {}
+        self.warned: set[str] = set()
+        self.builder = self.fresh()
         for number in range(2):
             self.comes(number)
+
+    def fresh(self) -> SnapshotBuilder:
+        """A builder that has made no snapshot."""
+        self.usage.refresh(list(self.mirror.pods))
+        return SnapshotBuilder(
+            self.mirror, self.ledger, self.usage, lambda: self.uses, self.idle_since
+        )
+
+    def idle_since(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> float | None:
+        """An idle gang can be evicted after a warning, while its measurement is not old."""
+        del job, config
+        use = self.uses.get(entry.uid)
+        idle = use is not None and use.state is UseState.IDLE and now - use.at < 600.0
+        return use.since if use is not None and idle and entry.uid in self.warned else None
 
     def step(self, what: str, number: int, changes: dict[str, Any]) -> None:
         self.version += 1
@@ -101,6 +134,14 @@ class Changing(World):
         elif what == "pod":
             own: dict[str, Any] = {"owner": uid, "version": self.version}
             self.see(replace(on(f"p{number}", "n1"), **own | changes))
+        elif what == "use" and changes.get("deleted"):
+            self.uses.pop(uid, None)
+        elif what == "use":
+            share = changes["weight"]
+            measured = GangUse(uid, 1, changes["state"], 5.0, self.now, share, 1.0, "", share)
+            self.uses = {**self.uses, uid: measured}
+        elif what == "warned":
+            self.warned ^= {uid}
         elif what == "time":
             self.now += number
         else:
@@ -143,9 +184,18 @@ IN_THE_WAY = [
     ("pod", 0, {"deleted": True}),
 ]
 RETURNS = [("entry", 0, {"attempt": 1, "since": 10.0}), ("job", 0, OF_JOBS[1]), ("time", 55, {})]
+RUNS = ("entry", 0, {"state": LIVE.state, "attempt": 1, "placement": PLACEMENT})
+MEASURED = [RUNS, *(("use", 0, change) for change in (*OF_USES, *OF_USES))]
+IDLE = [RUNS, ("use", 0, OF_USES[2]), ("warned", 0, {}), ("time", 700, {}), ("warned", 0, {})]
+CHECKPOINTS = [RUNS, *(("pod", 0, change) for change in OF_PODS)]
+CHANGED = [RUNS, ("entry", 0, {"priority": 7}), *(("job", 0, change) for change in OF_JOBS)]
 
 
 @settings(max_examples=40)
+@example(MEASURED)
+@example(IDLE)
+@example(CHECKPOINTS)
+@example(CHANGED)
 @example(BORROWS_LATER)
 @example(RETURNS)
 @example(IN_THE_WAY)
@@ -153,14 +203,14 @@ RETURNS = [("entry", 0, {"attempt": 1, "since": 10.0}), ("job", 0, OF_JOBS[1]), 
 @example(OTHERS_CHANGE)
 @example([("entry", 0, {"state": State.RESERVED, "lease": LEASE}), ("time", 55, {})])
 @given(st.lists(STEPS, max_size=12))
-def test_pending_gangs_are_those_of_a_new_builder(
+def test_pending_and_running_gangs_are_those_of_a_new_builder(
     steps: list[tuple[str, int, dict[str, Any]]],
 ) -> None:
     world = Changing()
     for step in [("time", 0, {}), *steps]:
         world.step(*step)
         kept = world.builder.freeze(world.config, world.now, SolverLimits())
-        fresh = world.freeze(world.now, world.config)
+        fresh = world.fresh().freeze(world.config, world.now, SolverLimits())
         assert kept.pending == fresh.pending
         assert kept.admitted == fresh.admitted
         again = world.builder.freeze(world.config, world.now, SolverLimits())
@@ -193,8 +243,25 @@ class Guessing(LearnedDurations):
         self.estimates += 1
         return Duration(float(self.estimates))
 
+    def end(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> tuple[float | None, bool]:
+        self.estimates += 1
+        return 1000.0 * self.estimates, False
+
     def due_at(self, uid: str) -> float:
         return 100.0 * (1 + self.estimates)
+
+
+def test_the_end_of_a_running_gang_is_estimated_again_when_it_is_due() -> None:
+    world = World(LIVE, records=[RESUMED])
+    durations = Guessing(world.mirror)
+    builder = SnapshotBuilder(world.mirror, world.ledger, world.usage, durations=durations)
+
+    def end(now: float) -> float | None:
+        return builder.freeze(CONFIG, now, SolverLimits()).admitted[0].ends_at
+
+    assert [end(at) for at in (20.0, 199.0, 200.0, 201.0)] == [1000.0, 1000.0, 2000.0, 2000.0]
 
 
 def test_an_expectation_is_estimated_again_when_it_is_due_and_after_more_runs_are_read() -> None:
