@@ -130,11 +130,11 @@ class Stepped(FakeCluster):
 
     async def patch_pod(self, namespace: str, name: str, patch: object) -> int:
         self.sent.append(namespace)
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.in_flight.append(answer)
         return await answer
 
-    async def step(self) -> int:
+    async def answer(self) -> int:
         """Answer, and return the number of answered writes."""
         for _ in range(5):
             await asyncio.sleep(0)
@@ -145,10 +145,10 @@ class Stepped(FakeCluster):
 
     async def answer_all(self, actuator: Actuator) -> list[int]:
         """Answer until no write is owed. Returns the number of writes of each step."""
-        steps = []
+        steps: list[int] = []
         while not actuator.idle:
             assert len(steps) < 1000, "a write is never sent"
-            steps.append(await self.step())
+            steps.append(await self.answer())
         return [count for count in steps if count]
 
 
@@ -182,7 +182,7 @@ async def order_of_writes(first: Tenant, then: Tenant, then_in: str) -> tuple[li
     )
     task = asyncio.create_task(actuator.run())
     actuator.poke(first.uids("first"))
-    steps = [await cluster.step()]
+    steps = [await cluster.answer()]
     actuator.poke(later)
     steps += await cluster.answer_all(actuator)
     task.cancel()
@@ -222,7 +222,7 @@ async def test_a_batch_is_completed_after_its_workers_were_stopped() -> None:
     actuator.poke(["gang"])
     for _ in range(2):
         task = asyncio.create_task(actuator.run())
-        await cluster.step()
+        await cluster.answer()
         task.cancel()
         await asyncio.wait({task})
         cluster.in_flight.clear()
