@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from queuectl.cli.program import tune_interpreter
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END
 from queuectl.demo import scenario as m
@@ -49,7 +50,8 @@ SIZES: Final = (1, 1, 1, 1, 2, 2, 4, 4, 8, 12)
 """Pods of a gang that runs, each a whole node of one rack."""
 ARRIVING: Final = (1, 1, 2, 4)
 BIND_SECONDS, RUN_SECONDS = 0.02, 0.1
-CHUNK: Final = 1 << 16
+CHUNK: Final = 100
+"""Objects of one write of a list."""
 LAST_SECONDS: Final = 60.0
 """A gang that is not released until then counts with this time."""
 
@@ -353,18 +355,20 @@ class Replay:
         stream: asyncio.Queue[bytes] = asyncio.Queue()
         self._streams.setdefault(resource, []).append(stream)
         documents = self.server.all(resource) if "sendInitialEvents" in request.query else []
-        encode = msgspec.json.encode
-        lines = [encode({"type": "ADDED", "object": document}) for document in documents]
         marked = {**metadata, "annotations": {INITIAL_EVENTS_END: "true"}}
-        lines.append(encode({"type": "BOOKMARK", "object": {"metadata": marked}}))
         response = web.StreamResponse()
-        await response.prepare(request)
-        body = b"\n".join(lines) + b"\n"
-        del lines
+        encode = msgspec.json.encode
         try:
-            for start in range(0, len(body), CHUNK):
-                await response.write(body[start : start + CHUNK])
-            del body
+            await response.prepare(request)
+            # Other requests are answered in between: tens of thousands of objects take seconds.
+            for start in range(0, len(documents), CHUNK):
+                chunk = documents[start : start + CHUNK]
+                lines = [encode({"type": "ADDED", "object": document}) for document in chunk]
+                await response.write(b"\n".join(lines) + b"\n")
+                await asyncio.sleep(0)
+            await response.write(
+                encode({"type": "BOOKMARK", "object": {"metadata": marked}}) + b"\n"
+            )
             while True:
                 batch = [await self._next(stream)]
                 while not stream.empty():
@@ -405,6 +409,7 @@ async def main(nodes: int, pending: int, shapes: int) -> None:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
+    tune_interpreter()  # after the objects are made: otherwise each full collection reads all of them
     pods = len(replay.server.objects["pods"])
     print(json.dumps({"port": runner.addresses[0][1], "pods": pods}), flush=True)
     reader = asyncio.StreamReader()

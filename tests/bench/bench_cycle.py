@@ -15,7 +15,8 @@ Phases, each with its own lines:
 - ``stream``: five gangs in a second, 100 statuses of nodes in a second, and what follows.
 
 Printed for each phase: CPU milliseconds of the thread and wall milliseconds of each stage, lag of the event loop, CPU seconds of the process,
-and the wait of the gangs until their last pod is released. On a busy machine only CPU times mean something.
+and the wait of the gangs until their last pod is released. The last table has the figures that have a limit. It takes about five minutes of
+a quiet machine. On a busy machine only CPU times mean something; no limit of wall time ends the run there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,7 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import LedgerWriter
 from queuectl.control.leader.recovery import recover
 from queuectl.control.progress import SteadyClock
-from queuectl.control.settings import Settings
+from queuectl.control.settings import Settings, SolverSettings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.jobs import PriorAdmission
@@ -59,6 +60,7 @@ from queuectl.domain.records import LeaderRecord
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import CycleStage, MetricsRecorder
 from tests.bench.api_replay import configuration
+from tests.bench.bench_reflector import circumstances
 from tests.bench.stage import resident_of
 from tests.cluster.test_client import kubeconfig
 from tests.support.contained import no_unit_is_set_aside
@@ -75,6 +77,19 @@ PHASES: Final[dict[str, dict[str, float]]] = {
 REST_SECONDS: Final = 8.0
 """After a phase, until its gangs have ended."""
 SAMPLE_SECONDS: Final = 0.01
+PATIENCE: Final = 1800.0
+"""Seconds for an answer, for a plan, and of the lease: of a busy machine, where nothing else ends either."""
+FIGURES: Final = (
+    ("plan for 50 new gangs", "bursts", "plan"),
+    ("freeze", "bursts", "freeze"),
+    ("changes", "bursts", "changes"),
+    ("loop lag, 50 new gangs", "bursts", "loop lag"),
+    ("loop lag, stream", "stream", "loop lag"),
+    ("idle: a second of the event loop", "idle", "loop thread"),
+)
+"""Of the last table: the phase and the stage of each figure."""
+Took = list[tuple[float | None, float]]
+"""CPU seconds of the thread, if they are known, and wall seconds."""
 
 
 @dataclass
@@ -166,8 +181,13 @@ class Run:
 
 
 def settings() -> Settings:
-    """Nearly without statuses and Events of pending gangs, which would come for half an hour."""
-    return Settings(holder="bench", events_per_second=0.1)
+    """Nearly without statuses and Events of pending gangs, which would come for half an hour, and for a busy machine."""
+    return Settings(
+        holder="bench",
+        events_per_second=0.1,
+        lease_duration=PATIENCE,
+        solver=SolverSettings(wall_seconds=PATIENCE),
+    )
 
 
 @asynccontextmanager
@@ -180,7 +200,7 @@ async def controller(url: str, port: int, nodes: int, times: Times) -> AsyncIter
             await store.put_config(document)
 
     with tempfile.TemporaryDirectory() as folder:
-        connection = Connection(kubeconfig=kubeconfig(Path(folder), port))
+        connection = Connection(kubeconfig=kubeconfig(Path(folder), port), timeout=PATIENCE)
         clock = SteadyClock()
         for_ledger = ReplayedCluster(await Api.connect(connection, watches=len(watched())))
         leadership = Leadership.of(for_ledger, store, clock, settings())
@@ -253,43 +273,54 @@ def percentile(values: list[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-def cells(values: list[float]) -> str:
-    if not values:
+def cells(values: Sequence[float | None]) -> str:
+    """The median, the 99th percentile and the maximum, in milliseconds."""
+    known = [value for value in values if value is not None]
+    if not known:
         return "- | - | -"
-    shown = (percentile(values, 0.5), percentile(values, 0.99), max(values))
+    shown = (percentile(known, 0.5), percentile(known, 0.99), max(known))
     return " | ".join(f"{1000 * each:.1f}" for each in shown)
 
 
-async def measured(name: str, run: Run, *, quick: bool) -> None:
-    """One phase and its lines."""
+def print_table(lines: Mapping[str, Took]) -> None:
+    print("| | n | CPU ms p50 | p99 | max | wall ms p50 | p99 | max |\n| --- |" + " ---: |" * 7)
+    for name, took in lines.items():
+        cpus, walls = [cpu for cpu, _ in took], [wall for _, wall in took]
+        print(f"| {name} | {len(took)} | {cells(cpus)} | {cells(walls)} |", flush=True)
+
+
+async def measured(name: str, run: Run, *, quick: bool) -> dict[str, Took]:
+    """One phase, whose lines are also printed."""
     run.times.spent.clear()
     run.lags.clear()
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu, thread, wall = time.process_time(), time.thread_time(), time.perf_counter()
     options = PHASES[name]
     if quick:
         options = {**options, "bursts": max(3, options["bursts"] // 4)}
     answer = await run.phase(options)
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    spent = {stage: list(took) for stage, took in run.times.spent.items()}
-    lags = list(run.lags)
+    cpu, thread = time.process_time() - cpu, time.thread_time() - thread
+    wall = time.perf_counter() - wall
+    waited = {"commit", "actuate"}  # their CPU time is that of other tasks
+    spent = {
+        stage: [(None if stage in waited else cpu, wall) for cpu, wall in took]
+        for stage, took in sorted(
+            run.times.spent.items(), key=lambda item: -sum(cpu for cpu, _ in item[1])
+        )
+    }
+    lines: dict[str, Took] = {
+        **spent,
+        "loop thread": [(thread / wall, 1.0)],
+        "loop lag": [(None, lag) for lag in run.lags],
+        "wait of a gang": [(None, wait) for wait in answer["waits"]],
+    }
     await asyncio.sleep(REST_SECONDS if answer["waits"] else 0.0)
     events = answer["events"]
     each = f", {1000 * cpu / events:.2f} s for 1,000 events" if events else ""
     print(
         f"\n**{name}**: {cpu:.2f} s of CPU in {wall:.0f} s, {events} events, {answer['writes']} writes{each}"
     )
-    print(
-        "| stage | n | CPU ms p50 | p99 | max | wall ms p50 | p99 | max |\n| --- |" + " ---: |" * 7
-    )
-    for stage, took in sorted(spent.items(), key=lambda item: -sum(c for c, _ in item[1])):
-        cpus, walls = [c for c, _ in took], [w for _, w in took]
-        shown = "- | - | -" if stage in ("commit", "actuate") else cells(cpus)
-        print(f"| {stage} | {len(took)} | {shown} | {cells(walls)} |")
-    print(f"| loop lag | {len(lags)} | - | - | - | {cells(lags)} |")
-    print(
-        f"| wait of a gang | {len(answer['waits'])} | - | - | - | {cells(answer['waits'])} |",
-        flush=True,
-    )
+    print_table(lines)
+    return lines
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -314,18 +345,23 @@ async def main(options: argparse.Namespace) -> None:
             sampler = asyncio.create_task(run.sample())
             await asyncio.sleep(REST_SECONDS)
             profile = cProfile.Profile(time.process_time)
+            phases: dict[str, dict[str, Took]] = {}
             for name in options.phases.split(","):
                 if options.profile:
                     profile.enable()
-                await measured(name, run, quick=options.quick)
+                phases[name] = await measured(name, run, quick=options.quick)
                 profile.disable()
             sampler.cancel()
             if options.profile:
                 profile.dump_stats(options.profile)
                 pstats.Stats(profile).sort_stats("tottime").print_stats(40)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\nmemory {resident_of(os.getpid()):.0f} MiB, peak {peak:.0f} MiB")
     print(
-        f"\nmemory {resident_of(os.getpid()):.0f} MiB, peak {peak:.0f} MiB; load {os.getloadavg()[0]:.1f}"
+        f"{circumstances()}; {os.cpu_count()} cores; {options.nodes} nodes, {options.pending} pending"
+    )
+    print_table(
+        {name: phases[phase].get(stage, []) for name, phase, stage in FIGURES if phase in phases}
     )
 
 
