@@ -52,7 +52,7 @@ def _unchecked(requirement: SelectorRequirement, *, field: bool) -> Requirement:
     return Requirement(requirement.key, requirement.operator, alternatives, field)
 
 
-unchecked_terms: Final = CachedReader[NodeAffinity, Terms | None](NodeAffinity, _unchecked_terms)
+unchecked_terms: Final = CachedReader[NodeAffinity, Terms | None](_unchecked_terms)
 """The terms of a pod as they are, to add a pin to them. The API server accepts some that kube-scheduler refuses, such as ``Gt`` without a
 number. The pods of a gang share them."""
 

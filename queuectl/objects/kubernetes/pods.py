@@ -49,8 +49,13 @@ in etcd and in each watch. Pods of jobs are never applied."""
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
-# Uids repeat only in the pods of a gang. A bounded table shares them; interned strings would never be freed.
-_share = lru_cache(maxsize=1 << 16)(str)
+_LONGEST_SHARED: Final = 128  # characters; the uid in an owner reference can have 1 MiB
+_recent: Final = lru_cache(maxsize=1 << 16)(str)
+
+
+def _share(text: str) -> str:
+    """The same object for equal texts. Uids repeat only in the pods of a gang, so the table of them is bounded."""
+    return _recent(text) if len(text) <= _LONGEST_SHARED else text
 
 
 def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
