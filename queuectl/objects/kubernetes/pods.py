@@ -90,8 +90,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
     # A DaemonSet has an unbound pod for each node. If they counted there before they fit, one user could block all nodes.
     pinned_by_name = required is not None and owner_kind != DAEMON_SET
     pin = pin_in(required) if pinned_by_name else None
-    if pin is None and spec.node_selector:
-        pin = spec.node_selector.get(HOSTNAME)
+    host = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
     return PodRecord(
         namespace=intern(meta.namespace or "default"),
         name=meta.name,
@@ -102,6 +101,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         owner_kind=owner_kind,
         maker=maker,
         pin=intern(pin) if pin is not None else None,
+        host=intern(host) if host is not None else None,
         node=intern(spec.node_name) if spec.node_name else None,
         gated=gated,
         attempt=attempt,
