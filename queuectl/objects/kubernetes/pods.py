@@ -66,7 +66,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         index_labels: labels with the index of a pod, in addition to those that queuectl knows for all kinds.
 
     Raises:
-        RequestError: a quantity is malformed; the API server refuses such pods.
+        RequestError: a quantity is malformed, which the API server refuses; or the affinity of a gated pod is too large for a pin.
     """
     meta = wire.metadata
     spec = wire.spec or _NO_SPEC

@@ -30,6 +30,7 @@ from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, Topo
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.cached import CachedReader
+from queuectl.objects.kubernetes.node_affinity import check_size
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pod_rules import check_labels, check_pod
 from queuectl.objects.kubernetes.requests import (
@@ -294,6 +295,8 @@ def _read_request(spec: TemplateSpec) -> _SpecRequest:
     """
     check_pod(spec)
     _refuse_unsupported(spec)
+    if spec.affinity and spec.affinity.node_affinity:
+        check_size(spec.affinity.node_affinity)
     rules = NodeRules(
         selector=tuple(sorted((spec.node_selector or {}).items())),
         affinity=read_node_affinity(spec.affinity.node_affinity if spec.affinity else None),
