@@ -257,7 +257,7 @@ def _job_reader(
 
 def place_of(pod: PodRecord) -> str | None:
     """The node on which a pod occupies capacity; before it is bound, the node, or its hostname, to which an ungated pod is pinned."""
-    return None if pod.terminal or pod.gated else pod.node or pod.pin
+    return None if pod.terminal or pod.gated else pod.node or pod.pin or pod.host
 
 
 def podset_of(job: JobRecord, pod: PodRecord) -> str:

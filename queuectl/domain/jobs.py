@@ -433,8 +433,8 @@ class PodRecord:
         owner: uid of the controller owner reference, "" if none. If that is a child of a workload, uid of the workload.
         owner_kind: kind in that reference. Both are a claim of the creator of the pod; see ``owned_by``.
         maker: uid of the pod that created it for the workload, "" if none did.
-        pin: node that its required node affinity names, or the hostname that its node selector names; None without one. A
-            pinned pod counts on that node before it is bound.
+        pin: node that its required node affinity names; None without one. A pinned pod counts on that node before it is bound.
+        host: the hostname label that its node selector requires, which limits it in the same way; None without one.
         node: node it is bound to, None before.
         gated: it still carries the gate ``queuectl.dev/placement``.
         attempt: label; 0 when absent.
@@ -467,6 +467,7 @@ class PodRecord:
     requests: Resources = NOTHING
     owner: str = ""
     pin: str | None = None
+    host: str | None = None
     node: str | None = None
     gated: bool = False
     attempt: int = 0

@@ -56,7 +56,6 @@ def is_quantity(text: str) -> bool:
     return _QUANTITY.fullmatch(text) is not None
 
 
-@lru_cache(maxsize=4096)
 def parse_quantity(resource: str, text: str, *, round_up: bool) -> int:
     """Read one quantity.
 
@@ -68,10 +67,20 @@ def parse_quantity(resource: str, text: str, *, round_up: bool) -> int:
     Raises:
         QuantityError: naming the resource and the text.
     """
+    if len(resource) + len(text) > _USUAL_LENGTH:
+        return _parsed(resource, text, round_up)
+    return _recent(resource, text, round_up)
+
+
+def _parsed(resource: str, text: str, round_up: bool) -> int:
     value = exact_quantity(resource, text)
     if resource == CPU:
         value *= 1000
     return int(value.to_integral_value(ROUND_CEILING if round_up else ROUND_FLOOR))
+
+
+_USUAL_LENGTH: Final = 128  # characters; the name of a resource in an object can have 1 MiB
+_recent: Final = lru_cache(maxsize=4096)(_parsed)
 
 
 def exact_quantity(resource: str, text: str) -> Decimal:

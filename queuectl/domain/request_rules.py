@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 from queuectl.domain.quantity import (
@@ -103,7 +102,6 @@ def amounts(requests: Mapping[str, int]) -> str:
     return " + ".join(f"{format_quantity(n, v)} {n}" for n, v in sorted(requests.items()))
 
 
-@lru_cache(maxsize=4096)
 def requested(needs: PodNeeds) -> Resources:
     """Effective requests of the pod, ``pods`` = 1 included."""
     asked = _beside_overhead(needs)
@@ -111,7 +109,6 @@ def requested(needs: PodNeeds) -> Resources:
     return Resources({**asked, PODS: 1})
 
 
-@lru_cache(maxsize=4096)
 def limited(needs: PodNeeds) -> Resources:
     """The most CPU, memory and ephemeral storage the pod may use, counted as a ResourceQuota does."""
     most = together(needs, lambda container: dict(container.limits))

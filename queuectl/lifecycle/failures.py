@@ -17,6 +17,7 @@ from queuectl.domain.workload import PodSet, PodSetPlacement
 from queuectl.lifecycle.outstanding_writes import as_planned
 from queuectl.lifecycle.refusals import WriteRefusal
 from queuectl.state.readiness import needed
+from queuectl.state.usage import pinned_to
 
 _MOST_TOO_LARGE: Final = 3
 """Failed starts in a row, the last for pods that are too large: the gang is deactivated then."""
@@ -182,7 +183,7 @@ def pin_refused(
     stuck = [pod for pod in pods if pod.uid in refused and now - refused[pod.uid] >= timeout]
     if not stuck:
         return None
-    pins = sorted({names.get(pod.pin, pod.pin) for pod in stuck if pod.pin})
+    pins = sorted({pin for pod in stuck if (pin := pinned_to(pod, names)) is not None})
     nodes = f"planned node{'s' * (len(pins) != 1)} {', '.join(pins[:3])}"
     text = f"kube-scheduler refuses {counted(len(stuck), 'pod')} on the {nodes}"
     return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))

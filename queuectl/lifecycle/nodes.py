@@ -30,6 +30,7 @@ from queuectl.state.devices import backed_resources
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import in_words
+from queuectl.state.usage import pinned_to
 
 # ---- Nodes that a cloud is about to take away
 
@@ -141,14 +142,14 @@ class LostDevices:
             names: hostname label -> node name.
         """
         evidence: dict[str, str] = {}
-        pins = set()
         for pod in pods:
-            node = names.get(pod.pin or "", "")
-            found = next(self._untolerated(pod, node), None) if node in self.nodes else None
-            if pod.pin is not None and found is not None:
+            node = pinned_to(pod, names)
+            if node is None or node not in self.nodes:
+                continue
+            found = next(self._untolerated(pod, node), None)
+            if found is not None:
                 evidence.setdefault(node, found)
-                pins.add(pod.pin)
-        return _evict("kube-scheduler refuses pods", evidence, tuple(sorted(pins)))
+        return _evict("kube-scheduler refuses pods", evidence, tuple(sorted(evidence)))
 
     def _lost(self, pod: PodRecord, job: JobRecord) -> Iterator[str]:
         """The evidence against devices that a pod loses, if its node has too few others for the claim."""

@@ -38,6 +38,7 @@ from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds import pods as plain
 from queuectl.objects.kinds.job import array_patch, base_patch
 from queuectl.objects.kubernetes.pods import pin_patch
+from queuectl.state.usage import node_of
 
 # ---- Writes
 
@@ -399,9 +400,10 @@ def assign(
     tolerations = ranked[0].tolerations if ranked else ()
     with_ranks: set[int] = set()  # slots of the pods with ranks
     held: Counter[str | None] = Counter()  # slots of the other pods, by node
+    names = {nodes[name].hostname: name for name, _ in slots if name is not None and name in nodes}
     for pod in pods:
         if not pod.gated and not pod.terminal:
-            node = pod.node or pod.pin
+            node = node_of(pod, names)
             own = slot(pod.rank) if pod.rank is not None else -1
             if own >= 0 and own not in with_ranks and slots[own][0] == node:
                 with_ranks.add(own)

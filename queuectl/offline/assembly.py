@@ -434,7 +434,8 @@ class Assembly:
         workload = self._given_of(self.mirror.jobs[gang.workload.uid]).workload
         if workload is None or not workload.unhealthy or gang.leaving:
             return gang
-        away = {self._place.names.get(name, name) for name in workload.unhealthy}
+        names = self._place.names
+        away = {at for name in workload.unhealthy for at in (name, names.get(name, name))}
         lost = [slot for slot in gang.lost if slot[1] not in away]
         for placed in gang.placement.podsets:
             lost += [(placed.podset, n, c) for n, c in placed.by_node.items() if n in away]

@@ -50,9 +50,19 @@ from queuectl.state.usage import OtherPodUsage, node_of
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
 
-_Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement | None, bool]
+_Place = tuple[
+    int,
+    str,
+    float,
+    str | None,
+    tuple[PodSetUpdate, ...],
+    Placement | None,
+    bool,
+    tuple[Claim | None, ...],
+]
 """The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; the
-placement of the elastic gang that it extends; and whether it evicts others."""
+placement of the elastic gang that it extends; whether it evicts others; and the claims that its pods share, which have another size
+once they are allocated."""
 
 
 def never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
@@ -114,6 +124,8 @@ class SnapshotBuilder:
         self._node_quota = NodeQuota()
         self._asked: dict[str, tuple[JobRecord, _Place, GpuSizes | None, Workload]] = {}
         self._sizes: GpuSizes | None = None
+        self._sharing: set[str] = set()  # uids of the gangs whose pods share claims
+        self._claims: Mapping[tuple[str, str], Claim] = {}
         self._resized = False
         self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._waiting: dict[str, _Waiting] = {}
@@ -181,6 +193,11 @@ class SnapshotBuilder:
         if self._mirror.fleet is not self._fleet:
             self._fleet = self._mirror.fleet
             self._holding = {}
+        if self._mirror.devices.named_claims is not self._claims:
+            self._claims = self._mirror.devices.named_claims
+            for uid in self._sharing:
+                self._waiting.pop(uid, None)
+                self._holding.pop(uid, None)
         never = never_preempting(self._mirror.priority_classes.values())
         if never != self._never_preempting:
             self._never_preempting = never
@@ -202,13 +219,17 @@ class SnapshotBuilder:
         base = self._ledger.get(job.index.job_uid) if job.index is not None else None
         gang = base.placement if base is not None else None
         evicts = preempts(job, self._config or QueueConfig(), self._never_preempting)
-        place = (entry.priority, entry.queue, entry.queue_order_time, user, updates, gang, evicts)
+        claims = self._mirror.devices.named_claims
+        shared = [claims.get((job.namespace, n)) for one in job.podsets for n in one.shared_claims]
+        if shared:
+            self._sharing.add(entry.uid)
+        order = (entry.priority, entry.queue, entry.queue_order_time)
+        place = (*order, user, updates, gang, evicts, tuple(shared))
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if last and last[0] is job and last[1] == place and last[2] is self._sizes:
             return last[3]
         config = self._config if self._config is not None else QueueConfig()
         sizes = self._sizes if self._sizes is not None else self._mirror.gpus(config)
-        claims = self._mirror.devices.named_claims
         podsets, growth = updated(job.podsets, updates), growth_of(job)
         if gang is not None and growth is not None:
             growth = replace(growth, rules=podsets[0].shape.rules)
@@ -253,6 +274,7 @@ class SnapshotBuilder:
         """Forget a workload that has left the ledger."""
         for kept in (self._asked, self._waiting, self._holding):
             kept.pop(uid, None)
+        self._sharing.discard(uid)
 
     def _pending(self, config: QueueConfig, now: float) -> Iterator[Pending]:
         """The gangs, with the same objects as before for gangs without a change, so that the caches of the planner stay valid.

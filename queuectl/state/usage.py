@@ -24,17 +24,19 @@ from queuectl.state.mirror import Mirror
 
 def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
     """The node of the pod, or the node to which it is pinned. ``names``: of :func:`names_of`."""
-    if pod.node is not None:
-        return pod.node
-    if pod.pin is not None and not pod.gated:
-        return names.get(pod.pin, pod.pin)
-    return None
+    return pod.node if pod.node is not None or pod.gated else pinned_to(pod, names)
+
+
+def pinned_to(pod: PodRecord, names: Mapping[str, str]) -> str | None:
+    """The node to which the pod is pinned. ``names``: of :func:`names_of`."""
+    if pod.pin is not None or pod.host is None:
+        return pod.pin
+    return names.get(pod.host, pod.host)
 
 
 def names_of(fleet: Fleet) -> dict[str, str]:
-    """Hostname label -> node name, and each node name -> itself. A name that is also the label of another node is a name."""
-    names = {node.hostname: node.name for node in fleet.nodes}
-    return names | {node.name: node.name for node in fleet.nodes}
+    """Hostname label -> node name. A node can have the name of another node as its label."""
+    return {node.hostname: node.name for node in fleet.nodes}
 
 
 @dataclass(slots=True)

@@ -275,8 +275,7 @@ class Replay:
                     arrival.waited = time.monotonic() - arrival.created
                     arrival.released.set()
                     self._background(self._live(owner, arrival.run_seconds))
-            host = document["spec"]["nodeSelector"]["kubernetes.io/hostname"]
-            self._background(self._bind(document, host))
+            self._background(self._bind(document, _host_of(document)))
 
     def _background(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -393,6 +392,16 @@ def _job(namespace: str, pods: int, gpus: int, cpu: str) -> Document:
     """A Job as admission stores it, without its name."""
     manifest = PodSetManifest(pods, gpus=gpus, cpu=cpu, required=RACK)
     return managed(born(m.job("", namespace, "main", manifest)))
+
+
+def _host_of(pod: Document) -> str:
+    """The node to which the controller pins it."""
+    node = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    required = node.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    for term in required.get("nodeSelectorTerms", ()):
+        for field in term.get("matchFields", ()):
+            return str(field["values"][0])
+    return str(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"])
 
 
 def _refusal(code: int, reason: str, error: Exception) -> web.Response:

@@ -43,7 +43,7 @@ from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.domain.workload import Placement
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import MetricsRecorder
-from tests.bench.bench_reflector import managed, resident
+from tests.bench.bench_reflector import circumstances, managed, resident
 from tests.control.rig import configuration, nodes, rig
 from tests.doubles.cluster import FakeCluster
 from tests.support.contained import no_unit_is_set_aside
@@ -428,6 +428,7 @@ def main() -> None:
             table = asyncio.run(taken_over(url, lists, warm=how == "warm"))
             Console(width=100).print(table)
         case [] | [_] as sizes:
+            print(circumstances(), flush=True)
             asyncio.run(compare(Size.of(*sizes)))
 
 

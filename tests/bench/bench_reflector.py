@@ -231,14 +231,15 @@ def caches() -> list[CachedReader[Any, Any]]:
 def decoded(resource: Resource, events: Sequence[bytes], mark: str = "") -> Figure:
     feed = ResourceFeed(resource, Containment(time.time))
     for cache in caches():
-        cache.cache_clear()
+        cache.clear()
+        cache.hits = 0
     began = time.process_time()
     for start in range(0, len(events), CHUNK):
         batch = feed.events(events[start : start + CHUNK])
         assert batch.error is None
     cpu = time.process_time() - began
     assert len(feed.keys) == len(events)
-    again = max((one.cache_info().hits for one in caches()), default=0) / len(events)
+    again = max((one.hits for one in caches()), default=0) / len(events)
     what = f"{resource.name}: to records{mark}"
     return Figure(what, len(events), size(events), cpu, again=again)
 

@@ -220,7 +220,7 @@ class Rig:
             pods = self.cluster.pods_of(uid)
             self._check_gang(uid, pods)
         for pod in self.cluster.all_pods():
-            node = pod.node or (pod.pin if not pod.gated else None)
+            node = pod.node or (pod.pin or pod.host if not pod.gated else None)
             if node is not None and not pod.terminal:
                 use[node] = use.get(node, NOTHING) + pod.requests
         for machine in self.cluster.server.all("nodes"):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -246,6 +247,33 @@ async def test_a_standby_shows_the_reason_of_a_pending_gang(database_url: str) -
     assert expected is not None
     assert known.conflict
     assert known.conflict == expected.conflict
+
+
+async def test_a_standby_whose_plans_are_unusable_plans_no_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, plans = 0.0, []
+    follower: Any = Viewer.__new__(Viewer)
+
+    async def recent() -> object:
+        return object() if now > 25 else None
+
+    async def planned() -> bool:
+        plans.append(now)
+        return False
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if now > 200:
+            raise asyncio.CancelledError
+
+    follower.recent, follower._planned = recent, planned
+    monkeypatch.setattr(viewing, "_now", lambda: now)
+    monkeypatch.setattr(viewing.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await follower.stand_by()
+    assert plans == [31.0, 91.0, 151.0]
 
 
 async def test_nothing_is_known_before_the_watch_has_listed_everything(database_url: str) -> None:

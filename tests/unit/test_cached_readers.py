@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -18,8 +19,18 @@ from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.common import SpecFields, StatedKeys, bounded
 from queuectl.objects.kinds.requests import CachedRequests, StatedModes
 from queuectl.objects.kubernetes.cached import LONGEST_PART, MOST_BYTES, MOST_ENTRIES, CachedReader
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.requests import read_amounts, read_pod_needs, read_vector
 from queuectl.objects.kubernetes.templates import read_podset
-from queuectl.objects.kubernetes.wire import Template
+from queuectl.objects.kubernetes.wire import (
+    Container,
+    Needs,
+    OwnerReference,
+    PodMeta,
+    PodSpec,
+    Template,
+    WirePod,
+)
 from tests.bench.bench_reflector import job
 from tests.support.mutations import mutations, paths_of, sampled
 from tests.support.readable import READABLE
@@ -102,7 +113,7 @@ class TestBounds:
 
     def setup_method(self) -> None:
         self.reads = 0
-        self.reader = CachedReader[dict[str, Any], int](dict[str, Any], self.read)
+        self.reader = CachedReader[dict[str, Any], int](self.read)
 
     def read(self, part: dict[str, Any]) -> int:
         self.reads += 1
@@ -121,7 +132,7 @@ class TestBounds:
     )
     def test_a_part_that_cannot_be_a_key_is_read_each_time(self, part: dict[str, Any]) -> None:
         assert [self.reader(part) for _ in range(2)] == [1, 1]
-        assert (self.reads, self.reader.cache_info().currsize) == (2, 0)
+        assert (self.reads, len(self.reader)) == (2, 0)
 
     def test_a_part_of_any_depth_is_read(self) -> None:
         deep: Any = 1
@@ -140,13 +151,15 @@ class TestBounds:
     def test_the_number_of_parts_is_bounded(self) -> None:
         for n in range(MOST_ENTRIES + 10):
             self.reader({"n": n})
-        assert self.reader.cache_info().currsize == MOST_ENTRIES
+            assert len(self.reader) <= MOST_ENTRIES
+        self.reader({"n": MOST_ENTRIES + 9})
+        assert self.reads == MOST_ENTRIES + 10
 
     def test_the_size_of_the_parts_is_bounded(self) -> None:
         text = "x" * (LONGEST_PART - 100)
         for n in range(MOST_ENTRIES):
             self.reader({"n": n, "text": text})
-            assert self.reader.cache_info().currsize * len(text) <= MOST_BYTES
+            assert len(self.reader) * len(text) <= MOST_BYTES
         assert self.reader({"n": n, "text": text}) == 2
         assert self.reads == MOST_ENTRIES
 
@@ -154,6 +167,30 @@ class TestBounds:
         for part in ({"n": 1}, {"n": 1.0}, {"n": True}, {"n": "1"}):
             self.reader(part)
         assert self.reads == 4
+
+
+def test_long_texts_of_one_user_do_not_stay() -> None:
+    """The API server does not check the templates of some kinds, and of the uid of an owner only that it is not empty."""
+    text = "x" * 100_000
+    readers: tuple[Callable[[str], object], ...] = (
+        lambda long: read_amounts({long: "1"}),
+        lambda long: read_vector({long: "1"}, round_up=True),
+        lambda long: read_pod_needs(PodSpec([Container(resources=Needs({long: "1"}))])),
+        lambda long: read_pod(WirePod(PodMeta(owner_references=[owned_by(long)]))),
+    )
+    for read in readers:
+        read(text)
+        tracemalloc.start()
+        try:
+            for n in range(50):
+                read(f"{text}{n}")
+            assert tracemalloc.get_traced_memory()[0] < 10 * len(text)
+        finally:
+            tracemalloc.stop()
+
+
+def owned_by(uid: str) -> OwnerReference:
+    return OwnerReference(uid, "Job", controller=True)
 
 
 def test_an_error_names_the_template_of_each_podset() -> None:

@@ -10,17 +10,35 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.containment import Boundary
+from queuectl.domain.devices import Claim, ClaimReference
+from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.gpus import PodGpus
 from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.node_health import UnhealthyNodes
-from queuectl.domain.queues import QueueConfig, StopPolicy
-from queuectl.domain.records import Deleted, NamespaceRecord, PriorityClassRecord
-from queuectl.domain.snapshot import CapacityLease, SolverLimits
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import (
+    FlavorQuotas,
+    QueueConfig,
+    ResourceFlavor,
+    ResourceGroup,
+    StopPolicy,
+)
+from queuectl.domain.records import (
+    ClaimRecord,
+    Deleted,
+    DeviceClassRecord,
+    NamespaceRecord,
+    NodeRecord,
+    PriorityClassRecord,
+)
+from queuectl.domain.snapshot import CapacityLease, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, PodSet
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import asked_of
+from tests.unit.test_claim_users import CHARGED, CLASS, TWO
 from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, PLACEMENT, RESUMED, SHAPE, World, on
 
 DRAINED = replace(
@@ -217,6 +235,48 @@ def test_pending_and_running_gangs_are_those_of_a_new_builder(
         for before, after in zip(kept.pending, again.pending, strict=True):
             entry = world.ledger.get(before.workload.uid)
             assert before is after or (entry is not None and entry.lease is not None)
+
+
+QUOTAS = FlavorQuotas("f", {GPU: 64, CHARGED: 64})
+SIZED = replace(
+    CONFIG,
+    cluster_queues={
+        "cq": replace(
+            CONFIG.cluster_queues["cq"],
+            groups=(ResourceGroup((GPU, CHARGED), (QUOTAS,)),),
+        )
+    },
+    flavors={"f": ResourceFlavor("f")},
+)
+SHARING = PodSet("main", 2, SHAPE, claims=(ClaimReference("c", claim="pair"),))
+PAIR = Claim("pair", "a", "pair", TWO)
+PARTS = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"}
+OF_SIZES: dict[str, list[Any]] = {
+    "MIG": [
+        NodeRecord(Node(name, {HOSTNAME: name, **PARTS}, SHAPE.requests), 9)
+        for name in ("n1", "n2", "n3")
+    ],
+    "claim": [ClaimRecord("a", "pair", 9, replace(PAIR, allocated=()))],
+}
+
+
+@pytest.mark.parametrize("what", OF_SIZES)
+@pytest.mark.parametrize("entry", [ENTRY, LIVE], ids=["pending", "running"])
+def test_a_gang_has_the_size_that_its_pods_have_now(what: str, entry: Entry) -> None:
+    job = replace(JOB, podsets=(SHARING,), suspended=entry is ENTRY, attempt=entry.attempt)
+    known = [DeviceClassRecord(CLASS.name, 2, CLASS), ClaimRecord("a", "pair", 3, PAIR), job]
+    world = World(entry, records=known)
+
+    def sizes(frozen: Snapshot) -> list[PodGpus]:
+        gangs = (*frozen.pending, *frozen.admitted)
+        return [podset.gpus for gang in gangs for podset in gang.workload.podsets]
+
+    def kept() -> list[PodGpus]:
+        return sizes(world.snapshot_builder.freeze(SIZED, 20.0, SolverLimits()))
+
+    before = kept()
+    world.see(*OF_SIZES[what])
+    assert [before] != [kept()] == [sizes(world.freeze(20.0, SIZED))]
 
 
 @pytest.mark.sets_aside

@@ -16,7 +16,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.words import format_time
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kubernetes.node_affinity import pinned, write_required
+from queuectl.objects.kubernetes.node_affinity import REQUIRED, pinned, write_required
 from queuectl.objects.kubernetes.nodes import (
     read_namespace,
     read_node,
@@ -25,8 +25,10 @@ from queuectl.objects.kubernetes.nodes import (
 )
 from queuectl.objects.kubernetes.pods import pin_patch, read_pod
 from queuectl.objects.kubernetes.requests import pod_requests, read_amount
+from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import (
     PodSpec,
+    Template,
     TemplateSpec,
     WireNamespace,
     WireNode,
@@ -339,6 +341,28 @@ GATED = {
         {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     ],
 }  # fmt: skip
+
+
+def test_a_gated_pod_with_an_affinity_that_is_too_large_for_a_pin_is_refused_like_its_template() -> (
+    None
+):
+    """The write that starts each pod of a gang repeats the affinity."""
+
+    def spec(characters: int) -> dict[str, Any]:
+        names = [f"n{number:07}" for number in range(characters // 8)]
+        expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": names}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        return {"affinity": {"nodeAffinity": {REQUIRED: terms}}}
+
+    gates = {"schedulingGates": [{"name": keys.GATE}]}
+    fits, larger = spec(65_000), spec(900_000)
+    assert pod(spec=fits | gates).affinity is not None
+    read_podset("main", 4096, msgspec.convert({"spec": fits}, Template), "spec.template")
+    assert pod(spec=larger).affinity is None  # it is released already
+    with pytest.raises(RequestError, match="has about 900,"):
+        pod(spec=larger | gates)
+    with pytest.raises(RequestError, match=r"^spec\.template\.spec\.affinity.* 65,536"):
+        read_podset("main", 4096, msgspec.convert({"spec": larger}, Template), "spec.template")
 
 
 def test_an_unbound_pod_of_a_daemonset_does_not_count_on_its_node() -> None:

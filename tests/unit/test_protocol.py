@@ -352,6 +352,15 @@ def test_no_node_ever_gets_more_pods_than_its_slots(states: list[str], order: li
     assert len({p.uid for p, _ in given_slots}) == len(given_slots)
 
 
+def test_a_pod_with_the_hostname_of_a_node_holds_its_slot_there_before_it_is_bound() -> None:
+    """Kueue pins pods by hostname."""
+    first, *waiting = (replace(pod(n), rank=None) for n in range(5))
+    first = replace(first, gated=False, host="n1.local")
+    numbers = [number for _, number in assign(PLACED, [first, *waiting], waiting, NODES)]
+    slots = ["n1", "n1", "n2", "n2"]
+    assert sorted(slots[number] for number in numbers) == ["n1", "n2", "n2"]
+
+
 def test_a_replacement_is_gated_while_its_predecessor_terminates_on_another_node() -> None:
     """Its slot was moved from a node that does not answer."""
     lost = pod(0, gated=False, node="dead", terminating=True)

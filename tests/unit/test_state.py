@@ -222,6 +222,9 @@ class TestUsage:
                 None, pod("p", owner="", gated=False, pin="n2"), {"n2"}, id="a pinned one does before it is bound"
             ),
             pytest.param(
+                None, pod("p", owner="", gated=False, host="n2"), {"n2"}, id="so does one with the hostname of a node"
+            ),
+            pytest.param(
                 None, on("p", "n1", owner="", terminating=True), {"n1"}, id="a terminating one still does"
             ),
             pytest.param(
@@ -234,6 +237,18 @@ class TestUsage:
     ) -> None:
         world = World(*([entry] if entry else []), records=[RESUMED, seen])
         assert set(world.freeze().other_pods) == set(other_pods)
+
+    @pytest.mark.parametrize(
+        ("pins", "node"),
+        [({"pin": "n2"}, "n2"), ({"host": "n2"}, "n1"), ({"host": "n1.local"}, "n2")],
+    )
+    def test_a_node_can_have_the_name_of_another_one_as_its_hostname(
+        self, pins: dict[str, str], node: str
+    ) -> None:
+        nodes = (Node("n1", {HOSTNAME: "n2"}), Node("n2", {HOSTNAME: "n1.local"}))
+        records = [NodeRecord(one, 2) for one in nodes]
+        world = World(records=[*records, pod("p", owner="", gated=False, **pins)])
+        assert set(world.freeze().other_pods) == {node}
 
     def test_a_slot_is_filled_by_one_pod(self) -> None:
         """Pods of the gang beyond its slots on a node use more than what was planned there."""

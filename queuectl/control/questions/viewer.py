@@ -129,16 +129,15 @@ class Viewer:
         """
         self._handed_over = False
         await asyncio.sleep(STANDBY_SECONDS)
-        planned: float | None = None
-        failed = False
+        due, ready, failed = _now(), False, False
         while True:
             try:
-                await self.recent()
-                due = planned is None or _now() - planned >= REPLAN_SECONDS
-                if due and await self._planned():
-                    if planned is None and self._standby is not None:
+                if await self.recent() is not None and _now() >= due:
+                    planned = await self._planned()
+                    due = _now() + REPLAN_SECONDS  # the plan after an unusable one would be too
+                    if planned and not ready and self._standby is not None:
                         _log.info("standby_ready", workloads=len(self._standby.ledger))
-                    planned = _now()
+                        ready = True
                 failed = False
             except StoreUnavailable as error:
                 if not failed:

@@ -117,7 +117,7 @@ class DescribedKind:
         self.container = description.container
         self.refers = description.patches is not None
         self.wire = wire(description, self.more, self.more_of_entries)
-        self._requests = CachedRequests(self.wire, self._ask)
+        self._requests = CachedRequests(self._ask)
         self._list = next((one.path for one in description.podsets if one.key), None)
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:

@@ -215,7 +215,7 @@ def _ask(document: WireJob, stated: StatedModes) -> SpecFields:
     return SpecFields((podset,), expected, kept, ended=ended, final=final)
 
 
-_REQUESTS: Final = CachedRequests(WireJob, _ask)
+_REQUESTS: Final = CachedRequests(_ask)
 
 
 def _check_mode(spec: JobSpec, completions: int | None) -> None:

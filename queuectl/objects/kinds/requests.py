@@ -38,17 +38,15 @@ class StatedModes(NamedTuple):
 class CachedRequests:
     """The requests of the jobs of one kind."""
 
-    def __init__(self, wire: type[Any], ask: Callable[[Any, StatedModes], SpecFields]) -> None:
+    def __init__(self, ask: Callable[[Any, StatedModes], SpecFields]) -> None:
         """Make an empty cache.
 
         Args:
-            wire: the struct of the kind.
             ask: parses the podsets; can raise RequestError. Of the metadata, it may read :data:`_ANNOTATIONS`, and which maps
                 exist. Of the labels of a template, it may read the attempt. It may not read conditions.
         """
         self._ask = ask
-        self._cached = CachedReader[Any, SpecFields | None](wire, self._valid)
-        self.cache_info = self._cached.cache_info
+        self._cached = CachedReader[Any, SpecFields | None](self._valid)
 
     def read(
         self, document: Any, templates: Iterable[tuple[str, Template]], stated: StatedKeys

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -24,35 +23,46 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class CachedReader(Generic[_Part, _Reading]):
     """A reader that reads equal parts once. Its results are shared, so they must be immutable.
 
-    The key is the decoded part, encoded again: images, arguments and the environment of a container do not count, as no reader has
+    The key is the decoded part, encoded: images, arguments and the environment of a container do not count, as no reader has
     fields for them. An error is not kept.
 
-    Args:
-        part: the type of a part, as for a decoder.
-        read: the reader. Its result may depend on nothing else than the part, and the other arguments of a call.
+    Attributes:
+        hits: calls whose result was kept.
     """
 
-    def __init__(self, part: Any, read: Callable[..., _Reading]) -> None:
-        decode: Callable[[bytes], _Part] = msgspec.msgpack.Decoder(part).decode
-        self._read, self._decode = read, decode
+    def __init__(self, read: Callable[..., _Reading]) -> None:
+        """``read``: the reader. Its result may depend on nothing else than the part, and the other arguments of a call."""
+        self._read = read
+        self._kept: dict[tuple[Hashable, ...], _Reading] = {}
         self._bytes = 0
-        self._cached = lru_cache(maxsize=MOST_ENTRIES)(self._read_key)
-        self.cache_info = self._cached.cache_info
-        self.cache_clear = self._cached.cache_clear
+        self.hits = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def clear(self) -> None:
+        """Forget all results."""
+        self._kept.clear()
+        self._bytes = 0
 
     def __call__(self, part: _Part, *more: Hashable) -> _Reading:
         """The result of ``read``, or its error, for the part and these arguments."""
         try:
-            key = _encode(part)
-            if len(key) <= LONGEST_PART:
-                return self._cached(key, *more)
+            text = _encode(part)
         except (OverflowError, RecursionError, UnicodeEncodeError):
-            pass  # a number, a depth or a character that the encoding does not have
-        return self._read(part, *more)
-
-    def _read_key(self, key: bytes, *more: Hashable) -> _Reading:
-        self._bytes += len(key)
-        if self._bytes > MOST_BYTES:
-            self._cached.cache_clear()
-            self._bytes = len(key)
-        return self._read(self._decode(key), *more)
+            return self._read(part, *more)  # the encoding has no such number, depth or character
+        key = (text, *more)
+        try:
+            reading = self._kept[key]
+        except KeyError:
+            pass
+        else:
+            self.hits += 1
+            return reading
+        reading = self._read(part, *more)
+        if len(text) <= LONGEST_PART:
+            if len(self._kept) >= MOST_ENTRIES or self._bytes + len(text) > MOST_BYTES:
+                self.clear()
+            self._kept[key] = reading
+            self._bytes += len(text)
+        return reading

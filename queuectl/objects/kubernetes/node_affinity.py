@@ -11,11 +11,16 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from queuectl.domain.fleet import FIELD_NAME, Requirement, SelectorTerm
+from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.cached import CachedReader
 from queuectl.objects.kubernetes.wire import NodeAffinity, SelectorRequirement
 
 Terms: TypeAlias = tuple[SelectorTerm, ...]
 """Required node affinity. An empty term matches no node."""
+
+LARGEST_AFFINITY: Final = 2**16
+"""Characters of the required node affinity of one pod. The write that starts a pod repeats them, and a gang can have thousands of pods."""
+_BESIDE_TEXT: Final = 32  # characters of a requirement or a term apart from its key and values
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -33,7 +38,20 @@ def pin_in(affinity: NodeAffinity | None) -> str | None:
     return pins.pop() if len(pins) == 1 else None
 
 
+def check_size(affinity: NodeAffinity) -> None:
+    """Raise RequestError if pods with this affinity cannot be pinned: it is larger than :data:`LARGEST_AFFINITY`."""
+    size = 0
+    for term in (affinity.required and affinity.required.node_selector_terms) or ():
+        size += _BESIDE_TEXT
+        for one in (*(term.match_expressions or ()), *(term.match_fields or ())):
+            size += _BESIDE_TEXT + len(one.key) + sum(map(len, one.values or ()))
+    if size > LARGEST_AFFINITY:
+        what = f"affinity.nodeAffinity.{REQUIRED}: has about {size:,} characters"
+        raise RequestError(f"{what}; at most {LARGEST_AFFINITY:,} can be pinned", unsupported=True)
+
+
 def _unchecked_terms(affinity: NodeAffinity) -> Terms | None:
+    check_size(affinity)
     if affinity.required is None:
         return None
     return tuple(
@@ -52,7 +70,7 @@ def _unchecked(requirement: SelectorRequirement, *, field: bool) -> Requirement:
     return Requirement(requirement.key, requirement.operator, alternatives, field)
 
 
-unchecked_terms: Final = CachedReader[NodeAffinity, Terms | None](NodeAffinity, _unchecked_terms)
+unchecked_terms: Final = CachedReader[NodeAffinity, Terms | None](_unchecked_terms)
 """The terms of a pod as they are, to add a pin to them. The API server accepts some that kube-scheduler refuses, such as ``Gt`` without a
 number. The pods of a gang share them."""
 

@@ -49,8 +49,13 @@ in etcd and in each watch. Pods of jobs are never applied."""
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
-# Uids repeat only in the pods of a gang. A bounded table shares them; interned strings would never be freed.
-_share = lru_cache(maxsize=1 << 16)(str)
+_LONGEST_SHARED: Final = 128  # characters; the uid in an owner reference can have 1 MiB
+_recent: Final = lru_cache(maxsize=1 << 16)(str)
+
+
+def _share(text: str) -> str:
+    """The same object for equal texts. Uids repeat only in the pods of a gang, so the table of them is bounded."""
+    return _recent(text) if len(text) <= _LONGEST_SHARED else text
 
 
 def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
@@ -61,7 +66,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         index_labels: labels with the index of a pod, in addition to those that queuectl knows for all kinds.
 
     Raises:
-        RequestError: a quantity is malformed; the API server refuses such pods.
+        RequestError: a quantity is malformed, which the API server refuses; or the affinity of a gated pod is too large for a pin.
     """
     meta = wire.metadata
     spec = wire.spec or _NO_SPEC
@@ -85,8 +90,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
     # A DaemonSet has an unbound pod for each node. If they counted there before they fit, one user could block all nodes.
     pinned_by_name = required is not None and owner_kind != DAEMON_SET
     pin = pin_in(required) if pinned_by_name else None
-    if pin is None and spec.node_selector:
-        pin = spec.node_selector.get(HOSTNAME)
+    host = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
     return PodRecord(
         namespace=intern(meta.namespace or "default"),
         name=meta.name,
@@ -97,6 +101,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         owner_kind=owner_kind,
         maker=maker,
         pin=intern(pin) if pin is not None else None,
+        host=intern(host) if host is not None else None,
         node=intern(spec.node_name) if spec.node_name else None,
         gated=gated,
         attempt=attempt,

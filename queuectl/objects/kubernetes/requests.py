@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final, Protocol
 
 from queuectl.domain.quantity import (
@@ -102,22 +101,22 @@ def _quantity(resource: str, text: Quantity) -> str:
 
 
 def read_amounts(amounts: Mapping[str, Quantity] | None) -> Amounts:
-    """A resource list of a pod, rounded up, with zeros, up to :data:`LARGEST`; equal lists share one value.
+    """A resource list of a pod, rounded up, with zeros, up to :data:`LARGEST`.
 
     Raises:
         MalformedError: naming the resource and the text.
     """
-    return _amounts(tuple(amounts.items())) if amounts else ()
+    if not amounts:
+        return ()
+    return tuple([(name, _counted(name, text, round_up=True)) for name, text in amounts.items()])
 
 
-@lru_cache(maxsize=4096)
-def _amounts(amounts: tuple[tuple[str, Quantity], ...]) -> Amounts:
-    return tuple((name, _counted(name, text, round_up=True)) for name, text in amounts)
+def _read_vector(amounts: Mapping[str, Quantity], round_up: bool) -> Resources:
+    listed = amounts.items()
+    return Resources([(name, _counted(name, text, round_up=round_up)) for name, text in listed])
 
 
-@lru_cache(maxsize=4096)
-def _vector(amounts: tuple[tuple[str, Quantity], ...], round_up: bool) -> Resources:
-    return Resources([(name, _counted(name, text, round_up=round_up)) for name, text in amounts])
+_vector: Final = CachedReader[Mapping[str, Quantity], Resources](_read_vector)
 
 
 def read_vector(amounts: Mapping[str, Quantity] | None, *, round_up: bool) -> Resources:
@@ -126,7 +125,7 @@ def read_vector(amounts: Mapping[str, Quantity] | None, *, round_up: bool) -> Re
     Raises:
         MalformedError: naming the resource and the text.
     """
-    return _vector(tuple(amounts.items()) if amounts else (), round_up)
+    return _vector(amounts or {}, round_up)
 
 
 def pod_requests(spec: PodLike) -> Resources:
@@ -216,7 +215,12 @@ def read_pod_needs(spec: PodLike) -> tuple[PodNeeds, Resources]:
     Raises:
         RequestError: naming the container's field and the value.
     """
-    return _pod_needs((spec.containers, spec.init_containers, spec.overhead, spec.resources))
+    return _pod_needs(_needs_of(spec))
+
+
+def read_new_pod_needs(spec: PodLike) -> tuple[PodNeeds, Resources]:
+    """The same, for a caller that keeps the values of equal pods itself."""
+    return _read_pod_needs(_needs_of(spec))
 
 
 def read_needs(spec: PodLike) -> PodNeeds:
@@ -230,6 +234,10 @@ def read_needs(spec: PodLike) -> PodNeeds:
 
 _Containers = Sequence[Container] | None
 _Needs = tuple[_Containers, _Containers, dict[str, Quantity] | None, Needs | None]
+
+
+def _needs_of(spec: PodLike) -> _Needs:
+    return spec.containers, spec.init_containers, spec.overhead, spec.resources
 
 
 def _read_pod_needs(spec: _Needs) -> tuple[PodNeeds, Resources]:
@@ -253,7 +261,7 @@ def _read_pod_needs(spec: _Needs) -> tuple[PodNeeds, Resources]:
     return needs, requested(needs)
 
 
-_pod_needs: Final = CachedReader[_Needs, tuple[PodNeeds, Resources]](_Needs, _read_pod_needs)
+_pod_needs: Final = CachedReader[_Needs, tuple[PodNeeds, Resources]](_read_pod_needs)
 
 
 def _container(container: Container, path: str) -> ContainerNeeds:
@@ -261,17 +269,16 @@ def _container(container: Container, path: str) -> ContainerNeeds:
     limits = _amounts_at(f"{path}.limits", needs.limits)
     requests = _amounts_at(f"{path}.requests", needs.requests)
     stays = container.restart_policy == "Always"
-    named = tuple({**(needs.limits or {}), **(needs.requests or {})}.items())
-    return ContainerNeeds(requests, limits, stays, name=container.name, fractions=_fractions(named))
+    named = {**(needs.limits or {}), **(needs.requests or {})}
+    fractions = tuple([name for name, text in named.items() if _is_fraction(name, text)])
+    return ContainerNeeds(requests, limits, stays, name=container.name, fractions=fractions)
 
 
-@lru_cache(maxsize=4096)
-def _fractions(amounts: tuple[tuple[str, Quantity], ...]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name, text in amounts
-        if not overcommits(name) and read_factor(name, text).denominator != 1
-    )
+def _is_fraction(resource: str, text: Quantity) -> bool:
+    """Whether a resource that only has whole units is requested in parts of one."""
+    if overcommits(resource) or str(text).isdecimal():
+        return False
+    return read_factor(resource, text).denominator != 1
 
 
 def _amounts_at(path: str, amounts: Mapping[str, Quantity] | None) -> Amounts:

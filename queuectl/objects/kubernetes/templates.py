@@ -30,12 +30,13 @@ from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, Topo
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.cached import CachedReader
+from queuectl.objects.kubernetes.node_affinity import check_size
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pod_rules import check_labels, check_pod
 from queuectl.objects.kubernetes.requests import (
     LARGEST,
     read_amounts,
-    read_pod_needs,
+    read_new_pod_needs,
 )
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
@@ -294,12 +295,14 @@ def _read_request(spec: TemplateSpec) -> _SpecRequest:
     """
     check_pod(spec)
     _refuse_unsupported(spec)
+    if spec.affinity and spec.affinity.node_affinity:
+        check_size(spec.affinity.node_affinity)
     rules = NodeRules(
         selector=tuple(sorted((spec.node_selector or {}).items())),
         affinity=read_node_affinity(spec.affinity.node_affinity if spec.affinity else None),
         tolerations=_read_rule_tolerations(spec.tolerations or ()),
     )
-    needs, requests = read_pod_needs(spec)
+    needs, requests = read_new_pod_needs(spec)
     needs = replace(needs, runtime_class=spec.runtime_class_name or "")
     large = (resource for resource, amount in requests.items() if amount >= LARGEST)
     return _SpecRequest(
@@ -319,9 +322,7 @@ def _read_request_or_none(spec: TemplateSpec) -> _SpecRequest | None:
         return None
 
 
-_requests: Final = CachedReader[TemplateSpec, _SpecRequest | None](
-    TemplateSpec, _read_request_or_none
-)
+_requests: Final = CachedReader[TemplateSpec, _SpecRequest | None](_read_request_or_none)
 
 
 def _refuse_unsupported(spec: TemplateSpec) -> None:
