@@ -399,8 +399,8 @@ def _host_of(pod: Document) -> str:
     node = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     for term in required.get("nodeSelectorTerms", ()):
-        for field in term.get("matchFields", ()):
-            return str(field["values"][0])
+        for requirement in term.get("matchFields", ()):
+            return str(requirement["values"][0])
     return str(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"])
 
 

@@ -154,7 +154,7 @@ class Stepped(FakeCluster):
 
 @dataclass(frozen=True)
 class Tenant:
-    """So many gangs of so many pods each in one ClusterQueue."""
+    """Gangs of the same number of pods in one ClusterQueue."""
 
     gangs: int
     pods: int

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Batch:
-    """The writes that a workload owed when its turn came.
+    """The writes that a workload owed when a worker took it.
 
     Attributes:
         writes: in the order in which they are sent.
@@ -149,7 +149,7 @@ class Actuator:
         return batch
 
     async def _send_next(self, uid: str, batch: _Batch) -> None:
-        """Send one write, and let another worker take the next one when the turn of the workload comes."""
+        """Send one write. The next one of the workload is added to those that wait, for any worker."""
         write = batch.writes[batch.sent]
         batch.sent += 1
         if batch.sent < len(batch.writes):

@@ -62,7 +62,7 @@ class Wakeup:
 # ---- The order of writes
 
 TURN_WRITES: Final = 32
-"""So many writes of a workload are sent before those of the next one in its ClusterQueue.
+"""This many writes of a workload are sent before those of the next one in its ClusterQueue.
 
 Small workloads are completed one after the other, which is the shortest mean wait. A large one does not hold them back.
 """
@@ -72,7 +72,7 @@ class Turns:
     """The uids of workloads that have writes to send. ClusterQueues take turns; in each of them, the first added uid is taken first."""
 
     def __init__(self) -> None:
-        self._uids: dict[str, deque[str]] = {}  # by ClusterQueue, in the order of their turns
+        self._uids: dict[str, deque[str]] = {}  # by ClusterQueue; the first one is served next
         self._count = asyncio.Semaphore(0)
 
     def add(self, cluster_queue: str, uid: str, *, first: bool = False) -> None:
