@@ -5,7 +5,7 @@
 A server on a disk, with the settings of queuectl and ``shared_buffers`` of 1 GB, has a database of 18 days with 100,000 gangs a day
 (:mod:`tests.bench.filled`): 11 GiB. It is removed at the end. With ``--directory``, it stays there for the next run. Each read runs
 through the store of the API, as pages, the CLI, REST and CSV exports call it. The first table reads the hours of each workload, and the
-second one the sums of days (:mod:`queuectl.db.usage_days`). Wall times are those of the first of three runs and of the fastest. CPU times, of
+second one the sums of days (:mod:`queuectl.db.usage_days`). Each read runs three times: the first and the fastest wall time are shown. CPU times, of
 the server and of this process together, are the least of the three; they do not depend on the load of the machine. With ``--gangs 185000
 --a-day 10000``, the same 18 days have a tenth of the rows.
 
