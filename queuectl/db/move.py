@@ -11,12 +11,19 @@ from sqlalchemy import Table
 
 from queuectl.db import migrate
 from queuectl.db.migrate import driver_connection
-from queuectl.db.tables import metadata, replicas, usage_days, usage_spanning, usage_summed
+from queuectl.db.tables import (
+    metadata,
+    replicas,
+    usage_days,
+    usage_queues,
+    usage_spanning,
+    usage_summed,
+)
 from queuectl.domain.errors import StoreError
 
 _DOING: Final = "moving the database"
 _PARTS: Final = 16  # of the copy that wait for the target
-_LEFT_OUT: Final = {replicas, usage_summed, usage_days, usage_spanning}
+_LEFT_OUT: Final = {replicas, usage_summed, usage_days, usage_queues, usage_spanning}
 """The replicas of the source are not those of the target. Its leader adds up the days again."""
 _TABLES: Final = tuple(table for table in metadata.sorted_tables if table not in _LEFT_OUT)
 

@@ -40,7 +40,14 @@ from queuectl.db.tables import (
     usage_subjects,
     workloads,
 )
-from queuectl.db.usage_days import AMOUNTS, summed_days, units, usage_rows
+from queuectl.db.usage_days import (
+    AMOUNTS,
+    queue_hours,
+    summed_days,
+    touched_days,
+    units,
+    usage_rows,
+)
 from queuectl.domain.accounting import HOUR, Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
 from queuectl.domain.job_usage import ContainerSums, JobUsage
@@ -267,26 +274,12 @@ def _first_hour() -> Select[Any]:
 async def hours(connection: AsyncConnection, period: Period) -> UsageHours:
     """The hours of each LocalQueue as of one snapshot; the caller's transaction must be REPEATABLE READ."""
     as_of = await connection.scalar(select(usage_progress.c.until))
-    rows = await connection.execute(hours_of_queues(period))
+    rows = await connection.execute(queue_hours(period, await touched_days(connection, period)))
     capacity = await connection.execute(_capacities(period))
     return UsageHours(
         as_of,
         tuple(QueueHour(*row) for row in rows),
         {hour: gpus for hour, gpus in capacity if gpus is not None},
-    )
-
-
-def hours_of_queues(period: Period) -> Select[Any]:
-    """The statement behind :func:`hours`; the tests pin its plan."""
-    h, s = usage_hours.c, usage_subjects.c
-    keys = (h.hour, s.namespace, s.queue, s.cluster_queue)
-    sums = (func.sum(h[name]) for name in ("allocated", "used", "unknown", "waited"))
-    return (
-        select(*keys, *sums)
-        .select_from(usage_hours.join(usage_subjects, s.id == h.subject))
-        .where(h.hour >= period.since, h.hour < period.until)
-        .group_by(*keys)
-        .order_by(*keys)
     )
 
 

@@ -675,7 +675,7 @@ usage_summed: Final = Table(
     "usage_summed",
     metadata,
     Column("day", BigInteger, primary_key=True, autoincrement=False),
-    comment="days whose sums are in usage_days; a trigger deletes a day of which an hour changes",
+    comment="days whose sums are in usage_days and usage_queues; a trigger deletes a day of which an hour changes",
 )
 
 
@@ -706,6 +706,17 @@ usage_days: Final = Table(
 
 
 Index("usage_days_day_idx", usage_days.c.day)
+
+
+usage_queues: Final = Table(
+    "usage_queues",
+    metadata,
+    _day(primary=True),
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    *(key(name, primary=True) for name in ("namespace", "queue", "cluster_queue")),
+    *map(integer, ("allocated", "used", "unknown", "waited")),
+    comment="sums of usage_hours by hour and LocalQueue, in units, of the days of usage_summed",
+)
 
 
 usage_spanning: Final = Table(

@@ -1,4 +1,4 @@
-"""Sums of complete days of the usage ledger, so that a report of a month reads few rows.
+"""Sums of complete days of the usage ledger, so that a report of a month and a chart of a week read few rows.
 
 ``usage_summed`` lists the days whose sums are complete. A trigger deletes a day from it, and with it the sums, in the transaction that
 changes one of its hours, whichever process writes. Reports read the hours of all other days. A sum is exact or absent.
@@ -6,6 +6,8 @@ changes one of its hours, whichever process writes. Reports read the hours of al
 A report counts each workload once, however many days it has. ``usage_days`` therefore counts a workload only if all its rows are of one
 day and of one subject, and if it has ended. Rows of all other workloads are in ``usage_spanning``, by which a report counts them. A
 workload that was counted and gets a row of another day takes its day from ``usage_summed``.
+
+``usage_queues`` has the sums of each LocalQueue for each hour of the same days.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any, Final
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    CompoundSelect,
+    Double,
     Insert,
     Select,
     Subquery,
@@ -42,11 +46,12 @@ from queuectl.db.tables import (
     usage_hours,
     usage_meters,
     usage_progress,
+    usage_queues,
     usage_spanning,
     usage_subjects,
     usage_summed,
 )
-from queuectl.domain.accounting import Amounts
+from queuectl.domain.accounting import UNITS, Amounts
 from queuectl.domain.estimates import DAY
 from queuectl.domain.usage_reports import Period
 
@@ -59,6 +64,8 @@ _WORK_MEMORY: Final = "64MB"  # to sort a day of 100,000 gangs in memory
 _LENGTH: Final = int(DAY)
 _NAMES: Final = ("namespace", "queue", "cluster_queue", "cohort", "user", "labels")
 _OWN: Final = ("kind", "name", "uid")  # columns of a subject that its day does not have
+_QUEUE: Final = ("namespace", "queue", "cluster_queue")
+_OF_QUEUES: Final = ("allocated", "used", "unknown", "waited")
 
 
 def units(name: str) -> ColumnElement[Any]:
@@ -98,6 +105,37 @@ def usage_rows(period: Period, summed: tuple[int, ...] = ()) -> Subquery:
     if not summed:
         return hours.subquery("usage")
     return union_all(hours, _sums(summed), _spanning(summed)).subquery("usage")
+
+
+async def touched_days(connection: AsyncConnection, period: Period) -> tuple[int, ...]:
+    """The days of which a period has at least an hour and whose sums are complete, in the caller's snapshot."""
+    day = usage_summed.c.day
+    touched = select(day).where(day > period.since - _LENGTH, day < period.until).order_by(day)
+    return tuple(await connection.scalars(touched))
+
+
+def queue_hours(period: Period, touched: tuple[int, ...] = ()) -> CompoundSelect[Any]:
+    """GPU-seconds of each LocalQueue in each hour, by hour and name: of these days from ``usage_queues``; the tests pin its plan.
+
+    A sum of whole units is divided last, so that both parts state the same number.
+    """
+    q, h, s = usage_queues.c, usage_hours.c, usage_subjects.c
+    in_days = select(
+        *(q.hour, *(q[name] for name in _QUEUE)),
+        *(_gpu_seconds(q[name]).label(name) for name in _OF_QUEUES),
+    ).where(q.day.in_(touched), q.hour >= period.since, q.hour < period.until)
+    keys = (h.hour, *(s[name] for name in _QUEUE))
+    others = (
+        select(*keys, *(_gpu_seconds(func.sum(units(name))).label(name) for name in _OF_QUEUES))
+        .join_from(usage_hours, usage_subjects, s.id == h.subject)
+        .where(_outside(period, touched))
+        .group_by(*keys)
+    )
+    return union_all(in_days, others).order_by("hour", *_QUEUE)
+
+
+def _gpu_seconds(whole: ColumnElement[Any]) -> ColumnElement[float]:
+    return cast(whole, Double) / float(UNITS)
 
 
 def _outside(period: Period, summed: tuple[int, ...]) -> ColumnElement[bool]:
@@ -150,6 +188,7 @@ async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     await connection.execute(insert(usage_summed).values(day=day))
     await connection.execute(_INSERT_SPANNING, {"day": day})
     await connection.execute(_INSERT_SUMS, {"day": day})
+    await connection.execute(_INSERT_QUEUES, {"day": day})
     return True
 
 
@@ -250,5 +289,18 @@ def _insert_sums() -> Insert:
     return insert(usage_days).from_select(list(columns), rows)
 
 
+def _insert_queues() -> Insert:
+    h, s = usage_hours.c, usage_subjects.c
+    keys = (h.hour, *(s[name] for name in _QUEUE))
+    rows = (
+        select(_DAY, *keys, *(func.sum(units(name)) for name in _OF_QUEUES))
+        .join_from(usage_hours, usage_subjects, s.id == h.subject)
+        .where(_of_day(h.hour))
+        .group_by(*keys)
+    )
+    return insert(usage_queues).from_select(list(usage_queues.c), rows)
+
+
 _INSERT_SPANNING: Final = _insert_spanning()
 _INSERT_SUMS: Final = _insert_sums()
+_INSERT_QUEUES: Final = _insert_queues()

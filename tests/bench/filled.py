@@ -32,7 +32,7 @@ SELECT n, md5('gang' || n)::uuid::text AS uid, 'team-' || lpad((u % {NAMESPACES}
   queued, queued + waited AS started, queued + waited + ran AS finished,
   n > $1::bigint - {LIVE} AS live, n > $1::bigint - {LIVE} / 3 AS pending
 FROM (
-  SELECT n, 1 + (hashint8(n) & 2147483647) % {USERS} AS u, {UNTIL} - ($1::bigint - n) * (86400.0 / {GANGS_A_DAY}) AS queued,
+  SELECT n, 1 + (hashint8(n) & 2147483647) % {USERS} AS u, {UNTIL} - ($1::bigint - n) * (86400.0 / $2::bigint) AS queued,
     -600 * ln(1 - 0.999 * random()) AS waited, -3600 * ln(1 - 0.999 * random()) AS ran
   FROM generate_series(1, $1::bigint) n
 ) x
@@ -139,8 +139,8 @@ WHERE c.relnamespace = 'public'::regnamespace AND NOT EXISTS (SELECT FROM pg_con
 """
 
 
-async def fill(connection: asyncpg.Connection, gangs: int) -> None:
-    """Fill an empty, migrated database."""
+async def fill(connection: asyncpg.Connection, gangs: int, a_day: int = GANGS_A_DAY) -> None:
+    """Fill an empty, migrated database. With fewer gangs ``a_day``, the same days have fewer rows."""
     await connection.execute(
         "SET statement_timeout = 0; SET maintenance_work_mem = '256MB'; SET work_mem = '64MB'"
     )
@@ -148,7 +148,8 @@ async def fill(connection: asyncpg.Connection, gangs: int) -> None:
     for index in indexes:
         await connection.execute(f'DROP INDEX "{index["name"]}"')
     await connection.execute("SELECT setseed(0.5)")
-    drawn = _GANGS.replace("$1::bigint", str(gangs))  # CREATE TABLE AS takes no parameters
+    # CREATE TABLE AS takes no parameters.
+    drawn = _GANGS.replace("$1::bigint", str(gangs)).replace("$2::bigint", str(a_day))
     await connection.execute(drawn)
     for low in range(0, gangs, GANGS_A_DAY):
         await connection.execute(_HISTORY, low, low + GANGS_A_DAY)

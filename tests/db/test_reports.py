@@ -9,9 +9,10 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.reports import course_of, hours_by, hours_of_queues, largest, losses_by
+from queuectl.db.reports import course_of, hours_by, largest, losses_by
+from queuectl.db.usage_days import queue_hours
 from queuectl.domain.accounting import HOUR
-from queuectl.domain.usage_reports import ALL_USAGE, Grouping, Period, UsageScope
+from queuectl.domain.usage_reports import ALL_USAGE, DAY, Grouping, Period, UsageScope
 from tests.db.test_plans import plan
 from tests.support.postgres import TestPostgres
 
@@ -51,9 +52,16 @@ async def connection(filled_url: str) -> AsyncIterator[AsyncConnection]:
 
 
 async def test_the_hours_of_a_chart_are_found_by_their_index(connection: AsyncConnection):
-    lines = await plan(connection, hours_of_queues(Period(36000 * 800, 36000 * 800 + 24 * HOUR)))
+    lines = await plan(connection, queue_hours(Period(36000 * 800, 36000 * 800 + 24 * HOUR)))
     assert "usage_hours_pkey" in lines
     assert "Seq Scan on usage_hours" not in lines
+
+
+async def test_a_chart_of_days_with_sums_reads_no_hours_of_workloads(connection: AsyncConnection):
+    day = 333 * DAY
+    lines = await plan(connection, queue_hours(Period(day + HOUR, day + 2 * DAY), (day, day + DAY)))
+    assert "usage_queues" in lines
+    assert "usage_hours" not in lines
 
 
 @pytest.mark.parametrize("by", ["queue", "workload", "workload,hour", "flavor", "label:team"])

@@ -124,6 +124,10 @@ class Stores:
             assert one == other, (period, by, scope)
             first, second = [await each.usage.report(period, grouping, scope) for each in self.both]
             assert first.rows == second.rows, (period, by, scope)
+        for period in PERIODS:
+            chart, other_chart = [await each.usage.hours(period) for each in self.both]
+            assert chart.rows, period
+            assert chart == other_chart, period
         spent = [await each.usage.spent(BUDGETS, float(FIRST)) for each in self.both]
         assert spent[0] == spent[1]
 
