@@ -6,12 +6,11 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 from queuectl.demo.controller import install
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
-from tests.chaos.suite import chaos
+from tests.chaos.suite import FAILURES, chaos
 from tests.support.controlplane import NODES
 
 HOUR = 3600.0
@@ -33,7 +32,7 @@ def main() -> int:
     spec = ClusterSpec(nodes=(nodes,), fsync=False)
     with LocalCluster.start(spec, progress=LineProgress()) as cluster:
         install(cluster)
-        result = chaos(cluster, seed, seconds=seconds, save=Path("chaos-failures"), say=say)
+        result = chaos(cluster, seed, seconds=seconds, save=FAILURES, say=say)
     print(result.table())
     for problem in [*result.violations, *result.losses, *result.contained]:
         print(problem)

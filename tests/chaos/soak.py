@@ -43,7 +43,7 @@ from tests.chaos.audit import Auditor, unequal
 from tests.chaos.flat import Sample, Verdict, rests, verdicts
 from tests.chaos.load import NAMESPACE, Quotas, SteadyLoad
 from tests.chaos.stage import Stage, stage
-from tests.chaos.suite import Result, Run
+from tests.chaos.suite import FAILURES, Result, Run
 from tests.support.contained import metrics_of
 from tests.support.stores import PostgresStore
 
@@ -316,7 +316,7 @@ class SoakResult:
 
 
 def soak(cluster: LocalCluster, seed: int, seconds: float, gangs: int, say: Any) -> SoakResult:
-    """Run on a cluster where queuectl is installed and does not run."""
+    """Run on a cluster where queuectl is installed and does not run. A run that fails leaves its logs in :data:`FAILURES`."""
     draw, began = Random(seed), time.monotonic()
     cluster.client.apply(*m.namespaces([NAMESPACE]))
     with stage(cluster) as built:
@@ -337,6 +337,8 @@ def soak(cluster: LocalCluster, seed: int, seconds: float, gangs: int, say: Any)
                 different = standing(run)
                 run.end()
                 built.wait(REST_SECONDS)
+            if not run.result.ok or different:
+                run.save(FAILURES / f"seed-{seed}")
         finally:
             load.clear()
     run.result.seconds = time.monotonic() - began

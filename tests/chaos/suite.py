@@ -34,6 +34,10 @@ CHANGED = 20
 """Hostile objects that one tick changes."""
 
 
+FAILURES: Final = Path("chaos-failures")
+"""Runs that fail leave their logs in this folder, one folder for each seed."""
+
+
 @dataclass(frozen=True)
 class Injected:
     """Faults at the same time. ``recovered``: seconds from their end until a gang that is submitted then has ended; None = it has not."""
