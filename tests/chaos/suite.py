@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
