@@ -270,7 +270,7 @@ async def test_a_standby_whose_plans_are_unusable_plans_no_more_often(
 
     follower.recent, follower._planned = recent, planned
     monkeypatch.setattr(viewing, "_now", lambda: now)
-    monkeypatch.setattr(viewing.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await follower.stand_by()
     assert plans == [31.0, 91.0, 151.0]

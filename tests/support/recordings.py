@@ -55,12 +55,10 @@ class Script:
                 0,
                 shape.requests,
                 job,
-                None,
-                None,
-                True,
-                attempt,
-                "main",
-                rank,
+                gated=True,
+                attempt=attempt,
+                podset="main",
+                rank=rank,
                 owner_kind="Job",
             )
         )

@@ -268,8 +268,11 @@ def test_a_gang_has_the_size_that_its_pods_have_now(what: str, entry: Entry) -> 
     world = World(entry, records=known)
 
     def sizes(frozen: Snapshot) -> list[PodGpus]:
-        gangs = (*frozen.pending, *frozen.admitted)
-        return [podset.gpus for gang in gangs for podset in gang.workload.podsets]
+        workloads = [
+            *(gang.workload for gang in frozen.pending),
+            *(gang.workload for gang in frozen.admitted),
+        ]
+        return [podset.gpus for workload in workloads for podset in workload.podsets]
 
     def kept() -> list[PodGpus]:
         return sizes(world.snapshot_builder.freeze(SIZED, 20.0, SolverLimits()))
