@@ -134,7 +134,7 @@ def queue_hours(period: Period, touched: tuple[int, ...] = ()) -> CompoundSelect
     return union_all(in_days, others).order_by("hour", *_QUEUE)
 
 
-def _gpu_seconds(whole: ColumnElement[Any]) -> ColumnElement[float]:
+def _gpu_seconds(whole: ColumnElement[Any]) -> ColumnElement[Any]:
     return cast(whole, Double) / float(UNITS)
 
 
