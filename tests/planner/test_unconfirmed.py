@@ -33,7 +33,7 @@ def undecided(snapshot: Snapshot) -> Plan:
     """The plan; it passes the verifier and changes nothing."""
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
-    assert not (made.admitted or made.preempted or made.moved)
+    assert (made.admitted, made.preempted, made.moved) == ((), (), ())
     assert made.proof is Proof.UNDECIDED
     return made
 
