@@ -49,7 +49,7 @@ def test_no_gang_is_evicted_whose_queue_borrows_only_with_the_starts(
 
 
 @pytest.mark.usefixtures("status")
-def test_a_lease_stands_only_on_nodes_that_are_there() -> None:
+def test_a_lease_remains_only_on_nodes_that_are_there() -> None:
     """Confirmed, both gangs start: ``moves`` on the node that is left of its lease's and ``stays`` on its own."""
     nodes = [node("n0", gpu=8), node("n1", gpu=8), node("gone", gpu=8, ready=False)]
     leases = {"stays": "n0", "moves": "gone"}

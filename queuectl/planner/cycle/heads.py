@@ -225,7 +225,7 @@ class HeadScheduler:
         elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
             position.pass_first()  # it is now the head that holds back the next gang
         elif position.has_waited_longer(refusal):
-            position.pass_first()  # the wait of an equal one may be over
+            position.pass_first()  # the wait of an equal one can be over
         else:
             self._refuse_equal(heads, position, refusal)
         heads.put(position)
