@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from queuectl.domain.containment import naming
-from queuectl.domain.plan import Admission, Plan, Preemption, Proof, Refusal
+from queuectl.domain.plan import Admission, Plan, Preemption, Proof, Refusal, ScheduledGang
 from queuectl.domain.queues import ClusterQueue, ReclaimMode
 from queuectl.domain.reasons import WAITS_FOR_ROOM
 from queuectl.domain.snapshot import Pending, Snapshot
@@ -71,10 +71,16 @@ def plan(
     decide_up_to(prepared)
     cleared = defragment(cycle, in_order)
     consolidated = _tidy(cycle)
-    repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
+    repairs = prepared.repairs.repaired
+    confirmed = _confirm(cycle)
+    holds = confirmed.status is Status.SOLVED
+    if not holds:
+        _decide_nothing(prepared, confirmed.alarm)
+        cleared, repairs = replace(cleared, moves=()), []
     answer = make_plan(cycle, repairs, in_order, consolidated=consolidated)
     own_solver = Solver(snapshot.limits, cycle.solver.stop)
-    starts = Slips(cycle.planned.timeline, cycle.planned.gangs).planned(cycle.planned.lapsed)
+    slips = Slips(cycle.planned.timeline, cycle.planned.gangs)
+    starts = slips.planned(cycle.planned.lapsed) if holds else _planned_before(in_order)
     answer = replace(
         answer,
         planned=tuple(starts),
@@ -165,33 +171,45 @@ def one_by_one(prepared: Prepared) -> Iterator[Pending]:
         prepared.consider(pending)
 
 
-def _confirm(
-    cycle: AdmissionCycle, repairs: list[Repaired], in_order: Sequence[Pending]
-) -> list[Repaired]:
-    """Admit only what one CP-SAT solution holds; without one nothing starts, and each gang that would start is undecided."""
+def _confirm(cycle: AdmissionCycle) -> Placed:
+    """Have one CP-SAT solution hold all that starts, and place the gangs as it has them."""
     stopped = cycle.solver.stop.stopped
     confirmed = Placed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
-    if confirmed.status is Status.SOLVED:
-        for admission, node_counts in zip(
-            cycle.state.admissions, confirmed.node_counts, strict=True
-        ):
-            if any(
-                new is not old for new, old in zip(node_counts, admission.node_counts, strict=True)
-            ):
-                cycle.state.move(admission, node_counts)
-        return repairs
-    alarm = confirmed.alarm
     if confirmed.status is Status.REFUTED:
         alarm = "the solver refuted a placement that was verified node by node"
         cycle.solver.alarms.append(alarm)
-    for pending in in_order:
-        uid = pending.workload.uid
-        if cycle.starting.pop(uid, None) is not None:
-            cycle.holds.pop(uid, None)
-            why = refusals.undecided(pending.budget, alarm)
-            cycle.refused[uid] = Refusal(uid, (why,), pending.lease, Proof.UNDECIDED)
+        return replace(confirmed, alarm=alarm)
+    if confirmed.status is Status.SOLVED:
+        for admission, counts in zip(cycle.state.admissions, confirmed.node_counts, strict=True):
+            if any(new is not old for new, old in zip(counts, admission.node_counts, strict=True)):
+                cycle.state.move(admission, counts)
+    return confirmed
+
+
+def _decide_nothing(prepared: Prepared, alarm: str) -> None:
+    """Take back all decisions about gangs, because the evictions and the leases rest on the starts; only earlier leases stand."""
+    cycle, problem = prepared.cycle, prepared.cycle.problem
+    cycle.leases = valid_leases(problem, open_state(problem), prepared.in_order)
     cycle.undecided = True
-    return []
+    cycle.starting.clear()
+    cycle.holds.clear()
+    cycle.preempted.clear()
+    cycle.waiting_repairs.clear()
+    cycle.evicted[:] = prepared.advance.evicted
+    for pending in prepared.in_order:
+        uid = pending.workload.uid
+        refusal = cycle.refused.get(uid)
+        if refusal is None or refusal.lease is not None:
+            lease = pending.lease if cycle.leases.holds(uid) else None
+            why = refusals.undecided(pending.budget, alarm)
+            cycle.refused[uid] = Refusal(uid, (why,), lease, Proof.UNDECIDED)
+
+
+def _planned_before(in_order: Sequence[Pending]) -> Iterator[ScheduledGang]:
+    """The planned starts of the last plan."""
+    for pending in in_order:
+        if pending.planned_start is not None:
+            yield ScheduledGang(pending.workload.uid, pending.planned_start, is_current=False)
 
 
 # ---- The answer

@@ -397,3 +397,13 @@ def test_no_gang_is_evicted_whose_queue_has_a_reservation_that_would_yield_to_it
     )
     made = planned(snapshot)
     assert outcome(made) == {"first": "waits", "ahead": "waits", "low": "starts"}
+
+
+def test_a_gang_that_has_waited_to_reclaim_is_not_refused_with_a_newer_equal_one() -> None:
+    """Both wait for the quota that ``borrower`` has of their ClusterQueue; only ``new`` has begun now."""
+    queues = [cq("a", 2, reclaim_within_cohort=ANY, reclaim_patience=30.0), cq("b", 0)]
+    new = Pending(gpus("new", 2, "a", priority=5), reclaim_since=None)
+    old = Pending(gpus("old", 2, "a", priority=0), reclaim_since=NOW - 100.0)
+    borrower = replace(running("borrower", 2, "b", priority=5), started_at=NOW - 1000.0)
+    made = planned(quota_only(queues, [new, old], [borrower], cohorts=(cohort("all"),)))
+    assert outcome(made) == {"new": "waits", "old": "leased", "borrower": "victim"}

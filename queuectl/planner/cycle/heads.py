@@ -224,6 +224,8 @@ class HeadScheduler:
             position.pass_first()  # the next one can get a planned start too
         elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
             position.pass_first()  # it is now the head that holds back the next gang
+        elif position.has_waited_longer(refusal):
+            position.pass_first()  # the wait of an equal one can be over
         else:
             self._refuse_equal(heads, position, refusal)
         heads.put(position)
@@ -318,6 +320,14 @@ class UndecidedGangs:
     def first(self) -> Pending:
         """The one that is considered next."""
         return self.gangs.gangs[self.left[self._at]]
+
+    def has_waited_longer(self, refusal: Refusal) -> bool:
+        """Whether one of them waits to reclaim quota since an earlier time than a gang with this refusal."""
+        if refusal.reasons[0].code is not Code.WAITING_TO_RECLAIM:
+            return False
+        times = (self.gangs.gangs[number].reclaim_since for number in self.left)
+        since = float(refusal.reasons[0].details["since"])
+        return any(time is not None and time < since for time in times)
 
     def sort(self, now: float) -> None:
         """From here on the shortest is first, in relation to its wait."""
