@@ -1,7 +1,8 @@
 """When the leader works: the wake-up of its loop, the order and the repetition of writes, and periodic tasks.
 
-ClusterQueues take turns, so that the writes of one of them do not hold back those of another one. A failed write has one time per object at which it is sent again, however many events its workload has. A periodic task continues after
-an unexpected error: the run is reported, and the task starts again after a back-off.
+ClusterQueues take turns, so that the writes of one of them do not hold back those of another one. A failed write has one time per
+object at which it is sent again, however many events its workload has. A periodic task continues after an unexpected error: the run is
+reported, and the task starts again after a back-off.
 """
 
 from __future__ import annotations
