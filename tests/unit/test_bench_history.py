@@ -47,7 +47,7 @@ def test_the_newest_run_is_compared_with_the_median_of_the_others() -> None:
 
 
 def test_each_measurement_of_the_readme_is_recorded_by_a_benchmark() -> None:
-    benches = "".join(file.read_text() for file in HISTORY.parent.glob("bench_*.py"))
+    benches = "".join(file.read_text() for file in HISTORY.parent.rglob("*.py"))
     assert [name for name in measurements() if json.dumps(name) not in benches] == []
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.bench import history
 from tests.bench.scale import (  # noqa: F401  the modules of rows register theirs
     rows_changes,
     rows_failover,
@@ -115,6 +116,16 @@ class Run:
             options.system, options.nodes, options.run, result, commit(), self._conditions
         )
         append(options.results or snapshots.directory() / "results.jsonl", record)
+        if (options.system, options.nodes, result.letter) == ("queuectl", 2500, "b"):
+            _record_in_history(result)
+
+
+def _record_in_history(result: RowResult) -> None:
+    """The figure of the README."""
+    for figure in result.figures:
+        if result.status == DONE and figure.name == "submitted to all pods bound":
+            name = "one gang of 4,096 pods on 2,496 nodes: until all are bound"
+            history.record(name, figure.value)
 
 
 def main(arguments: list[str]) -> int:
