@@ -12,6 +12,7 @@ workload that was counted and gets a row of another day takes its day from ``usa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -119,19 +120,30 @@ def queue_hours(period: Period, touched: tuple[int, ...] = ()) -> CompoundSelect
 
     A sum of whole units is divided last, so that both parts state the same number.
     """
-    q, h, s = usage_queues.c, usage_hours.c, usage_subjects.c
+    q = usage_queues.c
     in_days = select(
         *(q.hour, *(q[name] for name in _QUEUE)),
         *(_gpu_seconds(q[name]).label(name) for name in _OF_QUEUES),
     ).where(q.day.in_(touched), q.hour >= period.since, q.hour < period.until)
+    sums = [_gpu_seconds(func.sum(units(name))).label(name) for name in _OF_QUEUES]
+    others = _by_queue((), sums, _outside(period, touched))
+    return union_all(in_days, others).order_by("hour", *_QUEUE)
+
+
+def _by_queue(
+    first: Sequence[ColumnElement[Any]],
+    sums: Sequence[ColumnElement[Any]],
+    condition: ColumnElement[bool],
+) -> Select[Any]:
+    """Sums over ``usage_hours`` for each hour and LocalQueue; the columns are those of ``first``, the hour, the names and the sums."""
+    h, s = usage_hours.c, usage_subjects.c
     keys = (h.hour, *(s[name] for name in _QUEUE))
-    others = (
-        select(*keys, *(_gpu_seconds(func.sum(units(name))).label(name) for name in _OF_QUEUES))
+    return (
+        select(*first, *keys, *sums)
         .join_from(usage_hours, usage_subjects, s.id == h.subject)
-        .where(_outside(period, touched))
+        .where(condition)
         .group_by(*keys)
     )
-    return union_all(in_days, others).order_by("hour", *_QUEUE)
 
 
 def _gpu_seconds(whole: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -290,14 +302,8 @@ def _insert_sums() -> Insert:
 
 
 def _insert_queues() -> Insert:
-    h, s = usage_hours.c, usage_subjects.c
-    keys = (h.hour, *(s[name] for name in _QUEUE))
-    rows = (
-        select(_DAY, *keys, *(func.sum(units(name)) for name in _OF_QUEUES))
-        .join_from(usage_hours, usage_subjects, s.id == h.subject)
-        .where(_of_day(h.hour))
-        .group_by(*keys)
-    )
+    sums = [func.sum(units(name)) for name in _OF_QUEUES]
+    rows = _by_queue((_DAY,), sums, _of_day(usage_hours.c.hour))
     return insert(usage_queues).from_select(list(usage_queues.c), rows)
 
 

@@ -32,6 +32,7 @@ from queuectl.domain.errors import ObjectGone, WriteConflict
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.localcluster.nodes import BLOCK, RACK, NodeSpec
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kubernetes.node_affinity import REQUIRED
 from tests.bench.bench_reflector import managed
 from tests.doubles.admission import born, suspended
 from tests.doubles.apiserver import Document, Server
@@ -275,7 +276,7 @@ class Replay:
                     arrival.waited = time.monotonic() - arrival.created
                     arrival.released.set()
                     self._background(self._live(owner, arrival.run_seconds))
-            self._background(self._bind(document, _host_of(document)))
+            self._background(self._bind(document, _node_of(document)))
 
     def _background(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -394,14 +395,11 @@ def _job(namespace: str, pods: int, gpus: int, cpu: str) -> Document:
     return managed(born(m.job("", namespace, "main", manifest)))
 
 
-def _host_of(pod: Document) -> str:
-    """The node to which the controller pins it."""
-    node = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
-    required = node.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    for term in required.get("nodeSelectorTerms", ()):
-        for requirement in term.get("matchFields", ()):
-            return str(requirement["values"][0])
-    return str(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"])
+def _node_of(pod: Document) -> str:
+    """The node to which the controller pins it. The template has no affinity, so the pin is the only term."""
+    [term] = pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    [requirement] = term["matchFields"]
+    return str(requirement["values"][0])
 
 
 def _refusal(code: int, reason: str, error: Exception) -> web.Response:

@@ -315,9 +315,7 @@ async def deletions(store: PostgresStore, epoch: int, days: float, batches: int)
         )
         await store.usage.keep(fold, over=over, until=until, marks=(), epoch=epoch, free={})
 
-    async def measured(
-        what: str, delete: Callable[[], Awaitable[int]], rounds: int, pause: float
-    ) -> Table:
+    async def measured(what: str, delete: Callable[[], Awaitable[int]]) -> Table:
         async with repeated(commit) as commits, repeated(update) as updates:
             await asyncio.sleep(5.0)
             alone = {"commit": list(commits), "update of usage": list(updates)}
@@ -325,11 +323,11 @@ async def deletions(store: PostgresStore, epoch: int, days: float, batches: int)
             updates.clear()
             deleted = 0
             times: Seconds = []
-            for _ in range(rounds):
+            for _ in range(batches):
                 began = time.perf_counter()
                 deleted += await delete()
                 times.append(time.perf_counter() - began)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(0.05)
         rows = {f"{name}, without deletions": seconds for name, seconds in alone.items()}
         rows |= {"commit": commits, "update of usage": updates, "batch of deletions": times}
         table = Table(
@@ -341,18 +339,8 @@ async def deletions(store: PostgresStore, epoch: int, days: float, batches: int)
         return table
 
     return [
-        await measured(
-            "workloads",
-            lambda: store.prune(retention, float(UNTIL), epoch=epoch),
-            batches,
-            0.05,
-        ),
-        await measured(
-            "usage",
-            lambda: store.usage.prune(UNTIL - DAY, epoch=epoch),
-            batches,
-            0.05,
-        ),
+        await measured("workloads", lambda: store.prune(retention, float(UNTIL), epoch=epoch)),
+        await measured("usage", lambda: store.usage.prune(UNTIL - DAY, epoch=epoch)),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -102,18 +102,11 @@ def verdicts(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Ver
         samples: in the order of time.
         slacks: by figure. Figures without one are not judged.
     """
-    at_end = samples[-1].at
-    found = []
-    for life in dict.fromkeys(sample.life for sample in samples):
-        own = [sample for sample in samples if sample.life == life]
-        if own[-1].at < 0.95 * at_end:
-            continue
-        for figure, slack in slacks.items():
-            # Only a leader has some of them, and a process can become one later.
-            series = [(one.at, one.figures[figure]) for one in own if figure in one.figures]
-            if len(series) >= FEWEST:
-                found.append(verdict(life, figure, series, slack))
-    return found
+    return [
+        verdict(life, figure, series, slacks[figure])
+        for life, figure, series in _at_end(samples, slacks)
+        if len(series) >= FEWEST
+    ]
 
 
 def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdict]:
@@ -123,18 +116,29 @@ def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdic
         samples: in the order of time, to the end of the rest.
         slacks: by figure. Figures without one are not judged.
     """
-    at_end = samples[-1].at
     found = []
+    for life, figure, series in _at_end(samples, slacks):
+        values = [value for _, value in series]
+        if len(values) >= LAST:
+            last, least, most = statistics.median(values[-LAST:]), min(values), max(values)
+            title, slack = f"{figure}, at rest", slacks[figure]
+            found.append(Verdict(life, title, len(values), least, last, most, 0.0, slack))
+    return found
+
+
+def _at_end(
+    samples: Sequence[Sample], figures: Iterable[str]
+) -> Iterator[tuple[str, str, list[tuple[float, float]]]]:
+    """Times and values of these figures of each process that was there at the end, with its name."""
+    at_end = samples[-1].at
     for life in dict.fromkeys(sample.life for sample in samples):
         own = [sample for sample in samples if sample.life == life]
         if own[-1].at < 0.95 * at_end:
             continue
-        for figure, slack in slacks.items():
-            values = [one.figures[figure] for one in own if figure in one.figures]
-            if len(values) >= LAST:
-                last = statistics.median(values[-LAST:])
-                title = f"{figure}, at rest"
-                found.append(
-                    Verdict(life, title, len(values), min(values), last, max(values), 0.0, slack)
-                )
-    return found
+        for figure in figures:
+            # Only a leader has some of them, and a process can become one later.
+            yield (
+                life,
+                figure,
+                [(one.at, one.figures[figure]) for one in own if figure in one.figures],
+            )

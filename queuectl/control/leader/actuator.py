@@ -38,7 +38,7 @@ class _Batch:
     Attributes:
         writes: in the order in which they are sent.
         sent: the number of writes that a worker has taken.
-        answered: the number of writes that are no longer in flight.
+        answered: the number of sent writes that have ended.
         accepted: whether no owed write is put off, and each answered one took effect.
         held: why the workload is not tried now.
     """
