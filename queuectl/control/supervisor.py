@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
@@ -329,7 +330,8 @@ class Supervisor:
     async def _led(self) -> int:
         """Wait as a standby until this process leads. Returns its epoch."""
         async with asyncio.TaskGroup() as group:
-            preparing = self._supervise(group, "standby", self.viewer.stand_by)
+            stand_by = partial(self.viewer.stand_by, self._metrics.standby_ready)
+            preparing = self._supervise(group, "standby", stand_by)
             epoch = await self._leadership.acquire()
             preparing.cancel()
         return epoch

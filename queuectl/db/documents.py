@@ -2,7 +2,7 @@
 
 The version of a document (its ETag) is the revision of its last write. Writers wait for a lock on the ``configuration`` row, and a
 commit of the leader that depends on the revision holds a shared lock on that row. Thus a change of quota is in force when the user
-gets the response: no plan from before can be committed after it.
+gets the response: what a plan from before decides is committed after it only if the change permits it.
 """
 
 from __future__ import annotations

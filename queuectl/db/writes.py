@@ -89,7 +89,8 @@ async def same_configuration(
     if tolerance is None:
         raise stale
     # Writers wait for the lock, so the configuration does not change until the commit.
-    if not tolerance.of(await documents.changes(connection, revision, tolerance.documents)):
+    changes = await documents.changes(connection, revision, tolerance.documents)
+    if not await tolerance.of(changes):
         raise stale
 
 

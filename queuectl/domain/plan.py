@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final
@@ -188,6 +188,20 @@ class Plan:
     spared: tuple[Preemption, ...] = ()
     planned: tuple[ScheduledGang, ...] = ()
     reserved: tuple[ReservationState, ...] = ()
+
+    def without(self, uids: Collection[str]) -> Plan:
+        """The same plan without these pending gangs, and without the evictions and moves for them."""
+        moves = any(move.beneficiary in uids for move in self.moved)
+        return replace(
+            self,
+            admitted=tuple(one for one in self.admitted if one.uid not in uids),
+            preempted=tuple(one for one in self.preempted if one.preemptor not in uids),
+            moved=() if moves else self.moved,
+            pending=tuple(one for one in self.pending if one.uid not in uids),
+            uneven=tuple(one for one in self.uneven if one[0] not in uids),
+            spared=tuple(one for one in self.spared if one.preemptor not in uids),
+            planned=tuple(one for one in self.planned if one.uid not in uids),
+        )
 
     @property
     def waiting_by_code(self) -> dict[str, int]:

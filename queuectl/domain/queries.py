@@ -7,7 +7,7 @@ import binascii
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -211,11 +211,11 @@ class Tolerance:
 
     Attributes:
         documents: keys of all documents of the configuration that it was made from.
-        of: whether the plan is right, given how the configuration has changed since.
+        of: whether the plan is right, given how the configuration has changed since. Edits wait for its answer and for the commit.
     """
 
     documents: Collection[DocumentKey]
-    of: Callable[[ConfigChanges], bool]
+    of: Callable[[ConfigChanges], Awaitable[bool]]
 
 
 # ---- Counts of workloads

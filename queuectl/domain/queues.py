@@ -383,6 +383,17 @@ class ClusterQueue:
         named = (quotas.flavor for group in self.groups for quotas in group.flavors)
         return tuple(dict.fromkeys(named))
 
+    def has_policies_of(self, queue: ClusterQueue) -> bool:
+        """Whether they differ at most in amounts of quota, the Cohort and the weight, which have effects only through plans."""
+        return self is queue or self._policies() == queue._policies()
+
+    def _policies(self) -> ClusterQueue:
+        groups = (
+            ResourceGroup(one.covered, tuple(FlavorQuotas(each.flavor, {}) for each in one.flavors))
+            for one in self.groups
+        )
+        return replace(self, groups=tuple(groups), cohort=None, weight=WEIGHT_UNIT)
+
     @property
     def strict(self) -> bool:
         """Whether a gang that waits holds back the gangs behind it."""

@@ -321,6 +321,8 @@ WAITS_FOR_ROOM: Final = _handled(Handling.FOR_NODES | Handling.FOR_QUOTA)
 LACKS_NODES: Final = _handled(Handling.MORE_NODES)
 AT_A_LIMIT: Final = _handled(Handling.AT_A_LIMIT)
 ENDS_BY_TIME: Final = _handled(Handling.ENDS_BY_TIME)
+WAITS_TO_EVICT: Final = frozenset((Code.WAITING_TO_RECLAIM, Code.PENDING_EVALUATION))
+"""Their details have ``since`` when the gang waits to evict gangs that borrow (unix seconds), if it does."""
 
 # Among reasons for several flavors, the order in which they are shown: the one that ends soonest is first.
 SHOWN_FIRST: Final = (

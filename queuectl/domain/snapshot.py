@@ -108,6 +108,10 @@ class Pending:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""
         return self.borrows_at is None or self.borrows_at <= now
 
+    def waits_since(self, now: float) -> float:
+        """The time since which it waits to evict gangs that borrow, in unix seconds; ``now`` if it begins to."""
+        return now if self.reclaim_since is None else min(self.reclaim_since, now)
+
     def returns(self, now: float) -> bool:
         """Whether it is blocked and holds its place at ``now`` (unix seconds)."""
         return self.returns_by is not None and now < self.returns_by
@@ -167,6 +171,9 @@ class SolverLimits:
     """Deterministic time (CP-SAT's own unit, not seconds) for one solve at budget 0, and the largest budget's factor.
 
     ``wall_seconds`` is a safety net only: a plan cut by it is discarded.
+
+    Where ``cycle_time`` or ``search_steps`` is used up, gangs that fit on free capacity still start. :mod:`queuectl.planner.cycle_work` has the
+    searches after that.
     """
 
     deterministic_time: float = 0.25
@@ -175,6 +182,9 @@ class SolverLimits:
     wall_seconds: float = 10.0
     window: int = 1000  # pending gangs considered in one cycle
     lease_seconds: float = 600.0
+    solver_time: float = 2.0  # deterministic time of the search for one gang, or of one question, before each solve has one short try
+    cycle_time: float = 0.5  # deterministic time of one cycle, before gangs are left out
+    search_steps: int = 2000  # of searches in which gangs move or leave, likewise; 0.4 ms each
 
 
 @dataclass(frozen=True, slots=True)

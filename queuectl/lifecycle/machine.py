@@ -300,6 +300,13 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> EntryChange:
     )
 
 
+def _next_budget(entry: Entry, code: Code) -> int:
+    """The budget of the next search for a gang that waits. A gang that was not searched for keeps it."""
+    if code is Code.UNDECIDED:
+        return min(entry.budget + 1, MAX_BUDGET)
+    return entry.budget if code is Code.PENDING_EVALUATION else 0
+
+
 def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | None:
     _need(entry, event, State.PENDING, State.RESERVED)
     lease = event.lease if isinstance(event, Reserve) else None
@@ -308,8 +315,7 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     if isinstance(event, Reserve) and event.checks:
         return waiting_for(entry, event, now)
     state = State.RESERVED if lease is not None else State.PENDING
-    undecided = event.reason.code is Code.UNDECIDED
-    budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
+    budget = _next_budget(entry, event.reason.code)
     start = event.planned_start if isinstance(event, Refuse) else None
     announced = entry.announced_start
     if start is not None and start.promised is not None:

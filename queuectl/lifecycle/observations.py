@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,7 +65,6 @@ class Observer:
     Attributes:
         alarms: when to observe a workload again without a change.
         damaged: an error has possibly left sums half changed: they are to be computed from the records again.
-        uncounted: jobs that run without an entry are still to be observed: a plan would use their quota again.
     """
 
     def __init__(
@@ -79,8 +79,9 @@ class Observer:
         self._refusals = refusals if refusals is not None else Refusals()
         self._containment = mirror.containment
         self.damaged = False
-        self.uncounted = False
         self._mirror = mirror
+        self._backlog: dict[str, deque[str]] = {}  # by namespace; those marked first are first
+        self._behind: dict[str, bool] = {}  # by uid: whether it runs without an entry
         self._ledger = ledger
         self._usage = usage
         self._unschedulable = unschedulable
@@ -93,10 +94,20 @@ class Observer:
         self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
         self._dependents = Dependents(mirror, ledger)
 
+    @property
+    def behind(self) -> bool:
+        """Whether workloads are still to be observed."""
+        return bool(self._behind)
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether some of them run without an entry: a plan would use their quota again."""
+        return any(self._behind.values())
+
     def observe(self, config: QueueConfig, now: float, most: int | None = None) -> Observations:
         """Turn the marked changes of the cluster into changes of entries, and clear the marks.
 
-        ``most``: workloads, the same number of each namespace; the others stay marked. None = all.
+        ``most``: workloads, the same number of each namespace; the others are left for the next calls. None = all.
         """
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
@@ -110,33 +121,36 @@ class Observer:
         changes = []
         # In the order of the API server's revisions: of two jobs that are observed together, the first created is first in
         # queue order, even if it has changed since.
-        for number, uid in enumerate(sorted(self._first(touched, most), key=self._revision)):
+        self._put(touched)
+        for number, uid in enumerate(sorted(self._taken(most), key=self._revision)):
             change = self._contained(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
         return Observations(changes, self._plan_again)
 
-    def _first(self, touched: set[str], most: int | None) -> Collection[str]:
-        """The workloads to observe now; the others are marked again.
+    def _put(self, touched: Iterable[str]) -> None:
+        for uid in sorted(touched, key=self._revision):
+            if uid not in self._behind:
+                known = self._mirror.jobs.get(uid) or self._ledger.get(uid)
+                namespace = known.namespace if known is not None else ""
+                self._backlog.setdefault(namespace, deque()).append(uid)
+            self._behind[uid] = self._runs_uncounted(uid)
 
-        One namespace can change any number of objects. The workloads of the others do not wait for all of them.
+    def _taken(self, most: int | None) -> Sequence[str]:
+        """The workloads to observe now.
+
+        One namespace can change any number of objects. The workloads of the others do not wait for all of them. Those of a namespace
+        are observed in the order of their marks: edits of its queues mark all of them again and again.
         """
-        self.uncounted = False
-        if most is None or len(touched) <= most:
-            return touched
-        by_namespace: dict[str, list[str]] = {}
-        for uid in sorted(touched, key=self._revision, reverse=True):
-            known = self._mirror.jobs.get(uid) or self._ledger.get(uid)
-            by_namespace.setdefault(known.namespace if known is not None else "", []).append(uid)
-        first: set[str] = set()
-        while len(first) < most:
-            for uids in by_namespace.values():
-                if uids:
-                    first.add(uids.pop())
-        later = touched - first
-        self._mirror.touched |= later
-        self.uncounted = any(map(self._runs_uncounted, later))
-        return first
+        taken: list[str] = []
+        while self._backlog and (most is None or len(taken) < most):
+            for namespace, uids in list(self._backlog.items()):
+                taken.append(uids.popleft())
+                if not uids:
+                    del self._backlog[namespace]
+        for uid in taken:
+            del self._behind[uid]
+        return taken
 
     def _runs_uncounted(self, uid: str) -> bool:
         """A job of a takeover: it runs, and has no entry yet."""

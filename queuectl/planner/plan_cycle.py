@@ -35,6 +35,7 @@ from queuectl.planner.cycle.defragment import defragment
 from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.look_ahead import look_ahead
 from queuectl.planner.cycle.repair_precedence import Repairs
+from queuectl.planner.cycle_work import CycleWork
 from queuectl.planner.model.builder import Placed
 from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
@@ -63,7 +64,7 @@ def plan(
     Args:
         snapshot: the input of the cycle.
         stop: lets another thread end it early; the plan is then cut.
-        cache: of earlier calls; the plan does not depend on it.
+        cache: of earlier calls. The plan does not depend on it, as long as no gang is left to a later cycle: known answers cost no work.
     """
     prepared = begin(survey(snapshot, cache), stop)
     cycle, in_order = prepared.cycle, prepared.in_order
@@ -150,9 +151,10 @@ class Prepared:
 def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
     """Everything that comes before the first pending gang."""
     snapshot = problem.snapshot
-    solver = Solver(snapshot.limits, stop or StopSignal())
     state = open_state(problem)
     pending = pending_gangs(snapshot, problem.cache)
+    work = CycleWork(snapshot.limits, int(snapshot.now), len(pending.by_queue))
+    solver = Solver(snapshot.limits, stop or StopSignal(), work=work)
     leases = valid_leases(problem, state, pending.in_order)
     advance = reserve_in_advance(problem, state, solver)
     cycle = AdmissionCycle(
@@ -174,7 +176,10 @@ def one_by_one(prepared: Prepared) -> Iterator[Pending]:
 def _confirm(cycle: AdmissionCycle) -> Placed:
     """Have one CP-SAT solution hold all that starts, and place the gangs as it has them."""
     stopped = cycle.solver.stop.stopped
-    confirmed = Placed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
+    solver = Solver(cycle.solver.limits, cycle.solver.stop)  # with all its time
+    confirmed = Placed(Status.UNKNOWN) if stopped else confirm(cycle.state, solver)
+    cycle.solver.count(solver)
+    cycle.solver.unknown += solver.unknown
     if confirmed.status is Status.REFUTED:
         alarm = "the solver refuted a placement that was verified node by node"
         cycle.solver.alarms.append(alarm)

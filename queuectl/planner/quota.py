@@ -98,7 +98,11 @@ class QuotaNode:
 
 
 class QuotaTree(dict[str, QuotaNode]):
-    """ClusterQueue name to its pool."""
+    """ClusterQueue name to its pool; compared by identity, as the pools are."""
+
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # dict declares None: it compares by content
 
 
 def pools_of(config: QueueConfig, cache: PlannerCache) -> QuotaTree:
@@ -191,9 +195,11 @@ class QuotaUse:
         changes: how often it was changed.
     """
 
-    pools: Mapping[str, QuotaNode]
+    pools: QuotaTree
     used: dict[QuotaNode, dict[FlavorResource, int]] = field(default_factory=dict)
     changes: int = 0
+    _over: dict[tuple[QuotaNode, frozenset[FlavorResource]], bool] = field(default_factory=dict)
+    _over_at: int = 0  # the changes before them
 
     def add(self, row: QuotaRow, amount: int) -> None:
         """Use so much more (or, below 0, less) of a ClusterQueue's flavor and resource."""
@@ -205,13 +211,15 @@ class QuotaUse:
     @contextmanager
     def hypothetically(self, rows: Iterable[tuple[QuotaRow, int]], sign: int = 1) -> Iterator[None]:
         """Use these amounts more (with ``sign`` -1: less) for the time of a ``with`` block."""
-        changes = list(rows)
-        for row, amount in changes:
+        sums: dict[QuotaRow, int] = {}
+        for row, amount in rows:  # many gangs of one ClusterQueue change each pool above it once
+            sums[row] = sums.get(row, 0) + amount
+        for row, amount in sums.items():
             self.add(row, sign * amount)
         try:
             yield
         finally:
-            for row, amount in reversed(changes):
+            for row, amount in sums.items():
                 self.add(row, -sign * amount)
 
     def _shifts(
@@ -333,6 +341,15 @@ class QuotaUse:
     def beyond(self, pool: QuotaNode, row: FlavorResource) -> int:
         """The use of a pool beyond its own quota and the quota that its members lend; 0 or less = nothing."""
         return self.used_of(pool, row) - pool.subtree.get(row, 0)
+
+    def over(self, pool: QuotaNode, rows: frozenset[FlavorResource]) -> bool:
+        """Whether a pool uses more than its own quota of some row. Asked for many gangs, and kept until the use changes."""
+        if self._over_at != self.changes:
+            self._over, self._over_at = {}, self.changes
+        key = (pool, rows)
+        if key not in self._over:
+            self._over[key] = any(self.beyond(pool, row) > 0 for row in rows)
+        return self._over[key]
 
     def lends(self, pool: QuotaNode, row: FlavorResource) -> int:
         """The use that a pool passes up: the most that exits below it can lower the use of its parent."""

@@ -19,6 +19,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from queuectl.domain.snapshot import SolverLimits
+from queuectl.planner.cycle_work import CycleWork, Effort
 
 LARGEST: Final = (
     1 << 60
@@ -199,6 +200,8 @@ class Solver:
         light: even with an objective, spare what pays off in long searches only.
         brief: one short try, for questions that can be asked otherwise.
         placements: searches for a place on the nodes of the current capacity, with or without a model.
+        work: of the cycle whose gangs it searches for; None for a question outside of it.
+        steps: of the searches in which gangs move or leave, the long ones. A step places one gang, or adds a few variables to a model.
         cut: the wall clock or a stop ended a solve: the plan must be discarded.
         alarms: defects met, as sentences.
     """
@@ -208,26 +211,58 @@ class Solver:
     light: bool = False
     brief: bool = False
     placements: int = 0
+    work: CycleWork | None = None
+    steps: int = 0
     calls: int = 0
     unknown: int = 0
     deterministic_time: float = 0.0
     cut: bool = False
     alarms: list[str] = field(default_factory=list)
 
+    def consider(self, queue: str | None) -> None:
+        """The next work is for a gang of this ClusterQueue."""
+        if self.work is not None:
+            self.work.consider(queue, self.deterministic_time, self.steps)
+
+    def finish(self, *, fully: bool) -> None:
+        """The next work is for no gang of the queues; ``fully``: it is done whatever the gangs have cost."""
+        if self.work is not None:
+            self.work.finish(self.deterministic_time, self.steps, fully=fully)
+
     def ended(self) -> bool:
         """Whether it was stopped, or the wall clock ended a solve: its answers do not count, and no further model is built."""
         self.cut |= self.stop.stopped
         return self.cut
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether the gang that is considered is not searched for in this cycle, or no longer."""
+        return self.work is not None and self.work.ends(self.deterministic_time, self.steps)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the limit of the cycle leaves less than a full search for this gang."""
+        return self.work is not None and self.work.effort is not Effort.FULL
+
+    def _took(self) -> float:
+        """The deterministic time of the search for this gang; outside a cycle, of all solves."""
+        if self.work is None:
+            return self.deterministic_time
+        return self.work.time_of_gang(self.deterministic_time)
+
     def solve(self, model: Model, budget: int = 0) -> Solution:
         """Solve without presolve first, then once with presolve and a larger limit if that was not enough.
 
-        Without presolve a model with an objective gets one try, another one short tries with several seeds.
+        Without presolve a model with an objective gets one try, another one short tries with several seeds. There is one short try where the
+        effort is limited, or after ``solver_time``, and none when it is exhausted.
         """
         if model.refuted:
             return Solution(Status.REFUTED)
         if text := model.overflow():
             return self._defect(text)
+        if self.exhausted or self.cut:
+            self.unknown += 1
+            return Solution(Status.UNKNOWN)
         limits = self.limits
         limit = limits.deterministic_time * limits.growth ** min(budget, limits.max_budget)
         native = model.build()
@@ -236,7 +271,7 @@ class Solver:
         if not plain:
             runs = [(_SEED, limit, False)]
         runs.append((_SEED, limit * limits.growth, True))
-        if self.brief:
+        if self.brief or self.limited or self._took() >= limits.solver_time:
             runs = runs[:1]
         outcome = Solution(Status.UNKNOWN)
         for seed, most, presolve in runs:

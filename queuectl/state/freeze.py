@@ -20,7 +20,7 @@ from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig, needed_checks
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import WAITS_TO_EVICT, Code, Reason
 from queuectl.domain.records import NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
@@ -742,6 +742,7 @@ def _returns_by(entry: Entry, job: JobRecord, blocked: Reason | None) -> float |
 
 def _reclaim_since(entry: Entry) -> float | None:
     """The time since which it has waited to evict borrowing gangs; None = the last plan did not make it wait."""
-    if entry.reason.code is not Code.WAITING_TO_RECLAIM:
+    if entry.reason.code not in WAITS_TO_EVICT:
         return None
-    return float(entry.reason.details["since"])
+    since = entry.reason.details.get("since")
+    return None if since is None else float(since)

@@ -6,6 +6,9 @@ first half of the part of a LocalQueue is the head of its queue order. The secon
 part is *P*, each of them is in at least one of ``4 S / P`` plans in a row. A StrictFIFO ClusterQueue needs no rotation, because no gang
 passes its head: the shapes at its head are considered, in the order of the ClusterQueue.
 
+The number follows the CPU time of the plans, which depends on the cluster: other queues wait while a plan is made. Once each shape has been
+considered and nothing has changed since, no further plan is necessary.
+
 Equal gangs are one shape. A gang that is not considered keeps its reason.
 """
 
@@ -21,11 +24,18 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.order.queue_order import Place, place
 
-SHAPES: Final = 1024
+MOST: Final = 1024
 """Different shapes in one plan."""
+FIRST: Final = 128
+"""In the first plan, whose work is not known yet."""
+FEWEST: Final = 64
+"""In a plan, however long it takes: with fewer, most of its time is not for them."""
 LEAST: Final = 16
 """Of one LocalQueue, however many LocalQueues there are."""
 MOST_PINNED: Final = 64
+PLAN_SECONDS: Final = 0.1
+"""The CPU time of a plan after which the next ones consider fewer shapes."""
+_GROWTH: Final = 1.25
 
 _Queue = tuple[str, str | None]
 
@@ -45,12 +55,14 @@ class PendingWindow:
     """Of one leader. Between two plans few gangs come or go, and only these are counted again.
 
     Attributes:
-        partial: the last plan did not consider all gangs.
+        partial: some gangs have not been considered since the last change.
     """
 
-    def __init__(self, shapes: int = SHAPES) -> None:
-        """``shapes``: in one plan."""
+    def __init__(self, shapes: int = FIRST) -> None:
+        """``shapes``: in the first plan."""
         self._shapes = shapes
+        self._considered: set[int] = set()  # shapes since the last change
+        self._changed = True
         # Of the gangs of the last snapshot: each by its id, which names it while it is kept here.
         self._counted: dict[int, _Counted] = {}
         self._numbers: dict[Hashable, int] = {}  # of the shapes that wait
@@ -70,20 +82,34 @@ class PendingWindow:
         if len(self._pinned) > MOST_PINNED:
             del self._pinned[next(iter(self._pinned))]
 
-    def applied(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the gangs that its plan considers."""
+    def took(self, seconds: float) -> None:
+        """Consider more or fewer shapes after the next changes. ``seconds``: the CPU time of the plan that was made."""
+        if not self._changed:
+            return  # it used what the one before it had proved
+        factor = min(_GROWTH, PLAN_SECONDS / max(seconds, 0.001))
+        self._shapes = min(MOST, max(FEWEST, round(self._shapes * factor)))
+
+    def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
+        """The snapshot with the gangs that its plan considers.
+
+        ``changed``: since the last plan. If not, this plan is only for the gangs that the plans before it have left out.
+        """
+        self._changed = changed
+        if changed:
+            self._considered.clear()
         self.partial = False
         if len(snapshot.pending) <= self._shapes:
             return snapshot
         self._count(snapshot.pending)
         if sum(map(len, self._places.values())) <= self._shapes:
             return snapshot
-        self.partial = True
         by_queue = {
             queue: {number: places[0] for number, places in shapes.items()}
             for queue, shapes in self._places.items()
         }
         kept = self._kept(by_queue, snapshot.config)
+        self._considered.update(*kept.values())
+        self.partial = any(not shapes.keys() <= self._considered for shapes in by_queue.values())
         counted, pinned = self._counted, self._pinned
         return replace(
             snapshot,
@@ -150,6 +176,7 @@ class PendingWindow:
             cluster_queue = config.cluster_queue_of(*queue)
             if cluster_queue and cluster_queue.strict:
                 strict[cluster_queue.name].append(queue)
+                self._considered.update(shapes)  # those behind the head have no turn
             elif len(shapes) <= part:
                 considered[queue].update(shapes)
             else:

@@ -675,6 +675,10 @@ class MetricsRecorder:
         for invariant in Invariant:  # as above
             self._violated.labels(invariant)
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
+        self._standby = self._gauge(
+            "standby_ready",
+            "1 while this process is a standby that follows the ledger and has planned, else 0.",
+        )
         self._database = self._gauge(
             "database_heartbeat_timestamp_seconds",
             "Unix time of the last heartbeat of this process in the database.",
@@ -766,6 +770,9 @@ class MetricsRecorder:
     def leading(self, epoch: int) -> None:
         self._leader.set(1)
         self._epoch.set(epoch)
+
+    def standby_ready(self, ready: bool) -> None:
+        self._standby.set(ready)
 
     def database_answered(self) -> None:
         """Note that the database answers now."""

@@ -12,6 +12,7 @@ Phases, each with its own lines:
 - ``heartbeats``: statuses of nodes without a change, 33 in a second, as kubelets send them;
 - ``single``: a gang in another queue each second, which runs for 5 s: the cost of one change, and its wait;
 - ``bursts``: 50 gangs in other queues at once;
+- ``edits``: the same as ``single``, and 50 edits of the quotas of ClusterQueues in a second;
 - ``stream``: five gangs in a second, 100 statuses of nodes in a second, and what follows.
 
 Printed for each phase: CPU milliseconds of the thread and wall milliseconds of each stage, lag of the event loop, CPU seconds of the process,
@@ -25,6 +26,7 @@ import argparse
 import asyncio
 import cProfile
 import functools
+import itertools
 import json
 import logging
 import os
@@ -35,6 +37,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -71,6 +74,7 @@ PHASES: Final[dict[str, dict[str, float]]] = {
     "idle": {"bursts": 20, "gangs": 0, "every": 1.0},
     "heartbeats": {"bursts": 10, "gangs": 0, "every": 1.0, "heartbeats": 33},
     "single": {"bursts": 20, "gangs": 1, "every": 1.0},
+    "edits": {"bursts": 20, "gangs": 1, "every": 1.0, "edits": 50},
     "bursts": {"bursts": 20, "gangs": 50, "every": 5.0, "run_seconds": 6.0},
     "stream": {"bursts": 30, "gangs": 5, "every": 1.0, "heartbeats": 100},
 }
@@ -163,9 +167,31 @@ class Run:
     child: asyncio.subprocess.Process
     times: Times
     lags: list[float] = field(default_factory=list)
+    queues: list[Any] = field(default_factory=list)
+    edits: list[float] = field(default_factory=list)
+    store: PostgresStore = field(init=False)
 
     async def phase(self, options: dict[str, float]) -> dict[str, Any]:
         """The answer of the replay."""
+        editing = asyncio.create_task(self.edit(options.get("edits", 0)))
+        try:
+            return await self.answered({k: v for k, v in options.items() if k != "edits"})
+        finally:
+            editing.cancel()
+
+    async def edit(self, rate: float) -> None:
+        """Raise and lower the quota of each ClusterQueue in turn, until canceled."""
+        for number in itertools.count() if rate else ():
+            queue = self.queues[number % len(self.queues)]
+            for flavor in queue["spec"]["resourceGroups"][0]["flavors"]:
+                more = 8 if number // len(self.queues) % 2 == 0 else -8
+                flavor["resources"][0]["nominalQuota"] += more
+            began = time.perf_counter()
+            await self.store.put_config(queue)
+            self.edits.append(time.perf_counter() - began)
+            await asyncio.sleep(max(0.0, began + 1 / rate - time.perf_counter()))
+
+    async def answered(self, options: dict[str, float]) -> dict[str, Any]:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.child.stdin.write(json.dumps(options).encode() + b"\n")
@@ -293,6 +319,7 @@ async def measured(name: str, run: Run, *, quick: bool) -> dict[str, Took]:
     """One phase, whose lines are also printed."""
     run.times.spent.clear()
     run.lags.clear()
+    run.edits.clear()
     cpu, thread, wall = time.process_time(), time.thread_time(), time.perf_counter()
     options = PHASES[name]
     if quick:
@@ -312,6 +339,7 @@ async def measured(name: str, run: Run, *, quick: bool) -> dict[str, Took]:
         "loop thread": [(thread / wall, 1.0)],
         "loop lag": [(None, lag) for lag in run.lags],
         "wait of a gang": [(None, wait) for wait in answer["waits"]],
+        "wait of an edit": [(None, wait) for wait in run.edits],
     }
     await asyncio.sleep(REST_SECONDS if answer["waits"] else 0.0)
     events = answer["events"]
@@ -341,6 +369,9 @@ async def main(options: argparse.Namespace) -> None:
         ):
             run.times.follow(owner, method, stage)
         url = postgres.server.url(await postgres.fresh())
+        documents = configuration(options.nodes)
+        run.queues = [deepcopy(one) for one in documents if one["kind"] == "ClusterQueue"]
+        run.store = await PostgresStore.connect(DatabaseSettings(url))
         async with controller(url, port, options.nodes, run.times):
             sampler = asyncio.create_task(run.sample())
             await asyncio.sleep(REST_SECONDS)
@@ -352,6 +383,7 @@ async def main(options: argparse.Namespace) -> None:
                 phases[name] = await measured(name, run, quick=options.quick)
                 profile.disable()
             sampler.cancel()
+            await run.store.close()
             if options.profile:
                 profile.dump_stats(options.profile)
                 pstats.Stats(profile).sort_stats("tottime").print_stats(40)

@@ -171,7 +171,7 @@ def cpu_of(pid: int) -> float:
     """CPU seconds of a process and its reaped children up to now."""
     try:
         fields = _stat(pid)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / TICKS
 
@@ -179,7 +179,7 @@ def cpu_of(pid: int) -> float:
 def _status(pid: int, key: str) -> float:
     try:
         text = Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0.0
     found = re.findall(rf"{key}:\s+(\d+) kB", text)
     return int(found[0]) / 1024 if found else 0.0  # it has ended, and its parent has not seen that

@@ -168,7 +168,12 @@ def new_namespace(admin: Client) -> str:
 
 
 def tidy(plane: ControlPlane, namespace: str) -> None:
-    """Delete the namespace in the background, and restore the nodes."""
+    """Delete the namespace in the background, and restore the nodes.
+
+    PyTorchJobs are deleted first: while the API server starts, its discovery does not have their group yet, and a
+    namespace that ends then leaves them behind.
+    """
+    plane.cluster.client.delete(path(KINDS["PyTorchJob"], namespace))
     plane.cluster.client.delete(f"/api/v1/namespaces/{namespace}")
     there = set(plane.cluster.nodes.names())
     missing = [node for node in NODES.documents() if node["metadata"]["name"] not in there]

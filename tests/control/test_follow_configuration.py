@@ -188,21 +188,34 @@ def discarded(world: Rig) -> float | None:
     return world.metrics.registry.get_sample_value("queuectl_discarded_plans_total", labels)
 
 
-async def test_a_plan_for_an_old_configuration_is_dropped_and_the_ledger_stays(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "change", "code", "plans"),
+    [
+        ("ClusterQueue", {"stopPolicy": "Hold"}, Code.QUEUE_STOPPED, 0.0),
+        ("ResourceFlavor", {"nodeLabels": {"pool": "none"}}, Code.SHAPE_NEVER_FITS, 1.0),
+    ],
+)
+async def test_a_decision_that_the_newest_configuration_forbids_is_dropped_and_the_ledger_stays(
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    change: dict[str, Any],
+    code: Code,
+    plans: float,
 ) -> None:
+    """The whole plan is dropped only if more than queues has changed."""
     async with rig(database_url, 2) as world:
         first = world.cluster.submit(gang("Job", "first", 1))
         await world.until_state(first, State.RUNNING)
-        (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
-        stopped = {**queue, "spec": {**queue["spec"], "stopPolicy": "Hold"}}
+        (document,) = (d for d in configuration(16) if d["kind"] == kind)
+        edited = {**document, "spec": {**document["spec"], **change}}
         second = world.cluster.submit(gang("Job", "second", 1))
-        seen = overtake(world, (second, Code.ADMITTED), stopped, monkeypatch)
-        entry = await until_reason(world, second, State.PENDING, Code.QUEUE_STOPPED)
+        seen = overtake(world, (second, Code.ADMITTED), edited, monkeypatch)
+        entry = await until_reason(world, second, State.PENDING, code)
         assert (second, Code.ADMITTED) in seen.plan
         assert entry.attempt == 0
-        assert (seen.loads, discarded(world)) == (0, 1.0)
-        await world.store.put_config(queue)
+        assert (seen.loads, discarded(world)) == (0, plans)
+        await world.store.put_config(document)
         await world.until_state(second, State.RUNNING)
         await world.at_rest()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
+from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.records import Delta
@@ -249,31 +251,70 @@ async def test_a_standby_shows_the_reason_of_a_pending_gang(database_url: str) -
     assert known.conflict == expected.conflict
 
 
-async def test_a_standby_whose_plans_are_unusable_plans_no_more_often(
+async def stood_by(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, plans = 0.0, []
+    *,
+    recent: Callable[[float], object],
+    planned: Callable[[float], bool],
+    until: float,
+) -> dict[float, bool]:
+    """Whether a standby shows that it is ready, by time, until it is canceled; ``recent`` and ``planned`` are called with the time."""
+    now, shown = 0.0, dict[float, bool]()
     follower: Any = Viewer.__new__(Viewer)
+    follower._standby = SimpleNamespace(ledger=())
 
-    async def recent() -> object:
-        return object() if now > 25 else None
+    async def recent_now() -> object:
+        return recent(now)
 
-    async def planned() -> bool:
-        plans.append(now)
-        return False
+    async def planned_now() -> bool:
+        return planned(now)
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
-        if now > 200:
+        if now > until:
             raise asyncio.CancelledError
 
-    follower.recent, follower._planned = recent, planned
+    follower.recent, follower._planned = recent_now, planned_now
     monkeypatch.setattr(viewing, "_now", lambda: now)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await follower.stand_by()
+        await follower.stand_by(lambda ready: shown.update({now: ready}))
+    return shown
+
+
+async def test_a_standby_whose_plans_are_unusable_plans_no_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans: list[float] = []
+
+    def planned(now: float) -> bool:
+        plans.append(now)
+        return False
+
+    shown = await stood_by(
+        monkeypatch,
+        recent=lambda now: object() if now > 25 else None,
+        planned=planned,
+        until=200.0,
+    )
     assert plans == [31.0, 91.0, 151.0]
+    assert set(shown.values()) == {False}
+
+
+async def test_a_standby_is_ready_once_it_has_planned_while_the_database_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def recent(now: float) -> object:
+        if 50 < now < 70:
+            raise StoreUnavailable("down")
+        return object()
+
+    monkeypatch.setattr(viewing, "REPLAN_SECONDS", 20.0)
+    shown = await stood_by(monkeypatch, recent=recent, planned=lambda now: now > 10, until=100.0)
+    ready = [at for at, is_ready in shown.items() if is_ready]
+    assert ready == [21.0, 31.0, 41.0, 71.0, 81.0, 91.0]
+    assert shown[101.0] is False
 
 
 async def test_nothing_is_known_before_the_watch_has_listed_everything(database_url: str) -> None:

@@ -503,7 +503,7 @@ class StoreConformance:
         await api.delete_config(DocumentKey("ClusterQueue", "", "gone"))
         asked: list[ConfigChanges] = []
 
-        def judge(changes: ConfigChanges) -> bool:
+        async def judge(changes: ConfigChanges) -> bool:
             asked.append(changes)
             return right
 
@@ -519,6 +519,30 @@ class StoreConformance:
         assert changes.written == (queue("gpus", cohort="all"),)
         assert changes.deleted == {DocumentKey("ClusterQueue", "", "gone")}
         assert set(await loaded(store)) == ({"u1"} if right else set())
+
+    async def test_edits_wait_while_a_commit_decides_whether_it_tolerates_earlier_ones(
+        self, open_store: OpenStore
+    ):
+        store, api = await open_store(), await open_store()
+        epoch = await leader(store)
+        revision = await api.put_config(queue("gpus"))
+        await api.put_config(queue("gpus", cohort="all"))
+        edits: list[asyncio.Task[int]] = []
+        present: list[int] = []
+
+        async def judge(changes: ConfigChanges) -> bool:
+            edits.append(asyncio.create_task(api.put_config(queue("gpus"))))
+            await asyncio.wait(edits, timeout=0.1)
+            present.append((await api.configuration())[0])
+            return not edits[0].done() and present == [changes.revision]
+
+        await store.commit(
+            Commit([submitted("u1")], revision, tolerance=Tolerance((), judge)),
+            epoch=epoch,
+            cycle=1,
+        )
+        assert await edits[0] > present[0]
+        assert set(await loaded(store)) == {"u1"}
 
     async def test_an_empty_commit_of_a_deposed_leader_is_refused_too(self, open_store: OpenStore):
         store = await open_store()

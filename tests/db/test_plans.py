@@ -69,8 +69,7 @@ AFTER = PagePosition(BY_NAME, ("team-7", "job-1057", "u1057"))
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled_url(postgres: TestPostgres):
-    name = await postgres.fresh()
-    filled = (
+    fills = (
         FILL,
         FILL_USERS,
         FILL_LABELS,
@@ -79,10 +78,8 @@ async def filled_url(postgres: TestPostgres):
         FILL_SUBJECTS,
         FILL_COMMANDS,
     )
-    for statement in (*filled, "ANALYZE"):
-        await postgres.execute(statement, name)
-    yield postgres.server.url(name)
-    await postgres.drop(name)
+    async with postgres.filled(*fills) as url:
+        yield url
 
 
 @pytest_asyncio.fixture

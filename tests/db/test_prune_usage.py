@@ -142,11 +142,8 @@ FILL_METERS = "INSERT INTO usage_meters SELECT 'u' || n, '{}' FROM generate_seri
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled_url(postgres: TestPostgres) -> AsyncIterator[str]:
-    name = await postgres.fresh()
-    for statement in (FILL_SUBJECTS, FILL_HOURS, FILL_METERS, "ANALYZE"):
-        await postgres.execute(statement, name)
-    yield postgres.server.url(name)
-    await postgres.drop(name)
+    async with postgres.filled(FILL_SUBJECTS, FILL_HOURS, FILL_METERS) as url:
+        yield url
 
 
 @pytest_asyncio.fixture

@@ -36,11 +36,8 @@ FROM generate_series(1, 1700) h, generate_series(1, 20) n
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled_url(postgres: TestPostgres) -> AsyncIterator[str]:
-    name = await postgres.fresh()
-    for statement in (FILL_SUBJECTS, FILL_HOURS, FILL_LOSSES, "ANALYZE"):
-        await postgres.execute(statement, name)
-    yield postgres.server.url(name)
-    await postgres.drop(name)
+    async with postgres.filled(FILL_SUBJECTS, FILL_HOURS, FILL_LOSSES) as url:
+        yield url
 
 
 @pytest_asyncio.fixture

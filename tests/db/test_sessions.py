@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import make_url
 
 from queuectl.db.audit import listing
 from queuectl.db.engine import DatabaseSettings, make_engine
@@ -132,18 +131,16 @@ async def test_old_lines_are_deleted(any_store: AnyStore) -> None:
 
 
 async def test_a_page_of_the_log_is_read_by_an_index(
-    postgres: TestPostgres, database_url: str
+    postgres: TestPostgres,
 ) -> None:
-    database = make_url(database_url).database or ""
-    await postgres.execute(FILL, database)
-    await postgres.execute("ANALYZE audit", database)
-    engine = make_engine(DatabaseSettings(database_url))
-    async with engine.connect() as connection:
-        for wanted in (AuditFilter(), AuditFilter(caller="user-7", before=15_000)):
-            lines = await plan(connection, listing(wanted, 100))
-            assert "Index" in lines
-            assert "Seq Scan" not in lines
-    await engine.dispose()
+    async with postgres.filled(FILL) as url:
+        engine = make_engine(DatabaseSettings(url))
+        async with engine.connect() as connection:
+            for wanted in (AuditFilter(), AuditFilter(caller="user-7", before=15_000)):
+                lines = await plan(connection, listing(wanted, 100))
+                assert "Index" in lines
+                assert "Seq Scan" not in lines
+        await engine.dispose()
 
 
 FILL = """

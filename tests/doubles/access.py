@@ -88,6 +88,10 @@ class MemoryAudit:
 
     async def begin(self, line: AuditLine) -> int:
         await self._reach()
+        return self.add(line)
+
+    def add(self, line: AuditLine) -> int:
+        """Add a line as part of another write."""
         number = self._rows[-1].id + 1 if self._rows else 1
         caller, path = storable(line.caller), storable(line.path)
         detail = storable(line.detail)

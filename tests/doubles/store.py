@@ -244,6 +244,14 @@ class MemoryStore:
             raise StoreUnavailable("the connection was lost")
         if database.epoch != epoch:
             raise Fenced(f"epoch {epoch} is over")
+        async with database.changed:  # edits wait for it
+            await self._write_all(commit, epoch, cycle)
+            database.changed.notify_all()
+        if fault is Fault.AFTER:
+            raise StoreUnavailable("the connection was lost")
+
+    async def _write_all(self, commit: Commit, epoch: int, cycle: int) -> None:
+        database = self.database
         same = commit.revision in (None, database.revision)
         if not same and not await self._tolerates(commit.tolerance, commit.revision):
             raise StaleConfiguration(
@@ -271,15 +279,11 @@ class MemoryStore:
             database.decisions.append(
                 StoredDecision(number, epoch, cycle, end, upto, commit.decision)
             )
-        async with database.changed:
-            database.changed.notify_all()
-        if fault is Fault.AFTER:
-            raise StoreUnavailable("the connection was lost")
 
     async def _tolerates(self, tolerance: Tolerance | None, revision: int | None) -> bool:
         if tolerance is None or revision is None:
             return False
-        return tolerance.of(await self.config_changes(revision, tolerance.documents))
+        return await tolerance.of(await self.config_changes(revision, tolerance.documents))
 
     def _check(self, change: EntryChange) -> None:
         stored = self.database.entries.get(change.after.uid)
@@ -459,15 +463,15 @@ class MemoryStore:
             )
             for document in batch.written
         }
-        async with database.changed:  # nothing awaits between documents and revision
+        async with database.changed:  # nothing awaits between documents, lines and revision
             database.documents.update(documents)
             for key in batch.removed:
                 database.documents.pop(key, None)
                 database.confirmed = ""
+            for line in batch.lines:
+                self.audit.add(line)
             database.revision += 1
             database.changed.notify_all()
-        for line in batch.lines:
-            await self.audit.begin(line)
         return batch.revision + 1
 
     async def keep_followed(self, report: FollowedReport, *, epoch: int) -> None:

@@ -26,8 +26,10 @@ from queuectl.domain.reasons import NEVER_FITS
 from queuectl.planner import relocate
 from queuectl.planner.backfill import timeline
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.heads import ByShare, HeadScheduler
 from queuectl.planner.cycle.repair_precedence import Repairs
+from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.placement import feasible
 from queuectl.planner.preempt.returning import Returning
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
@@ -158,6 +160,26 @@ def _stay(case: Case, gone: Any) -> Iterator[Any]:
 _STAY: Final = Case._members_that_stay
 
 
+def _counted_without_those_that_return(case: Case, gone: Any) -> Iterator[Any]:
+    """The place of an evicted gang that returns is not kept."""
+    for workload, placed in _COUNTED(case, gone):
+        gang = case.index.running.get(workload.uid)
+        if gang is None or not gang.leaving:
+            yield workload, placed
+
+
+_COUNTED: Final = Case._counted
+
+
+def _lease_of_any_flavor(cycle: AdmissionCycle, gang: Any, head: Any) -> bool:
+    """A gang starts on its lease while a head waits for the flavor of the lease, if it could use another flavor."""
+    with patch.object(StrictFifoHeads, "ahead", lambda *_: None):
+        return _LEASED(cycle, gang, head)
+
+
+_LEASED: Final = AdmissionCycle._leased
+
+
 def _changed(returning: Returning) -> Iterator[Any]:
     """A gang with a reservation yields to none."""
     with patch.object(returning.state, "held", {}):
@@ -241,7 +263,22 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     "yields-with-reservation": Defect(
         "A gang with a reservation is not among those that make room for a victim that returns.",
         ((Returning, "_changed", _changed),),
-        69,
+        744,
+        LEASED,
+    ),
+    "place-of-returning": Defect(
+        "The verifier judges evictions as if no place were kept for evicted gangs that return.",
+        ((exits.Case, "_counted", _counted_without_those_that_return),),
+        3473,
+        LEASED,
+    ),
+    "passes-on-a-lease": Defect(
+        "A gang starts on its lease and passes the head of its StrictFIFO ClusterQueue, which waits for that flavor.",
+        (
+            (AdmissionCycle, "_leased", _lease_of_any_flavor),
+            (AdmissionCycle, "_overtakes", lambda *_: False),
+        ),
+        938,
         LEASED,
     ),
     "without-flavor": Defect(

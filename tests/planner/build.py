@@ -169,6 +169,15 @@ def queue(
     )
 
 
+def with_gpus(made: ClusterQueue, gpus: Mapping[str, int]) -> ClusterQueue:
+    """A ClusterQueue of :func:`queue` with so many GPUs of each flavor."""
+    (group,) = made.groups
+    quotas = tuple(
+        replace(each, nominal={**each.nominal, GPU: gpus[each.flavor]}) for each in group.flavors
+    )
+    return replace(made, groups=(replace(group, flavors=quotas),))
+
+
 def config(*queues: ClusterQueue, flavors: Sequence[ResourceFlavor] | None = None) -> QueueConfig:
     """A LocalQueue of the same name in namespace ``team`` leads to each ClusterQueue."""
     known = flavors if flavors is not None else (ResourceFlavor(FLAVOR, topology="gpus"),)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
 from queuectl.planner.problem.usage import Slots
-from queuectl.planner.quota import QuotaNode, QuotaRow, QuotaUse
+from queuectl.planner.quota import QuotaNode, QuotaRow, QuotaTree, QuotaUse
 
 CHARGED = ("cq", "default", "nvidia.com/gpu")
-POOLS = {"cq": QuotaNode("cq")}
+POOLS = QuotaTree({"cq": QuotaNode("cq")})
 
 
 def happened(agenda: Agenda[str]) -> list[tuple[float, list[str]]]:

@@ -8,9 +8,11 @@ import pytest
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import (
+    ClusterQueue,
     Fungibility,
     LocalQueue,
     QueueingStrategy,
+    ReclaimWithinCohort,
     ResourceFlavor,
     StopPolicy,
     WhenCan,
@@ -18,9 +20,21 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
-from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, resources, world
+from tests.planner.build import (
+    NOW,
+    gang,
+    holding,
+    node,
+    placed,
+    podset,
+    queue,
+    resources,
+    with_gpus,
+    world,
+)
 from tests.planner.queues import cq, gpus, quota_only, running
 
 
@@ -53,6 +67,9 @@ def leased(workload, *names: str, victims=("v",), until: float = NOW + 60, **kwa
 
 
 HIGH = 10
+FLAVORS = [
+    ResourceFlavor(name, node_labels=(("m", name),), topology="gpus") for name in ("one", "two")
+]
 
 
 # Preempting.
@@ -309,15 +326,111 @@ def test_a_gang_with_a_lease_starts_on_another_flavor_where_its_queue_prefers_th
     rule: WhenCan, starts: bool
 ) -> None:
     nodes = [node("a0", gpu=8, labels={"m": "one"}), node("b0", gpu=8, labels={"m": "two"})]
-    flavors = [
-        ResourceFlavor(name, node_labels=(("m", name),), topology="gpus") for name in ("one", "two")
-    ]
     asks = whole("g", priority=HIGH)
     until = CapacityLease(placed(asks, {"a0": 1}, flavor="one"), ("v",), NOW - 60, NOW + 60)
     going = holding(whole("v"), {"a0": 1}, flavor="one", leaving=True)
     own = replace(queue(flavors=("one", "two")), fungibility=Fungibility(when_can_preempt=rule))
-    made = planned(world(nodes, [Pending(asks, until)], [going], own, flavors=flavors))
+    made = planned(world(nodes, [Pending(asks, until)], [going], own, flavors=FLAVORS))
     assert started(made) == ({"g": (("b0", 1),)} if starts else {})
+
+
+def test_a_gang_whose_lease_ends_later_in_the_plan_counts_for_the_evictions_before() -> None:
+    """Queue ``a`` is over its own of flavor ``one`` with the lease of ``waits``, which then starts on flavor ``two``."""
+    ones = [node(f"a{at}", gpu=8, labels={"m": "one"}) for at in range(3)]
+    twos = [node(f"b{at}", gpu=8, labels={"m": "two"}) for at in range(2)]
+    queues = [
+        replace(two_flavors(name, one, two), reclaim_patience=0.0)
+        for name, one, two in (("a", 8, 0), ("b", 24, 16))
+    ]
+    waits = whole("waits", queue="a")
+    until = CapacityLease(placed(waits, {"a1": 1}, flavor="one"), ("goes",), NOW - 60, NOW + 60)
+    pending: list[Workload | Pending] = [
+        gang("reclaims", podset(gpu=8, select={"m": "one"}), queue="b", priority=HIGH),
+        gang("head", podset(count=2, gpu=8, select={"m": "two"}), queue="a", priority=1),
+        Pending(waits, until),
+    ]
+    gangs = [
+        holding(whole("stays", queue="a"), {"a0": 1}, flavor="one"),
+        holding(whole("goes", queue="b"), {"a1": 1}, flavor="one", leaving=True),
+        holding(whole("other", queue="b", priority=HIGH), {"a2": 1}, flavor="one"),
+        holding(whole("high", queue="b", priority=HIGH), {"b1": 1}, flavor="two"),
+    ]
+    made = planned(world([*ones, *twos], pending, gangs, *queues, flavors=FLAVORS))
+    assert [(p.victim, p.preemptor) for p in made.preempted] == [("stays", "reclaims")]
+    assert started(made) == {"waits": (("b0", 1),)}
+
+
+@pytest.mark.parametrize(("own", "pods"), [(8, 1), (12, 2)])
+def test_the_place_that_is_kept_for_an_evicted_gang_counts_for_the_evictions_after(
+    own: int, pods: int
+) -> None:
+    """Queue ``a`` is over its own of flavor ``one`` with the place of ``returns``, of which one pod has not ended."""
+    fleet = [node(f"a{at}", gpu=8, labels={"m": "one"}) for at in range(3)]
+    queues = [
+        replace(two_flavors(name, one, two), reclaim_patience=0.0)
+        for name, one, two in (("a", own, 8), ("b", 24, 0))
+    ]
+    of = {name: podset(gpu=8, select={"m": name}) for name in ("one", "two")}
+    pending = [
+        gang("next", of["two"], queue="a", priority=5, queued_at=5.0),
+        gang("reclaims", of["one"], queue="b"),
+    ]
+    asks = podset(gpu=8 // pods, count=pods, select={"m": "one"})
+    returns = holding(gang("returns", asks, queue="a", priority=5), {"a1": 1}, flavor="one")
+    gangs = [
+        holding(whole("stays", queue="a"), {"a0": 1}, flavor="one"),
+        replace(returns, leaving=True, returns=True),
+        holding(whole("high", queue="b", priority=HIGH), {"a2": 1}, flavor="one"),
+    ]
+    fleet.append(node("b0", gpu=8, labels={"m": "two"}))
+    made = planned(world(fleet, pending, gangs, *queues, flavors=FLAVORS))
+    assert [(p.victim, p.preemptor) for p in made.preempted] == [("stays", "reclaims")]
+    assert started(made) == {"next": (("b0", 1),)}
+
+
+def test_an_evicted_gang_that_returns_keeps_no_other_flavor_from_gangs_that_fit_there() -> None:
+    fleet = [node("a0", gpu=8, labels={"m": "one"}), node("a1", gpu=8, labels={"m": "one"})]
+    fleet.append(node("b0", gpu=8, labels={"m": "two"}))
+    queues = [two_flavors(name, 8, 8) for name in ("a", "b")]
+    pending = [
+        gang("next", podset(gpu=16), queue="a", priority=1, queued_at=5.0),
+        gang("fits", podset(gpu=8, select={"m": "one"}), queue="b"),
+    ]
+    gangs = [
+        holding(whole("runs", queue="a"), {"a0": 1}, flavor="one"),
+        holding(whole("returns", queue="a", priority=1), {"b0": 1}, flavor="two", leaving=True),
+    ]
+    gangs[1] = replace(gangs[1], returns=True)
+    made = planned(world(fleet, pending, gangs, *queues, flavors=FLAVORS))
+    assert started(made) == {"fits": (("a1", 1),)}
+    assert made.preempted == ()
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_the_head_of_a_strict_fifo_queue_takes_the_flavor_of_a_lease_behind_it(left: bool) -> None:
+    """The lease is of flavor ``two``, for which the head waits. Its gang could also use flavor ``one``."""
+    fleet = [node("a0", gpu=8, labels={"m": "one"})]
+    fleet += [node(name, gpu=8, labels={"m": "two"}) for name in ("b0", "b1")]
+    own = replace(two_flavors("a", 8, 16), strategy=QueueingStrategy.STRICT_FIFO)
+    head = whole("head", 2, queue="a", queued_at=1.0)
+    later = whole("later", queue="a", queued_at=2.0)
+    lease = CapacityLease(placed(later, {"b0": 1}, flavor="two"), ("v",), NOW - 60, NOW + 60)
+    gangs = [holding(whole("busy", queue="a"), {"a0": 1}, flavor="one")]
+    if not left:
+        gangs.append(holding(whole("v", queue="a"), {"b0": 1}, flavor="two", leaving=True))
+    made = planned(
+        world(fleet, [Pending(head), Pending(later, lease)], gangs, own, flavors=FLAVORS)
+    )
+    nodes = (("b0", 1), ("b1", 1))
+    leases = {r.uid: r.lease.placement.podsets[0].nodes for r in made.pending if r.lease}
+    assert (started(made), leases) == (({"head": nodes}, {}) if left else ({}, {"head": nodes}))
+
+
+def two_flavors(name: str, one: int, two: int) -> ClusterQueue:
+    """A ClusterQueue with so many GPUs of each flavor, which reclaims within its cohort."""
+    made = with_gpus(queue(name, flavors=("one", "two")), {"one": one, "two": two})
+    any_priority = ReclaimWithinCohort.ANY
+    return replace(made, cohort="all", reclaim_within_cohort=any_priority)
 
 
 def test_leased_capacity_is_kept_from_gangs_before_and_after() -> None:

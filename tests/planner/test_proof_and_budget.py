@@ -9,13 +9,14 @@ import pytest
 from ortools.sat.python import cp_model
 
 from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.planner import plan
 from queuectl.planner.preempt.find import find_victims
 from queuectl.planner.solver import Model, Solver
 from queuectl.planner.verify import verify
 from tests.planner import cases
-from tests.planner.build import gang, holding, node, podset, world
+from tests.planner.build import gang, holding, node, podset, queue, world
 
 SOLVE = cp_model.CpSolver.solve
 OPTIMAL, FEASIBLE, UNDECIDED = Proof.OPTIMAL, Proof.FEASIBLE, Proof.UNDECIDED
@@ -95,6 +96,54 @@ def test_beyond_the_window_nothing_is_proved() -> None:
     gangs = [small(f"g{i}", float(i)) for i in range(2)]
     made = plan(replace(world(ELSEWHERE, gangs), limits=SolverLimits(window=1)))
     assert proofs(made) == {"g0": OPTIMAL, "g1": UNDECIDED}
+
+
+def crowded(steps: int, now: float = 1000.0) -> Plan:
+    """Two gangs of one queue that need victims, one of another queue that does, and one that fits."""
+    victims = [
+        holding(gang(f"victim{i}", podset(gpu=8), queue="a" if i < 2 else "b"), {f"n{i}": 1})
+        for i in range(3)
+    ]
+    gangs = [
+        gang(uid, podset(gpu=8), priority=5, queue=uid[0], queued_at=float(at))
+        for at, uid in enumerate(("a0", "a1", "b0"))
+    ]
+    fits = gang("a2", podset(gpu=1), queue="a", queued_at=9.0)
+    nodes = [*(node(f"n{i}", gpu=8) for i in range(3)), node("free", gpu=1)]
+    snapshot = world(nodes, [*gangs, fits], victims, *map(queue, "ab"))
+    snapshot = replace(snapshot, now=now, limits=SolverLimits(search_steps=steps))
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+def test_when_the_searches_of_a_cycle_are_used_up_gangs_that_fit_start_and_other_queues_take_turns() -> (
+    None
+):
+    turns = 0
+    for second in range(40):
+        made = crowded(steps=20, now=1000.0 + second)
+        assert {a.uid for a in made.admitted} == {"a2"}
+        served = {p.preemptor for p in made.preempted}
+        late = {r.uid: r for r in made.pending if r.uid not in served}
+        assert late.keys() == {"a1"} | ({"b0"} - served)
+        assert {r.reasons[0].code for r in late.values()} == {Code.PENDING_EVALUATION}
+        assert {r.proof for r in late.values()} == {UNDECIDED}
+        assert "a0" in served
+        turns += "b0" in served
+    assert 0 < turns < 40
+    assert {p.preemptor for p in crowded(steps=2000).preempted} == {"a0", "a1", "b0"}
+
+
+def test_a_gang_whose_search_reaches_the_limit_of_the_cycle_is_undecided_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its next search then has a larger budget."""
+    give_up_on_searches(monkeypatch)
+    gangs = [small("before", 1.0), gang("open", *HARD.gangs[0], queued_at=2.0)]
+    snapshot = world([*HARD.nodes, *ELSEWHERE], gangs)
+    made = plan(replace(snapshot, limits=SolverLimits(search_steps=1)))
+    assert [(r.uid, r.reasons[0].code) for r in made.pending] == [("open", Code.UNDECIDED)]
 
 
 # Limits.

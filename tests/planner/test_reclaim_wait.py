@@ -11,7 +11,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import FairStrategy
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
@@ -76,6 +76,21 @@ def test_it_evicts_when_its_wait_has_cost_what_the_eviction_loses(
     (refusal,) = made.pending
     assert (refusal.lease is not None) is evicts
     assert (refusal.reasons[0].code is Code.WAITING_TO_RECLAIM) is not evicts
+
+
+@pytest.mark.parametrize(("waited", "since"), [(None, NOW), (29.9, NOW - 29.9), (40.0, NOW - 40.0)])
+def test_a_gang_that_is_not_searched_for_waits_like_one_that_is(
+    waited: float | None, since: float
+) -> None:
+    first = Pending(replace(asking("first", 1), queued_at=-1.0), reclaim_since=None)
+    snapshot = contested(waited, borrower(3600.0))
+    (wants,) = snapshot.pending
+    equal = replace(wants, workload=replace(wants.workload, uid="h"), reclaim_since=NOW - 50.0)
+    snapshot = replace(snapshot, pending=(first, wants, equal), limits=SolverLimits(search_steps=1))
+    refusals = {r.uid: r.reasons[0] for r in decided(snapshot).pending}
+    for uid, began in (("g", since), ("h", NOW - 50.0)):
+        assert refusals[uid].code is Code.PENDING_EVALUATION
+        assert refusals[uid].details == {"since": began}
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,15 @@ class SetAsideLog:
         self._accepted |= {event["unit"] for event in self._events()}
 
     def new(self) -> list[str]:
-        """The units that were set aside since the last call: a line for each place and boundary."""
+        """The units that were set aside since the last call: a line for each place and boundary, with the error of the first."""
         found: Counter[str] = Counter()
         units: dict[str, str] = {}
         for event in self._events():
             if event["unit"] not in self._accepted:
                 at = f"{event['boundary']}: {event['place']}"
                 found[at] += 1
-                units.setdefault(at, event["unit"])
+                error = str(event.get("exception", "")).strip().rpartition("\n")[2]
+                units.setdefault(at, f"{event['unit']}: {error}" if error else event["unit"])
         return [f"set aside {n} times at {at}, first {units[at]}" for at, n in found.items()]
 
     def _events(self) -> Iterator[dict[str, Any]]:

@@ -66,6 +66,15 @@ class TestPostgres:
         await self.execute(f"CREATE DATABASE {name} TEMPLATE {like} STRATEGY file_copy")
         return name
 
+    @asynccontextmanager
+    async def filled(self, *statements: str) -> AsyncIterator[str]:
+        """URL of a new database with the rows of these statements, vacuumed: so no plan of a query depends on when autovacuum runs."""
+        name = await self.fresh()
+        for statement in (*statements, "VACUUM (ANALYZE)"):
+            await self.execute(statement, name)
+        yield self.server.url(name)
+        await self.drop(name)
+
     async def drop(self, name: str) -> None:
         await self.execute(f"DROP DATABASE {name} WITH (FORCE)")
         self._free.append(name)

@@ -20,8 +20,10 @@ Body = dict[str, Any]
 ENTRIES = [live_through(job(life), *events)[-1].after for life, events in LIVES.items()]
 OTHER: Body = {**deepcopy(CLUSTER_QUEUE), "metadata": {"name": "team-b"}}
 MOVED: Body = {**LOCAL_QUEUE, "spec": {"clusterQueue": "team-b"}}
-LARGER = deepcopy(CLUSTER_QUEUE)
-LARGER["spec"]["stopPolicy"] = "Hold"
+STOPPED = deepcopy(CLUSTER_QUEUE)
+STOPPED["spec"]["stopPolicy"] = "Hold"
+JOINED = deepcopy(CLUSTER_QUEUE)
+JOINED["spec"]["cohortName"] = "other"
 INVALID: Body = {
     **deepcopy(CLUSTER_QUEUE),
     "metadata": {"name": "c"},
@@ -45,7 +47,8 @@ def sums(holdings: Holdings) -> list[dict[Any, int]]:
     [
         pytest.param([OTHER], [], 0, id="a queue without gangs"),
         pytest.param([OTHER, MOVED], [], 1, id="a LocalQueue points to another queue"),
-        pytest.param([LARGER], [], 1, id="their queue"),
+        pytest.param([STOPPED], [], 1, id="their queue"),
+        pytest.param([JOINED], [], 0, id="the Cohort of their queue"),
         pytest.param([], [QUEUE_KEY], 1, id="their queue is deleted"),
         pytest.param([], [LOCAL_KEY], 1, id="their LocalQueue is deleted"),
         pytest.param([DOCUMENTS["/api/v1/cohorts/all"]], [], 0, id="a Cohort"),
@@ -65,9 +68,10 @@ def test_a_partial_recount_equals_a_full_recount(
     assert any(partly.held.values())
     assert any(partly.pending.values())
     changes = ConfigChanges(2, tuple(written), frozenset(deleted))
+    before = catalog.config(1)
     catalog.follow(changes)
     config = catalog.config(2)
-    queues = concerned(changes, config)
+    queues = concerned(changes, before, config)
     assert (None if queues is None else len(queues)) == of_some
     if queues is None:
         return

@@ -554,6 +554,8 @@ def test_a_command_that_does_not_apply_is_reported_and_changes_nothing(
 def test_undecided_raises_the_budget_and_any_answer_resets_it() -> None:
     entry = run(SUBMITTED, Refuse(UNDECIDED), Refuse(UNDECIDED))
     assert entry.budget == 2
+    not_searched = Reason(Code.PENDING_EVALUATION, "later")
+    assert run(Refuse(not_searched), entry=entry).budget == 2
     assert run(Refuse(QUOTA), entry=entry).budget == 0
 
 

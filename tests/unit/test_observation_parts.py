@@ -30,7 +30,7 @@ def test_a_namespace_with_many_changes_delays_no_other() -> None:
     observer = Observer(mirror, ledger, OtherPodUsage(mirror, ledger), 30.0)
 
     parts: list[list[str]] = []
-    while mirror.touched:
+    while mirror.touched or observer.behind:
         changes = observer.observe(QueueConfig(), 100.0 + len(parts), most=20).changes
         ledger.apply(changes)
         parts.append([change.after.uid for change in changes])
@@ -41,3 +41,20 @@ def test_a_namespace_with_many_changes_delays_no_other() -> None:
     assert of_busy == [f"u{n}" for n in range(BUSY)], "in the order of their creation"
     queued = [entry.queued_at for entry in ledger if entry.namespace == "busy"]
     assert queued == sorted(queued)
+
+
+def test_workloads_that_are_marked_again_and_again_delay_no_other() -> None:
+    cluster = FakeCluster()
+    record = cluster.job(cluster.submit(gang("Job", "train", 1)))
+    mirror = Mirror({"jobs": "Job"})
+    mirror.apply(
+        [Upserted(replace(record, uid=f"u{n}", name=f"b{n}", version=10 + n)) for n in range(BUSY)]
+    )
+    ledger = Ledger()
+    observer = Observer(mirror, ledger, OtherPodUsage(mirror, ledger), 30.0)
+    ledger.apply(observer.observe(QueueConfig(), 100.0).changes)
+    mirror.apply([Upserted(replace(record, uid="new", name="new", version=10_000))])
+    for part in range(BUSY // 20 + 1):
+        mirror.touched |= {f"u{n}" for n in range(BUSY)}
+        ledger.apply(observer.observe(QueueConfig(), 101.0 + part, most=20).changes)
+    assert ledger.get("new") is not None

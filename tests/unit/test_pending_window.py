@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,15 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.planner.order.queue_order import Place, place
-from queuectl.state.pending_window import LEAST, PendingWindow, _always, _shape
+from queuectl.state.pending_window import (
+    FEWEST,
+    LEAST,
+    MOST,
+    PLAN_SECONDS,
+    PendingWindow,
+    _always,
+    _shape,
+)
 from tests.planner import build
 
 
@@ -105,6 +113,45 @@ def test_each_shape_is_considered_within_the_stated_number_of_plans(
     assert max(skipped.values()) <= limit
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_without_a_change_planning_ends_when_each_shape_has_been_considered(strict: bool) -> None:
+    snapshot = world([*flood(1000), *flood(100, "second")], strict=strict)
+    window = PendingWindow(shapes=64)
+    plans = list(until_all_are_considered(window, snapshot))
+    assert len({uid for kept in plans for uid in kept}) == (64 if strict else 1100)
+    assert len(plans) <= 1 + 2 * 1000 // 32
+    window.applied(snapshot, changed=True)
+    assert window.partial is not strict
+
+
+def until_all_are_considered(window: PendingWindow, snapshot: Snapshot) -> Iterator[list[str]]:
+    """The gangs of a plan after a change, and of the plans for the rest."""
+    yield names(window.applied(snapshot))
+    while window.partial:
+        yield names(window.applied(snapshot, changed=False))
+
+
+def test_a_gang_that_arrives_is_considered_before_planning_ends() -> None:
+    gangs, window = flood(200), PendingWindow(shapes=64)
+    for _ in range(2):
+        plans = list(until_all_are_considered(window, world(gangs)))
+        assert {g.workload.uid for g in gangs} == {uid for kept in plans for uid in kept}
+        gangs.append(gang("last", "busy", 5, at=1e6))
+
+
+def test_the_number_of_shapes_follows_the_time_of_a_plan() -> None:
+    snapshot, window = world(flood(3000)), PendingWindow(shapes=128)
+
+    def considered(seconds: float) -> int:
+        for _ in range(20):
+            window.took(seconds)
+        return len(window.applied(snapshot).pending)
+
+    assert considered(10 * PLAN_SECONDS) == FEWEST
+    assert considered(PLAN_SECONDS) == FEWEST
+    assert considered(PLAN_SECONDS / 10) == MOST
+
+
 def test_a_strict_queue_considers_a_prefix_of_its_order() -> None:
     gangs = flood(1000)
     kept = names(PendingWindow(shapes=64).applied(world(gangs, strict=True)))
@@ -114,7 +161,8 @@ def test_a_strict_queue_considers_a_prefix_of_its_order() -> None:
 class CountedAgain(PendingWindow):
     """The same window, which counts all gangs in each plan."""
 
-    def applied(self, snapshot: Snapshot) -> Snapshot:
+    def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
+        assert changed
         self.partial = False
         if len(snapshot.pending) <= self._shapes:
             return snapshot
@@ -133,8 +181,8 @@ class CountedAgain(PendingWindow):
                 places[numbers[shape]] = min(known, place(workload))
         if sum(map(len, by_queue.values())) <= self._shapes:
             return snapshot
-        self.partial = True
         kept = self._kept(by_queue, snapshot.config)
+        self.partial = any(kept[queue] != set(shapes) for queue, shapes in by_queue.items())
         considered = [
             pending
             for pending, shape in zip(snapshot.pending, shapes, strict=True)

@@ -35,9 +35,9 @@ def test_the_block_passes_if_nothing_is_set_aside() -> None:
         pass
 
 
-def line(unit: str, place: str = "ValueError in stream.py:_object") -> str:
+def line(unit: str, place: str = "ValueError in stream.py:_object", **more: str) -> str:
     event = {"event": "unit_set_aside", "boundary": "object", "unit": unit, "place": place}
-    return json.dumps(event) + "\n"
+    return json.dumps(event | more) + "\n"
 
 
 def test_only_new_lines_of_the_log_are_reported(tmp_path: Path) -> None:
@@ -62,9 +62,10 @@ def test_the_log_leaves_out_the_units_that_a_test_poisons(tmp_path: Path) -> Non
     path.write_text(line("Job/team/poison"))
     log.accept()
     with path.open("a") as file:
-        file.write(line("Job/team/poison", "KeyError in freeze.py:_one") + line("Job/team/other"))
+        file.write(line("Job/team/poison", "KeyError in freeze.py:_one"))
+        file.write(line("Job/team/other", exception="Traceback ...\nValueError: why\n"))
     assert log.new() == [
-        "set aside 1 times at object: ValueError in stream.py:_object, first Job/team/other"
+        "set aside 1 times at object: ValueError in stream.py:_object, first Job/team/other: ValueError: why"
     ]
 
 

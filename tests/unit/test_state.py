@@ -972,6 +972,22 @@ def test_a_snapshot_has_the_time_until_which_a_gang_does_not_borrow() -> None:
     assert found == [50.0, 50.0, None, None]
 
 
+@pytest.mark.parametrize(
+    ("reason", "since"),
+    [
+        (Reason(Code.WAITING_TO_RECLAIM, "", {"since": 40.0}), 40.0),
+        (Reason(Code.PENDING_EVALUATION, "", {"since": 40.0}), 40.0),
+        (Reason(Code.PENDING_EVALUATION, ""), None),
+        (Reason(Code.WAITING_FOR_QUOTA, ""), None),
+    ],
+)
+def test_a_snapshot_has_the_time_since_which_a_gang_waits_to_evict(
+    reason: Reason, since: float | None
+) -> None:
+    world = World(replace(ENTRY, reason=reason), records=[JOB])
+    assert world.freeze(now=60.0).pending[0].reclaim_since == since
+
+
 def test_a_snapshot_has_the_times_at_which_a_gang_was_preempted() -> None:
     entry = replace(LIVE, preempted_at=(10.0, 5_000.0))
     world = World(entry, records=[RESUMED])

@@ -196,15 +196,19 @@ class LeaderState:
 
     @property
     def documents(self) -> set[DocumentKey]:
-        """The revision of the configuration that was read last."""
+        """The keys of the documents of the configuration that was read last."""
         return self._catalog.keys
+
+    def catalog(self) -> Catalog:
+        """A copy of these documents."""
+        return self._catalog.copy()
 
     def configure(self, changes: ConfigChanges) -> None:
         """Continue with another configuration."""
         self._catalog.follow(changes)
-        known = self.readable
+        known, before = self.readable, self.config
         self._build(changes.revision)
-        queues = concerned(changes, self.config) if known and self.readable else None
+        queues = concerned(changes, before, self.config) if known and self.readable else None
         self.past_use_sums.configure(self.config, self.ledger, self._clock())
         if queues is None:
             self.holdings.configure(self.config, self.ledger)

@@ -354,7 +354,7 @@ class Loop:
         if observer.damaged:
             await self._reload()
             return
-        if self._mirror.touched:
+        if observer.behind or self._mirror.touched:
             wakeup.trigger()  # there are more of them than one observation takes
         wakeup.plan_due |= observed.plan_again
         while observer.log_messages:
@@ -371,16 +371,16 @@ class Loop:
             # Running jobs of a new LocalQueue are in no sum before they are observed with it: a plan would use their quota again.
             wakeup.plan()
             await self._writer.written()
-        elif wakeup.plan_due and not observer.uncounted:
-            wakeup.plan_due = False
-            await self._plan()
+        elif (wakeup.plan_due or wakeup.rest_due) and not observer.uncounted:
+            changed, wakeup.plan_due, wakeup.rest_due = wakeup.plan_due, False, False
+            await self._plan(changed=changed)
         else:
             await self._writer.written()
 
-    async def _plan(self) -> None:
+    async def _plan(self, *, changed: bool) -> None:
         began = time.perf_counter()
         try:
-            text = await self._planning.plan()
+            text = await self._planning.plan(changed=changed)
         except StaleConfiguration as error:
             text = await self._outdated(error)
         await self._writer.written()

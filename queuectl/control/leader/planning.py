@@ -1,7 +1,7 @@
 """One plan of a leader: freeze, plan and verify in a thread, commit, record. A plan that cannot be used is dropped and made again.
 
-Independent code verifies a plan. Its decisions are compared with the current cluster. It is written only over the configuration
-and the rows from which it was made.
+Independent code verifies a plan. Its decisions are compared with the current cluster. It is written only over the rows from which it
+was made, and under a configuration that permits it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
 from queuectl.control.leader.schedule import Wakeup
 from queuectl.control.leader.set_aside import GangsSetAside
+from queuectl.control.leader.tolerance import ConfigurationTolerance
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.db.ports import Commit
@@ -32,14 +33,13 @@ from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import CycleDecision, EntryChange, State
 from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Refusal
-from queuectl.domain.queries import ConfigChanges, DocumentKey, Tolerance
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queries import Tolerance
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.lifecycle.machine import MAX_BUDGET
 from queuectl.mig.reconfigurer import MigReconfigurer
 from queuectl.mig.search import MigFound, MigSearch
-from queuectl.objects.configuration.catalog import changed_queues
+from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal
 from queuectl.planner.backfill.timeline import next_expected_end
@@ -111,25 +111,6 @@ NOTHING_TO_PLAN: Final = "no gang is pending"
 """The summary of a cycle without a plan."""
 
 
-class ConfigurationTolerance:
-    """Decides whether a plan is valid after changes of the configuration.
-
-    Attributes:
-        queues: LocalQueues whose gangs are not admitted as planned; None if other documents changed, or before the decision.
-    """
-
-    def __init__(self, config: QueueConfig, concerned: frozenset[tuple[str, str]]) -> None:
-        """``config``: of the plan; ``concerned``: LocalQueues that must not have changed."""
-        self.queues: frozenset[tuple[str, str]] | None = None
-        self._config = config
-        self._concerned = concerned
-
-    def spare(self, changes: ConfigChanges) -> bool:
-        """Whether the changes do not affect the plan."""
-        self.queues = changed_queues(changes, self._config)
-        return self.queues is not None and not self.queues & self._concerned
-
-
 class Planning:
     """Of one leadership.
 
@@ -179,27 +160,31 @@ class Planning:
         self.between_plans = threading.Event()
         self.between_plans.set()
 
-    async def plan(self) -> str:
-        """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`."""
+    async def plan(self, *, changed: bool) -> str:
+        """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`.
+
+        ``changed``: there is more to plan than the gangs that the last plan left out.
+        """
         self.worked = 0.0
         if not self._leader_state.anything_to_plan():
             return NOTHING_TO_PLAN
-        documents, worked = self._leader_state.documents, time.thread_time()
+        catalog, worked = self._leader_state.catalog(), time.thread_time()
         with self._metrics.stage(CycleStage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
             within, beyond = considered(snapshot, self._gangs.without_snapshot())
-            planned = self._window.applied(within)
+            planned = self._window.applied(within, changed=changed)
         asked = self._mig.question(planned)
-        self.worked = time.thread_time() - worked
+        self.worked = frozen = time.thread_time() - worked
         began = time.perf_counter()
         out = self._gangs.left_out(planned)
         contained, answer = await asyncio.to_thread(self._decide, planned, asked, out)
+        self._window.took(self.worked - frozen)
         await self._writer.written()
         took = time.perf_counter() - began
         refusals = self._gangs.learn(planned, out, contained)
         await self._keep_failures(planned, contained)
         if self._window.partial:
-            self._wakeup.plan_by(WINDOW_SECONDS)
+            self._wakeup.plan_rest_in(WINDOW_SECONDS)
         checked = contained.checked
         if checked is None:
             return self._failed(contained.error)
@@ -228,7 +213,9 @@ class Planning:
             next_plan_due(checked.snapshot, checked.decided),
             next_expected_end(checked.snapshot, checked.decided),
         )
-        changes = await self._commit(snapshot, decision, took, documents, mig)
+        changes = await self._commit(
+            snapshot, decision, took, catalog, checked, mig, whole=not contained.cohort
+        )
         if beyond and decision.admitted:
             self._wakeup.plan()  # others are considered instead of those that start
         if any(c.before is not None and c.before.awaits_checks for c in changes):
@@ -249,17 +236,22 @@ class Planning:
         snapshot: Snapshot,
         decision: Plan,
         took: float,
-        documents: Collection[DocumentKey],
+        catalog: Catalog,
+        checked: CheckedPlan,
         mig: MigFound,
+        *,
+        whole: bool,
     ) -> list[EntryChange]:
         """Write the decisions of a plan that are still valid.
 
-        Users edit LocalQueues at any time: decisions for gangs of a LocalQueue that is stopped or has another ClusterQueue are
-        dropped, and the rest is written. Each other change of the configuration makes the plan stale.
+        Users edit the configuration at any time. Decisions for gangs of LocalQueues for which the newest configuration does not permit
+        them are dropped, and the rest is written. Changes of other rules than those of queues make the plan stale.
 
-        ``documents``: of the configuration it was made from. ``mig``: include migrations off nodes that are emptied.
+        ``catalog``: of the configuration it was made from. ``mig``: include migrations off nodes that are emptied. ``whole``: it is not
+        the plan of one cohort.
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
+        documents = catalog.keys
         reserved = (
             decision.reserved if decision.reserved != self._leader_state.planning.reserved else None
         )
@@ -273,7 +265,9 @@ class Planning:
             ]
             changes = with_relocations(decided, relocations)
             concerned = self._queues_served(decision, changes)
-            news = ConfigurationTolerance(snapshot.config, concerned - dropped)
+            news = ConfigurationTolerance(
+                catalog, checked, concerned, dropped, whole=whole and not relocations
+            )
             try:
                 await self._writer.commit(
                     Commit(
@@ -285,9 +279,11 @@ class Planning:
                     )
                 )
             except StaleConfiguration:
-                if news.queues is None:
+                if news.error is not None:
+                    self._containment.failed(Boundary.TASK, _PLANNING, news.error)
+                if not news.faulty:
                     raise
-                dropped = news.queues
+                dropped |= news.faulty
                 self._leader_state.drop_plan()
             else:
                 return changes
@@ -414,9 +410,10 @@ class Planning:
         return True
 
     def _worth_more(self, refusal: Refusal) -> bool:
-        """Whether a larger budget can decide it."""
-        if refusal.reasons[0].code is not Code.UNDECIDED:
-            return False
+        """Whether the next plan, or one with a larger budget, can decide it."""
+        code = refusal.reasons[0].code
+        if code is not Code.UNDECIDED:
+            return code is Code.PENDING_EVALUATION
         entry = self._leader_state.ledger.get(refusal.uid)
         return entry is not None and entry.budget < MAX_BUDGET
 

@@ -104,6 +104,9 @@ class Provisioner:
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
         state = self._leader_state
+        checks = state.config.checks.values()
+        if all(check.provisioning is None for check in checks):
+            return  # without a pass over the ledger
         for entry in state.ledger:
             for status, settings in provisioning_checks(entry, state.config):
                 key = (entry.namespace, request_name(entry, status.name))

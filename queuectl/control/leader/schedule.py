@@ -27,10 +27,12 @@ class Wakeup:
 
     Attributes:
         plan_due: the next cycle plans, even without an observation.
+        rest_due: it plans at least the gangs that the last plan left out.
     """
 
     def __init__(self) -> None:
         self.plan_due = True
+        self.rest_due = False
         self._requested = asyncio.Event()
 
     def trigger(self) -> None:
@@ -45,6 +47,11 @@ class Wakeup:
     def plan_by(self, seconds: float) -> None:
         """Plan in the next cycle, and begin one after so many seconds at the latest."""
         self.plan_due = True
+        asyncio.get_running_loop().call_later(seconds, self.trigger)
+
+    def plan_rest_in(self, seconds: float) -> None:
+        """Plan the gangs that the last plan left out, in so many seconds at the latest."""
+        self.rest_due = True
         asyncio.get_running_loop().call_later(seconds, self.trigger)
 
     def plan_in(self, seconds: float) -> None:

@@ -122,28 +122,34 @@ class Viewer:
         self._devices = DeviceRows.of(cache)
         self._dependencies = DependencyIndex(mirror, self._live)
 
-    async def stand_by(self) -> None:
+    async def stand_by(self, show_ready: Callable[[bool], None]) -> None:
         """Follow the ledger and plan, until canceled: as a leader, this process then computes only what follows from changes.
 
-        A process that leads immediately needs no copy.
+        A process that leads immediately needs no copy. ``show_ready``: whether it has planned, and can copy the ledger now.
         """
         self._handed_over = False
         await asyncio.sleep(STANDBY_SECONDS)
-        due, ready, failed = _now(), False, False
-        while True:
-            try:
-                if await self.recent() is not None and _now() >= due:
-                    planned = await self._planned()
-                    due = _now() + REPLAN_SECONDS  # the plan after an unusable one would be too
-                    if planned and not ready and self._standby is not None:
-                        _log.info("standby_ready", workloads=len(self._standby.ledger))
-                        ready = True
-                failed = False
-            except StoreUnavailable as error:
-                if not failed:
-                    _log.info("ledger_not_copied", error=str(error))
-                failed = True
-            await asyncio.sleep(FOLLOW_SECONDS)
+        due, ready, announced, failed = _now(), False, False, False
+        try:
+            while True:
+                try:
+                    if await self.recent() is None:
+                        ready = False
+                    elif _now() >= due:
+                        ready = await self._planned()
+                        due = _now() + REPLAN_SECONDS  # the plan after an unusable one would be too
+                        if ready and not announced and self._standby is not None:
+                            _log.info("standby_ready", workloads=len(self._standby.ledger))
+                            announced = True
+                    failed = False
+                except StoreUnavailable as error:
+                    if not failed:
+                        _log.info("ledger_not_copied", error=str(error))
+                    failed = True
+                show_ready(ready and not failed)
+                await asyncio.sleep(FOLLOW_SECONDS)
+        finally:
+            show_ready(False)
 
     def hand_over(self) -> LeaderState | None:
         """The state of this standby, for the leader that this process becomes; None without one.

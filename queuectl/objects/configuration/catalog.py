@@ -32,6 +32,12 @@ class Catalog:
         """The keys of all documents."""
         return set(self._objects)
 
+    def copy(self) -> Catalog:
+        """The documents as they are now."""
+        made = Catalog()
+        made._objects = dict(self._objects)
+        return made
+
     def replace(self, documents: Iterable[_Body]) -> None:
         """Replace all documents by these. Unchanged documents are not parsed again."""
         known, self._objects = self._objects, {}
@@ -70,7 +76,9 @@ class Catalog:
         return circular_cohorts(parents)
 
 
-def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[str, str]] | None:
+def concerned(
+    changes: ConfigChanges, before: QueueConfig, config: QueueConfig
+) -> frozenset[tuple[str, str]] | None:
     """LocalQueues (namespace, name) whose gangs the changes can affect in other ways than through the plan.
 
     None means all LocalQueues, including those without a ClusterQueue. ``config`` is the configuration after the changes.
@@ -78,37 +86,13 @@ def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[st
     keys = _keys(changes)
     if any(key.kind not in _OF_SOME for key in keys):
         return None
-    queues = {key.name for key in keys if key.kind == "ClusterQueue"}
+    names = {key.name for key in keys if key.kind == "ClusterQueue"}
+    known, now = before.cluster_queues, config.cluster_queues
+    quotas = {n for n in names & known.keys() & now.keys() if now[n].has_policies_of(known[n])}
+    queues = names - quotas
     behind = {place for place, one in config.local_queues.items() if one.cluster_queue in queues}
     own = {(key.namespace, key.name) for key in keys if key.kind == "LocalQueue"}
     return frozenset(behind | own)
-
-
-def changed_queues(
-    changes: ConfigChanges, before: QueueConfig
-) -> frozenset[tuple[str, str]] | None:
-    """LocalQueues (namespace, name) whose gangs cannot start as before the changes.
-
-    These are deleted or stopped LocalQueues, and those that point to another ClusterQueue. A change of weight affects only the
-    order of the next plan. None means that other kinds changed too.
-    """
-    if any(key.kind != "LocalQueue" for key in _keys(changes)):
-        return None
-    deleted = {(key.namespace, key.name) for key in changes.deleted}
-    return frozenset(deleted.union(*(_is_changed(body, before) for body in changes.written)))
-
-
-def _is_changed(body: _Body, before: QueueConfig) -> set[tuple[str, str]]:
-    key = DocumentKey.of(body)
-    place = (key.namespace, key.name)
-    was, (_, now) = before.local_queues.get(place), _taken(body)
-    if was is None or isinstance(now, DocumentError):
-        return {place}
-    same = (
-        now.content.cluster_queue == was.cluster_queue
-        and now.content.stop_policy == was.stop_policy
-    )
-    return set() if same else {place}
 
 
 def _keys(changes: ConfigChanges) -> set[DocumentKey]:

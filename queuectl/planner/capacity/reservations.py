@@ -13,6 +13,7 @@ The CapacityLeases of a snapshot are the reservations of earlier plans.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.words import counted
-from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     Reservation,
@@ -59,8 +59,9 @@ def reserve(
     named = tuple(dict.fromkeys(victims))
     state.awaited[request.pending.workload.uid] = named
     still = [state.leaving[uid] for uid in named if uid in state.leaving]
-    if _enough(state, request, node_counts, still):
-        state.keep(reservation_of(state.problem, request, node_counts, still))
+    room = RoomAfter(state, request, node_counts)
+    if room.enough(still):
+        state.keep(room.reservation(still))
     return partial(release, state, request, node_counts)
 
 
@@ -71,14 +72,6 @@ def release(state: CycleState, request: GangRequest, node_counts: NodeCounts) ->
     state.disown(request.pending.workload.uid)
 
 
-def reservation_of(
-    problem: Problem, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
-) -> Reservation:
-    """A reservation, and the part that is kept for it now while these victims still hold what they hold."""
-    nodes, need, held = _on_nodes(problem, request, node_counts, victims)
-    return Reservation(request, node_counts, tuple(victims), nodes, np.maximum(need - held, 0))
-
-
 def awaited(
     state: CycleState, request: GangRequest, node_counts: NodeCounts, evicted: Sequence[Admitted]
 ) -> tuple[str, ...]:
@@ -87,16 +80,24 @@ def awaited(
     No more of the latter than it takes, and first those that no other reservation waits for.
     """
     named = tuple(sorted(gang.workload.uid for gang in evicted))
-    more: list[Admitted] = []
-    for gang in _others(state, request, node_counts, named):
-        if _enough(state, request, node_counts, [*evicted, *more]):
-            break
-        more.append(gang)
-    for gang in more[-2::-1]:
-        fewer = [other for other in more if other is not gang]
-        if _enough(state, request, node_counts, [*evicted, *fewer]):
-            more = fewer
-    return (*named, *(gang.workload.uid for gang in more))
+    room = RoomAfter(state, request, node_counts)
+
+    def enough(more: Sequence[Admitted]) -> bool:
+        return room.enough([*evicted, *more])
+
+    # With more gangs gone, no room is lost: most sets need no test.
+    leaving = list(_others(state, request, node_counts, named))
+    count = bisect_left(range(len(leaving)), True, key=lambda n: enough(leaving[:n]))
+    needed, rest = leaving[:count][-1:], leaving[:count][-2::-1]
+    while rest:
+        left_out = 0
+        if enough([*needed, *rest[1:]]):
+            sizes = range(2, len(rest) + 1)
+            left_out = 1 + bisect_left(sizes, True, key=lambda n: not enough([*needed, *rest[n:]]))
+        needed += rest[left_out : left_out + 1]
+        rest = rest[left_out + 1 :]
+    uids = {gang.workload.uid for gang in needed}
+    return (*named, *(gang.workload.uid for gang in leaving if gang.workload.uid in uids))
 
 
 def waits_for_victims(victims: Sequence[str]) -> Reason:
@@ -132,9 +133,9 @@ class Leases:
         """Whether a lease is for quota only, because the nodes of its gang do not exist yet."""
         return self._valid[uid].lease.placement.awaits_nodes
 
-    def workload(self, uid: str) -> Workload:
-        """The gang with as many pods as its lease is for."""
-        return self._valid[uid].request.pending.workload
+    def request(self, uid: str) -> GangRequest:
+        """The request of the gang on its leased nodes, with as many pods as its lease is for."""
+        return self._valid[uid].request
 
     def held(self) -> Iterator[tuple[str, GangRequest, NodeCounts]]:
         """Every lease: uid of its gang, and what it holds."""
@@ -168,7 +169,7 @@ class Leases:
 
     @contextmanager
     def without(self, uid: str) -> Iterator[GangRequest]:
-        """For the time of a ``with`` block, nothing is reserved for a lease. The value: what its gang asks on the leased nodes."""
+        """For the time of a ``with`` block, nothing is reserved for a lease. The value: its request."""
         held = self._valid[uid]
         with self.state.without_reservation(held.request, held.node_counts):
             yield held.request
@@ -216,10 +217,10 @@ def _claimable(state: CycleState, request: GangRequest, node_counts: NodeCounts)
     others = [known for name, known in state.reservations.items() if name != uid]
     if not others:
         return True
-    nodes, need, _ = _on_nodes(state.problem, request, node_counts, ())
+    room = RoomAfter(state, request, node_counts)
     own = state.reservations.get(uid)
-    free = state.open_now(nodes) + (own.kept_now if own is not None else 0)
-    return _covers(free, need) and state.quota.allows(request, state.quota.open_beside(others))
+    free = room.open + (own.kept_now if own is not None else 0)
+    return _covers(free, room.need) and state.quota.allows(request, state.quota.open_beside(others))
 
 
 def _others(
@@ -236,35 +237,65 @@ def _others(
             yield gang
 
 
-def _enough(
-    state: CycleState, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
-) -> bool:
-    """Whether a gang can start once these have left, alongside all that is used now and kept for others.
+@dataclass(slots=True)
+class RoomAfter:
+    """Whether a gang can start on its nodes once some gangs have left.
 
-    For quota this is the rule of :meth:`QuotaUse.keep`: alongside the kept quota, and alongside the use alone.
+    Attributes:
+        nodes: of its placement. Shape (K,).
+        need: what it asks there. Shape (R, K).
+        open: free there now, and kept for no reservation. Shape (R, K).
     """
-    nodes, need, held = _on_nodes(state.problem, request, node_counts, victims)
-    if not _covers(state.open_now(nodes) + held, need):
-        return False
-    views: tuple[QuotaUse, ...] = (state.quota.open, state.now.quota)
-    with state.quota.without(victims, *views):
-        return all(state.quota.allows(request, use) for use in views)
 
+    state: CycleState
+    request: GangRequest
+    node_counts: NodeCounts
+    nodes: Ints = field(init=False)
+    need: Ints = field(init=False)
+    open: Ints = field(init=False)
+    _held: dict[str, tuple[Ints, Ints]] = field(default_factory=dict)
 
-def _on_nodes(
-    problem: Problem, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
-) -> tuple[Ints, Ints, Ints]:
-    """The nodes of a reservation (K,), what it needs there (R, K), and what these victims hold there (R, K)."""
-    nodes = nodes_of(node_counts)
-    need = np.zeros((len(problem.resources), len(nodes)), dtype=np.int64)
-    held = np.zeros_like(need)
-    for at, used in use_of_counts(request.pods, node_counts):
-        add_at(need, np.searchsorted(nodes, at), used)
-    for gang in victims:
-        at, used = problem.use_of(gang)
-        inside = np.isin(at, nodes)
-        add_at(held, np.searchsorted(nodes, at[inside]), used[:, inside])
-    return nodes, need, held
+    def __post_init__(self) -> None:
+        self.nodes = nodes_of(self.node_counts)
+        self.need = np.zeros((len(self.state.problem.resources), len(self.nodes)), dtype=np.int64)
+        for at, used in use_of_counts(self.request.pods, self.node_counts):
+            add_at(self.need, np.searchsorted(self.nodes, at), used)
+        self.open = self.state.open_now(self.nodes)
+
+    def enough(self, victims: Sequence[Admitted]) -> bool:
+        """Whether it can start then, alongside all that is used now and kept for others.
+
+        For quota this is the rule of :meth:`QuotaUse.keep`: alongside the kept quota, and alongside the use alone.
+        """
+        if not _covers(self.open + self.held(victims), self.need):
+            return False
+        quota = self.state.quota
+        views: tuple[QuotaUse, ...] = (quota.open, self.state.now.quota)
+        with quota.without(victims, *views):
+            return all(quota.allows(self.request, use) for use in views)
+
+    def reservation(self, victims: Sequence[Admitted]) -> Reservation:
+        """A reservation, and the part that is kept for it now while these victims still hold what they hold."""
+        kept_now = np.maximum(self.need - self.held(victims), 0)
+        return Reservation(self.request, self.node_counts, tuple(victims), self.nodes, kept_now)
+
+    def held(self, victims: Iterable[Admitted]) -> Ints:
+        """The use of the nodes by these gangs. Shape (R, K)."""
+        held = np.zeros_like(self.need)
+        for gang in victims:
+            places, used = self._held_by(gang)
+            if places.size:
+                add_at(held, places, used)
+        return held
+
+    def _held_by(self, gang: Admitted) -> tuple[Ints, Ints]:
+        """The places among the nodes where a gang holds something, and how much."""
+        uid = gang.workload.uid
+        if uid not in self._held:
+            at, used = self.state.problem.use_of(gang)
+            inside = np.isin(at, self.nodes)
+            self._held[uid] = np.searchsorted(self.nodes, at[inside]), used[:, inside]
+        return self._held[uid]
 
 
 def _covers(free: Ints, need: Ints) -> bool:

@@ -48,6 +48,7 @@ from queuectl.planner.placement.greedy import find_near
 from queuectl.planner.preempt.cost import sizes_of
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
+from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, shrinks, smallest
 from queuectl.planner.quota import QuotaRow
@@ -186,15 +187,17 @@ class AdmissionCycle:
             self._reserve_return(Pending(workload))
 
     def _reserve_return(self, returns: Pending) -> None:
-        """The reservation of a gang that leaves and will queue again: on the nodes that it leaves as far as it fits there."""
+        """The reservation of a gang that leaves and will queue again: of its flavors, on the nodes that it leaves as far as it fits there."""
         queue = self.problem.snapshot.queue_of(returns.workload)
         if inadmissible(self.problem.snapshot, returns) is not None:
             return
         later, near = self.state.later, np.zeros(self.problem.size, dtype=np.bool_)
-        near[self.problem.use_of(self.state.leaving[returns.workload.uid])[0]] = True
+        leaving = self.state.leaving[returns.workload.uid]
+        near[self.problem.use_of(leaving)[0]] = True
+        flavors = flavors_of(returns.workload, leaving.placement)
         for _, template in self.classes.of(returns, queue).requests:
             request = replace(template, pending=returns)
-            if not self.state.quota.allows(request, later.quota):
+            if request.flavors != flavors or not self.state.quota.allows(request, later.quota):
                 continue
             anywhere = [None] * len(request.podset_groups)
             found = find_near(request, later.free, partial(caps, later.free), anywhere, near)
@@ -217,6 +220,7 @@ class AdmissionCycle:
         if self._after_lower_rank(pending):
             return
         queue = self.problem.snapshot.queue_of(pending.workload)
+        self.solver.consider(queue.name if queue is not None else None)
         gang = self.classes.candidate(pending, queue)
         over = self._over_limit(gang)
         if over is not None:
@@ -242,7 +246,7 @@ class AdmissionCycle:
             self._refute(gang)
         elif self.over and not gang.gang_class.never:
             self.unproved = True
-            self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)
+            self._put_off(gang)
         elif gang.gang_class.open(gang.pending):
             self._leave_open(gang)
         else:
@@ -322,12 +326,12 @@ class AdmissionCycle:
         A pod of an elastic gang is also held back by each gang before it that waits for any of them.
         """
         choices = [choice for choice, _ in gang.gang_class.requests]
-        ahead = [self.heads.ahead(gang.queue, choice) for choice in choices]
+        ahead = [self.heads.ahead(gang.queue, choice.values()) for choice in choices]
         if None not in ahead:
             return next(iter(ahead), None)
         if not gang.grows:
             return None
-        waiting = (self.heads.ahead_of_growth(gang.queue, choice) for choice in choices)
+        waiting = (self.heads.ahead_of_growth(gang.queue, choice.values()) for choice in choices)
         return next((head for head in waiting if head is not None), None)
 
     def _leased(self, gang: Candidate, head: BlockingHead | None) -> bool:
@@ -336,19 +340,21 @@ class AdmissionCycle:
         if without_nodes or self.leases.awaits_nodes(gang.uid):  # the nodes can be there now
             self._end_leases(gang.uid)
             return False
-        leased = self.leases.workload(gang.uid)
+        leased = self.leases.request(gang.uid)
+        ahead = head if head is not None else self.heads.ahead(gang.queue, leased.flavor_names)
         # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
-        if (head is not None and not head.leased) or self.limits.short(leased):
+        taken = ahead is not None and not (ahead.leased or ahead.put_off)
+        if taken or self.limits.short(leased.pending.workload):
             self._end_leases(gang.uid)
             return False
-        if head is None and (admission := self.leases.claim(gang.uid)) is not None:
+        if ahead is None and (admission := self.leases.claim(gang.uid)) is not None:
             self._admit(admission)
             return True
         if head is None and (found := self._elsewhere(gang)) is not None:
             self._end_leases(gang.uid)
             self._start(found)
             return True
-        self.limits.take(leased)
+        self.limits.take(leased.pending.workload)
         self._wait(gang, self.leases.reason(gang.uid), lease=gang.pending.lease)
         self.considered += 1
         return True
@@ -370,10 +376,7 @@ class AdmissionCycle:
         behind = [
             request.pending.workload.uid
             for request in self.leases.behind(gang.pending, queue, self.heads.order)
-            if all(
-                self.heads.holds_back(head, choice)
-                for choice, _ in self.classes.of(request.pending, queue).requests
-            )
+            if self.heads.holds_back(head, request.flavor_names)
         ]
         self._end_leases(*behind)
         return bool(behind)
@@ -489,7 +492,7 @@ class AdmissionCycle:
     def open_requests(self, pending: Pending, queue: ClusterQueue | None) -> Iterator[GangRequest]:
         """The requests of a gang under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""
         for choice, template in self.classes.of(pending, queue).requests:
-            head = self.heads.ahead(queue, choice)
+            head = self.heads.ahead(queue, choice.values())
             if head is None or head.ref == pending.workload.ref:
                 yield replace(template, pending=pending)
 
@@ -503,9 +506,20 @@ class AdmissionCycle:
     def _leave_open(self, gang: Candidate) -> None:
         self.undecided = True
         self.considered += 1
-        why = refusals.undecided(gang.pending.budget, gang.gang_class.alarm)
-        self._wait(gang, why, proof=Proof.UNDECIDED)
+        if self.solver.limited:
+            self._put_off(gang)
+        else:
+            why = refusals.undecided(gang.pending.budget, gang.gang_class.alarm)
+            self._wait(gang, why, proof=Proof.UNDECIDED)
         self._plan_start(gang)
+
+    def _put_off(self, gang: Candidate) -> None:
+        """Leave a gang to a later cycle."""
+        self._wait(gang, self.not_yet(gang.pending), proof=Proof.UNDECIDED, put_off=True)
+
+    def not_yet(self, pending: Pending) -> Reason:
+        """The reason of a gang that is left to a later cycle. The time counts toward its wait to evict borrowing gangs."""
+        return replace(_NOT_YET, details={"since": pending.waits_since(self.problem.snapshot.now)})
 
     def _plan_start(self, gang: Candidate) -> None:
         """Plan the start of a gang that waits, if it is one of the first of its line."""
@@ -587,9 +601,12 @@ class AdmissionCycle:
         *reasons: Reason,
         proof: Proof = Proof.OPTIMAL,
         lease: CapacityLease | None = None,
+        put_off: bool = False,
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
-        head = BlockingHead(gang.pending.workload.ref, gang.gang_class.flavors, lease is not None)
+        head = BlockingHead(
+            gang.pending.workload.ref, gang.gang_class.flavors, lease is not None, put_off
+        )
         if not gang.grows:
             self.heads.wait(gang.queue, head)
             if gang.queue is not None and lease is None:

@@ -45,6 +45,9 @@ def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragment
     policy = MigrationPolicy(cycle)
     if cycle.solver.cut or not (policy.on_request or policy.search_due()):
         return Defragmented()
+    cycle.solver.finish(fully=policy.on_request)
+    if cycle.solver.exhausted:
+        return Defragmented()
     sought = 0
     for pending in policy.targets(in_order):
         sought += 1

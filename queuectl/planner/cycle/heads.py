@@ -14,18 +14,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from math import inf
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import ClusterQueue, WhenCan
-from queuectl.domain.reasons import NEVER_FITS, Code
+from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.refutations import Refutations
@@ -237,6 +238,8 @@ class HeadScheduler:
         refused = position.take_longer(least)
         if self._stays_refuted(heads, pending):
             heads.deferred.append((refused, refusal))
+        elif refusal.reasons[0].code is Code.PENDING_EVALUATION:
+            self._cycle.refused.update(refused.put_off(refusal, self._cycle.not_yet))
         else:
             self._cycle.refused.update(refused.refuse(refusal))
 
@@ -311,6 +314,7 @@ class UndecidedGangs:
     left: Sequence[int] | Ints
     _at: int = 0  # of those that are left, the first one to be considered
     _now: float | None = None  # of the order by length; None = queue order
+    _earliest: float | None = None  # the start of the longest wait to reclaim quota among them
 
     def __len__(self) -> int:
         """How many are not decided."""
@@ -325,9 +329,9 @@ class UndecidedGangs:
         """Whether one of them waits to reclaim quota since an earlier time than a gang with this refusal."""
         if refusal.reasons[0].code is not Code.WAITING_TO_RECLAIM:
             return False
-        times = (self.gangs.gangs[number].reclaim_since for number in self.left)
-        since = float(refusal.reasons[0].details["since"])
-        return any(time is not None and time < since for time in times)
+        if self._earliest is None:
+            self._earliest = min((_since(self.gangs.gangs[n]) for n in self.left), default=inf)
+        return self._earliest < float(refusal.reasons[0].details["since"])
 
     def sort(self, now: float) -> None:
         """From here on the shortest is first, in relation to its wait."""
@@ -338,6 +342,8 @@ class UndecidedGangs:
     def pass_first(self) -> None:
         """The first one is decided."""
         here = self._at
+        if self._earliest is not None and _since(self.first) <= self._earliest:
+            self._earliest = None
         self.left = np.delete(self.left, here) if here else self.left[1:]
         self._find_first()
 
@@ -347,6 +353,7 @@ class UndecidedGangs:
             taken = UndecidedGangs(self.gangs, self.left, self._at, self._now)
             self.left = ()
             return taken
+        self._earliest = None
         left = np.asarray(self.left)
         long = self.gangs.lengths[left] >= seconds
         taken = UndecidedGangs(self.gangs, self.left if long.all() else left[long], _now=self._now)
@@ -363,6 +370,17 @@ class UndecidedGangs:
         uids = [gangs[number].workload.uid for number in self.left]
         return {uid: Refusal(uid, like.reasons, None, like.proof) for uid in uids}
 
+    def put_off(
+        self, like: Refusal, reason_of: Callable[[Pending], Reason]
+    ) -> Mapping[str, Refusal]:
+        """The same, each with the time since which it waits itself."""
+        refused: dict[str, Refusal] = {}
+        for number in self.left:
+            gang = self.gangs.gangs[number]
+            uid = gang.workload.uid
+            refused[uid] = Refusal(uid, (reason_of(gang),), None, like.proof)
+        return refused
+
     def _find_first(self) -> None:
         self._at = 0
         if self._now is None or len(self.left) < 2:
@@ -371,6 +389,11 @@ class UndecidedGangs:
         stretched = stretch(self._now, gangs.queued_at[left], gangs.lengths[left])
         level = gangs.priorities[left]
         self._at = int(np.argmax(np.where(level == level.max(), stretched, -np.inf)))
+
+
+def _since(gang: Pending) -> float:
+    """The time since which it waits to reclaim quota, in unix seconds; infinite if it does not."""
+    return inf if gang.reclaim_since is None else gang.reclaim_since
 
 
 def all_of(gangs: EqualGangs) -> UndecidedGangs:

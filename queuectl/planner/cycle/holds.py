@@ -154,9 +154,10 @@ def _unasked(state: CycleState, pending: Pending, made_flavors: frozenset[str]) 
 
 def _made(queue: ClusterQueue, request: GangRequest) -> frozenset[str]:
     """The flavors of a request for which a check makes nodes."""
-    names = {name for chosen in request.flavors for name in chosen.values()}
     rules = [rule for rule in queue.admission_checks if rule.provisions]
-    return frozenset(name for name in names if any(rule.applies((name,)) for rule in rules))
+    return frozenset(
+        name for name in request.flavor_names if any(rule.applies((name,)) for rule in rules)
+    )
 
 
 def _without_nodes(state: CycleState, pending: Pending, request: GangRequest) -> Placement:

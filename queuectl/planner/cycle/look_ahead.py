@@ -138,5 +138,5 @@ class LookAhead(FlavorChooser):
                 asked = replace(template, pending=pending)
                 if not self.state.quota.ever(asked) or self.room(asked, queue) is NodeRoom.NEVER:
                     continue
-                if asked.podset_groups and cycle.heads.ahead(queue, choice) is None:
+                if asked.podset_groups and cycle.heads.ahead(queue, choice.values()) is None:
                     yield asked

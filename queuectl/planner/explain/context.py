@@ -19,7 +19,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import Reservation
-from queuectl.planner.capacity.reservations import reservation_of
+from queuectl.planner.capacity.reservations import RoomAfter
 from queuectl.planner.capacity.state import CycleState, Instant, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.fix_checks import FixChecks
@@ -174,7 +174,7 @@ class GangContext:
         for known in chain.from_iterable(part.reservations for part in parts):
             there = known.victims if Limit.RUNNING in holders else ()
             still = [gang for gang in there if gang.workload.uid not in out]
-            state.keep(reservation_of(problem, known.request, known.node_counts, still))
+            state.keep(RoomAfter(state, known.request, known.node_counts).reservation(still))
         return state
 
 
@@ -261,7 +261,7 @@ def evicted_by(cycle: AdmissionCycle) -> list[Admitted]:
 
 def _head(cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue | None) -> Workload | None:
     choices = [choice for choice, _ in cycle.classes.of(pending, queue).requests]
-    if not choices or any(cycle.heads.ahead(queue, choice) is None for choice in choices):
+    if not choices or any(cycle.heads.ahead(queue, choice.values()) is None for choice in choices):
         return None
     heads = {head.ref for head in cycle.heads.heads[queue.name if queue is not None else ""]}
     workloads = _workloads(cycle.problem.snapshot)

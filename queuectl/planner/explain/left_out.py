@@ -76,9 +76,9 @@ def _status(ctx: GangContext, limits: frozenset[Limit], rows: frozenset[FlavorRe
         cycle.stop_withholding(ctx.uid)
         queue = cycle.problem.snapshot.queue_of(pending.workload)
         for choice, request in cycle.classes.of(pending, queue).requests:
-            held = cycle.heads.ahead(queue, choice) is not None or not cycle.state.quota.fits(
-                request
-            )
+            held = cycle.heads.ahead(
+                queue, choice.values()
+            ) is not None or not cycle.state.quota.fits(request)
             if not held and _fits_in_pieces(ctx, cycle.state, request):
                 return Status.SOLVED
     return Status.REFUTED

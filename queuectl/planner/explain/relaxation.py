@@ -174,7 +174,7 @@ def requests(
     queue = relaxed.config.cluster_queue_of(workload.namespace, workload.queue)
     pending = replace(ctx.pending, workload=workload)
     for choice, request in problem.once(GangClasses).of(pending, queue).requests:
-        if relaxed.strict and ctx.cycle.heads.ahead(queue, choice) is not None:
+        if relaxed.strict and ctx.cycle.heads.ahead(queue, choice.values()) is not None:
             continue
         within = None
         if relaxed.repaired is not None and not relaxed.well:

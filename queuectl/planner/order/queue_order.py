@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias, TypeVar
@@ -22,7 +22,6 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.objects.configuration.queue_config import inadmissible_reason
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.problem import Problem
 
 Place: TypeAlias = tuple[int, float, str]
@@ -149,11 +148,17 @@ def inadmissible(snapshot: Snapshot, pending: Pending) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class BlockingHead:
-    """A gang of a StrictFIFO queue that waits for capacity: later gangs must not use flavors that it can use."""
+    """A gang of a StrictFIFO queue that waits for capacity: later gangs must not use flavors that it can use.
+
+    Attributes:
+        leased: its capacity is reserved.
+        put_off: it was not searched for, so whether it needs the capacity is unknown.
+    """
 
     ref: str
     flavors: frozenset[str]
     leased: bool
+    put_off: bool = False
 
 
 def _add(heads: list[BlockingHead], head: BlockingHead) -> None:
@@ -236,19 +241,21 @@ class StrictFifoHeads:
         """The head that waits for this limit, or None."""
         return self.at_limits.get((queue.name, limit)) if queue is not None else None
 
-    def ahead(self, queue: ClusterQueue | None, choice: Choice) -> BlockingHead | None:
-        """The first waiting head that could use what this choice of flavors takes."""
+    def ahead(self, queue: ClusterQueue | None, flavors: Iterable[str]) -> BlockingHead | None:
+        """The first waiting head that could use one of these flavors."""
         heads = self.heads.get(queue.name, ()) if queue is not None else ()
-        return next((head for head in heads if self.holds_back(head, choice)), None)
+        return next((head for head in heads if self.holds_back(head, flavors)), None)
 
-    def ahead_of_growth(self, queue: ClusterQueue | None, choice: Choice) -> BlockingHead | None:
-        """The first gang before a pod of an elastic gang that waits for what this choice of flavors takes."""
+    def ahead_of_growth(
+        self, queue: ClusterQueue | None, flavors: Iterable[str]
+    ) -> BlockingHead | None:
+        """The first gang before a pod of an elastic gang that waits for one of these flavors."""
         waiting = self.waiting.get(queue.name, ()) if queue is not None else ()
-        return next((head for head in waiting if self.holds_back(head, choice)), None)
+        return next((head for head in waiting if self.holds_back(head, flavors)), None)
 
-    def holds_back(self, head: BlockingHead, choice: Choice) -> bool:
-        """Whether this head could use what a choice of flavors takes."""
-        taken = frozenset(choice.values())
+    def holds_back(self, head: BlockingHead, flavors: Iterable[str]) -> bool:
+        """Whether this head could use one of these flavors."""
+        taken = frozenset(flavors)
         return not taken or not head.flavors or self._overlap(taken, head.flavors)
 
     def _overlap(self, ours: frozenset[str], theirs: frozenset[str]) -> bool:

@@ -333,6 +333,8 @@ def decide(
         return Feasibility(Status.REFUTED)
     if GangLoad.of([*(k.request for k in movable), request], free).exceeds():
         return Feasibility(Status.REFUTED)
+    if solver.exhausted:
+        return Feasibility(Status.UNKNOWN)
     opened = opening(movable, request, free) if opening is not None else None
     return opened or _search(state, movable, request, free, solver)
 
@@ -351,24 +353,25 @@ def _search(
     few = in_the_way[-1] if in_the_way else []
     much_smaller = len(few) * _FEW < len(movable)
     by_sums = [
-        (near, beside)
+        (near, remaining)
         for near in in_the_way
-        for beside in [_free_without(state, near)]
-        if not GangLoad.of([*(k.request for k in near), request], beside).exceeds()
+        for remaining in [_free_without(state, near)]
+        if not GangLoad.of([*(k.request for k in near), request], remaining).exceeds()
     ]
-    for near, beside in by_sums:
-        placed = _one_by_one(near, request, beside)
+    for near, remaining in by_sums:
+        placed = _one_by_one(near, request, remaining, solver)
         if placed is not None:
             return placed
-    for near, beside in by_sums:
+    for near, remaining in by_sums:
         if solver.ended():
             break
-        decision = _ask_solver(near, request, beside, solver)
+        decision = _ask_solver(near, request, remaining, solver)
         if decision.status is Status.SOLVED:
             return decision
     if much_smaller and _ask_solver(few, request, free, solver).status is Status.REFUTED:
         return Feasibility(Status.REFUTED)
-    return _one_by_one(movable, request, free) or _ask_solver(movable, request, free, solver)
+    placed = _one_by_one(movable, request, free, solver)
+    return placed or _ask_solver(movable, request, free, solver)
 
 
 def _in_the_way(
@@ -400,9 +403,10 @@ def _in_the_way(
 
 
 def _one_by_one(
-    near: Sequence[TentativeAdmission], request: GangRequest, free: Ints
+    near: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
 ) -> Feasibility | None:
     """All of them placed again, one after the other, the hardest first, on what is free without any of them; None proves nothing."""
+    solver.steps += len(near) + 1
     requests = [*(k.request for k in near), request]
     left = free.copy()
     found: dict[int, NodeCounts] = {}
@@ -449,6 +453,7 @@ def _ask_solver(
     """Joint model of the admitted gangs and the new one, on what is free without any of them."""
     if solver.ended():
         return Feasibility(Status.UNKNOWN)
+    solver.steps += len(movable)
     made = arrange(movable, [request], free, solver, request.pending.budget)
     if made.status is not Status.SOLVED:
         return Feasibility(made.status, alarm=made.alarm)

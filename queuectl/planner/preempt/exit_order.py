@@ -50,6 +50,7 @@ from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaUse, share_of
 # Of the gangs that leave, the sum of coefficients is at most the bound: what every legal set obeys.
 Cut: TypeAlias = tuple[dict[int, int], int]
 Rank: TypeAlias = tuple[bool, Fraction]
+_LAST_ASKED: Final = 8  # sets of victims below one member, whose answers are kept
 _SPLITS: Final = 512  # sets of victims that could leave by the second strategy
 _LOWEST: Final[Place] = (-(2**62), -inf)
 _HIGHEST: Final[Place] = (2**62, inf)
@@ -240,13 +241,24 @@ class OtherQueues:
         able = able if inside else list(victims)
         if any(v in final for v in victims):
             able = [v for v in able if v in final]
-        chosen = []
+        lasting: dict[tuple[object, ...], bool] = {}  # by charges: gangs with equal ones are alike
         with self.without(use, victims):
             for victim in able:
-                with self.without(use, (victim,), 1):
-                    if over(pool):
-                        chosen.append(victim)
-        return chosen
+                charges = self.table.charges[victim]
+                if charges not in lasting:
+                    with self.without(use, (victim,), 1):
+                        lasting[charges] = over(pool)
+        return [victim for victim in able if lasting[self.table.charges[victim]]]
+
+    def hardest_to_keep_out(self, victims: Iterable[int]) -> Iterable[int]:
+        """Of victims with equal charges, the one to which most gangs yield: if it stays out, so do the others."""
+        hardest: dict[tuple[object, ...], tuple[Place, int]] = {}
+        for victim in victims:
+            charges = self.table.charges[victim]
+            bound = self.returning.bound(self.table.gangs[victim]) or _LOWEST
+            if charges not in hardest or hardest[charges][0] < bound:
+                hardest[charges] = bound, victim
+        return [victim for _, victim in hardest.values()]
 
     def lifted(self, core: Sequence[int], rows: Iterable[FlavorResource]) -> list[int]:
         """Some gangs and, if all are of one queue, those of it charged as much of each row as any of them."""
@@ -282,10 +294,20 @@ class Reclaim(CandidateOrder):
     unordered: frozenset[int] = frozenset()
     must_stay_out: frozenset[int] = frozenset()
     _rows: dict[QuotaNode, _ReturnRows] = field(default_factory=dict)
+    _allowed: dict[QuotaNode, dict[tuple[int, ...], bool]] = field(default_factory=dict)
 
     def allows(
         self, common_pool: CommonPool, theirs: Sequence[int], _gone: Collection[int], /
     ) -> bool:
+        """The victims below other members do not count. While a search changes those, it asks for the same ones again."""
+        known, asked = self._allowed.setdefault(common_pool.top, {}), tuple(theirs)
+        if asked not in known:
+            known[asked] = self._allows(common_pool, theirs)
+            if len(known) > _LAST_ASKED:
+                del known[next(iter(known))]
+        return known[asked]
+
+    def _allows(self, common_pool: CommonPool, theirs: Sequence[int]) -> bool:
         victims = [v for v in theirs if v not in self.unordered]
         if not victims:
             return True
@@ -294,11 +316,10 @@ class Reclaim(CandidateOrder):
         if self.must_stay_out.isdisjoint(victims):
             return True
         others, use = self.other_queues, self.other_queues.shortfall.use
+        returning = others.hardest_to_keep_out(v for v in victims if v in self.must_stay_out)
         with others.without(use, victims):
             return all(
-                others.stays_out(use, victims, v, others.common_pool(v).below)
-                for v in victims
-                if v in self.must_stay_out
+                others.stays_out(use, victims, v, others.common_pool(v).below) for v in returning
             )
 
     def _stay_over(self, top: QuotaNode, victims: list[int]) -> bool:
@@ -540,8 +561,7 @@ class Fair(CandidateOrder):
                     other_queues.common_pool(victim).below[:1],
                     alone=not self.unbound,
                 )
-                for victim in theirs
-                if other_queues.returning.threatens(other_queues.table.gangs[victim])
+                for victim in self._threats(theirs)
             )
 
     def _stay_out(self, top: QuotaNode, theirs: list[int], ours: Rank) -> bool:
@@ -550,9 +570,14 @@ class Fair(CandidateOrder):
         with others.without(use, theirs):
             return all(
                 others.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
-                for victim in theirs
-                if others.returning.threatens(others.table.gangs[victim])
+                for victim in self._threats(theirs)
             )
+
+    def _threats(self, theirs: Iterable[int]) -> Iterable[int]:
+        """Those of them that could displace the preemptor, of equal ones the hardest to keep out."""
+        others = self.other_queues
+        gangs = others.table.gangs
+        return others.hardest_to_keep_out(v for v in theirs if others.returning.threatens(gangs[v]))
 
     def _inside(self, gang: int, level: int) -> bool:
         """Whether a gang's exit counts on the preemptor's side below this level."""

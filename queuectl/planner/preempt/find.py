@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -36,6 +37,9 @@ from queuectl.planner.preempt.shortage import shortfall_of
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, quota_only
 from queuectl.planner.solver import Solver
+
+_STEPS: Final = 25
+"""Of a search without a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,8 @@ class Blocked:
         """The least victims; without any and ``proved``, none exist."""
         self.solver.placements += 1
         least = self._least_rank()
+        if least is not None and self.solver.exhausted:
+            return BestVictims(proved=False)
         proved = True
         for rank in self._ranks(least) if least is not None else ():
             found = self._search(self.table.lowest(rank))
@@ -216,6 +222,7 @@ class Blocked:
         return EvictionConstraints(table, shortfall.deficits(table.quota, table.size), shortfall)
 
     def _search(self, table: CandidateTable) -> BestVictims:
+        self.solver.steps += _STEPS
         terms = self._terms(table)
         search = Search(self.request, self.free, table, terms, self.solver)
         found = search.run(self._goals(table))

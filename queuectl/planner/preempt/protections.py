@@ -231,7 +231,7 @@ def reclaim_wait(
     priority = pending.workload.priority
     if not any(v.reason in _TAKES_BACK and v.cost.priority >= priority for v in victims):
         return None
-    since = now if pending.reclaim_since is None else pending.reclaim_since
+    since = pending.waits_since(now)
     last = since + queue.reclaim_patience
     lost = sum(max(0, v.cost.lost_work - RESTART_COST) for v in victims)
     if lost <= 0 or now >= last:

@@ -67,12 +67,18 @@ class JointCondition(Enum):
     FOR_GOOD = auto()  # the same, and no gang must be able to return within its queue's own
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Condition:
     """``holds``: for which gangs, shape (C,); ``sentence``: why one for which it does not hold stays."""
 
     holds: Callable[[Preemptor], Mask]
     sentence: Callable[[Preemptor, Admitted], str]
+
+    def of(self, by: Preemptor) -> Mask:
+        """The gangs for which it holds; asked once for each preemptor, because several rules have it."""
+        if self not in by.named:
+            by.named[self] = self.holds(by)
+        return by.named[self]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,7 +95,7 @@ class PreemptionRule:
             named = by.staying
             for condition in self.conditions:
                 if named.any():
-                    named = named & condition.holds(by)
+                    named = named & condition.of(by)
             by.named[self] = named
         return by.named[self]
 
@@ -185,15 +191,13 @@ _WITHIN_COHORT: Final = (
     _Condition(_reclaims_from, _not_below),
     _Condition(lambda by: by.by_queue(lambda m: by.within_nominal(m) is None), _at_its_nominal),
     _Condition(
-        lambda by: by.by_queue(lambda common_pool: ~by.could_return(common_pool)),
+        lambda by: by.of_other_queues & ~by.could_return,
         lambda by, gang: (
             f"it is within the nominal quota of ClusterQueue {by.queue_of(gang)}"
             " before gangs of lower priority in that queue"
         ),
     ),
-    _Condition(
-        lambda by: by.by_queue(lambda m: by.charged(m.below[0].name, by.shortfall.rows)), _borrows
-    ),
+    _Condition(lambda by: by.of_other_queues & by.charged(by.shortfall.rows), _borrows),
 )
 IDLE: Final = PreemptionRule(
     PreemptionReason.IDLE,
@@ -312,7 +316,7 @@ def why_not(
             return _ALLOWED
         rule = BY_PLACE if reclaimed else rules_within(by)[-1]
         for number, condition in enumerate(rule.conditions):
-            if not condition.holds(by)[found].any():
+            if not condition.of(by)[found].any():
                 failed.append((number, condition.sentence(by, gang)))
                 break
     return min(failed)[1] if failed else _ALLOWED

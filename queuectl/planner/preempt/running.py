@@ -34,11 +34,17 @@ from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.cost import Ages, Sizes, ages_of, cost_of, sizes_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.returning import Place, Returning, evicts_below
-from queuectl.planner.preempt.shortage import Charges, CommonPool, QuotaShortfall, shortfall_of
+from queuectl.planner.preempt.shortage import (
+    Charges,
+    CommonPool,
+    QuotaShortfall,
+    common_pool_of,
+    shortfall_of,
+)
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaRow
+from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaRow, QuotaTree
 
 
 class EvictionScope(Enum):
@@ -125,6 +131,9 @@ class Rows:
         return sums
 
 
+_TABLES: Final = 16  # of the last gangs that wait
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class GangArrays:
     """Some gangs that run, by priority, then from the newest to the oldest.
@@ -139,9 +148,18 @@ class GangArrays:
     rows: Rows
     quota: dict[QuotaRow, Ints]
     sizes: Sizes
+    _tables: dict[bytes, CandidateTable] = field(default_factory=dict, kw_only=True)
 
     def table(self, chosen: Mask, now: float) -> CandidateTable:
-        """Those of them that one gang may evict, in the same order."""
+        """Those of them that one gang may evict, in the same order. Gangs that wait alike may evict the same, so the last ones are kept."""
+        key = chosen.tobytes()
+        if key not in self._tables:
+            if len(self._tables) == _TABLES:
+                del self._tables[next(iter(self._tables))]
+            self._tables[key] = self._table(chosen, now)
+        return self._tables[key]
+
+    def _table(self, chosen: Mask, now: float) -> CandidateTable:
         number = np.cumsum(chosen) - 1
         rows = self.rows.select(chosen[self.rows.gang])
         rank = np.unique(self.priority[chosen], return_inverse=True)[1].astype(np.int64) + 1
@@ -180,7 +198,7 @@ def table_of(problem: Problem, gangs: Iterable[Admitted]) -> CandidateTable:
     return arrays.table(np.ones(len(arrays.gangs), dtype=np.bool_), problem.snapshot.now)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class RunningGangs(GangArrays):
     """Staying gangs of some ClusterQueues that some gang may evict now.
 
@@ -194,6 +212,23 @@ class RunningGangs(GangArrays):
     owner: Ints
     queued_at: Floats
     reclaim_only: Mask
+
+    @cached_property
+    def by_queue(self) -> dict[str, Ints]:
+        """The numbers of the gangs of each ClusterQueue that has any."""
+        order = np.argsort(self.owner, kind="stable")
+        bounds = np.searchsorted(self.owner[order], np.arange(len(self.queues) + 1))
+        parts = {name: order[bounds[at] : bounds[at + 1]] for name, at in self.queues.items()}
+        return {name: gangs for name, gangs in parts.items() if gangs.size}
+
+    @cached_property
+    def charged(self) -> dict[FlavorResource, Mask]:
+        """The gangs that are charged for a flavor and resource."""
+        masks: dict[FlavorResource, Mask] = {}
+        for (_, flavor, resource), amounts in self.quota.items():
+            row = (flavor, resource)
+            masks[row] = masks.get(row, False) | (amounts > 0)
+        return masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +277,8 @@ class CandidateTable:
     def lowest(self, rank: int) -> CandidateTable:
         """The gangs up to a rank; they keep their numbers."""
         size = int(np.searchsorted(self.rank, rank, side="right"))
+        if size == self.size:
+            return self
         return CandidateTable(
             self.gangs[:size],
             self.rank[:size],
@@ -429,24 +466,25 @@ class Preemptor:
         """Gangs of other ClusterQueues of its cohort tree."""
         return self.by_queue(lambda _: True)
 
-    def by_queue(self, holds: Callable[[CommonPool], bool | Mask]) -> Mask:
-        """Gangs of other ClusterQueues of the tree for which something holds, asked once for each queue."""
+    def by_queue(self, holds: Callable[[CommonPool], bool]) -> Mask:
+        """Gangs of other ClusterQueues of the tree for which something holds, asked once for each queue with gangs."""
         found = np.zeros(len(self.running.gangs), dtype=np.bool_)
-        for name, at in self.running.queues.items():
-            common_pool = self.shortfall.common_pool(name)
-            if common_pool is not None:
-                theirs = self.running.owner == at
-                if theirs.any():
-                    found |= theirs & holds(common_pool)
+        for common_pool, theirs in self._others:
+            found[theirs] = holds(common_pool)
         return found
 
-    def charged(self, queue: str, rows: Iterable[FlavorResource]) -> Mask:
-        """Gangs that are charged to a queue for one of some flavors and resources."""
+    @cached_property
+    def _others(self) -> Sequence[tuple[CommonPool, Ints]]:
+        """The other ClusterQueues of the tree that have gangs, with the numbers of these."""
+        queues, path = tuple(self.running.queues), self.shortfall.path
+        members = self.state.problem.once(_members, queues, self.shortfall.use.pools, path[1:])
+        return [(pool, theirs) for pool, theirs in members if pool.below[0] not in path]
+
+    def charged(self, rows: Iterable[FlavorResource]) -> Mask:
+        """Gangs that are charged for one of some flavors and resources."""
         charged = np.zeros(len(self.running.gangs), dtype=np.bool_)
         for row in rows:
-            amounts = self.running.quota.get((queue, *row))
-            if amounts is not None:
-                charged |= amounts > 0
+            charged |= self.running.charged.get(row, False)
         return charged
 
     def within_nominal(self, common_pool: CommonPool) -> QuotaNode | None:
@@ -465,23 +503,31 @@ class Preemptor:
         )
         return Returning(self.state, self.workload, uphill)
 
-    def could_return(self, common_pool: CommonPool) -> Mask:
-        """Gangs of a ClusterQueue that could come back within its nominal quota and then evict the preemptor.
+    @cached_property
+    def could_return(self) -> Mask:
+        """Gangs that could come back within the nominal quota of their ClusterQueue and then evict the preemptor.
 
         Not all of them: ``OtherQueues.stays_out`` later considers the other gangs that leave with them.
         """
         # Without the places that are settled, a refusal of 32 pods on 640 nodes, with small gangs of five ClusterQueues, takes 20 models.
-        pool = common_pool.below[0]
-        queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
-        borrows = np.zeros(len(self.running.gangs), dtype=np.bool_)
+        found = np.zeros(len(self.running.gangs), dtype=np.bool_)
+        for common_pool, theirs in self._others:
+            queue = self.state.problem.snapshot.config.cluster_queues[common_pool.below[0].name]
+            dangerous = self.returning.dangerous(queue, self.running.priority[theirs])
+            found[theirs] = dangerous & ~self._stays_beyond(common_pool.below[0], queue, theirs)
+        return found
+
+    def _stays_beyond(self, pool: QuotaNode, queue: ClusterQueue, theirs: Ints) -> Mask:
+        """Which gangs of another ClusterQueue use quota that it still borrows when the gangs that yield to them have left."""
+        borrows = np.zeros(len(theirs), dtype=np.bool_)
         alone = self.fair and not self.shortfall.within_nominal
         for row in self.shortfall.rows:
             beyond = self.shortfall.use.beyond(pool, row)
             if beyond > 0:
                 place = None if alone else self.returning.settled_above((pool.name, *row), beyond)
-                above = _above(self.running, place, queue.within_cluster_queue)
-                borrows |= self.charged(pool.name, [row]) & ~above
-        return ~borrows & self.returning.dangerous(queue, self.running.priority)
+                above = _above(self.running, theirs, place, queue.within_cluster_queue)
+                borrows |= self.charged([row])[theirs] & ~above
+        return borrows
 
     @cached_property
     def by_place(self) -> Mask:
@@ -531,10 +577,25 @@ class Preemptor:
         return self.idle & np.array(reclaims, dtype=np.bool_)[self.running.owner]
 
 
-def _above(running: RunningGangs, place: Place | None, policy: WithinClusterQueue) -> Mask:
-    """Gangs to which one at this place of their ClusterQueue yields. Shape (C,)."""
-    reach = evicts_below(policy, running.priority, running.queued_at)
+def _members(
+    problem: Problem, queues: tuple[str, ...], pools: QuotaTree, above: tuple[QuotaNode, ...]
+) -> Sequence[tuple[CommonPool, Ints]]:
+    """Of some ClusterQueues, where each that has gangs meets any other one that has these cohorts above it, and the numbers of its gangs."""
+    found = []
+    for name, gangs in running_gangs(problem, queues).by_queue.items():
+        pool = pools.get(name)
+        common_pool = common_pool_of(pool.path if pool else (), (None, *above))
+        if common_pool is not None:
+            found.append((common_pool, gangs))
+    return found
+
+
+def _above(
+    running: RunningGangs, theirs: Ints, place: Place | None, policy: WithinClusterQueue
+) -> Mask:
+    """Of some gangs of one ClusterQueue, those to which one at this place of it yields."""
+    reach = evicts_below(policy, running.priority[theirs], running.queued_at[theirs])
     if place is None or reach is None:
-        return np.zeros(len(running.gangs), dtype=np.bool_)
+        return np.zeros(len(theirs), dtype=np.bool_)
     above: Mask = (reach[0] > place[0]) | ((reach[0] == place[0]) & (reach[1] > place[1]))
     return above

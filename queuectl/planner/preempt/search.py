@@ -49,6 +49,7 @@ Key: TypeAlias = tuple[int, Shape]  # number of a part, and one of its shapes
 WHOLE: Final = -1
 _FIRST_CHECK: Final = 8  # candidates taken greedily before the gang is placed for the first time
 MOST_CUTS: Final = 60  # answers of one model that may turn out not to be legal
+_VARIABLES: Final = 5  # of a model, that cost about as much as to place a gang
 
 
 @dataclass(eq=False, slots=True)
@@ -415,6 +416,7 @@ class Search:
     ) -> tuple[Solution, NodeCounts | None]:
         """Solve a model, and again without each answer that is illegal or, of single nodes, proved to make no room."""
         for _ in range(MOST_CUTS):
+            self.solver.steps += len(building.model.bounds) // _VARIABLES
             outcome = self.solver.solve(building.model, self.request.pending.budget)
             if outcome.status is not Status.SOLVED:
                 return outcome, None

@@ -7,6 +7,7 @@ the common one pass up, and that not below 0.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,7 +81,7 @@ class QuotaShortfall:
 
     def over(self, pool: QuotaNode) -> bool:
         """Whether a pool uses more than its own quota of something that the gang contends for."""
-        return any(self.use.beyond(pool, row) > 0 for row in self.rows)
+        return self.use.over(pool, self.rows)
 
     @cached_property
     def within_nominal(self) -> bool:
@@ -105,16 +106,9 @@ class QuotaShortfall:
     def common_pool(self, queue: str) -> CommonPool | None:
         """Where another queue meets the gang's side; None for its own and for those that share nothing with it."""
         if queue not in self._common_pools:
-            self._common_pools[queue] = self._meet(queue)
+            pool = self.use.pools.get(queue)
+            self._common_pools[queue] = common_pool_of(pool.path if pool else (), self.path)
         return self._common_pools[queue]
-
-    def _meet(self, queue: str) -> CommonPool | None:
-        pool = self.use.pools.get(queue)
-        chain = pool.path if pool is not None else ()
-        below = tuple(pool for pool in chain if pool not in self.path)
-        if not below or len(below) == len(chain):
-            return None
-        return CommonPool(self.path.index(chain[len(below)]), below)
 
     @cached_property
     def lenders_keep(self) -> bool:
@@ -145,14 +139,12 @@ class QuotaShortfall:
             size: how many they are.
             borrows: whether the gang's queue may use more than its nominal quota; if not, the rest must leave its own queue.
         """
-        by_row: dict[FlavorResource, list[tuple[str, Ints]]] = {}
-        for (queue, *row), amounts in quota.items():
-            by_row.setdefault((row[0], row[1]), []).append((queue, amounts))
         most_short: dict[tuple[FlavorResource, tuple[str, ...]], tuple[int, Ints]] = {}
         for short in self.shortages():
             frees = np.zeros(size, dtype=np.int64)
             helpers = []
-            for queue, amounts in by_row.get(short.row, ()):
+            charged = ((queue, a) for (queue, *row), a in quota.items() if (*row,) == short.row)
+            for queue, amounts in charged:
                 most = self.makes_up(queue, short)
                 if most is None or most > 0:
                     frees += amounts if most is None else np.minimum(amounts, most)
@@ -185,6 +177,16 @@ class QuotaShortfall:
         rows = [charge for victim in victims for charge in charges[victim]]
         with self.use.hypothetically(rows, -1):
             return self.use.fits(self.queue, self.needs, borrows=self.borrows)
+
+
+def common_pool_of(
+    other_path: Sequence[QuotaNode], path: Sequence[QuotaNode | None]
+) -> CommonPool | None:
+    """Where the path of another ClusterQueue to its root meets a path; None if it does not, or if the queue is part of that path."""
+    below = tuple(itertools.takewhile(lambda pool: pool not in path, other_path))
+    if not below or len(below) == len(other_path):
+        return None
+    return CommonPool(path.index(other_path[len(below)]), below)
 
 
 def _keeps(pool: QuotaNode, row: FlavorResource) -> bool:

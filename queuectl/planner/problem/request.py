@@ -274,6 +274,11 @@ class GangRequest:
     checks: tuple[str, ...] = ()
 
     @property
+    def flavor_names(self) -> frozenset[str]:
+        """All flavors of its choice."""
+        return frozenset(name for chosen in self.flavors for name in chosen.values())
+
+    @property
     def awaited_checks(self) -> tuple[str, ...]:
         """The checks that are not ready. With one, the gang does not start: it is held on its capacity, for an unknown time."""
         return tuple(name for name in self.checks if name not in self.pending.ready_checks)
@@ -353,9 +358,8 @@ def request_of(
 
 def charged_to(request: GangRequest, queue: ClusterQueue) -> GangRequest:
     """A request with the same flavors, charged to this ClusterQueue."""
-    flavors = {name for chosen in request.flavors for name in chosen.values()}
     on_nodes = bool(request.podset_groups)
-    rules = (rule for rule in queue.admission_checks if rule.applies(flavors))
+    rules = (rule for rule in queue.admission_checks if rule.applies(request.flavor_names))
     checks = tuple(rule.name for rule in rules if not (rule.provisions and on_nodes))
     return replace(request, queue=queue.name, checks=checks)
 

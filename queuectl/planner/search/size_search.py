@@ -392,7 +392,7 @@ class SizeSearch:
         if not isinstance(outcome, Fit) and queue is not None and queue.split_flavors:
 
             def usable(choice: Choice) -> bool:
-                return self.strict.ahead(queue, choice) is None
+                return self.strict.ahead(queue, choice.values()) is None
 
             outcome = split(self.chooser, pending, queue, kind.options, usable, outcome)
         if isinstance(outcome, Refuted) and outcome.why[0].never_fits:
@@ -404,7 +404,7 @@ class SizeSearch:
         return [
             d
             for choice, d in gang.gang_class.requests
-            if self.strict.ahead(gang.queue, choice) is None
+            if self.strict.ahead(gang.queue, choice.values()) is None
         ]
 
     def _unless_held_back(self, gang: Candidate, refuted: Refuted) -> Refuted:
@@ -415,7 +415,7 @@ class SizeSearch:
         queue, kind = gang.queue, gang.gang_class
         first: BlockingHead | None = None
         for choice, template in kind.requests:
-            head = self.strict.ahead(queue, choice)
+            head = self.strict.ahead(queue, choice.values())
             if head is None:
                 continue
             first = first or head

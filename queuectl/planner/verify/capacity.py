@@ -204,6 +204,7 @@ class _HeldCapacity:
     charged: Amounts = field(init=False)  # to quota, for those who start
     kept: Use = field(default_factory=dict)
     pools: dict[Pool, int] = field(default_factory=dict)  # kept quota
+    _used: dict[Pool, int] = field(default_factory=dict)  # of pools that were asked
 
     def __post_init__(self) -> None:
         index = self.index
@@ -287,13 +288,17 @@ class _HeldCapacity:
         return [*back, *self._charged(lease)]
 
     def _use(self, pool: Pool, more: Mapping[Pool, int]) -> int:
-        member, flavor, resource = pool
-        return member.uses(self.quota, flavor, resource) + more.get(pool, 0)
+        if pool not in self._used:
+            member, flavor, resource = pool
+            self._used[pool] = member.uses(self.quota, flavor, resource)
+        return self._used[pool] + more.get(pool, 0)
 
     def _shifts(self, rows: Iterable[tuple[Row, int]], more: Mapping[Pool, int]) -> dict[Pool, int]:
         """By how much the use of each pool changes with these rows: what a member does not lend is used first."""
         shifts: dict[Pool, int] = {}
-        for (queue, flavor, resource), amount in rows:
+        sums: dict[Row, int] = {}
+        add_rows(sums, rows)
+        for (queue, flavor, resource), amount in sums.items():
             change = amount
             for member in self.index.members[queue].up():
                 pool = member, flavor, resource

@@ -25,6 +25,7 @@ class CohortMember:
     below: list[CohortMember] = field(default_factory=list)
     queue: bool = True
     weight: int = WEIGHT_UNIT
+    _quota: dict[tuple[str, str], int] = field(default_factory=dict)  # once it was asked
 
     def stated(self, which: str, flavor: str, resource: str) -> int | None:
         """Its own nominal quota, borrowing or lending limit, None where none is stated."""
@@ -37,8 +38,12 @@ class CohortMember:
 
     def quota(self, flavor: str, resource: str) -> int:
         """Its own and what is lent to it from below."""
-        own = self.stated("nominal", flavor, resource) or 0
-        return own + sum(m.lends(flavor, resource) for m in self.below)
+        known = self._quota.get((flavor, resource))
+        if known is None:
+            own = self.stated("nominal", flavor, resource) or 0
+            known = own + sum(m.lends(flavor, resource) for m in self.below)
+            self._quota[flavor, resource] = known
+        return known
 
     def lends(self, flavor: str, resource: str) -> int:
         quota, limit = self.quota(flavor, resource), self.stated("lending", flavor, resource)

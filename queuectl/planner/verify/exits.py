@@ -9,10 +9,10 @@ side of the preemptor. A plan that fails by them was illegal in any case.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import TypeAlias
 
 from queuectl.domain.plan import Preemption, PreemptionReason
@@ -91,20 +91,32 @@ class Case:
     @cached_property
     def high(self) -> Use:
         use: Use = {}
-        for workload, placement in self._counted(self._gone_before):
+        for workload, placement in chain.from_iterable(self._counted_in.values()):
             add_rows(use, charges(self.index, workload, placement))
         return use
 
     def _counted(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
-        """All gangs that run and stay, and all that the plan starts or that have a lease before or after it."""
+        """All gangs that run and stay, or leave and return, and all that the plan starts or that have a lease before or after it."""
         for gang in self._members_that_stay(gone):
             yield gang.workload, gang.placement
+        for gang in self.index.running.values():
+            if gang.leaving and gang.returns:  # a plan can keep its place until it has stopped
+                yield gang.workload, _whole(gang)
+        claimed: dict[str, Placement] = {}
         for claim in self.index.claims:
             if claim.running is None and claim.workload.uid != self.uid:
+                claimed[claim.workload.uid] = claim.placement
                 yield claim.workload, claim.placement
         for uid, entry in self.index.pending.items():
-            refusal = self.index.refused.get(uid)
-            if entry.lease is not None and refusal is not None and refusal.lease is None:
+            if entry.lease is None or uid == self.uid:
+                continue
+            # Until the plan ends the lease, or starts its gang with other flavors, the lease counts.
+            charged = [
+                sorted(charges(self.index, entry.workload, placement))
+                for placement in (entry.lease.placement, claimed.get(uid))
+                if placement is not None
+            ]
+            if len(charged) == 1 or charged[0] != charged[1]:
                 yield entry.workload, entry.lease.placement
 
     @cached_property
@@ -187,10 +199,21 @@ class Case:
         use = self.all_but(uid, theirs)
         if queue is None or not self.threatens(uid):
             return use
-        for workload, placement in self._counted({*self._gone_before, *theirs}):
-            if self.index.queue_of(workload) is queue and self._yields(queue, workload, victim):
+        out = set(theirs)
+        for workload, placement in self._counted_in.get(queue.name, ()):
+            if workload.uid not in out and self._yields(queue, workload, victim):
                 add_rows(use, charges(self.index, workload, placement), -1)
         return use
+
+    @cached_property
+    def _counted_in(self) -> dict[str, list[tuple[Workload, Placement]]]:
+        """By ClusterQueue, what counts in ``high``."""
+        found: dict[str, list[tuple[Workload, Placement]]] = {}
+        for workload, placement in self._counted(self._gone_before):
+            queue = self.index.queue_of(workload)
+            if queue is not None:
+                found.setdefault(queue.name, []).append((workload, placement))
+        return found
 
     def _yields(self, queue: ClusterQueue, gang: Workload, victim: Workload) -> bool:
         """Whether a gang would have to leave for a victim that waits in their common queue."""
@@ -223,6 +246,16 @@ class Case:
     def rows(self) -> frozenset[Key]:
         """Every flavor and resource of which the tree has a quota."""
         return frozenset(_stated(self.path[-1]))
+
+
+def _whole(gang: Admitted) -> Placement:
+    """All its pods on its first flavors, where its place is kept: those that have ended start again with the others."""
+    parts = []
+    for podset in gang.workload.podsets:
+        if (placed := gang.placement.of(podset.name)) is not None:
+            pods = max(podset.count, placed.count)
+            parts.append(replace(placed, nodes=(), pods=pods, shares=(), awaits_nodes=True))
+    return Placement(tuple(parts))
 
 
 def evicts_within(queue: ClusterQueue, preemptor: Workload, victim: Workload) -> bool:

@@ -14,7 +14,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topology
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.planner.verify.cohorts import CohortMember, members_of
+from queuectl.planner.verify.cohorts import CohortMember, Row, members_of
 
 
 class PlacedGang(NamedTuple):
@@ -51,6 +51,8 @@ class PlanIndex:
     snapshot: Snapshot
     plan: Plan
     _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
+    charges: dict[str, tuple[tuple[Row, int], ...]] = field(default_factory=dict)
+    """By uid, of the running gangs where they are; each as soon as it is asked."""
 
     @cached_property
     def pending(self) -> dict[str, Pending]:

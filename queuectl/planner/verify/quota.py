@@ -7,7 +7,7 @@ others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
@@ -174,8 +174,19 @@ def _compare(
 
 def charges(
     index: PlanIndex, workload: Workload, placement: Placement
-) -> Iterator[tuple[Row, int]]:
+) -> Iterable[tuple[Row, int]]:
     """The charges of a gang on a placement."""
+    gang = index.running.get(workload.uid)
+    if gang is None or gang.workload is not workload or gang.placement is not placement:
+        return _charges(index, workload, placement)
+    if workload.uid not in index.charges:
+        index.charges[workload.uid] = tuple(_charges(index, workload, placement))
+    return index.charges[workload.uid]
+
+
+def _charges(
+    index: PlanIndex, workload: Workload, placement: Placement
+) -> Iterator[tuple[Row, int]]:
     queue = index.queue_of(workload)
     if queue is None:
         return

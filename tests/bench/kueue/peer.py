@@ -30,6 +30,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -262,14 +263,18 @@ class Kueue:
         bundle = base64.b64encode(self._authority.pair.certificate).decode()
         return [redirected(one, replica.webhook, bundle) for one in documents]
 
+    @cached_property
+    def _account(self) -> Path:
+        """Of all managers, written once: a manager can start again without an API server."""
+        return self._cluster.kubeconfig_for_service_account(_SPACE, _ACCOUNT)
+
     def run(self, replica: Replica) -> None:
         """Start the program of a manager."""
         home = replica.home
-        account = self._cluster.kubeconfig_for_service_account(_SPACE, _ACCOUNT)
         config = home / "config.yaml"
         self._supervisor.start(
             replica.program,
-            [self._folder / "bin" / "kueue", f"--config={config}", f"--kubeconfig={account}"],
+            [self._folder / "bin" / "kueue", f"--config={config}", f"--kubeconfig={self._account}"],
             env={"PATH": os.defpath, "HOME": str(home), "TMPDIR": str(home)},
             cwd=home,
             log=replica.log,
@@ -300,9 +305,9 @@ class Kueue:
         """End a manager by SIGKILL, and wait until it has ended."""
         self._supervisor.kill(replica.program)
 
-    def running(self, replica: Replica) -> bool:
-        """Whether a manager runs."""
-        return self._supervisor.programs()[replica.program].running
+    def ended(self, replica: Replica) -> int | None:
+        """Exit code of a manager; None while it runs."""
+        return self._supervisor.programs()[replica.program].returncode
 
     def pid_of(self, replica: Replica) -> int:
         """The process id of a manager."""

@@ -7,6 +7,7 @@ restores both for each row. The modules:
 - `gangs`: a gang, independent of the system that starts it;
 - `fill`: the gangs that occupy 75 % of the GPUs;
 - `systems`: what a system under test does, the floor (no queue controller), and queuectl;
+- `kubelet`: starts programs of a system again that end by themselves;
 - `snapshots`: the filled clusters on the disk;
 - `stage`: a running cluster with a system, restored for a row;
 - `times`: times and writes from the audit log of the API server;

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from tests.bench import history
 from tests.bench.scale import (  # noqa: F401  the modules of rows register theirs
@@ -91,19 +92,21 @@ class Run:
             if folder is not None:
                 return folder
         options.refill = False  # once
-        folder, times, usage = snapshots.make(
+        made = snapshots.make(
             lambda: make_system(options.system), self._fleet, fill, fsync=options.fsync
         )
+        usage = made.usage
         figures = [
-            Figure("nodes and system ready after", times.start, "s"),
-            Figure("filled after", times.fill, "s"),
-            Figure("stopped and copied after", times.save, "s"),
-            Figure("size on the disk", snapshots.size_of(folder) / 2**20, "MiB"),
+            Figure("nodes and system ready after", made.start, "s"),
+            Figure("filled after", made.fill, "s"),
+            Figure("stopped and copied after", made.save, "s"),
+            Figure("size on the disk", snapshots.size_of(made.folder) / 2**20, "MiB"),
             *(Figure(f"peak memory: {name}", peak, "MiB") for name, peak in usage.peak.items()),
             *(Figure(f"CPU: {name}", cpu, "s") for name, cpu in usage.cpu.items()),
+            *(Figure(f"restarts: {name}", times) for name, times in usage.restarts.items()),
         ]
-        self._record(RowResult(f"{FILL} {fill}", DONE, tuple(figures)))
-        return folder
+        self._record(RowResult(f"{FILL} {fill}", DONE, tuple(figures), tuple(made.remarks)))
+        return made.folder
 
     def _record(self, result: RowResult) -> None:
         for figure in result.figures:
@@ -116,16 +119,25 @@ class Run:
             options.system, options.nodes, options.run, result, commit(), self._conditions
         )
         append(options.results or snapshots.directory() / "results.jsonl", record)
-        if (options.system, options.nodes, result.letter) == ("queuectl", 2500, "b"):
+        if (options.system, options.nodes) == ("queuectl", 2500) and result.status == DONE:
             _record_in_history(result)
 
 
+_README: Final = {
+    ("a", "submitted to all pods bound, mean"): (
+        "1,000 gangs of 8 to 16 pods, one rack each, 2,496 nodes: until all are bound, mean"
+    ),
+    ("b", "submitted to all pods bound"): (
+        "one gang of 4,096 pods on 2,496 nodes: until all are bound"
+    ),
+}
+"""Figures of the README: the row and the figure, and the measurement in the history."""
+
+
 def _record_in_history(result: RowResult) -> None:
-    """The figure of the README."""
     for figure in result.figures:
-        if result.status == DONE and figure.name == "submitted to all pods bound":
-            name = "one gang of 4,096 pods on 2,496 nodes: until all are bound"
-            history.record(name, figure.value)
+        if (measurement := _README.get((result.letter, figure.name))) is not None:
+            history.record(measurement, figure.value)
 
 
 def main(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -27,6 +28,8 @@ from queuectl.objects import keys
 from tests.bench.kueue import peer
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.gangs import Gang, queued_job
+from tests.bench.scale.kubelet import Kubelet
+from tests.bench.scale.processes import Usage
 
 KUEUES: Final = ("kueue-default", "kueue-tuned")
 FOLDER: Final = "SCALE_KUEUE"
@@ -39,6 +42,8 @@ _READY_SECONDS: Final = 600.0
 _CONFLICT: Final = "the object has been modified"
 """Part of the error of an outdated write, which Kueue tries again: ordinary, and many."""
 _REMARKS: Final = 3
+_LEADER: Final = "kueue"
+"""The first manager in figures."""
 
 UNDECIDED: Final = ("PendingEvaluation",)
 """Reasons of a Workload that has not been tried yet."""
@@ -79,6 +84,33 @@ def errors_in(lines: Sequence[str]) -> list[str]:
     return [f"log of Kueue: {number} × {text}" for text, number in errors.most_common(_REMARKS)]
 
 
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """A manager of a peer, which can be started again."""
+
+    managers: peer.Kueue
+    replica: peer.Replica
+
+    @property
+    def pid(self) -> int:
+        """Of its newest process."""
+        return self.managers.pid_of(self.replica)
+
+    @property
+    def ended(self) -> int | None:
+        """Exit code of its newest process."""
+        return self.managers.ended(self.replica)
+
+    @property
+    def log(self) -> Path:
+        """Of all its processes."""
+        return self.replica.log
+
+    def restart(self) -> None:
+        """Start it again after its end."""
+        self.managers.run(self.replica)
+
+
 class Kueue:
     """Kueue with one of the configurations."""
 
@@ -91,8 +123,7 @@ class Kueue:
         self._cluster: LocalCluster | None = None
         self._peer: peer.Kueue | None = None
         self._replicas: list[peer.Replica] = []
-        self._killed: set[peer.Replica] = set()
-        self.revived = 0
+        self._kubelet = Kubelet()
 
     def not_offered(self, row: str) -> str | None:
         """From its documentation."""
@@ -173,33 +204,30 @@ class Kueue:
         return None
 
     def problems(self) -> list[str]:
-        """None: a manager that has ended starts again, as on a cluster (:meth:`revive`)."""
+        """None: a manager that has ended starts again, as on a cluster."""
         return []
 
     def remarks(self) -> list[str]:
-        """The most frequent errors in the logs of its managers."""
+        """Managers that have ended by themselves, and the most frequent errors in their logs."""
         logs = (replica.log for replica in self._replicas)
         lines = (log.read_text(errors="replace").splitlines() for log in logs if log.exists())
-        return [error for one in lines for error in errors_in(one)]
+        return [*self._kubelet.remarks(), *(error for one in lines for error in errors_in(one))]
 
-    def processes(self) -> Mapping[str, Sequence[int]]:
-        """Its managers."""
-        names = ("kueue", "kueue standby")
-        return {
-            name: [self._managers.pid_of(replica)]
-            for name, replica in zip(names, self._replicas, strict=False)
-            if replica not in self._killed
-        }
+    def usage(self) -> Usage:
+        """Of its managers."""
+        return self._kubelet.usage()
 
     def start_leader(self) -> None:
         """Start the program of the first manager, and wait until a manager leads."""
         managers, leader = self._managers, self._replicas[0]
         managers.run(leader)
         managers.wait_ready(leader, _READY_SECONDS)
+        self._kubelet.keep(_LEADER, Manager(managers, leader))
         wait_until(lambda: bool(self._holder()), "a leader of Kueue", _READY_SECONDS)
 
     def stop_leader(self) -> None:
         """End the first manager in order."""
+        self._kubelet.release(_LEADER)
         self._managers.end(self._replicas[0])
 
     def add_standby(self) -> None:
@@ -209,18 +237,12 @@ class Kueue:
         self._managers.run(standby)
         self._managers.wait_ready(standby, _READY_SECONDS)
         self._managers.register(standby)
+        self._kubelet.keep("kueue standby", Manager(self._managers, standby))
 
     def kill_leader(self) -> None:
         """The first manager."""
-        self._killed.add(self._replicas[0])
+        self._kubelet.release(_LEADER)
         self._managers.kill(self._replicas[0])
-
-    def revive(self) -> None:
-        """Each manager that was not killed: a manager ends itself when it loses its lease."""
-        for replica in self._replicas:
-            if replica not in self._killed and not self._managers.running(replica):
-                self.revived += 1
-                self._managers.run(replica)
 
     def _holder(self) -> str:
         return str(self._client.get(_LEASE)["spec"].get("holderIdentity") or "")
@@ -232,6 +254,7 @@ class Kueue:
 
     def halt(self) -> None:
         """End the managers. Nothing calls them any more, and a manager that starts on the snapshot waits for no lease."""
+        self._kubelet.close()
         for replica in self._replicas:
             self._managers.end(replica)
         self._managers.unregister()
@@ -242,6 +265,7 @@ class Kueue:
 
     def stop(self) -> None:
         """The managers and their files."""
+        self._kubelet.close()
         if self._peer is not None:
             self._peer.stop()
             self._peer = None

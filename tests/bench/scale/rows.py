@@ -126,11 +126,11 @@ def measure(row: Row, stage: ScaleStage) -> RowResult:
 
 
 def _common(stage: ScaleStage, reached: RowFigures, before: Usage, seconds: float) -> None:
-    """Figures of each row: writes by program, CPU seconds and memory of each program."""
+    """Figures of each row: writes by program, CPU seconds, memory and restarts of each program."""
     timeline, after = stage.follow(), stage.usage()
     reached.add("the row took", seconds, "s")
     if stage.repeated:
-        reached.add("repeated creations of Jobs", stage.repeated)
+        reached.add("repeated creations of Jobs and edits", stage.repeated)
     writes = timeline.by_writer()
     reached.add(
         "writes without node leases and Events", timeline.all_writes(without=(LEASES, EVENTS))
@@ -144,6 +144,8 @@ def _common(stage: ScaleStage, reached: RowFigures, before: Usage, seconds: floa
         reached.add(f"CPU: {name}", cpu, "s")
     for name, memory in after.peak.items():
         reached.add(f"peak memory: {name}", memory, "MiB")
+    for name, restarts in after.restarts.items():
+        reached.add(f"restarts: {name}", restarts)
 
 
 def selected(letters: str) -> list[Row]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
+from tests.bench.scale.fill import ones_of
 from tests.bench.scale.gangs import Gang
 from tests.bench.scale.rows import Row, RowFigures, register
 from tests.bench.scale.stage import ScaleStage
@@ -67,6 +68,7 @@ def lost_api_server(stage: ScaleStage, reached: RowFigures, stream: Stream) -> N
 def many_pods(stage: ScaleStage, reached: RowFigures) -> None:
     """Start-up of the controller, and the take-over by a standby, with one-GPU pods on three quarters of the GPUs."""
     system = stage.system
+    reached.note(f"{ones_of(stage.fleet).pods:,} pods")
     system.stop_leader()
     began = time.time()
     with Stream(stage, "start-up", STREAM_PER_SECOND) as stream:
@@ -127,17 +129,12 @@ def _first_binding(stage: ScaleStage, stream: Stream, moment: float) -> float:
 
 
 def _first(stage: ScaleStage, times: Callable[[Timeline], list[float]]) -> float:
-    """The first of some times. Programs that have ended by themselves start again in the meantime.
+    """The first of some times.
 
     Raises:
         RowCutError: none until the deadline.
     """
-
-    def there(timeline: Timeline) -> bool:
-        stage.system.revive()
-        return bool(times(timeline))
-
-    stage.wait(there, lambda _: "no gang starts")
+    stage.wait(lambda timeline: bool(times(timeline)), lambda _: "no gang starts")
     return min(times(stage.timeline))
 
 
@@ -148,15 +145,10 @@ def _run_for(stage: ScaleStage, seconds: float) -> None:
 
 def _all_bound(stage: ScaleStage, reached: RowFigures, stream: Stream) -> None:
     def bound(timeline: Timeline) -> bool:
-        stage.system.revive()
         return all(timeline.whole(gang.key, gang.pods) is not None for gang in stream.gangs)
 
     stage.wait(bound, lambda _: "not all gangs of the stream are bound")
     reached.add("gangs of the stream, all bound", len(stream.gangs))
-    if stage.system.revived:
-        reached.note(
-            f"{stage.system.revived} times, a program of the system ended by itself and was started again"
-        )
 
 
 register(

@@ -121,21 +121,21 @@ def quota_edits(stage: ScaleStage, reached: RowFigures) -> None:
     fleet, system = stage.fleet, stage.system
     team = fleet.teams()[0]
     number = EDITS if fleet.nodes >= _FULL_SIZE else 100
-    system.edit(probe_queue(0))
-    system.edit(m.local_queue(team, _PROBE, _PROBE))
+    stage.edit(probe_queue(0))
+    stage.edit(m.local_queue(team, _PROBE, _PROBE))
     gang = Gang("probe", team, 1, GPUS_PER_NODE, priority=NORMAL, queue=_PROBE)
     stage.submit([gang])
     stage.settle()
     before, began = stage.usage(), time.monotonic()
     with Stream(stage, "meanwhile", 0.5) as stream:
         for done, document in enumerate(edits(fleet, number - 1)):
-            system.edit(document)
+            stage.edit(document)
             if time.monotonic() > stage.deadline:
                 reached.add("edits per second", done / (time.monotonic() - began))
                 raise RowCutError(f"{done} of {number} edits are accepted")
         if stage.timeline.bound.get(gang.key):
             reached.note("the gang that waits for the last edit has started before it")
-        system.edit(probe_queue(GPUS_PER_NODE))
+        stage.edit(probe_queue(GPUS_PER_NODE))
         accepted = time.time()
         seconds = time.monotonic() - began
         stage.wait_bound([gang])
@@ -146,7 +146,7 @@ def quota_edits(stage: ScaleStage, reached: RowFigures) -> None:
     assert whole is not None
     reached.add(f"{number:,} edits accepted after", seconds, "s")
     reached.add("the last edit has effect after its acceptance", whole - accepted, "s")
-    for name in system.processes():
+    for name in system.usage().cpu:
         reached.add(f"CPU for each edit: {name}", 1000 * used[name] / number, "ms")
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -51,12 +51,24 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class FillTimes:
-    """Seconds: from an empty folder to ready nodes and system, from there to the last running pod, and from there to the snapshot."""
+class Filled:
+    """A new snapshot.
 
+    Attributes:
+        folder: its folder.
+        start: seconds from an empty folder to ready nodes and system.
+        fill: seconds from there to the last running pod.
+        save: seconds from there to the snapshot.
+        usage: what the programs used.
+        remarks: of the system.
+    """
+
+    folder: Path
     start: float
     fill: float
     save: float
+    usage: Usage
+    remarks: Sequence[str]
 
 
 def directory() -> Path:
@@ -108,13 +120,8 @@ def saved(system: System, fleet: Fleet, fill: str, *, stale: bool = False) -> Pa
     return folder
 
 
-def make(
-    new_system: Callable[[], System], fleet: Fleet, fill: str, *, fsync: bool
-) -> tuple[Path, FillTimes, Usage]:
+def make(new_system: Callable[[], System], fleet: Fleet, fill: str, *, fsync: bool) -> Filled:
     """Fill a cluster and keep it. An older snapshot is replaced at the end.
-
-    Returns:
-        Its folder, how long it took, and what the programs used.
 
     Raises:
         RowCutError: the pods of the fill do not run after an hour.
@@ -134,7 +141,7 @@ def make(
             filled = time.monotonic()
             time.sleep(_SETTLED_SECONDS)
             stage.settle()
-            usage = stage.usage()
+            usage, remarks = stage.usage(), system.remarks()
             system.halt()
             system.save(draft)
             _delete_leases(stage)
@@ -145,7 +152,8 @@ def make(
         draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return folder, FillTimes(started - began, filled - started, time.monotonic() - filled), usage
+    saved_at = time.monotonic()
+    return Filled(folder, started - began, filled - started, saved_at - filled, usage, remarks)
 
 
 def _create(stage: ScaleStage, content: Fill) -> None:

@@ -79,7 +79,7 @@ class ScaleStage:
         timeline: of the row, up to the last :meth:`follow`.
         deadline: monotonic seconds; the waits of a row end there.
         pods: those before the row, if it lists them.
-        repeated: how often the creation of a Job was repeated.
+        repeated: how often the creation of a Job or an edit was repeated.
     """
 
     cluster: LocalCluster
@@ -111,22 +111,44 @@ class ScaleStage:
         Returns:
             False if its creation failed.
         """
-        while not give_up():
+
+        def create() -> None:
             try:
                 self.cluster.client.create(
                     f"/apis/batch/v1/namespaces/{gang.team}/jobs", self.system.job(gang)
                 )
             except ApiServerError as error:
-                if error.status == HTTPStatus.CONFLICT:  # the answer to an earlier try was lost
-                    return True
-                if error.status not in _LATER:
+                if error.status != HTTPStatus.CONFLICT:  # the answer to an earlier try was lost
                     raise
-            except UnreachableError:
-                pass
-            else:
+
+        while not give_up():
+            if self._answered(create):
                 return True
-            self.repeated += 1
-            time.sleep(RETRY_SECONDS)
+        return False
+
+    def edit(self, document: Document) -> None:
+        """Create or replace an object of the configuration of the system, again and again if it does not answer.
+
+        Raises:
+            RowCutError: not until the deadline.
+        """
+        while not self._answered(lambda: self.system.edit(document)):
+            if time.monotonic() > self.deadline:
+                raise RowCutError(f"the edit of {document['metadata']['name']} is not accepted")
+
+    def _answered(self, request: Callable[[], object]) -> bool:
+        """Send a request. False, after a pause, if a server or a webhook did not answer."""
+        try:
+            request()
+        except ApiServerError as error:
+            if error.status not in _LATER:
+                raise
+        except UnreachableError:
+            pass
+        else:
+            return True
+        self.repeated += 1
+        time.sleep(RETRY_SECONDS)
         return False
 
     def submit_over(self, gangs: Sequence[Gang], seconds: float) -> None:
@@ -206,14 +228,12 @@ class ScaleStage:
             if not (more := page["metadata"].get("continue", "")):
                 return pods
 
-    def programs(self) -> dict[str, Sequence[int]]:
-        """The process ids of the control plane and of the system."""
-        parts: dict[str, Sequence[int]] = {name: [pid] for name, pid in self.cluster.pids().items()}
-        return parts | dict(self.system.processes())
-
     def usage(self) -> Usage:
-        """Processor time and memory of all programs up to now."""
-        return Usage.of(self.programs())
+        """Processor time and memory of the control plane and the system up to now."""
+        return (
+            Usage.of({name: [pid] for name, pid in self.cluster.pids().items()})
+            | self.system.usage()
+        )
 
     def settle(self) -> float:
         """Wait until the API server has come to rest. Returns the seconds."""

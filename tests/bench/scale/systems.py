@@ -11,11 +11,13 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+
+import httpx2
 
 from queuectl.cluster.adapter import LEASE, SYSTEM_NAMESPACE
 from queuectl.db.embedded import EmbeddedServer
@@ -24,9 +26,12 @@ from queuectl.demo.controller import ControllerProcess, install
 from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.errors import UnreachableError
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.gangs import Gang, plain_job, queued_job
+from tests.bench.scale.kubelet import Kubelet
 from tests.bench.scale.kueue import KUEUES, Kueue
+from tests.bench.scale.processes import Usage
 from tests.bench.stage import descendants
 from tests.operations.servers import PROGRAMS
 from tests.support.controllers import CheckedController
@@ -34,20 +39,20 @@ from tests.support.postgres import server_directory
 
 ROOT: Final = Path(__file__).parents[3]
 _END_SECONDS: Final = 60.0
+_LEADER: Final = "queuectl"
+"""The first replica in figures."""
 
 
 class System(Protocol):
-    """A system under test on one cluster.
+    """A system under test on one cluster. A :class:`Kubelet` starts its replicas again that end by themselves.
 
     Attributes:
         name: in commands and tables.
         lease: namespace and name of the Lease of its leader; None without one.
-        revived: how often :meth:`revive` has started a program again.
     """
 
     name: str
     lease: tuple[str, str] | None
-    revived: int
 
     def not_offered(self, row: str) -> str | None:
         """Why a row is not measured, from the documentation of the system; None = it is measured. ``row``: its letter."""
@@ -74,7 +79,11 @@ class System(Protocol):
         ...
 
     def edit(self, document: Document) -> None:
-        """Create or replace an object of the configuration, given in queuectl's names. It returns when the system has accepted it."""
+        """Create or replace an object of the configuration, given in queuectl's names. It returns when the system has accepted it.
+
+        Raises:
+            UnreachableError: the system does not answer.
+        """
         ...
 
     def job(self, gang: Gang) -> Document:
@@ -90,11 +99,11 @@ class System(Protocol):
         ...
 
     def remarks(self) -> list[str]:
-        """Facts that a reader of its figures must know, such as errors in its log."""
+        """Facts that a reader of its figures must know: programs that ended by themselves, errors in its log."""
         ...
 
-    def processes(self) -> Mapping[str, Sequence[int]]:
-        """The process ids of each of its programs, without a killed leader."""
+    def usage(self) -> Usage:
+        """Processor time, memory and restarts of its programs up to now, including those that have ended."""
         ...
 
     def add_standby(self) -> None:
@@ -111,10 +120,6 @@ class System(Protocol):
 
     def start_leader(self) -> None:
         """Start the leader again after :meth:`stop_leader`, and wait until it is ready."""
-        ...
-
-    def revive(self) -> None:
-        """Start programs again that have ended by themselves, as a kubelet does."""
         ...
 
     def halt(self) -> None:
@@ -135,7 +140,6 @@ class Floor(System):
 
     name = "floor"
     lease: tuple[str, str] | None = None
-    revived = 0
 
     def not_offered(self, row: str) -> str | None:
         """Rows about a queue, and its leader."""
@@ -175,9 +179,9 @@ class Floor(System):
         """None."""
         return []
 
-    def processes(self) -> Mapping[str, Sequence[int]]:
-        """None."""
-        return {}
+    def usage(self) -> Usage:
+        """Nothing."""
+        return Usage.of({})
 
 
 class Queuectl:
@@ -192,8 +196,7 @@ class Queuectl:
         self._directory: Path | None = None
         self._cluster: LocalCluster | None = None
         self._replicas: list[ControllerProcess] = []
-        self._killed: set[ControllerProcess] = set()
-        self.revived = 0
+        self._kubelet = Kubelet()
 
     def not_offered(self, row: str) -> str | None:
         """All rows are measured."""
@@ -225,14 +228,15 @@ class Queuectl:
         self._server = EmbeddedServer(self._directory, binaries=PROGRAMS)
         self._stack.callback(lambda: asyncio.run(self._postgres.stop()))
         asyncio.run(self._server.start())
-        self._add_replica("")
+        self._add_replica(_LEADER, "")
 
-    def _add_replica(self, suffix: str) -> None:
+    def _add_replica(self, name: str, suffix: str) -> None:
         assert self._cluster is not None
         settings = {"QUEUECTL_DATABASE_URL": self._postgres.url()}
         replica = CheckedController.start(self._cluster, settings, replica=suffix)
         self._replicas.append(replica)
         replica.wait_ready()
+        self._kubelet.keep(name, replica)
 
     @property
     def _postgres(self) -> EmbeddedServer:
@@ -244,11 +248,6 @@ class Queuectl:
         """The replica that was started first."""
         return self._replicas[0]
 
-    @property
-    def standby(self) -> ControllerProcess | None:
-        """The second replica."""
-        return self._replicas[1] if self._replicas[1:] else None
-
     def configure(self, fleet: Fleet) -> None:
         """Through the REST API, which answers when the configuration is stored."""
         with ApiConnection(self.leader.api) as rest:
@@ -257,7 +256,12 @@ class Queuectl:
     def edit(self, document: Document) -> None:
         """Through the REST API."""
         with ApiConnection(self.leader.api) as rest:
-            rest.apply([document])
+            try:
+                rest.apply([document])
+            except ApiRefused as error:
+                if isinstance(error.__cause__, httpx2.HTTPError):
+                    raise UnreachableError(str(error)) from error
+                raise
 
     def job(self, gang: Gang) -> Document:
         """With the labels of queuectl."""
@@ -279,31 +283,27 @@ class Queuectl:
         return []
 
     def remarks(self) -> list[str]:
-        """None."""
-        return []
+        """Replicas that have ended by themselves."""
+        return self._kubelet.remarks()
 
-    def processes(self) -> Mapping[str, Sequence[int]]:
-        """Replicas and Postgres."""
-        pids: dict[str, list[int]] = {}
-        if self.leader not in self._killed:
-            pids["queuectl"] = [self.leader.pid]
-        if self.standby is not None:
-            pids["queuectl standby"] = [self.standby.pid]
-        if (postmaster := self._postgres.pid) is not None:
-            pids["Postgres"] = [postmaster, *descendants(postmaster)]
-        return pids
+    def usage(self) -> Usage:
+        """Of the replicas and Postgres."""
+        postmaster = self._postgres.pid
+        pids = [] if postmaster is None else [postmaster, *descendants(postmaster)]
+        return self._kubelet.usage() | Usage.of({"Postgres": pids})
 
     def add_standby(self) -> None:
         """A second replica with the same database."""
-        self._add_replica("b")
+        self._add_replica("queuectl standby", "b")
 
     def kill_leader(self) -> None:
         """The first replica."""
-        self._killed.add(self.leader)
+        self._kubelet.release(_LEADER)
         self.leader.kill()
 
     def stop_leader(self) -> None:
         """The first replica, by SIGTERM."""
+        self._kubelet.release(_LEADER)
         os.kill(self.leader.pid, signal.SIGTERM)
         wait_until(lambda: not self.leader.running, "the end of the leader", _END_SECONDS)
 
@@ -311,16 +311,11 @@ class Queuectl:
         """The first replica, on the same database."""
         self.leader.restart()
         self.leader.wait_ready()
-
-    def revive(self) -> None:
-        """Each replica that was not killed."""
-        for replica in self._replicas:
-            if replica not in self._killed and not replica.running:
-                self.revived += 1
-                replica.restart()
+        self._kubelet.keep(_LEADER, self.leader)
 
     def halt(self) -> None:
         """Stop the replicas, then Postgres."""
+        self._kubelet.close()
         while self._replicas:
             self._replicas.pop().stop()
         asyncio.run(self._postgres.stop())
@@ -331,6 +326,7 @@ class Queuectl:
 
     def stop(self) -> None:
         """Replicas, Postgres and their folders."""
+        self._kubelet.close()
         with self._stack:
             while self._replicas:
                 self._stack.callback(self._replicas.pop(0).stop)

@@ -12,7 +12,7 @@ from typing import Final
 from tests.bench.scale.records import FILL, RowRecord
 from tests.bench.scale.rows import CUT, DONE, ROWS
 
-RESOURCES: Final = re.compile(r"(CPU|peak memory|private memory|writes|refused writes): ")
+RESOURCES: Final = re.compile(r"(CPU|peak memory|private memory|restarts|writes|refused writes): ")
 """Figures of the second table: of each program."""
 
 Cell = tuple[int, str, str, str]

@@ -1,0 +1,113 @@
+"""The limit on the work of one cycle: which gangs are searched for after it is reached.
+
+In a full cluster, a search for gangs that move or leave takes up to half a second, and any number of gangs can need one. So a cycle has a limit,
+and gangs that it leaves out wait for a later one. Gangs that fit on free capacity need no search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import Final
+
+from queuectl.domain.snapshot import SolverLimits
+
+_IN_SHORT: Final = 0.25
+"""The part of the ClusterQueues that have short searches in one second."""
+_MOST_QUEUES: Final = 64
+"""If more ClusterQueues have pending gangs, a second is a search second of several: each has one a minute."""
+_MOST_OF_ONE: Final = 8.0
+"""The work of one search after which it ends, in limits of a cycle: a few seconds."""
+
+
+class Effort(Enum):
+    """How much a gang is searched for."""
+
+    FULL = "full"
+    SHORT = "short"  # each model has one short try
+    NONE = "none"
+
+
+@dataclass(slots=True)
+class CycleWork:
+    """The work of one cycle so far, and what it leaves for the next gang.
+
+    Gangs are considered in queue order, and each is searched for until the work reaches the limit. Then:
+
+    - Each ClusterQueue has search seconds, in which it is searched for as if it were alone. Each second is that of about one ClusterQueue. So each is
+      searched for again and again, however much the searches for the others cost.
+    - As much work again is left for short searches, one for each ClusterQueue without a search in this cycle. A quarter of them can have one in
+      a second.
+
+    The effort for a gang is decided before its search, so that the limit cuts no search in its middle. One gang counts for at most the
+    whole limit. One search ends after several limits, a short one after one.
+
+    Attributes:
+        limits: of the snapshot.
+        second: of the snapshot, unix time. It decides whose search second it is.
+        queues: how many ClusterQueues have pending gangs.
+        effort: for the gang that is considered.
+        worked: until this gang; 1 = the limit.
+    """
+
+    limits: SolverLimits
+    second: int
+    queues: int
+    effort: Effort = Effort.FULL
+    worked: float = 0.0
+    _queue: str | None = ""  # whose gang is considered; no ClusterQueue has this name
+    _of_queues: dict[str | None, float] = field(default_factory=dict)
+    _before: tuple[float, int] = (0.0, 0)  # deterministic time and steps before this gang
+
+    def consider(self, queue: str | None, deterministic_time: float, steps: int) -> None:
+        """The next work is for a gang of this ClusterQueue. The others are the sums of the work until now."""
+        self._count(deterministic_time, steps)
+        self._queue, self.effort = queue, self._left_for(queue)
+
+    def finish(self, deterministic_time: float, steps: int, *, fully: bool) -> None:
+        """The next work is for no gang of the queues; ``fully``: it is done even if the limit is reached."""
+        self._count(deterministic_time, steps)
+        self.effort = Effort.FULL if fully or self.worked < 1.0 else Effort.NONE
+
+    def ends(self, deterministic_time: float, steps: int) -> bool:
+        """Whether no more work is done for the gang that is considered."""
+        if self.effort is Effort.NONE:
+            return True
+        most = _MOST_OF_ONE if self.effort is Effort.FULL else 1.0
+        return self._part(deterministic_time, steps) >= most
+
+    def time_of_gang(self, deterministic_time: float) -> float:
+        """The deterministic time of the search for this gang."""
+        return deterministic_time - self._before[0]
+
+    def _part(self, deterministic_time: float, steps: int) -> float:
+        """The work for this gang; 1 = the limit."""
+        limits = self.limits
+        return max(
+            (deterministic_time - self._before[0]) / limits.cycle_time,
+            (steps - self._before[1]) / limits.search_steps,
+        )
+
+    def _count(self, deterministic_time: float, steps: int) -> None:
+        part = self._part(deterministic_time, steps)
+        self._before = (deterministic_time, steps)
+        if part > 0.0:
+            part = min(part, 1.0)
+            self.worked += part
+            self._of_queues[self._queue] = self._of_queues.get(self._queue, 0.0) + part
+
+    def _left_for(self, queue: str | None) -> Effort:
+        if self.worked < 1.0:
+            return Effort.FULL
+        own, place = self._of_queues.get(queue, 0.0), self._place(queue)
+        if place * min(self.queues, _MOST_QUEUES) < 1.0 and own < 1.0:
+            return Effort.FULL
+        if place < _IN_SHORT and not own and self.worked < 2.0:
+            return Effort.SHORT
+        return Effort.NONE
+
+    def _place(self, queue: str | None) -> float:
+        """A number from 0 to 1 that is another one for each ClusterQueue and each second."""
+        digest = blake2b(f"{self.second} {queue}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") / 2**64
