@@ -66,7 +66,7 @@ class MigChange:
 
 
 def active_changes(nodes: Iterable[NodeRecord]) -> list[MigChange]:
-    """The changes with a node that still changes."""
+    """The changes with a node that still changes. ``nodes``: those with a change."""
     by_change: dict[tuple[str, float, int], list[NodeRecord]] = {}
     for record in nodes:
         mig = record.node.mig

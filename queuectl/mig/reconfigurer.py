@@ -105,11 +105,12 @@ class MigReconfigurer:
         flavors = self._planning.config.flavors.values()
         if now < self._search_at or all(f.mig_reconfiguration is MigMode.PLAN for f in flavors):
             return None
-        nodes, rule = self._mirror.nodes.values(), self._settings
-        if active_changes(nodes):
+        nodes, rule = self._mirror.nodes, self._settings
+        if active_changes(nodes.reconfigured):
             return None  # one gang at a time
-        gangs = waited(self._planning.ledger, nodes, now, rule.wait_seconds, rule.backoff_seconds)
-        able = frozenset(changeable(nodes, now, rule.backoff_seconds)) if gangs else frozenset()
+        wait, backoff = rule.wait_seconds, rule.backoff_seconds
+        gangs = waited(self._planning.ledger, nodes.reconfigured, now, wait, backoff)
+        able = frozenset(changeable(nodes.values(), now, backoff)) if gangs else frozenset()
         return MigScope(gangs, able, rule.max_nodes) if able else None
 
     def question(self, snapshot: Snapshot) -> MigSearch:
@@ -123,7 +124,7 @@ class MigReconfigurer:
     def _emptied(self, snapshot: Snapshot) -> Iterator[Emptied]:
         """Changes that wait for gangs which were not asked to leave yet."""
         known = snapshot.fleet.by_name
-        for change in active_changes(self._mirror.nodes.values()):
+        for change in active_changes(self._mirror.nodes.reconfigured):
             names = tuple(r.node.name for r in change.in_phase(MigPhase.EMPTYING))
             seen = all(
                 name in known and known[name].reconfigured_for == change.gang for name in names
@@ -201,7 +202,7 @@ class MigReconfigurer:
 
     async def follow(self) -> None:
         """Take the next step of each change that has one now."""
-        changes = active_changes(self._mirror.nodes.values())
+        changes = active_changes(self._mirror.nodes.reconfigured)
         self._stuck &= {change.key for change in changes}
         active = [r.node.mig.phase for c in changes for r in c.active if r.node.mig is not None]
         self._metrics.active(active)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,6 +32,12 @@ class NodeTable(Mapping[str, NodeRecord]):
         self._interrupted: Mapping[str, str] = {}
         self.closed: Mapping[str, str] = {}
         self.conditions_seen = 0
+        self._reconfigured: dict[str, NodeRecord] = {}
+
+    @property
+    def reconfigured(self) -> Collection[NodeRecord]:
+        """The nodes with a change of their MIG configuration, including a change that has ended."""
+        return self._reconfigured.values()
 
     def __getitem__(self, name: str) -> NodeRecord:
         return self._records[name]
@@ -55,7 +61,7 @@ class NodeTable(Mapping[str, NodeRecord]):
         if old is not None and record.version <= old.version:
             return False
         record = self._judged(record)
-        self._records[record.node.name] = record
+        self._keep(record)
         judged_anew = old is None or old.conditions != record.conditions
         if judged_anew:
             self.conditions_seen += 1
@@ -66,13 +72,22 @@ class NodeTable(Mapping[str, NodeRecord]):
 
     def expect_again(self, name: str) -> None:
         """Let the next record of this node replace the current one, also with the same version."""
-        self._records[name] = replace(self._records[name], version=0)
+        self._keep(replace(self._records[name], version=0))
 
     def drop(self, name: str) -> bool:
         """Forget it."""
         self._records.pop(name, None)
+        self._reconfigured.pop(name, None)
         self._fleet = None
         return True
+
+    def _keep(self, record: NodeRecord) -> None:
+        name = record.node.name
+        self._records[name] = record
+        if record.node.mig is not None:
+            self._reconfigured[name] = record
+        else:
+            self._reconfigured.pop(name, None)
 
     def mark_unhealthy(self, evidence: Mapping[str, str]) -> bool:
         """Take these nodes out of placement, and no others. ``evidence``: by node name."""
@@ -99,7 +114,7 @@ class NodeTable(Mapping[str, NodeRecord]):
             return False
         self.closed = now
         for name in self._records.keys() & set(changed):
-            self._records[name] = self._judged(self._records[name])
+            self._keep(self._judged(self._records[name]))
             self._fleet = None
         return True
 

@@ -21,6 +21,7 @@ from queuectl.objects.kubernetes.mig_reconfiguration import (
     read_mig_reconfiguration,
 )
 from queuectl.state.ledger import Ledger
+from queuectl.state.nodes import NodeTable
 
 TIMEOUT = 600.0
 BEGUN = 1000.0
@@ -241,6 +242,31 @@ def test_the_nodes_of_one_change_belong_together() -> None:
         True,
         True,
     )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["n1", "n2", "n3"]),
+            st.sampled_from(["change", "none", "drop", "fail", "again"]),
+        )
+    )
+)
+def test_the_table_of_nodes_knows_those_with_a_change(steps: list[tuple[str, str]]) -> None:
+    table = NodeTable()
+    for version, (name, what) in enumerate(steps, start=1):
+        if what in {"change", "none"}:
+            mig = change(EMPTYING) if what == "change" else None
+            table.put(replace(node(mig, name=name), version=version))
+        elif what == "drop":
+            table.drop(name)
+        elif what == "fail":
+            table.mark_unhealthy({name: "XID 79"})
+        elif name in table:
+            table.expect_again(name)
+        expected = [record for record in table.values() if record.node.mig is not None]
+        by_name = sorted(table.reconfigured, key=lambda record: record.node.name)
+        assert by_name == sorted(expected, key=lambda record: record.node.name)
 
 
 def test_a_node_is_changed_again_after_the_back_off_and_only_if_its_mig_manager_works() -> None:
