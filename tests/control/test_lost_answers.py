@@ -263,8 +263,8 @@ async def test_a_lost_answer_to_any_request_changes_no_outcome(
             except BaseException as error:
                 error.add_note("lost: " + "; ".join(sorted(f"{n} {does[:99]}" for does, n in due)))
                 raise
-        # The number of usage samples and deletions of old rows depends on time.
-        assert len(network.met) >= 0.7 * len(due), due - network.met
+        # The numbers of plans, usage samples and deletions of old rows depend on time.
+        assert len(network.met) >= 0.5 * len(due), due - network.met
 
     async with asyncio.TaskGroup() as group:
         for number in range(worlds):

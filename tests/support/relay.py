@@ -48,7 +48,8 @@ class Fault:
 
     Attributes:
         name: of the fault.
-        hold: seconds before the request reaches the server.
+        hold: seconds for which the request is held after the client knows that it gets no answer; 0 = the client knows it once the
+            server has answered.
         hang_up: the client's connection ends at once; otherwise the client waits until its time-out, and only then
             does ``hold`` begin.
         answered: the answer still reaches the client.
@@ -103,7 +104,8 @@ class Relay:
                         if not fault.answered:
                             answers.cancel()
                             await asyncio.wait({answers})
-                            await _await_loss(fault, reader, writer)
+                            if fault.hold:
+                                await _await_loss(fault, reader, writer)
                         await asyncio.sleep(fault.hold)
                     server.write(request.data)
                     await server.drain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -12,11 +13,11 @@ import pytest
 
 from tests.bench.scale.kubelet import BackOff, Kubelet, last_words
 
-# It lives for a while after its work, so that a reading every 0.01 s sees all of it.
+# It lives for a while after its work, so that a reading every 0.01 s sees all of it, also on a busy machine.
 BUSY = """
 import time
 while time.process_time() < 0.1: pass
-time.sleep(0.1)
+time.sleep(0.3)
 """
 
 
@@ -74,8 +75,10 @@ def test_a_program_that_ends_starts_again_and_its_processor_time_adds_up(
     assert used.cpu_since(before)["busy"] > 0.15  # more than one process, in ticks of 10 ms
     assert used.peak["busy"] > 0
     [remark] = kubelet.remarks()
-    assert remark.startswith(f"busy: restarts: {used.restarts['busy']}, last exit code 1 after 0 s")
-    assert "lost the lease: error" in remark
+    assert re.match(
+        rf"busy: restarts: {used.restarts['busy']}, last exit code 1 after \d+ s, .*lost the lease: error",
+        remark,
+    )
 
 
 def test_a_program_that_is_ended_on_purpose_stays_away_and_counts(
@@ -97,7 +100,7 @@ def test_a_program_that_is_ended_on_purpose_stays_away_and_counts(
     until(lambda: kubelet.usage().restarts["busy"] == 1)
     kubelet.close()
     program.kill()
-    assert "busy: restarts: 1, last end by SIGKILL after 0 s" in kubelet.remarks()[0]
+    assert re.match(r"busy: restarts: 1, last end by SIGKILL after \d+ s", kubelet.remarks()[0])
 
 
 def test_delays_are_those_of_a_kubelet() -> None:
