@@ -8,8 +8,8 @@ exactly those that were folded. If one of them is missing, this folding, or anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -87,6 +87,13 @@ class UsageLedger:
     def __init__(self, transaction: Transaction, snapshot: Transaction) -> None:
         self._transaction = transaction
         self._snapshot = snapshot
+
+    @asynccontextmanager
+    async def _sums(self, doing: str) -> AsyncIterator[AsyncConnection]:
+        """A snapshot of which many hours are summed up."""
+        async with self._snapshot(doing) as connection:
+            await usage_days.allow_memory(connection)
+            yield connection
 
     async def progress(self) -> UsageProgress:
         """The time up to which everything is accounted for, and the next mark."""
@@ -188,19 +195,19 @@ class UsageLedger:
         self, period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE
     ) -> Report:
         """Sums of a period by group, in the order of the groups' names; see the Protocol."""
-        async with self._snapshot("making a report") as connection:
+        async with self._sums("making a report") as connection:
             return await reports.make(connection, period, grouping, scope)
 
     async def compared(
         self, period: Period, grouping: Grouping, scope: UsageScope, most: int
     ) -> ComparedReport:
         """The largest groups, the period before, and the course; see the Protocol."""
-        async with self._snapshot("making a report") as connection:
+        async with self._sums("making a report") as connection:
             return await reports.compared(connection, period, grouping, scope, most)
 
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
         """The use of budgets in the month of ``at`` (unix seconds)."""
-        async with self._snapshot("reading sums of the usage ledger") as connection:
+        async with self._sums("reading sums of the usage ledger") as connection:
             return await reports.spent(connection, budgets, at)
 
     async def recorded(
@@ -212,7 +219,7 @@ class UsageLedger:
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period, by hour and name."""
-        async with self._snapshot("reading hours of the usage ledger") as connection:
+        async with self._sums("reading hours of the usage ledger") as connection:
             return await reports.hours(connection, period)
 
     async def job(self, uid: str) -> JobUsage:

@@ -61,7 +61,7 @@ COUNTS: Final = ("workloads", "by_flavor", "by_price")
 """Columns of ``usage_days``: their sums over any rows count the workloads, by flavor if the rows are of one, and by price."""
 _SETTLED_SECONDS: Final = 3600
 """After the end of a day: marks that come later are few."""
-_WORK_MEMORY: Final = "64MB"  # to sort a day of 100,000 gangs in memory
+_WORK_MEMORY: Final = "64MB"  # to join and sort the hours of a day of 100,000 gangs without files
 _LENGTH: Final = int(DAY)
 _NAMES: Final = ("namespace", "queue", "cluster_queue", "cohort", "user", "labels")
 _OWN: Final = ("kind", "name", "uid")  # columns of a subject that its day does not have
@@ -76,6 +76,11 @@ def units(name: str) -> ColumnElement[Any]:
 
 
 # ---- Reading
+
+
+async def allow_memory(connection: AsyncConnection) -> None:
+    """Let the rest of the transaction sum up many hours in memory."""
+    await connection.execute(select(func.set_config("work_mem", _WORK_MEMORY, True)))
 
 
 async def summed_days(connection: AsyncConnection, period: Period) -> tuple[int, ...]:
@@ -196,7 +201,7 @@ async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     day = await connection.scalar(_next_day(min(now, until or 0.0) - _SETTLED_SECONDS, since))
     if day is None:
         return False
-    await connection.execute(select(func.set_config("work_mem", _WORK_MEMORY, True)))
+    await allow_memory(connection)
     await connection.execute(insert(usage_summed).values(day=day))
     await connection.execute(_INSERT_SPANNING, {"day": day})
     await connection.execute(_INSERT_SUMS, {"day": day})
