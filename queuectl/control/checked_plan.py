@@ -30,7 +30,7 @@ from queuectl.mig import fixes
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
-from queuectl.planner.verify import PlanViolation, verify
+from queuectl.planner.verify import KnownCharges, PlanViolation, verify
 
 # ---- Plans
 
@@ -110,9 +110,11 @@ def checked_plan(
         snapshot, selects = DeviceRows.of(cache).lowered(with_reasons(original))
         decided = plan(snapshot, stop, cache)
     with within(PlanStep.VERIFY):
-        violations = verify(snapshot, decided, selects)
-        known = without_claim_podsets(decided)
-        return CheckedPlan(original, snapshot, decided, known, violations, selects)
+        config = snapshot.config
+        known = cache.get(config, KnownCharges) or cache.keep(config, KnownCharges())
+        violations = verify(snapshot, decided, selects, known)
+        plain = without_claim_podsets(decided)
+        return CheckedPlan(original, snapshot, decided, plain, violations, selects)
 
 
 def planned_again(snapshot: Snapshot) -> CheckedPlan:

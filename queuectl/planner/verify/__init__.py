@@ -15,15 +15,18 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.verify import capacity, devices, order, placement, quota, starts, victims
 from queuectl.planner.verify.devices import Selects, check_devices, check_vendors
-from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
+from queuectl.planner.verify.plan_index import KnownCharges, PlanIndex, PlanRule, PlanViolation
 
 _MODULES: Final = (placement, capacity, quota, order, victims, devices, starts)
 
-__all__ = ["PlanRule", "PlanViolation", "verify"]
+__all__ = ["KnownCharges", "PlanRule", "PlanViolation", "verify"]
 
 
 def verify(
-    snapshot: Snapshot, plan: Plan, selects: Selects | None = None
+    snapshot: Snapshot,
+    plan: Plan,
+    selects: Selects | None = None,
+    known: KnownCharges | None = None,
 ) -> tuple[PlanViolation, ...]:
     """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit.
 
@@ -31,8 +34,10 @@ def verify(
         snapshot: with device rows, if gangs request devices.
         plan: of this snapshot.
         selects: the devices of a node, by position, that an option of a request selects; without it devices are not checked.
+        known: of earlier plans under the same configuration.
     """
-    index = PlanIndex(snapshot, plan)
+    index = PlanIndex(snapshot, plan, known if known is not None else KnownCharges())
+    index.known.keep(index.running)
     found = [*_partition(index), *_reasons(index)]
     for module in _MODULES:
         for check in module.CHECKS:

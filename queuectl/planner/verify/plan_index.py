@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -46,13 +46,43 @@ class PlacedGang(NamedTuple):
         return slots
 
 
+Charges = tuple[tuple[Row, int], ...]
+"""Amounts by row of quota."""
+
+
+class KnownCharges:
+    """The charges of running gangs under one configuration, from one plan to the next.
+
+    Thousands of gangs run, and few of them change between two plans. One that changes has another workload or placement.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[Workload, Placement, bool, Charges]] = {}
+
+    def of(
+        self, gang: Admitted, *, nodes: bool, charges: Callable[[], Iterable[tuple[Row, int]]]
+    ) -> Charges:
+        """The charges of a gang where it runs, computed if they are not known. ``nodes``: whether the cluster has nodes."""
+        workload, placement = gang.workload, gang.placement
+        known = self._of.get(workload.uid)
+        if known and known[0] is workload and known[1] is placement and known[2] is nodes:
+            return known[3]
+        found = tuple(charges())
+        self._of[workload.uid] = workload, placement, nodes, found
+        return found
+
+    def keep(self, running: Collection[str]) -> None:
+        """Forget gangs that have ended, once they are as many as those that run."""
+        if len(self._of) > 2 * len(running):
+            self._of = {uid: known for uid, known in self._of.items() if uid in running}
+
+
 @dataclass(frozen=True)
 class PlanIndex:
     snapshot: Snapshot
     plan: Plan
+    known: KnownCharges = field(default_factory=KnownCharges)
     _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
-    charges: dict[str, tuple[tuple[Row, int], ...]] = field(default_factory=dict)
-    """By uid, of the running gangs where they are; each as soon as it is asked."""
 
     @cached_property
     def pending(self) -> dict[str, Pending]:

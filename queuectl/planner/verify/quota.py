@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
@@ -179,9 +180,8 @@ def charges(
     gang = index.running.get(workload.uid)
     if gang is None or gang.workload is not workload or gang.placement is not placement:
         return _charges(index, workload, placement)
-    if workload.uid not in index.charges:
-        index.charges[workload.uid] = tuple(_charges(index, workload, placement))
-    return index.charges[workload.uid]
+    nodes = bool(index.snapshot.fleet.nodes)
+    return index.known.of(gang, nodes=nodes, charges=partial(_charges, index, workload, placement))
 
 
 def _charges(
