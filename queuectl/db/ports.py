@@ -454,7 +454,11 @@ class UsageReports(Protocol):
     async def compared(
         self, period: Period, grouping: Grouping, scope: UsageScope, most: int
     ) -> ComparedReport:
-        """The ``most`` largest groups of a period, the largest first, the sum of the others, the period before, and the course."""
+        """The ``most`` largest groups of a period, the largest first, the sum of the others, the period before, and the course.
+
+        Raises:
+            BadInput: it is by workload, and has too many of them.
+        """
 
     async def recorded(
         self, period: Period, after: str, limit: int

@@ -54,6 +54,7 @@ from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
     ALL_USAGE,
+    MOST_COMPARED,
     MOST_ROWS,
     AllocatedBefore,
     By,
@@ -92,14 +93,12 @@ async def make(
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
     summed = await _summed(connection, period, grouping)
-    if grouping.by is By.WORKLOAD:
-        all_days = await summed_days(connection, period)
-        check_size(await connection.scalar(workloads_of(period, scope, all_days)) or 0, grouping)
+    await _check_workloads(connection, period, grouping, scope, MOST_ROWS)
     names = _key_names(grouping)
     lost = await _lost(connection, period, grouping, scope)
     limited = hours_by(period, grouping, scope, summed).limit(MOST_ROWS + 1)
     found = (await connection.execute(limited)).all()
-    check_size(len(found), grouping)
+    check_size(len(found), grouping, MOST_ROWS)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
     return Report(
         period, grouping, as_of, rows, *await _nodes(connection, period, scope), groups=len(rows)
@@ -111,6 +110,15 @@ async def _summed(
 ) -> tuple[int, ...]:
     """The days of which a report by these groups can read the sums."""
     return () if grouping.of_hours else await summed_days(connection, period)
+
+
+async def _check_workloads(
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
+) -> None:
+    """Raises BadInput when a report by workload has more than ``most`` of them."""
+    if grouping.by is By.WORKLOAD:
+        days = await summed_days(connection, period)
+        check_size(await connection.scalar(workloads_of(period, scope, days)) or 0, grouping, most)
 
 
 async def _nodes(
@@ -159,7 +167,12 @@ def _by_group(rows: Iterable[Result[Any]], names: tuple[str, ...]) -> _Lost:
 async def compared(
     connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
 ) -> ComparedReport:
-    """The largest groups with the period before and the course, as of one snapshot, like :func:`make`."""
+    """The largest groups with the period before and the course, as of one snapshot, like :func:`make`.
+
+    Raises:
+        BadInput: it is by workload, and has more than :data:`~queuectl.domain.usage_reports.MOST_COMPARED` of them.
+    """
+    await _check_workloads(connection, period, grouping, scope, MOST_COMPARED)
     report = await _largest(connection, period, grouping, scope, most)
     since = await connection.scalar(_first_hour())
     before = None

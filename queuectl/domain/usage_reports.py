@@ -19,6 +19,9 @@ from queuectl.domain.reasons import BY_POLICY, FAILED_START
 # allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown alongside them.
 
 MOST_ROWS: Final = 20_000  # of one report: it is made in memory
+MOST_COMPARED: Final = (
+    200_000  # workloads of which the largest are listed: two seconds of the database
+)
 DAY: Final = 24 * HOUR
 _HOURLY_UNTIL: Final = 49 * HOUR  # two days, and the hour that is not over
 
@@ -327,11 +330,11 @@ def without(total: ReportRow, rows: Iterable[ReportRow]) -> ReportRow:
     return ReportRow({}, amounts, total.workloads - part.workloads, losses)
 
 
-def check_size(rows: int, grouping: Grouping) -> None:
-    """Raises BadInput when a report would have more than :data:`MOST_ROWS` rows."""
-    if rows > MOST_ROWS:
+def check_size(rows: int, grouping: Grouping, most: int) -> None:
+    """Raises BadInput when a report would have, or would select from, more than ``most`` rows."""
+    if rows > most:
         raise BadInput(
-            f"since: by {grouping} these hours have more than {MOST_ROWS:,} rows; ask for fewer hours"
+            f"since: by {grouping} these hours have more than {most:,} rows; ask for fewer hours"
         )
 
 

@@ -257,7 +257,7 @@ async def test_only_the_hours_of_the_range_are_reported(api: httpx2.AsyncClient)
 async def test_a_report_that_is_too_long_is_refused(
     api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("queuectl.domain.usage_reports", "queuectl.db.reports"):
+    for module in ("queuectl.db.reports", "tests.doubles.usage"):
         monkeypatch.setattr(f"{module}.MOST_ROWS", 1)
     answer = await api.get("/api/v1/reports/usage", params={"by": "workload"})
     assert answer.status_code == 422

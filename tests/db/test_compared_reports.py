@@ -16,6 +16,7 @@ from queuectl.domain.accounting import (
     LostWorkSum,
     Subject,
 )
+from queuectl.domain.errors import BadInput
 from queuectl.domain.folding import Fold
 from queuectl.domain.usage_reports import (
     ALL_USAGE,
@@ -117,6 +118,19 @@ async def test_the_largest_groups_and_the_others_are_the_whole_report(
         assert (part.fleet, part.cluster) == (whole.fleet, whole.cluster)
         least = part.rows[-1].amounts.allocated
         assert sum(row.amounts.allocated > least for row in whole.rows) < 2
+
+
+async def test_the_largest_of_too_many_workloads_are_refused_and_of_all_groups_they_are_not(
+    stores: tuple[PostgresStore, MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("queuectl.db.reports", "tests.doubles.usage"):
+        monkeypatch.setattr(f"{module}.MOST_COMPARED", 20)
+    period = Period(FIRST + 3 * DAY, LAST)
+    for store in stores:
+        with pytest.raises(BadInput, match="more than 20 rows; ask for fewer hours"):
+            await store.usage.compared(period, Grouping(By.WORKLOAD), ALL_USAGE, 3)
+        await store.usage.compared(period, Grouping(By.WORKLOAD), SCOPES[2], 3)
+        await store.usage.compared(period, Grouping(By.USER), ALL_USAGE, 3)
 
 
 async def test_the_period_before_is_that_of_the_reports_and_only_if_the_ledger_has_all_of_it(

@@ -29,6 +29,8 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
     ALL_USAGE,
+    MOST_COMPARED,
+    MOST_ROWS,
     AllocatedBefore,
     By,
     ComparedReport,
@@ -259,7 +261,7 @@ class MemoryUsage:
     ) -> Report:
         tables, _ = await self._reach()
         report = _report(tables, period, grouping, scope)
-        check_size(len(report.rows), grouping)
+        check_size(len(report.rows), grouping, MOST_ROWS)
         return report
 
     async def compared(
@@ -267,6 +269,8 @@ class MemoryUsage:
     ) -> ComparedReport:
         tables, _ = await self._reach()
         report = _report(tables, period, grouping, scope)
+        if grouping.by is By.WORKLOAD:
+            check_size(len(report.rows), grouping, MOST_COMPARED)
         rows = sorted(
             report.rows,
             key=lambda row: (-row.amounts.allocated, -row.amounts.waited, *row.names.values()),

@@ -248,3 +248,13 @@ async def test_without_prices_the_page_names_where_to_set_them(
     assert "/ui/config?kind=configurations" in text
     assert "Cost, " not in text
     assert "cost" not in (await pages.get("/ui/usage/csv")).text.splitlines()[0]
+
+
+async def test_a_page_of_too_many_jobs_states_what_to_ask_for(
+    pages: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tests.doubles.usage.MOST_COMPARED", 1)
+    answer = await pages.get("/ui/usage?by=workload&span=month")
+    assert answer.status_code == 422
+    assert "more than 1 rows; ask for fewer hours" in unescape(answer.text)
+    assert (await pages.get("/ui/usage?by=user&span=month")).status_code == 200

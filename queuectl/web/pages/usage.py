@@ -258,7 +258,10 @@ async def _table(
         query.scope.get("user"),
     )
     period = _period(query, site.clock())
-    compared = await site.store.usage.compared(period, grouping, scope, SHOWN)
+    try:
+        compared = await site.store.usage.compared(period, grouping, scope, SHOWN)
+    except BadInput as error:  # too many workloads
+        raise wrong_parameter("since", str(error)) from error
     rows = await _rows(site, access, query, compared)
     return UsageTable(query, compared, rows, _groupings(accounting).get(query.by, query.by))
 
