@@ -16,6 +16,7 @@ from queuectl.domain.estimates import (
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
+from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.expectations import (
     MEDIAN,
@@ -115,8 +116,9 @@ class Estimates:
         return EstimateInput(snapshot, gangs, self._durations.estimator, self._durations.errors())
 
     def lack(self, ledger: Ledger) -> bool:
-        """Whether a gang is pending that was not at the last estimate."""
-        return not self._asked.issuperset(ledger.uids(*IN_QUEUE_ORDER))
+        """Whether a gang is pending that was not at the last estimate. One that was not planned yet possibly starts at once."""
+        new = (ledger.get(uid) for uid in ledger.uids(*IN_QUEUE_ORDER) if uid not in self._asked)
+        return any(entry is not None and entry.reason.code is not Code.QUEUED for entry in new)
 
     def replace(self, starts: ExpectedStarts, ledger: Ledger) -> list[tuple[str, float]]:
         """Replace the estimates.

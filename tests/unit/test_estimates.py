@@ -131,6 +131,19 @@ def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[FinishedR
     return [FinishedRun(work, one) for one in seconds]
 
 
+def test_an_estimate_is_due_for_a_new_gang_that_the_planner_has_refused() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16)
+    entry = leader.add("w")
+    assert not leader.estimates.lack(leader.ledger), "it can start at once"
+    leader.put(replace(entry, reason=Reason(Code.WAITING_FOR_QUOTA, "16 used of 16")))
+    assert leader.estimates.lack(leader.ledger)
+    leader.look()
+    assert not leader.estimates.lack(leader.ledger), "it has an estimate"
+    leader.starts("w", NOW)
+    assert not leader.estimates.lack(leader.ledger)
+
+
 def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=600.0, past_seconds=50.0)

@@ -32,7 +32,9 @@ from queuectl.telemetry.metrics import EstimateMetrics
 log = structlog.get_logger()
 
 EVERY_SECONDS: Final = 30.0
-_SOONER_SECONDS: Final = 5.0  # between two estimates if a gang was submitted in the meantime
+_SOONER_SECONDS: Final = (
+    5.0  # between two estimates if a gang was submitted in the meantime, and waits
+)
 SHARE: Final = 0.1  # of one core
 MOST_SECONDS: Final = 60.0  # of one estimate
 PAST_RUNS: Final = (
@@ -80,7 +82,7 @@ class StartEstimator:
             self._throttle.stop()
 
     async def _until_due(self) -> None:
-        """Wait for the next estimate. It is earlier if a gang was submitted."""
+        """Wait for the next estimate. It is earlier if a gang was submitted and could not start at once."""
         for _ in range(round(EVERY_SECONDS / _SOONER_SECONDS)):
             await asyncio.sleep(_SOONER_SECONDS)
             if self._leader_state.estimates.lack(self._leader_state.ledger):
