@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -169,14 +170,20 @@ def start(layout: Layout, supervisor: KeeperHandle, name: str) -> None:
     scratch = layout.home / "tmp"
     # A component inherits nothing of the environment, for example no proxy and no setting of Go.
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(scratch), "TMPDIR": str(scratch)}
-    # This saves a seventh of the API server's CPU time during the start, for 170 MB more memory.
-    environment["GOGC"] = "400"
+    # This saves a seventh of the API server's CPU time during the start, for 170 MB more memory. Above half of the memory of the
+    # machine, a component collects its garbage more often instead of taking more.
+    environment |= {"GOGC": "400", "GOMEMLIMIT": f"{_machine_memory() // 2}B"}
     if name in operators.OPERATORS and (proxy := layout.description["spec"]["proxy"]):
         environment["HTTP_PROXY"] = f"http://{proxy}"
     log = layout.logs / f"{name}.log"
     supervisor.start(
         name, layout.description["commands"][name], env=environment, cwd=layout.home, log=log
     )
+
+
+def _machine_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def wait_healthy(layout: Layout, supervisor: KeeperHandle, name: str) -> None:

@@ -32,7 +32,7 @@ def conditions(system: System, fleet: Fleet, spec: ClusterSpec) -> dict[str, str
         "Kubernetes": spec.kubernetes,
         "etcd": "fsync on" if spec.fsync else "fsync off",
         "node leases": f"{lease} s, renewed every {lease / 4:g} s (Kubernetes: 40 s, every 10 s)",
-        "API server": "at most 2,000 reading and 1,000 writing requests at a time; GOGC=400",
+        "API server": "at most 2,000 reading and 1,000 writing requests at a time; GOGC=400, GOMEMLIMIT=half of the memory",
         "controllers, scheduler": f"client limits {QPS} requests per second, bursts of {BURST}; 10 Jobs at a time",
         "audit log": f"one line for each write ({POLICY.name}), the same for each system",
         "version of the system": system.version(),
