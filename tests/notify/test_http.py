@@ -43,7 +43,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 @pytest.fixture
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (channels, http):
-        monkeypatch.setattr(module, "SEND_SECONDS", 0.3)
+        monkeypatch.setattr(module, "SEND_SECONDS", 1.0)
     monkeypatch.setattr(http, "DRAIN_SECONDS", 0.05)
 
 
@@ -195,7 +195,7 @@ async def test_an_endless_or_slow_answer_holds_no_message(tls: Tls) -> None:
         for path in ("/endless", "/bomb", "/stalls"):
             began = time.monotonic()
             await send(webhook(tls, got.port, path=path))
-            assert time.monotonic() - began < 0.6
+            assert time.monotonic() - began < 4.0, "the server takes 5 s"
     assert len(got.bodies) == 3
     assert written < 20 * 2**20  # what the buffers of the system hold
 
@@ -229,7 +229,7 @@ async def test_a_receiver_that_does_not_speak_http_fails(tls: Tls) -> None:
             began = time.monotonic()
             with pytest.raises(NotDelivered, match=reason):
                 await send(webhook(tls, port))
-            assert time.monotonic() - began < 0.8
+            assert time.monotonic() - began < 4.0, "the server takes 5 s"
 
 
 async def test_no_server_at_the_address(tls: Tls) -> None:

@@ -129,7 +129,7 @@ async def test_a_hostile_server_ends_within_the_limits(
             began = time.monotonic()
             with pytest.raises(NotDelivered):
                 await send(smtp(tls, port), "")
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < 4.0, "the server never ends"
 
 
 async def test_text_of_users_cannot_end_a_mail(tls: Tls) -> None:
