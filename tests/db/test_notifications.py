@@ -153,14 +153,14 @@ async def test_an_expired_claim_and_a_postponed_receiver_are_offered_again(outbo
     rows = outbox.rows
     await rows.claim([OPS, MAIL], "a", 60.0)
     await outbox.add(event("one"))
-    line = (await outbox.claim("a", OPS, seconds=0.05)).line
+    line = (await outbox.claim("a", OPS, seconds=1.0)).line
     assert await rows.claim([OPS], "b", 60.0) is None
-    await asyncio.sleep(0.06)
+    await asyncio.sleep(1.1)
     assert (await outbox.claim("b", OPS)).line == line
     assert not await rows.settle(*OPS, "a", line + 1, delivered=1, dropped_told=False)
-    await rows.postpone(*OPS, "b", 0.05, "timeout\0")
+    await rows.postpone(*OPS, "b", 1.0, "timeout\0")
     assert await rows.claim([OPS], "a", 60.0) is None
-    await asyncio.sleep(0.06)
+    await asyncio.sleep(1.1)
     assert (await outbox.claim("a", OPS)).failures == 1
     await rows.postpone(*OPS, "a", 60.0, "again")
     # The digest of the same receiver has a separate cursor.
