@@ -148,12 +148,12 @@ class Prepared:
             self.repairs.resume()
 
 
-def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
-    """Everything that comes before the first pending gang."""
+def begin(problem: Problem, stop: StopSignal | None = None, *, limited: bool = True) -> Prepared:
+    """Everything that comes before the first pending gang. ``limited``: the cycle has a limit on its work."""
     snapshot = problem.snapshot
     state = open_state(problem)
     pending = pending_gangs(snapshot, problem.cache)
-    work = CycleWork(snapshot.limits, int(snapshot.now), len(pending.by_queue))
+    work = CycleWork(snapshot.limits, int(snapshot.now), len(pending.by_queue)) if limited else None
     solver = Solver(snapshot.limits, stop or StopSignal(), work=work)
     leases = valid_leases(problem, state, pending.in_order)
     advance = reserve_in_advance(problem, state, solver)

@@ -219,10 +219,15 @@ class Solver:
     cut: bool = False
     alarms: list[str] = field(default_factory=list)
 
-    def consider(self, queue: str | None) -> None:
-        """The next work is for a gang of this ClusterQueue."""
+    def consider(self, queue: str | None, uid: str) -> None:
+        """The next work is for a pending gang of this ClusterQueue."""
         if self.work is not None:
-            self.work.consider(queue, self.deterministic_time, self.steps)
+            self.work.consider(queue, uid, self.deterministic_time, self.steps)
+
+    def repair(self) -> None:
+        """The next work is for a running gang that lost nodes."""
+        if self.work is not None:
+            self.work.repair(self.deterministic_time, self.steps)
 
     def finish(self, *, fully: bool) -> None:
         """The next work is for no gang of the queues; ``fully``: it is done whatever the gangs have cost."""
@@ -265,6 +270,8 @@ class Solver:
             return Solution(Status.UNKNOWN)
         limits = self.limits
         limit = limits.deterministic_time * limits.growth ** min(budget, limits.max_budget)
+        if self.limited:
+            limit = min(limit, limits.cycle_time)
         native = model.build()
         plain = model.objective is None
         runs = [(seed, limit * share, False) for seed, share in _SHORT]

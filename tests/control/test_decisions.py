@@ -11,15 +11,15 @@ from queuectl.control.leader.decisions import Decider, with_relocations
 from queuectl.control.leader.planning import record_of
 from queuectl.domain.events import Event, Evict, NoteAdded
 from queuectl.domain.ledger import Entry, EntryChange, State, check_once
-from queuectl.domain.plan import Cost, Move, Plan
+from queuectl.domain.plan import Cost, Move, Plan, Refusal
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.lifecycle.machine import handle
 from tests.control.rig import gang, rig
 from tests.db.histories import submitted
 from tests.planner.build import world as snapshot_of
-from tests.unit.test_state import CONFIG, JOB, PLACEMENT, READY, RESUMED, RUNNING, World
+from tests.unit.test_state import CONFIG, ENTRY, JOB, PLACEMENT, READY, RESUMED, RUNNING, World
 
 DOUBLE_GPUS = {
     "apiVersion": "queuectl.dev/v1",
@@ -146,3 +146,27 @@ def test_gangs_are_relocated_only_if_each_of_them_runs_as_it_did() -> None:
     (change,) = decider.relocations(snapshot, moves[:1], 200.0, 100.0)
     assert (change.after.uid, change.after.state) == ("u1", State.EVICTING)
     assert decider.relocations(snapshot, moves, 200.0, 100.0) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "written"),
+    [
+        (Code.QUEUED, True),
+        (Code.UNDECIDED, True),
+        (Code.WAITING_FOR_QUOTA, False),
+        (Code.TOPOLOGY_PLACEMENT_FAILED, False),
+    ],
+)
+def test_a_gang_that_a_plan_leaves_out_keeps_the_reason_of_an_earlier_plan(
+    known: Code, written: bool
+) -> None:
+    entry = replace(ENTRY, reason=Reason(known, "of an earlier plan"))
+    world = World(entry, records=[replace(JOB, suspended=True)])
+    refused = Refusal("u1", (Reason(Code.PENDING_EVALUATION, "not evaluated yet"),))
+    workload = Workload("u1", "Job", "a", "train", JOB.podsets, queue="q")
+    snapshot = Snapshot(100.0, world.mirror.fleet, CONFIG, pending=(Pending(workload),))
+    decider = Decider(world.mirror, world.ledger)
+    changes = decider.changes(snapshot, Plan(pending=(refused,)), 100.0)
+    assert bool(changes) == written
+    refused = Refusal("u1", (Reason(Code.WAITING_FOR_QUOTA, "16 used of 16"),))
+    assert decider.changes(snapshot, Plan(pending=(refused,)), 200.0) != []

@@ -198,6 +198,36 @@ def test_no_gang_leaves_for_another_one_if_policies_of_its_queue_have_changed(
     assert news.faulty == (set() if right else {A})
 
 
+def test_a_plan_that_evicts_for_a_gang_with_a_lost_node_is_wrong_if_policies_of_the_victim_have_changed() -> (
+    None
+):
+    """The decision for a running gang is not left out."""
+    reclaim = {"withinClusterQueue": "Never", "reclaimWithinCohort": "Any"}
+    catalog = Catalog()
+    catalog.replace(
+        [
+            *RULES,
+            cluster_queue("a", 8, cohortName="all", preemption=reclaim),
+            cluster_queue("b", 0, cohortName="all"),
+            *(m.local_queue("team", name, name) for name in ("a", "b")),
+        ]
+    )
+    asked = gang("broken", podset(count=2, gpu=4, required="rack"), queue="a")
+    broken = holding(asked, {"n0": 1, "n1": 1}, flavor="gpu", lost=(("w", "n1", 1),))
+    runs = holding(gang("runs", podset(gpu=4), queue="b"), {"n2": 1}, flavor="gpu")
+    nodes = (node("n0", gpu=4), node("n1", gpu=4, ready=False), node("n2", gpu=4))
+    snapshot = Snapshot(NOW, Fleet(nodes), catalog.config(1), (), (broken, runs))
+    checked = checked_plan(snapshot)
+    assert [(one.victim, one.preemptor) for one in checked.decided.preempted] == [
+        ("runs", "broken")
+    ]
+    for policy, right in (({}, True), ({"maxPriority": 5}, False)):
+        edit = cluster_queue("b", 0, cohortName="all", policy=policy)
+        news = ConfigurationTolerance(catalog, checked, {A}, (), whole=True)
+        assert asyncio.run(news.spare(ConfigChanges(2, (edit, cluster_queue("c", 1))))) is right
+        assert news.faulty == set()
+
+
 @settings(max_examples=100)
 @given(st.data())
 def test_what_is_committed_breaks_nothing_in_the_later_configuration(data: st.DataObject) -> None:

@@ -20,7 +20,7 @@ def cycle(costs: Mapping[str, int], second: int) -> dict[str, Effort]:
     work, steps = CycleWork(LIMITS, second, len(costs)), 0
     efforts = {}
     for queue, cost in costs.items():
-        work.consider(queue, 0.0, steps)
+        work.consider(queue, queue, 0.0, steps)
         efforts[queue] = work.effort
         if work.effort is not NONE:
             steps += cost
@@ -33,18 +33,18 @@ def test_below_the_limit_each_gang_is_searched_for() -> None:
 
 def test_a_search_is_not_cut_however_much_it_costs() -> None:
     work = CycleWork(LIMITS, 0, 1)
-    work.consider("q", 0.0, 0)
+    work.consider("q", "a gang", 0.0, 0)
     assert work.effort is FULL
-    work.consider("q", 9.0, 90_000)
+    work.consider("q", "a gang", 9.0, 90_000)
     assert work.effort is NONE
 
 
 def test_a_search_ends_after_several_limits() -> None:
     work = CycleWork(LIMITS, 0, 1)
-    work.consider("q", 0.0, 500)
+    work.consider("q", "a gang", 0.0, 500)
     assert [work.ends(0.0, 500 + steps) for steps in (7_999, 8_000)] == [False, True]
     assert [work.ends(time, 500) for time in (3.9, 4.0)] == [False, True]
-    work.consider("r", 0.0, 500)
+    work.consider("r", "a gang", 0.0, 500)
     assert not work.ends(0.0, 8_499)
 
 
@@ -67,8 +67,8 @@ def test_of_many_queues_each_has_a_turn_a_minute() -> None:
     turns = 0
     for second in range(seconds):
         work = CycleWork(LIMITS, second, 5000)
-        work.consider("hard", 0.0, 0)
-        work.consider("late", 0.0, 10_000)
+        work.consider("hard", "a gang", 0.0, 0)
+        work.consider("late", "a gang", 0.0, 10_000)
         turns += work.effort is FULL
     assert 4 <= turns <= 20
 
@@ -99,18 +99,62 @@ def test_short_searches_end_when_as_much_work_again_is_done() -> None:
 def test_a_queue_has_one_short_search() -> None:
     for second in count():
         work = CycleWork(LIMITS, second, 1000)
-        work.consider("first", 0.0, 0)
-        work.consider("q", 0.0, 1000)
+        work.consider("first", "a gang", 0.0, 0)
+        work.consider("q", "a gang", 0.0, 1000)
         if work.effort is SHORT:
             break
-    work.consider("q", 0.0, 1001)
+    work.consider("q", "a gang", 0.0, 1001)
     assert work.effort is NONE
+
+
+def searched(costs: Mapping[str, int], second: int) -> set[str]:
+    """The gangs of one ClusterQueue with a full search in one cycle; ``costs``: by gang, in queue order."""
+    work, steps = CycleWork(LIMITS, second, 1), 0
+    found = set()
+    for gang, cost in costs.items():
+        work.consider("q", gang, 0.0, steps)
+        if work.effort is FULL:
+            found.add(gang)
+            steps += cost
+    return found
+
+
+@pytest.mark.parametrize("gangs", [2, 5, 60])
+@pytest.mark.parametrize("cost", [1000, 100_000])
+def test_no_gang_waits_for_ever_behind_those_that_are_refused_again_in_each_cycle(
+    gangs: int, cost: int
+) -> None:
+    costs = {f"gang-{n}": cost for n in range(gangs)}
+    found = [searched(costs, second) for second in range(1500)]
+    assert all(len(one) <= 2 for one in found), "at most as much work again"
+    times = Counter(gang for one in found for gang in one)
+    assert times["gang-0"] == 1500
+    assert all(times[gang] >= 3 for gang in costs)
+
+
+def test_each_running_gang_that_lost_nodes_is_searched_for_and_all_count_for_the_whole_limit_at_most() -> (
+    None
+):
+    work, steps = CycleWork(LIMITS, 0, 1), 0
+    for _ in range(8):
+        work.repair(0.0, steps)
+        assert work.effort is FULL
+        assert not work.ends(0.0, steps + 7_999)
+        steps += 8_000
+    work.repair(0.0, steps)
+    assert work.effort is SHORT
+    work.consider("q", "a gang", 0.0, steps + 1000)
+    assert work.worked == 1.0
 
 
 def test_a_question_of_an_administrator_is_searched_for_after_the_limit() -> None:
-    work = CycleWork(LIMITS, 0, 1)
-    work.consider("q", 0.0, 0)
-    work.finish(0.0, 5000, fully=False)
-    assert work.effort is NONE
-    work.finish(0.0, 5000, fully=True)
-    assert work.effort is FULL
+    efforts = Counter[Effort]()
+    for second in range(400):
+        work = CycleWork(LIMITS, second, 40)
+        work.consider("q", "a gang", 0.0, 0)
+        work.finish(0.0, 5000, fully=False)
+        efforts[work.effort] += 1
+        work.finish(0.0, 5000, fully=True)
+        assert work.effort is FULL
+    assert 3 <= efforts[FULL] <= 25, "it has search seconds like a ClusterQueue"
+    assert efforts[NONE] == 400 - efforts[FULL]

@@ -246,6 +246,8 @@ class Decider:
         entry_of, refreshed, since = self._ledger.get, self._refreshed.get, now - self._rest
         for refusal in refusals:
             uid, code = refusal.uid, refusal.reasons[0].code
+            if code is Code.PENDING_EVALUATION and self._has_reason(refusal, planned):
+                continue
             if refusal.lease is None and code is not Code.UNDECIDED and refreshed(uid, 0.0) > since:
                 entry = entry_of(uid)
                 if entry is not None and entry.reason.code is code and entry.state is State.PENDING:
@@ -253,6 +255,15 @@ class Decider:
                     if entry.planned_start == start:
                         continue
             yield refusal
+
+    def _has_reason(self, refusal: Refusal, planned: Mapping[str, ScheduledGang]) -> bool:
+        """Whether a gang that this plan has left out keeps the reason of an earlier plan, which states more."""
+        entry = self._ledger.get(refusal.uid)
+        if entry is None or entry.state is not State.PENDING or refusal.lease is not None:
+            return False
+        start = planned[refusal.uid].start if refusal.uid in planned else None
+        unknown = entry.reason.code in (Code.QUEUED, Code.PENDING_EVALUATION, Code.UNDECIDED)
+        return not unknown and entry.planned_start == start
 
     def _no_longer_idle(self, plan: Plan) -> Iterator[str]:
         """Gangs for which an idle gang was to be evicted that now uses its GPUs, or whose utilization is unknown."""

@@ -91,6 +91,8 @@ class ConfigurationTolerance:
         if not _same(before, after, others):
             return False, frozenset()
         changed = self._changed(before, after)
+        if not changed.isdisjoint(self._repaired()):
+            return False, frozenset()  # a decision for a running gang is not left out
         if faulty := changed & self._concerned:
             return False, faulty
         running = {(gang.workload.namespace, gang.workload.queue) for gang in snapshot.admitted}
@@ -124,6 +126,16 @@ class ConfigurationTolerance:
             queues[taker]
             for victim, taker in self._evicted()
             if queues.get(victim) in names and taker in queues
+        }
+
+    def _repaired(self) -> set[_Place]:
+        """LocalQueues of the running gangs for which the plan evicts others."""
+        takers = {taker for _, taker in self._evicted()}
+        running = (gang.workload for gang in self._checked.snapshot.admitted)
+        return {
+            (gang.namespace, gang.queue)
+            for gang in running
+            if gang.uid in takers and gang.queue is not None
         }
 
     def _evicted(self) -> Iterator[tuple[str, str]]:

@@ -220,7 +220,7 @@ class AdmissionCycle:
         if self._after_lower_rank(pending):
             return
         queue = self.problem.snapshot.queue_of(pending.workload)
-        self.solver.consider(queue.name if queue is not None else None)
+        self.solver.consider(queue.name if queue is not None else None, uid)
         gang = self.classes.candidate(pending, queue)
         over = self._over_limit(gang)
         if over is not None:
@@ -247,6 +247,7 @@ class AdmissionCycle:
         elif self.over and not gang.gang_class.never:
             self.unproved = True
             self._put_off(gang)
+            self._withhold(gang)
         elif gang.gang_class.open(gang.pending):
             self._leave_open(gang)
         else:
@@ -341,7 +342,9 @@ class AdmissionCycle:
             self._end_leases(gang.uid)
             return False
         leased = self.leases.request(gang.uid)
-        ahead = head if head is not None else self.heads.ahead(gang.queue, leased.flavor_names)
+        ahead = self.heads.ahead(gang.queue, leased.flavor_names)
+        if ahead is None and gang.grows:
+            ahead = head
         # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
         taken = ahead is not None and not (ahead.leased or ahead.put_off)
         if taken or self.limits.short(leased.pending.workload):
@@ -512,6 +515,7 @@ class AdmissionCycle:
             why = refusals.undecided(gang.pending.budget, gang.gang_class.alarm)
             self._wait(gang, why, proof=Proof.UNDECIDED)
         self._plan_start(gang)
+        self._withhold(gang)
 
     def _put_off(self, gang: Candidate) -> None:
         """Leave a gang to a later cycle."""
@@ -541,8 +545,12 @@ class AdmissionCycle:
         if not self._answer(gang, (*made.why, *reasons) if never else (*reasons, *made.why)):
             return
         self._plan_start(gang)
+        self._withhold(gang)
+
+    def _withhold(self, gang: Candidate) -> None:
+        """Keep the quota of its ClusterQueue for a head that waits, of the first flavor for which it is enough."""
+        self.stop_withholding(gang.uid)
         if gang.queue is not None and self._keeps_its_quota(gang.queue) and not gang.grows:
-            # The first flavor for which its own quota would be enough.
             wanted = next((r for _, r in gang.gang_class.requests if entitled(self.state, r)), None)
             if wanted is not None:
                 self.withheld[gang.uid] = self.state.quota.withhold(wanted)

@@ -54,6 +54,7 @@ class Repairs:
         for gang in repair_order(cycle.problem.usage.broken):
             if gang.workload.uid in self._done or cycle.state.leaves(gang):
                 continue
+            cycle.solver.repair()
             done = repair(cycle.problem, cycle.state, gang, cycle.solver)
             if done is None:
                 cycle.undecided = True

@@ -163,7 +163,7 @@ class FixChecks:
         if self.over:
             return None
         changed = apply_all(changes, self.snapshot)
-        prepared = begin(survey(changed, self.cache.fork()), self.stop)
+        prepared = begin(survey(changed, self.cache.fork()), self.stop, limited=False)
         know(
             prepared,
             self.known_answers if self._any_place(prepared.cycle.problem) else KnownAnswers(),

@@ -99,11 +99,22 @@ class FlavorChooser:
         """
         rule = queue.fungibility if queue is not None else Fungibility()
         search = _Search(self, queue, rule, self._lease(leased) if leased is not None else None)
-        for template in templates:
-            outcome = search.judge(replace(template, pending=pending))
+        choices = (replace(template, pending=pending) for template in templates)
+        for request in choices:
+            outcome = search.judge(request)
+            if isinstance(outcome, Unknown) and self.solver.limited and leased is None:
+                return self._first_that_fits(choices) or outcome
             if outcome is not None:
                 return outcome
         return search.end()
+
+    def _first_that_fits(self, requests: Iterable[GangRequest]) -> Fit | None:
+        """The first of the other choices on which a gang fits, where the limit of the cycle ends its search."""
+        for request in requests:
+            fit = self.fit(request)
+            if isinstance(fit, Fit):
+                return replace(fit, sure=False)
+        return None
 
     def fit(self, request: GangRequest) -> Fit | Unknown | Reason:
         """Whether a gang fits now under one choice of flavors; if not, why."""

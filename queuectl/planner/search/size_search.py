@@ -102,7 +102,7 @@ def split(
         usable: whether no gang ahead of it in a StrictFIFO queue waits for these flavors.
         whole: what was found with whole flavors.
     """
-    last_try = pending.budget >= by.solver.limits.max_budget
+    last_try = pending.budget >= by.solver.limits.max_budget and not by.solver.limited
     if isinstance(whole, Unknown) and not last_try:
         return whole
     search = _Search(by, pending, queue, options, usable)
@@ -459,7 +459,8 @@ class SizeSearch:
         search = Largest(choices, fits, whole=False)
         counts = search.find()
         unknown = [o for o in outcomes.values() if isinstance(o, Unknown)]
-        if unknown and (counts is None or pending.budget < self.solver.limits.max_budget):
+        last_try = pending.budget >= self.solver.limits.max_budget and not self.solver.limited
+        if unknown and (counts is None or not last_try):
             return unknown[0]
         if counts is None:
             (least,) = (o for o in outcomes.values() if isinstance(o, Refuted))

@@ -74,7 +74,8 @@ class KnownCharges:
     def keep(self, running: Collection[str]) -> None:
         """Forget gangs that have ended, once they are as many as those that run."""
         if len(self._of) > 2 * len(running):
-            self._of = {uid: known for uid, known in self._of.items() if uid in running}
+            known = list(self._of.items())  # another thread can verify a plan at the same time
+            self._of = {uid: charges for uid, charges in known if uid in running}
 
 
 @dataclass(frozen=True)
