@@ -255,17 +255,17 @@ class Solver:
             return self.deterministic_time
         return self.work.time_of_gang(self.deterministic_time)
 
-    def solve(self, model: Model, budget: int = 0) -> Solution:
+    def solve(self, model: Model, budget: int = 0, *, completes: bool = False) -> Solution:
         """Solve without presolve first, then once with presolve and a larger limit if that was not enough.
 
         Without presolve a model with an objective gets one try, another one short tries with several seeds. There is one short try where the
-        effort is limited, or after ``solver_time``, and none when it is exhausted.
+        effort is limited, or after ``solver_time``, and none when it is exhausted, unless the model ``completes`` a solution.
         """
         if model.refuted:
             return Solution(Status.REFUTED)
         if text := model.overflow():
             return self._defect(text)
-        if self.exhausted or self.cut:
+        if self.cut or (self.exhausted and not completes):
             self.unknown += 1
             return Solution(Status.UNKNOWN)
         limits = self.limits

@@ -370,7 +370,7 @@ def test_the_newest_leave_an_overcommitted_node_until_it_has_room() -> None:
 class Exhausted(Solver):
     """A solver whose limit always ends first."""
 
-    def solve(self, model: Model, budget: int = 0) -> Solution:
+    def solve(self, model: Model, budget: int = 0, *, completes: bool = False) -> Solution:
         return Solution(Status.UNKNOWN)
 
 

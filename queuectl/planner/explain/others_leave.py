@@ -182,14 +182,14 @@ def table_without(problem: Problem, gone: frozenset[str]) -> CandidateTable:
 class _BudgetedSolver(Solver):
     """For a question that no plan depends on: a share of the limit for each solve, and for all of them together."""
 
-    def solve(self, model: Model, budget: int = 0) -> Solution:
+    def solve(self, model: Model, budget: int = 0, *, completes: bool = False) -> Solution:
         most = self.limits.deterministic_time
         left = min(most * _SHARE, most * _ALL - self.deterministic_time)
         if left <= 0:
             return Solution(Status.UNKNOWN)
         limits = replace(self.limits, deterministic_time=left, growth=1.0)
         once = Solver(limits, self.stop, light=True)
-        outcome = once.solve(model, budget)
+        outcome = once.solve(model, budget, completes=completes)
         self.deterministic_time += once.deterministic_time
         self.cut |= once.cut
         return outcome

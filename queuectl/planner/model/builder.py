@@ -497,7 +497,7 @@ def _pack(
     model = Model()
     totals = [model.var(count, count) for count in counts]
     exact = add_exact(model, free, vectors, totals)
-    outcome = solver.solve(model, budget)
+    outcome = solver.solve(model, budget, completes=True)
     if outcome.status is not Status.SOLVED:
         return outcome
     return exact.read(outcome.assignment, counts)
