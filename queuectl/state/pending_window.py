@@ -7,7 +7,8 @@ part is *P*, each of them is in at least one of ``4 S / P`` plans in a row. A St
 passes its head: the shapes at its head are considered, in the order of the ClusterQueue.
 
 The number follows the CPU time of the plans, which depends on the cluster: other queues wait while a plan is made. Once each shape has been
-considered and nothing has changed since, no further plan is necessary.
+considered and nothing has changed since, no further plan is necessary. The same holds for gangs that the limit of a cycle has left out
+(:mod:`queuectl.planner.cycle_work`): each needs one answer.
 
 Equal gangs are one shape. A gang that is not considered keeps its reason.
 """
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.order.queue_order import Place, place
 
@@ -55,7 +58,7 @@ class PendingWindow:
     """Of one leader. Between two plans few gangs come or go, and only these are counted again.
 
     Attributes:
-        partial: some gangs have not been considered since the last change.
+        partial: some gangs have had no answer since the last change.
     """
 
     def __init__(self, shapes: int = FIRST) -> None:
@@ -63,6 +66,7 @@ class PendingWindow:
         self._shapes = shapes
         self._considered: set[int] = set()  # shapes since the last change
         self._changed = True
+        self._answered: set[str] = set()  # uids since the last change
         # Of the gangs of the last snapshot: each by its id, which names it while it is kept here.
         self._counted: dict[int, _Counted] = {}
         self._numbers: dict[Hashable, int] = {}  # of the shapes that wait
@@ -89,6 +93,13 @@ class PendingWindow:
         factor = min(_GROWTH, PLAN_SECONDS / max(seconds, 0.001))
         self._shapes = min(MOST, max(FEWEST, round(self._shapes * factor)))
 
+    def answered(self, refusals: Collection[Refusal]) -> None:
+        """Take in the answers of a plan for the gangs that it considered."""
+        left_out = {r.uid for r in refusals if r.reasons[0].code is Code.PENDING_EVALUATION}
+        if left_out:
+            self._answered.update(r.uid for r in refusals if r.uid not in left_out)
+            self.partial = self.partial or not left_out <= self._answered
+
     def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
         """The snapshot with the gangs that its plan considers.
 
@@ -97,6 +108,7 @@ class PendingWindow:
         self._changed = changed
         if changed:
             self._considered.clear()
+            self._answered.clear()
         self.partial = False
         if len(snapshot.pending) <= self._shapes:
             return snapshot

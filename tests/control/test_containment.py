@@ -102,11 +102,11 @@ def _gang(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _verifier(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(snapshot: Any, plan: Any, selects: Any) -> tuple[PlanViolation, ...]:
+    def refuses(snapshot: Any, plan: Any, *given: Any) -> tuple[PlanViolation, ...]:
         names = {p.workload.uid: p.workload.name for p in snapshot.pending}
         bad = [a.uid for a in plan.admitted if names.get(a.uid, "").startswith(POISON)]
         if poison.repaired or not bad:
-            return verify(snapshot, plan, selects)
+            return verify(snapshot, plan, *given)
         poison.raised += 1
         return (PlanViolation(PlanRule.CAPACITY, "a node", "is over"),)
 

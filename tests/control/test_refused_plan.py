@@ -16,7 +16,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.plans import plan_document
-from queuectl.planner.verify import PlanRule, PlanViolation, verify
+from queuectl.planner.verify import KnownCharges, PlanRule, PlanViolation, verify
 from tests.api.support import FixedHealth
 from tests.control.rig import Rig, gang, rig
 from tests.support.cli import Result, queuectl_with
@@ -30,10 +30,10 @@ class Strict:
         self.refused: list[tuple[Snapshot, Plan]] = []
 
     def __call__(
-        self, snapshot: Snapshot, plan: Plan, selects: Selects
+        self, snapshot: Snapshot, plan: Plan, selects: Selects, known: KnownCharges
     ) -> tuple[PlanViolation, ...]:
         if self.repaired or not plan.admitted:
-            return verify(snapshot, plan, selects)
+            return verify(snapshot, plan, selects, known)
         self.refused.append((snapshot, plan))
         uid = plan.admitted[0].uid
         return (PlanViolation(PlanRule.WHOLE, uid, "train of team-a has 1 of 2 pods"),)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
@@ -257,3 +258,27 @@ def test_a_gang_that_a_user_asks_for_is_considered() -> None:
     window.pin("busy00999")
     for _ in range(20):
         assert "busy00999" in names(window.applied(world(flood(1000))))
+
+
+def refused(**codes: Code) -> list[Refusal]:
+    """By uid, the main reason."""
+    return [Refusal(uid, (Reason(code, "why"),)) for uid, code in codes.items()]
+
+
+def test_each_gang_that_the_limit_of_a_cycle_leaves_out_has_one_answer_after_a_change() -> None:
+    snapshot = world([gang(name, "main", 1) for name in "abc"])
+    window = PendingWindow()
+    later, no = Code.PENDING_EVALUATION, Code.WAITING_FOR_QUOTA
+    plans = [
+        (True, {"a": no, "b": later, "c": later}, True),
+        (False, {"a": later, "b": no, "c": later}, True),
+        (False, {"a": no, "b": later, "c": later}, True),
+        (False, {"a": later, "b": later, "c": no}, False),
+        (False, {"a": no, "b": later, "c": later}, False),
+        (True, {"a": no, "b": later, "c": no}, True),
+        (True, {"a": no, "b": no, "c": no}, False),
+    ]
+    for changed, answers, partial in plans:
+        window.applied(snapshot, changed=changed)
+        window.answered(refused(**answers))
+        assert window.partial == partial, answers

@@ -183,8 +183,6 @@ class Planning:
         took = time.perf_counter() - began
         refusals = self._gangs.learn(planned, out, contained)
         await self._keep_failures(planned, contained)
-        if self._window.partial:
-            self._wakeup.plan_rest_in(WINDOW_SECONDS)
         checked = contained.checked
         if checked is None:
             return self._failed(contained.error)
@@ -205,8 +203,11 @@ class Planning:
             log.error("plan_refused", violation=str(violation))
             self._metrics.discarded(DiscardReason.VERIFIER)
         self._diagnoser.planned(checked)
+        self._window.answered(checked.plan.pending)
         if contained.put_off or any(map(self._worth_more, decision.pending)):
             self._wakeup.plan_by(RETRY_SECONDS)
+        elif self._window.partial:
+            self._wakeup.plan_rest_in(WINDOW_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
         self._exposed_at = _first(
@@ -410,10 +411,9 @@ class Planning:
         return True
 
     def _worth_more(self, refusal: Refusal) -> bool:
-        """Whether the next plan, or one with a larger budget, can decide it."""
-        code = refusal.reasons[0].code
-        if code is not Code.UNDECIDED:
-            return code is Code.PENDING_EVALUATION
+        """Whether a plan with a larger budget can decide it."""
+        if refusal.reasons[0].code is not Code.UNDECIDED:
+            return False
         entry = self._leader_state.ledger.get(refusal.uid)
         return entry is not None and entry.budget < MAX_BUDGET
 
