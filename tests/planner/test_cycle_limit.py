@@ -79,7 +79,7 @@ def test_a_gang_that_is_not_searched_for_starts_where_it_fits() -> None:
     assert started
 
 
-def test_a_gang_behind_one_that_uses_up_the_limit_in_each_cycle_has_its_turn() -> None:
+def test_a_gang_behind_one_that_uses_up_the_limit_in_each_cycle_is_searched_for() -> None:
     """Both are of one ClusterQueue, and the first one is considered first in each cycle."""
     behind = gang("behind", podset(gpu=8, select={"rack": "r"}), priority=5, queue="spends")
     low = holding(gang("low", podset(gpu=8), queue="spends"), {"n0": 1})

@@ -121,7 +121,7 @@ def searched(costs: Mapping[str, int], second: int) -> set[str]:
 
 @pytest.mark.parametrize("gangs", [2, 5, 60])
 @pytest.mark.parametrize("cost", [1000, 100_000])
-def test_no_gang_waits_for_ever_behind_those_that_are_refused_again_in_each_cycle(
+def test_each_gang_is_searched_for_behind_those_that_are_refused_again_in_each_cycle(
     gangs: int, cost: int
 ) -> None:
     costs = {f"gang-{n}": cost for n in range(gangs)}
