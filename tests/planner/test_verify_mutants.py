@@ -64,9 +64,9 @@ def test_the_charges_known_from_another_plan_change_no_verdict() -> None:
         other, plan_of_other = planned(seed + 1)
         changed = replace(other, config=first.config)
         known = KnownCharges()
-        verify(first, made, known=known)
+        verify(first, made, known_charges=known)
         verdict = verify(changed, plan_of_other)
-        assert verify(changed, plan_of_other, known=known) == verdict, seed
+        assert verify(changed, plan_of_other, known_charges=known) == verdict, seed
         wrong += bool(verdict)
     assert wrong > 10
 

@@ -26,7 +26,7 @@ def verify(
     snapshot: Snapshot,
     plan: Plan,
     selects: Selects | None = None,
-    known: KnownCharges | None = None,
+    known_charges: KnownCharges | None = None,
 ) -> tuple[PlanViolation, ...]:
     """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit.
 
@@ -34,10 +34,10 @@ def verify(
         snapshot: with device rows, if gangs request devices.
         plan: of this snapshot.
         selects: the devices of a node, by position, that an option of a request selects; without it devices are not checked.
-        known: of earlier plans under the same configuration.
+        known_charges: of earlier plans under the same configuration.
     """
-    index = PlanIndex(snapshot, plan, known if known is not None else KnownCharges())
-    index.known.keep(index.running)
+    index = PlanIndex(snapshot, plan, known_charges or KnownCharges())
+    index.known_charges.keep(index.running)
     found = [*_partition(index), *_reasons(index)]
     for module in _MODULES:
         for check in module.CHECKS:

@@ -82,7 +82,7 @@ class KnownCharges:
 class PlanIndex:
     snapshot: Snapshot
     plan: Plan
-    known: KnownCharges = field(default_factory=KnownCharges)
+    known_charges: KnownCharges = field(default_factory=KnownCharges)
     _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
 
     @cached_property

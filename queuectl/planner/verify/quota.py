@@ -181,7 +181,9 @@ def charges(
     if gang is None or gang.workload is not workload or gang.placement is not placement:
         return _charges(index, workload, placement)
     nodes = bool(index.snapshot.fleet.nodes)
-    return index.known.of(gang, nodes=nodes, charges=partial(_charges, index, workload, placement))
+    return index.known_charges.of(
+        gang, nodes=nodes, charges=partial(_charges, index, workload, placement)
+    )
 
 
 def _charges(
