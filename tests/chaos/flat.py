@@ -112,12 +112,16 @@ def verdicts(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Ver
 def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdict]:
     """A verdict for each process that is there at the end, when no load is left: the last values against the least of its life.
 
+    A process that has become the leader is judged from then on: it has more tasks than before, and more figures.
+
     Args:
         samples: in the order of time, to the end of the rest.
         slacks: by figure. Figures without one are not judged.
     """
     found = []
-    for life, figure, series in _at_end(samples, slacks):
+    last_names = {sample.life: sample.figures.keys() for sample in samples}
+    alike = [sample for sample in samples if sample.figures.keys() >= last_names[sample.life]]
+    for life, figure, series in _at_end(alike, slacks):
         values = [value for _, value in series]
         if len(values) >= LAST:
             last, least, most = statistics.median(values[-LAST:]), min(values), max(values)

@@ -55,3 +55,14 @@ def test_at_rest_a_figure_has_the_least_value_of_its_life_again(last: float, fla
     samples = [Sample(float(at), "a", {"tasks": value}) for at, value in enumerate(values)]
     [found] = rests(samples, {"tasks": 5.0})
     assert found.flat is flat, found
+
+
+def test_at_rest_a_leader_is_compared_with_the_time_since_it_leads() -> None:
+    """A standby has fewer tasks, and not the figures of the ledger."""
+    samples = [Sample(0.0, "a", {"tasks": 10.0})]
+    samples += [Sample(float(at), "a", {"tasks": 50.0, "gangs": 0.0}) for at in range(1, 9)]
+    [found] = rests(samples, {"tasks": 5.0})
+    assert (found.flat, found.quarter) == (True, 50.0)
+    samples += [Sample(float(at), "a", {"tasks": 70.0, "gangs": 0.0}) for at in range(9, 15)]
+    [found] = rests(samples, {"tasks": 5.0})
+    assert not found.flat
