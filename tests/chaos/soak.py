@@ -117,7 +117,7 @@ AT_REST: Final = {
     "jobs in memory": 5.0,
     "pods in memory": 5.0,
     LEDGER: 5.0,
-    CONNECTIONS: 26.0,  # the pools of two replicas, which keep theirs; the least is of a server that has just started
+    CONNECTIONS: 26.0,  # the pools of two replicas, which keep theirs; a server that starts has none
 }
 """The same when all gangs have ended and are deleted. Under load, the number of tasks follows that of the gangs."""
 REST_SECONDS: Final = (
