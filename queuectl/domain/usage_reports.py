@@ -19,9 +19,8 @@ from queuectl.domain.reasons import BY_POLICY, FAILED_START
 # allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown alongside them.
 
 MOST_ROWS: Final = 20_000  # of one report: it is made in memory
-MOST_COMPARED: Final = (
-    200_000  # workloads of which the largest are listed: two seconds of the database
-)
+MOST_COMPARED: Final = 200_000
+"""Workloads of which the largest are listed: two seconds of the database."""
 DAY: Final = 24 * HOUR
 _HOURLY_UNTIL: Final = 49 * HOUR  # two days, and the hour that is not over
 

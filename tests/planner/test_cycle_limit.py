@@ -8,8 +8,7 @@ from itertools import count
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import Fungibility, QueueingStrategy, WhenCan
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
-from queuectl.domain.workload import Workload
+from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, queue, world
@@ -50,9 +49,11 @@ def test_a_strict_head_that_is_not_searched_for_keeps_its_quota_from_borrowers()
     assert {p.preemptor for p in made.preempted} == {"spender"}
 
 
-def flavors(when_can_preempt: WhenCan, victim: Admitted, *gangs: Workload) -> Snapshot:
-    """One ClusterQueue with two flavors, a node of each. The second one is free."""
-    rule = Fungibility(when_can_preempt=when_can_preempt)
+def test_a_gang_that_is_not_searched_for_starts_where_it_fits() -> None:
+    """It prefers to evict a gang on its first flavor, if there is time to find one."""
+    victim = holding(gang("victim", podset(gpu=8), queue="two"), {"a0": 1})
+    waits = gang("waits", podset(gpu=8), priority=5, queue="two")
+    rule = Fungibility(when_can_preempt=WhenCan.MAY_STOP_SEARCH)
     two = replace(queue("two", flavors=("a", "b")), fungibility=rule)
     nodes = [
         node("s0", "s", gpu=8, labels={"model": "a"}),
@@ -60,14 +61,7 @@ def flavors(when_can_preempt: WhenCan, victim: Admitted, *gangs: Workload) -> Sn
         node("b0", "r", gpu=8, labels={"model": "b"}),
     ]
     spends = queue("spends", flavors=("a",))
-    return world(nodes, [SPENDER, *gangs], [replace(SPENT), victim], spends, two, flavors=[A, B])
-
-
-def test_a_gang_that_is_not_searched_for_starts_where_it_fits() -> None:
-    """It prefers to evict a gang on its first flavor, if there is time to find one."""
-    victim = holding(gang("victim", podset(gpu=8), queue="two"), {"a0": 1})
-    waits = gang("waits", podset(gpu=8), priority=5, queue="two")
-    snapshot = flavors(WhenCan.MAY_STOP_SEARCH, victim, waits)
+    snapshot = world(nodes, [SPENDER, waits], [SPENT, victim], spends, two, flavors=[A, B])
     assert [p.preemptor for p in plan(snapshot).preempted] == ["spender", "waits"]
     started = 0
     for second in range(20):

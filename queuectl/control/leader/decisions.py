@@ -28,7 +28,7 @@ from queuectl.domain.plan import (
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
 from queuectl.domain.words import counted_gpus, gpu_hours_of
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
@@ -250,10 +250,13 @@ class Decider:
                 continue
             if refusal.lease is None and code is not Code.UNDECIDED and refreshed(uid, 0.0) > since:
                 entry = entry_of(uid)
-                if entry is not None and entry.reason.code is code and entry.state is State.PENDING:
-                    start = planned[uid].start if uid in planned else None
-                    if entry.planned_start == start:
-                        continue
+                if (
+                    entry is not None
+                    and entry.reason.code is code
+                    and entry.state is State.PENDING
+                    and entry.planned_start == _start_of(uid, planned)
+                ):
+                    continue
             yield refusal
 
     def _has_reason(self, refusal: Refusal, planned: Mapping[str, ScheduledGang]) -> bool:
@@ -261,9 +264,8 @@ class Decider:
         entry = self._ledger.get(refusal.uid)
         if entry is None or entry.state is not State.PENDING or refusal.lease is not None:
             return False
-        start = planned[refusal.uid].start if refusal.uid in planned else None
         unknown = entry.reason.code in (Code.QUEUED, Code.PENDING_EVALUATION, Code.UNDECIDED)
-        return not unknown and entry.planned_start == start
+        return not unknown and entry.planned_start == _start_of(refusal.uid, planned)
 
     def _no_longer_idle(self, plan: Plan) -> Iterator[str]:
         """Gangs for which an idle gang was to be evicted that now uses its GPUs, or whose utilization is unknown."""
@@ -331,6 +333,10 @@ class Decider:
         }
         place = CapacityLease(move.placement, (), lease.created_at, lease.expires_at)
         return Evict(Reason(Code.DEFRAGMENTED, text, details), lease=place)
+
+
+def _start_of(uid: str, planned: Mapping[str, ScheduledGang]) -> PlannedStart | None:
+    return planned[uid].start if uid in planned else None
 
 
 def _requested(snapshot: Snapshot, plan: Plan) -> dict[str, Workload]:

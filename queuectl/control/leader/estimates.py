@@ -32,9 +32,8 @@ from queuectl.telemetry.metrics import EstimateMetrics
 log = structlog.get_logger()
 
 EVERY_SECONDS: Final = 30.0
-_SOONER_SECONDS: Final = (
-    5.0  # between two estimates if a gang was submitted in the meantime, and waits
-)
+_SOONER_SECONDS: Final = 5.0
+"""Between two estimates if a gang was submitted in the meantime, and waits."""
 SHARE: Final = 0.1  # of one core
 MOST_SECONDS: Final = 60.0  # of one estimate
 PAST_RUNS: Final = (
