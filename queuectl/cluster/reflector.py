@@ -66,7 +66,11 @@ class Pace:
         absent: interval of checks for an API that is not installed.
         upgrade: the same for an API that an older API server does not serve.
         page: objects per page of a list.
-        lag: for which a new leader waits until the watch shows the newest version, before it is listed again.
+        lag: between two tries of a new leader to compare the watch with the server.
+        silence: of a watch that does not show the newest version, after which it counts as behind.
+        brief: after which the server ends a watch that is opened to see the newest version. It sends a bookmark two seconds before the
+            end, but none at the beginning, so 3 is the least.
+        few: of so many objects, a new list takes less time than a brief watch.
     """
 
     watch: float = 290.0
@@ -78,6 +82,9 @@ class Pace:
     upgrade: float = 600.0
     page: int = 500
     lag: float = 1.0
+    silence: float = 0.2
+    brief: float = 3.0
+    few: int = 1000
 
 
 class Reflector:
@@ -112,7 +119,9 @@ class Reflector:
         self._by_pages = False  # for the next list
         self._failures = 0
         self._absent = False
-        self._list_again = asyncio.Event()
+        self._asked = asyncio.Event()  # for another stream, before the current one ends
+        self._list_again = False  # by that stream
+        self._brief = False  # that stream is a brief watch
         self._progress = asyncio.Event()  # something was delivered
         self._ended = False
 
@@ -120,7 +129,7 @@ class Reflector:
         """Follow the resource until canceled."""
         try:
             while True:
-                await self._until_asked_to_list(self._attempt())
+                await self._until_asked(self._attempt())
         finally:
             self._ended = True
             self._report_progress()
@@ -128,7 +137,9 @@ class Reflector:
     async def catch_up(self) -> bool:
         """Return when the state of the server at the time of this call, or a newer one, is delivered.
 
-        A watch that does not show it within :attr:`Pace.lag` lists again, on a new connection. False: the reflector has ended.
+        If the watch does not show it soon, it is opened again from its version: nothing can have changed, or its connection can be broken
+        without an error. If the new one does not show it either, or if there are few objects, all are listed again. False: the reflector has
+        ended.
         """
         while not self._ended:
             try:
@@ -140,22 +151,39 @@ class Reflector:
             except ClusterError as error:
                 log.warning("%s: not compared with the API server: %s", self._resource.name, error)
             await self._sleep(self._pace.lag)
-        if not self._ended and not await self._passes(version, self._pace.lag):
+        if self._ended:
+            return False
+        if not await self._passes(version, self._pace.silence) and not await self._shown(version):
             log.info("%s: listing again: the watch is behind", self._resource.name)
-            self._list_again.set()
+            self._list_again = True
+            self._asked.set()
             await self._passes(version, None)
         return not self._ended
 
-    async def _passes(self, version: int, seconds: float | None) -> bool:
-        """Whether this version is delivered within so many seconds, or the reflector ends."""
+    async def _shown(self, version: int) -> bool:
+        """Whether a brief watch delivers this version. Few objects are not watched so."""
+        if len(self._feed.keys) <= self._pace.few:
+            return False
+        self._brief = True
+        self._asked.set()
+        return await self._passes(version, self._pace.brief)
+
+    async def _passes(self, version: int, silence: float | None) -> bool:
+        """Whether this version is delivered before the watch delivers nothing for so many seconds. True if none will be delivered.
+
+        A list that is under way takes as long as it takes.
+        """
         try:
-            async with asyncio.timeout(seconds):
-                while not self._ended and (not self._listed or self._version < version):
-                    self._progress.clear()
+            while not (self._ended or self._absent or self._shows(version)):
+                self._progress.clear()
+                async with asyncio.timeout(silence if self._listed else None):
                     await self._progress.wait()
         except TimeoutError:
             return False
         return True
+
+    def _shows(self, version: int) -> bool:
+        return self._listed and self._version >= version and not self._list_again
 
     @property
     def _version(self) -> int:
@@ -164,9 +192,9 @@ class Reflector:
     def _report_progress(self) -> None:
         self._progress.set()
 
-    async def _until_asked_to_list(self, attempt: Coroutine[Any, Any, None]) -> None:
-        """Run it until it ends, or until a new list is asked for."""
-        asked = asyncio.create_task(self._list_again.wait())
+    async def _until_asked(self, attempt: Coroutine[Any, Any, None]) -> None:
+        """Run it until it ends, or until another stream is asked for."""
+        asked = asyncio.create_task(self._asked.wait())
         turn = asyncio.create_task(attempt)
         try:
             await asyncio.wait((turn, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -176,9 +204,9 @@ class Reflector:
             await asyncio.wait((turn, asked))
         if not turn.cancelled():
             turn.result()
-        if self._list_again.is_set():
-            self._list_again.clear()
-            self._listed = False
+        self._asked.clear()
+        if self._list_again:
+            self._list_again = self._listed = False
 
     async def _attempt(self) -> None:
         """One stream, and the pause after it if it failed."""
@@ -242,6 +270,7 @@ class Reflector:
         """One watch: from the last version, or with all objects first without one."""
         lines, opened, received = LineSplitter(), asyncio.get_running_loop().time(), False
         async with self._api.stream(self._resource.path, self._query()) as stream:
+            self._brief = False
             while piece := await stream.read(self._read_timeout()):
                 received = True
                 self._deliver(self._feed.events(lines.feed(piece)))
@@ -254,6 +283,8 @@ class Reflector:
 
     def _query(self) -> Query:
         seconds = self._pace.watch * random.uniform(1.0, 1.1)  # noqa: S311 - jitter
+        if self._brief and self._listed:
+            seconds = self._pace.brief
         query = [
             ("watch", "1"),
             ("allowWatchBookmarks", "true"),

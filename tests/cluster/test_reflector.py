@@ -453,8 +453,8 @@ async def following(
         await runner.cleanup()
 
 
-def silent_after(version: int, shown: asyncio.Event) -> Answer:
-    """Consistent reads give this version. The first stream is silent after its list, and a later list is complete."""
+def silent_after(version: int, shown: asyncio.Event, *brief: bytes) -> Answer:
+    """Consistent reads give this version. The first stream is silent after its list, a later list is complete, and a brief watch has these pieces."""
     streams = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -462,9 +462,10 @@ def silent_after(version: int, shown: asyncio.Event) -> Answer:
         if "limit" in request.query:
             return await page(version=version)(request)
         streams += 1
+        pieces = list(brief)
         if streams == 1:
             pieces = [added("a", 4), ALL]
-        else:
+        elif "sendInitialEvents" in request.query:
             pieces = [added("b", version), bookmark(version, end=True)]
         shown.set()
         return await stream(*pieces, then="silence")(request)
@@ -473,13 +474,41 @@ def silent_after(version: int, shown: asyncio.Event) -> Answer:
 
 
 async def test_a_watch_that_is_behind_lists_again(tmp_path: Path) -> None:
-    shown, pace = asyncio.Event(), replace(PACE, lag=0.01)
-    async with following(tmp_path, silent_after(20, shown), pace) as (reflector, seen, queries):
+    shown = asyncio.Event()
+    async with following(tmp_path, silent_after(20, shown)) as (reflector, seen, queries):
         await shown.wait()
         async with asyncio.timeout(20):
             assert await reflector.catch_up()
         assert seen.story == ["+a", "=a", "+b", "=b"]
         assert [q for q in queries if "limit" in q] == [{"limit": "1"}]
+
+
+@pytest.mark.parametrize("news", [bookmark(20), added("b", 20)])
+async def test_a_watch_of_many_objects_that_is_behind_is_opened_again_and_lists_nothing(
+    tmp_path: Path, news: bytes
+) -> None:
+    shown, pace = asyncio.Event(), replace(PACE, few=0)
+    answer = silent_after(20, shown, news)
+    async with following(tmp_path, answer, pace) as (reflector, seen, queries):
+        await shown.wait()
+        async with asyncio.timeout(20):
+            assert await reflector.catch_up()
+        assert seen.story[:2] == ["+a", "=a"]
+        assert seen.story[2:] in ([], ["+b"])
+        [brief] = [q for q in queries if q.get("timeoutSeconds") == "3"]
+        assert brief["resourceVersion"] == "10"
+
+
+async def test_a_watch_that_is_still_behind_when_it_is_opened_again_lists_again(
+    tmp_path: Path,
+) -> None:
+    shown, pace = asyncio.Event(), replace(PACE, few=0, brief=0.5)
+    async with following(tmp_path, silent_after(20, shown), pace) as (reflector, seen, queries):
+        await shown.wait()
+        async with asyncio.timeout(20):
+            assert await reflector.catch_up()
+        assert seen.story == ["+a", "=a", "+b", "=b"]
+        assert [q.get("resourceVersion") for q in queries if "watch" in q] == [None, "10", None]
 
 
 async def test_a_watch_that_shows_the_newest_version_does_not_list_again(tmp_path: Path) -> None:

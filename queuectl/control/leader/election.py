@@ -27,6 +27,8 @@ from queuectl.domain.errors import (
 from queuectl.domain.records import LeaderRecord
 
 log = structlog.get_logger()
+POLL_SECONDS: Final = 1.0
+"""Between two reads of the Lease of another process. For this process, that Lease lasts from the read that first shows it."""
 _SHORTEST_PAUSE: Final = 0.05  # seconds
 
 
@@ -88,11 +90,11 @@ class Leadership:
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Seconds until the next try: until the lease of another process expires, at most the time between renewals."""
+        """Seconds until the next try: until the lease of another process expires, at most the time between two reads."""
         if self._expires is None:
             return self._renew
         left = self._expires - asyncio.get_running_loop().time()
-        return min(self._renew, max(left, _SHORTEST_PAUSE))
+        return min(self._renew, POLL_SECONDS, max(left, _SHORTEST_PAUSE))
 
     async def _try(self) -> LeaderRecord | None:
         now = self._clock()

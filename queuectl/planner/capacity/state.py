@@ -13,14 +13,15 @@ used at every later instant. Questions about such a gang are answered for all of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
@@ -30,7 +31,7 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     use_of_counts,
 )
-from queuectl.planner.problem.fleet import Ints
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, Shape, caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota import FlavorResource, QuotaRow, QuotaUse, use_of
@@ -202,6 +203,8 @@ def _distinct(uses: Iterable[QuotaUse]) -> list[QuotaUse]:
 
 # ---- The state
 
+_MOST_QUESTIONS: Final = 64
+"""About running gangs, whose answers are kept."""
 Undo: TypeAlias = Callable[[], None]
 """Takes back the change of a state that returned it; changes after it stay."""
 
@@ -230,7 +233,7 @@ class CycleState:
         kept_now: the amounts kept for them on each node, (R, N); None = nothing.
         quota: the use of quota at each instant.
         turns: ClusterQueues with a gang that waits: gangs behind it get no time slice before it.
-        departures: how often a running gang was evicted or its repair begun, and how often that was undone.
+        departures: how often it changed which running gangs are evicted or repaired.
     """
 
     problem: Problem
@@ -250,6 +253,8 @@ class CycleState:
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     _log: list[Ints] = field(default_factory=list)
+    _answers: dict[Hashable, tuple[ClusterQueue, dict[object, Mask]]] = field(default_factory=dict)
+    _answered_at: tuple[QuotaUse, int, int, int] | None = None
 
     def __post_init__(self) -> None:
         self.leaving = {gang.workload.uid: gang for gang in self.problem.usage.leaving}
@@ -316,6 +321,23 @@ class CycleState:
         return fits
 
     # Gangs that can leave.
+
+    def answers(self, queue: ClusterQueue, question: Hashable) -> dict[object, Mask]:
+        """Masks of running gangs that answer a question about a ClusterQueue; empty at first.
+
+        They are kept until the use of quota, the gangs that leave or the turns change. A ClusterQueue with other policies is another object.
+        """
+        use = self.later.quota
+        at = (use, use.changes, self.departures, len(self.turns))
+        last = self._answered_at
+        if (
+            last is None
+            or last[0] is not use
+            or last[1:] != at[1:]
+            or len(self._answers) > _MOST_QUESTIONS
+        ):
+            self._answers, self._answered_at = {}, at
+        return self._answers.setdefault((id(queue), question), (queue, {}))[1]
 
     def evictable(self) -> Iterator[Admitted]:
         """Gangs that neither leave nor are repaired by this plan; policy is not judged."""
@@ -395,8 +417,12 @@ class CycleState:
     def before_repairs(self) -> Iterator[None]:
         """For the time of a ``with`` block, no gang counts as one that is repaired: others may evict it."""
         repairing, self.repairing = self.repairing, set()
-        yield
-        self.repairing = repairing
+        self.departures += 1
+        try:
+            yield
+        finally:
+            self.departures += 1
+            self.repairing = repairing
 
     def forget(self, gang: Admitted) -> None:
         """Use nothing for a running gang, at any instant: as if it had ended."""

@@ -178,14 +178,16 @@ class GangArrays:
 def arrays_of(problem: Problem, gangs: Iterable[Admitted]) -> GangArrays:
     """Collect what some gangs hold and are charged."""
     ordered = sorted(gangs, key=lambda g: (g.workload.priority, -g.started_at, g.workload.uid))
-    charged: dict[QuotaRow, list[tuple[int, int]]] = {}
-    for i, gang in enumerate(ordered):
-        for row, amount in problem.usage.charges(gang):
-            charged.setdefault(row, []).append((i, amount))
-    quota = {row: np.zeros(len(ordered), dtype=np.int64) for row in charged}
-    for row, entries in charged.items():
-        at, amounts = np.array(entries, dtype=np.int64).T
-        np.add.at(quota[row], at, amounts)
+    numbers: dict[QuotaRow, int] = {}
+    charged = [
+        (numbers.setdefault(row, len(numbers)), i, amount)
+        for i, gang in enumerate(ordered)
+        for row, amount in problem.usage.charges(gang)
+    ]
+    amounts = np.zeros((len(numbers), len(ordered)), dtype=np.int64)
+    rows_at, gangs_at, added = np.array(charged, dtype=np.int64).reshape(-1, 3).T
+    np.add.at(amounts, (rows_at, gangs_at), added)
+    quota = {row: amounts[number] for row, number in numbers.items()}
     priority = np.array([gang.workload.priority for gang in ordered], dtype=np.int64)
     sizes = sizes_of(problem.snapshot, problem.cache)
     ages, rows = ages_of(ordered, sizes), rows_of(problem, ordered)
@@ -388,7 +390,6 @@ class Preemptor:
         request: of a gang that waits; of a repair, which is charged nothing and takes no gang for idleness.
         queue: the ClusterQueue whose policies count.
         dry: queues count that only report which idle gangs would be evicted.
-        named: per rule, the gangs that it names; filled by :mod:`queuectl.planner.preempt.rules`.
         everywhere: consider the whole tree, also where no rule reaches beyond its own ClusterQueue.
     """
 
@@ -397,7 +398,31 @@ class Preemptor:
     queue: ClusterQueue
     dry: bool = False
     everywhere: bool = False
-    named: dict[object, Mask] = field(default_factory=dict)
+
+    @cached_property
+    def named(self) -> dict[object, Mask]:
+        """Per rule and condition, the gangs that it names; filled by :mod:`queuectl.planner.preempt.rules`.
+
+        Gangs that wait alike share them. The key has all that the conditions read, apart from what :meth:`CycleState.answers` follows.
+        """
+        queue, workload, shortfall = self.queue, self.workload, self.shortfall
+        place = evicts_below(queue.within_cluster_queue, workload.priority, workload.queued_at)
+        room = bool(self.request.podset_groups) and not any(True for _ in shortfall.shortages())
+        return self.state.answers(
+            queue,
+            (
+                self.request.queue,
+                self.dry,
+                self.everywhere,
+                workload.priority,
+                place,
+                workload.queued_at if self._asks_idle else None,
+                shortfall.rows,
+                shortfall.within_nominal,
+                shortfall.nearest_quota,
+                room,
+            ),
+        )
 
     @property
     def workload(self) -> Workload:

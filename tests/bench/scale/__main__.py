@@ -119,16 +119,16 @@ class Run:
             options.system, options.nodes, options.run, result, commit(), self._conditions
         )
         append(options.results or snapshots.directory() / "results.jsonl", record)
-        if (options.system, options.nodes) == ("queuectl", 5000) and result.status == DONE:
+        if (options.system, options.nodes) == ("queuectl", 10_000) and result.status == DONE:
             _record_in_history(result)
 
 
 _README: Final = {
     ("a", "submitted to all pods bound, mean"): (
-        "1,000 gangs of 8 to 16 pods, one rack each, 4,992 nodes: until all are bound, mean"
+        "1,000 gangs of 8 to 16 pods, one rack each, 10,000 nodes: until all are bound, mean"
     ),
     ("b", "submitted to all pods bound"): (
-        "one gang of 4,096 pods on 4,992 nodes: until all are bound"
+        "one gang of 4,096 pods on 10,000 nodes: until all are bound"
     ),
 }
 """Figures of the README: the row and the figure, and the measurement in the history."""

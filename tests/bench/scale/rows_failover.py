@@ -55,8 +55,7 @@ def lost_api_server(stage: ScaleStage, reached: RowFigures, stream: Stream) -> N
     """Kill the API server, start it again, and wait for the first admission and the first binding."""
     _run_for(stage, BEFORE_SECONDS)
     killed = time.time()
-    stage.cluster.kill_apiserver()
-    stage.cluster.start_apiserver()
+    stage.restart_api_server()
     ready = time.time()
     first = _first_admission(stage, stream, ready)
     bound = _first_binding(stage, stream, ready)

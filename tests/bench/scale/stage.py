@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
@@ -38,6 +38,7 @@ NODES_READY_SECONDS: Final = 900.0
 LEASE_SECONDS: Final = 300
 """The shortest node lease. With 40 s, KWOK renews too late on a busy machine, and a node of a full block counts as lost for a moment."""
 _PAGE: Final = "1000"
+_API_SERVER: Final = "kube-apiserver"
 _NAMED: Final = 20
 """If so few gangs are missing, a message has the reason of the first."""
 LEASES_PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -80,6 +81,7 @@ class ScaleStage:
         deadline: monotonic seconds; the waits of a row end there.
         pods: those before the row, if it lists them.
         repeated: how often the creation of a Job or an edit was repeated.
+        ended: CPU seconds of API servers that have ended.
     """
 
     cluster: LocalCluster
@@ -90,6 +92,7 @@ class ScaleStage:
     timeline: Timeline = field(default_factory=Timeline)
     pods: list[PodLine] = field(default_factory=list)
     repeated: int = 0
+    ended: float = 0.0
 
     def begin(self, seconds: float) -> None:
         """Begin a row: forget what was before. Its waits end after ``seconds``."""
@@ -230,15 +233,20 @@ class ScaleStage:
 
     def usage(self) -> Usage:
         """Processor time and memory of the control plane and the system up to now."""
-        return (
-            Usage.of({name: [pid] for name, pid in self.cluster.pids().items()})
-            | self.system.usage()
-        )
+        used = Usage.of({name: [pid] for name, pid in self.cluster.pids().items()})
+        api_server = {_API_SERVER: used.cpu[_API_SERVER] + self.ended}
+        return replace(used, cpu={**used.cpu, **api_server}) | self.system.usage()
+
+    def restart_api_server(self) -> None:
+        """End the API server by SIGKILL, and start it again."""
+        self.ended += cpu_of(self.cluster.pids()[_API_SERVER])
+        self.cluster.kill_apiserver()
+        self.cluster.start_apiserver()
 
     def settle(self) -> float:
         """Wait until the API server has come to rest. Returns the seconds."""
         began, quiet = time.monotonic(), 0
-        pid = self.cluster.pids()["kube-apiserver"]
+        pid = self.cluster.pids()[_API_SERVER]
         while quiet < 3 and time.monotonic() - began < SETTLE_SECONDS:
             before = cpu_of(pid)
             time.sleep(1.0)
