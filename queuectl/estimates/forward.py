@@ -359,12 +359,11 @@ class Room:
 
     free: Ints
     empty: EmptyNodes
-    _caps: dict[Shape, Ints] = field(default_factory=dict)
     _most: dict[tuple[Shape, Tree, int], int] = field(default_factory=dict)
 
     def find(self, request: GangRequest) -> NodeCounts | None:
         """Nodes for a gang, as the planner finds them without the solver; None = none found."""
-        return greedy.find(request, self.free, self._caps_of)
+        return greedy.find(request, self.free, partial(caps, self.free))
 
     def lacks(self, request: GangRequest) -> int:
         """The minimum number of nodes that must be freed before a gang can fit; 0 = perhaps none.
@@ -385,7 +384,7 @@ class Room:
         """The most pods of a shape that one domain of a level holds."""
         most = self._most.get((shape, tree, level))
         if most is None:
-            fits = self._caps_of(shape)[tree.order]
+            fits = caps(self.free, shape)[tree.order]  # not kept: hundreds of shapes wait
             if level == ANYWHERE:
                 most = int(fits.sum())
             else:
@@ -393,14 +392,6 @@ class Room:
                 most = int(sums.max(initial=0))
             self._most[shape, tree, level] = most
         return most
-
-    def _caps_of(self, shape: Shape) -> Ints:
-        """Pods of a shape that fit each node, (N,), read-only."""
-        found = self._caps.get(shape)
-        if found is None:
-            found = self._caps[shape] = caps(self.free, shape)
-            found.flags.writeable = False
-        return found
 
 
 @dataclass(eq=False)

@@ -67,6 +67,13 @@ def plan(
         cache: of earlier calls. The plan does not depend on it, as long as no gang is left to a later cycle: known answers cost no work.
     """
     prepared = begin(survey(snapshot, cache), stop)
+    try:
+        return _decided(prepared)
+    finally:
+        prepared.cycle.close()
+
+
+def _decided(prepared: Prepared) -> Plan:
     cycle, in_order = prepared.cycle, prepared.in_order
     look_ahead(cycle, in_order)
     decide_up_to(prepared)
@@ -79,7 +86,7 @@ def plan(
         _decide_nothing(prepared, confirmed.alarm)
         cleared, repairs = replace(cleared, moves=()), []
     answer = make_plan(cycle, repairs, in_order, consolidated=consolidated)
-    own_solver = Solver(snapshot.limits, cycle.solver.stop)
+    own_solver = Solver(cycle.solver.limits, cycle.solver.stop)
     slips = Slips(cycle.planned.timeline, cycle.planned.gangs)
     starts = slips.planned(cycle.planned.lapsed) if holds else _planned_before(in_order)
     answer = replace(

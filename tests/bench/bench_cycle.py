@@ -49,6 +49,7 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.resources import watched
+from queuectl.control import checked_plan
 from queuectl.control.leader.decisions import Decider
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.leader_state import LeaderState
@@ -59,6 +60,7 @@ from queuectl.control.settings import Settings, SolverSettings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.jobs import PriorAdmission
+from queuectl.domain.plan import Plan
 from queuectl.domain.records import LeaderRecord
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import CycleStage, MetricsRecorder
@@ -83,8 +85,11 @@ REST_SECONDS: Final = 8.0
 SAMPLE_SECONDS: Final = 0.01
 PATIENCE: Final = 1800.0
 """Seconds for an answer, for a plan, and of the lease: of a busy machine, where nothing else ends either."""
+STARTS, WAITS = "plan: gangs start", "plan: gangs wait"
+"""Stages: the plans in which gangs start, and the others, which consider the next shapes of the long queue."""
 FIGURES: Final = (
-    ("plan for 50 new gangs", "bursts", "plan"),
+    ("plan for 50 new gangs", "bursts", STARTS),
+    ("plan for other gangs that wait", "bursts", WAITS),
     ("freeze", "bursts", "freeze"),
     ("changes", "bursts", "changes"),
     ("loop lag, 50 new gangs", "bursts", "loop lag"),
@@ -121,6 +126,20 @@ class Times:
                 return method(*arguments, **named)
 
         setattr(owner, name, timed)
+
+    def follow_plans(self) -> None:
+        """Time each plan, by what it decides."""
+        plan: Callable[..., Plan] = getattr(checked_plan, "plan")  # noqa: B009 - what the module imports
+
+        @functools.wraps(plan)
+        def timed(*arguments: Any, **named: Any) -> Plan:
+            cpu, wall = time.thread_time(), time.perf_counter()
+            made = plan(*arguments, **named)
+            took = (time.thread_time() - cpu, time.perf_counter() - wall)
+            self.spent.setdefault(STARTS if made.admitted else WAITS, []).append(took)
+            return made
+
+        setattr(checked_plan, "plan", timed)  # noqa: B010 - what the module imports
 
 
 class TimedMetrics(MetricsRecorder):
@@ -368,6 +387,7 @@ async def main(options: argparse.Namespace) -> None:
             (Supervisor, "_sink", "events to mirror"),
         ):
             run.times.follow(owner, method, stage)
+        run.times.follow_plans()
         url = postgres.server.url(await postgres.fresh())
         documents = configuration(options.nodes)
         run.queues = [deepcopy(one) for one in documents if one["kind"] == "ClusterQueue"]

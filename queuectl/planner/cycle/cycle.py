@@ -178,6 +178,11 @@ class AdmissionCycle:
             chooser, self.classes, self.heads, self.limits, self.solver, self._doubt
         )
 
+    def close(self) -> None:
+        """Drop the parts that refer to it: the arrays of a plan would stay in memory until a search for reference cycles, minutes later."""
+        del self.sizing
+        self.without_repairs = None
+
     def advance_to(self, pending: Pending) -> None:
         """Keep the places of the gangs before a gang in its ClusterQueue that leave and will queue again.
 
