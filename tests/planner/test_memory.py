@@ -1,4 +1,4 @@
-"""What a plan has computed is freed when it is made. Its arrays have a row for each resource of all nodes."""
+"""The state of a plan is freed when the plan is made. Its arrays have a row for each resource of all nodes."""
 
 from __future__ import annotations
 

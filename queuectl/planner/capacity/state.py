@@ -325,7 +325,7 @@ class CycleState:
     def answers(self, queue: ClusterQueue, question: Hashable) -> dict[object, Mask]:
         """Masks of running gangs that answer a question about a ClusterQueue; empty at first.
 
-        They are kept until the use of quota, the gangs that leave or the turns change. A ClusterQueue with other policies is another object.
+        They are kept until the use of quota, the gangs that leave or ``turns`` change. A ClusterQueue with other policies is another object.
         """
         use = self.later.quota
         at = (use, use.changes, self.departures, len(self.turns))
