@@ -511,6 +511,25 @@ async def test_a_watch_of_a_kind_that_is_not_installed_is_not_silent(admin: Api)
         await following
 
 
+async def test_a_new_leader_does_not_list_again_what_has_not_changed(
+    own: Api, world: KubernetesWorld
+) -> None:
+    """The API server ends a brief watch with a bookmark of its newest version."""
+    nodes = next(resource for resource in watched() if resource.name == "nodes")
+    received, synced = list[Delta](), asyncio.Event()
+    sink, ready, pace = received.extend, lambda _: synced.set(), Pace(few=0)
+    reflector = Reflector(own, nodes, sink, ready, NoHooks(), pace)
+    following = asyncio.create_task(reflector.run())
+    async with asyncio.timeout(60):
+        await synced.wait()
+        await submitted(world, batch_job("newer", namespace=world.namespace))
+        assert await reflector.catch_up()
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+    assert sum(isinstance(delta, ListCompleted) for delta in received) == 1
+
+
 @pytest.mark.parametrize("resource", watched(), ids=lambda resource: resource.name)
 async def test_queuectl_may_list_by_pages_if_a_watch_list_is_refused(
     own: Api, resource: Resource, monkeypatch: pytest.MonkeyPatch
