@@ -277,6 +277,7 @@ def test_records_become_tables_and_pictures(tmp_path: Path) -> None:
     assert "| (b) |  |  |  |" not in text
     assert "- queuectl, 2,500 nodes, (b), run 1 cut: a note" in text
     [picture] = pictures.draw_all(read, tmp_path)
+    assert picture.name == "scale-nodes.svg"
     titles = [e.text for e in ET.parse(picture).iter() if e.tag.endswith("title")]
     assert "queuectl: 11.8 s" in titles
     assert tables.number(0.01234) == "0.0123"

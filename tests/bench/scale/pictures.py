@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.scale.records import RowRecord
+from tests.bench.scale.rows_queues import NEXT_TO
 
 IMAGES: Final = Path(__file__).parents[3] / "docs" / "images"
 
@@ -44,7 +45,7 @@ PENDING: Final = (
     Plot(
         "a neighbor's wait, behind pending gangs of another queue",
         "g",
-        r"neighbor waits with ([\d,]+) pending, p50",
+        NEXT_TO.format(r"([\d,]+)"),
         "pending gangs",
     ),
 )
@@ -55,7 +56,8 @@ _LEFT: Final = 56
 _TOP: Final = 46
 _COLUMN: Final = _LEFT + _WIDTH + 24
 _ROW: Final = _TOP + _HEIGHT + 50
-_COLORS: Final = 4
+_COLORS: Final = ("floor", "queuectl", "kueue-tuned", "kueue-default")
+"""The systems, each by the number of its color."""
 _STYLE: Final = """
     text { font: 12px system-ui, sans-serif; fill: #24292f }
     .title { font-size: 13px; font-weight: 600 } .end { text-anchor: end } .middle { text-anchor: middle }
@@ -104,9 +106,14 @@ def _legend(systems: Sequence[str]) -> list[str]:
     drawn = []
     for number, system in enumerate(systems):
         x = _LEFT + number * 150
-        drawn.append(f'<path class="line s{number % _COLORS}" d="M{x} 20h24"/>')
+        drawn.append(f'<path class="{_line(system)}" d="M{x} 20h24"/>')
         drawn.append(f'<text x="{x + 30}" y="24">{system}</text>')
     return drawn
+
+
+def _line(system: str) -> str:
+    """The classes of a line."""
+    return f"line s{_COLORS.index(system)}"
 
 
 def _panel(
@@ -131,9 +138,8 @@ def _panel(
         y = top + _HEIGHT * (1 - (power - low) / (high - low))
         drawn.append(f'<path class="grid" d="M{left} {y:.1f}h{_WIDTH}"/>')
         drawn.append(f'<text class="end" x="{left - 6}" y="{y + 4:.1f}">{10.0**power:g} s</text>')
-    for number, system in enumerate(systems):
-        curve = curves.get(system, ())
-        css = f"line s{number % _COLORS}"
+    for system in systems:
+        curve, css = curves.get(system, ()), _line(system)
         if len(curve) > 1:
             drawn.append(f'<path class="{css}" d="M{" L".join(place(x, y) for x, y in curve)}"/>')
         for x, y in curve:
@@ -154,10 +160,6 @@ def _panel(
 def draw_all(records: Iterable[RowRecord], folder: Path = IMAGES) -> list[Path]:
     """Write each picture for which there are figures. Returns the files."""
     recorded = list(records)
-    systems = sorted(
-        {record.system for record in recorded},
-        key=lambda name: (name != "floor", name != "queuectl", name),
-    )
     written = []
     for name, plots, label in (
         ("scale-nodes.svg", NODES, "Times of each system against the number of nodes"),
@@ -165,6 +167,7 @@ def draw_all(records: Iterable[RowRecord], folder: Path = IMAGES) -> list[Path]:
     ):
         shown = [(plot, curves) for plot in plots if (curves := points(recorded, plot))]
         if shown:
+            systems = [one for one in _COLORS if any(one in curves for _, curves in shown)]
             file = folder / name
             file.write_text(draw(shown, systems, label))
             written.append(file)

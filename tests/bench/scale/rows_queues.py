@@ -23,6 +23,8 @@ from tests.bench.scale.stage import RowCutError, ScaleStage
 from tests.bench.scale.streams import Stream, wait_of, waits
 from tests.bench.scale.times import median
 
+NEXT_TO: Final = "wait next to {} pending, median"
+"""The figure of a number of pending gangs."""
 BACKLOGS: Final = (0, 2_000, 20_000)
 SHAPES: Final = 1_000
 NEIGHBOR_GANGS: Final = 12
@@ -72,7 +74,7 @@ def neighbor_waits(stage: ScaleStage, reached: RowFigures) -> None:
             there = depth
         reached.add(f"API server at rest with {depth:,} pending after", stage.settle(), "s")
         seconds = waits(stage, f"neighbor-{depth}", neighbor, NEIGHBOR_GANGS)
-        reached.add(f"wait next to {depth:,} pending, median", median(seconds), "s")
+        reached.add(NEXT_TO.format(f"{depth:,}"), median(seconds), "s")
         reached.add(f"wait next to {depth:,} pending, slowest", max(seconds), "s")
 
 
