@@ -49,7 +49,6 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.resources import watched
-from queuectl.control import checked_plan
 from queuectl.control.leader.decisions import Decider
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.leader_state import LeaderState
@@ -127,20 +126,6 @@ class Times:
 
         setattr(owner, name, timed)
 
-    def follow_plans(self) -> None:
-        """Time each plan, by what it decides."""
-        plan: Callable[..., Plan] = getattr(checked_plan, "plan")  # noqa: B009 - what the module imports
-
-        @functools.wraps(plan)
-        def timed(*arguments: Any, **named: Any) -> Plan:
-            cpu, wall = time.thread_time(), time.perf_counter()
-            made = plan(*arguments, **named)
-            took = (time.thread_time() - cpu, time.perf_counter() - wall)
-            self.spent.setdefault(STARTS if made.admitted else WAITS, []).append(took)
-            return made
-
-        setattr(checked_plan, "plan", timed)  # noqa: B010 - what the module imports
-
 
 class TimedMetrics(MetricsRecorder):
     """Also has the CPU time of each stage."""
@@ -151,6 +136,13 @@ class TimedMetrics(MetricsRecorder):
 
     def stage(self, stage: CycleStage) -> AbstractContextManager[object]:
         return self._times.of(str(stage))
+
+    def planned(self, plan: Plan, seconds: float) -> None:
+        """Count the time of the plan also by its decision."""
+        super().planned(plan, seconds)
+        stage = STARTS if plan.admitted else WAITS
+        last = self._times.spent.get(str(CycleStage.PLAN), [])[-1:]  # none between two phases
+        self._times.spent.setdefault(stage, []).extend(last)
 
 
 class ReplayedCluster(KubernetesCluster):
@@ -387,7 +379,6 @@ async def main(options: argparse.Namespace) -> None:
             (Supervisor, "_sink", "events to mirror"),
         ):
             run.times.follow(owner, method, stage)
-        run.times.follow_plans()
         url = postgres.server.url(await postgres.fresh())
         documents = configuration(options.nodes)
         run.queues = [deepcopy(one) for one in documents if one["kind"] == "ClusterQueue"]

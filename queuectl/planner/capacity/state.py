@@ -254,7 +254,7 @@ class CycleState:
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     _log: list[Ints] = field(default_factory=list)
     _answers: dict[Hashable, tuple[ClusterQueue, dict[object, Mask]]] = field(default_factory=dict)
-    _answered_at: tuple[QuotaUse, int, int, int] | None = None
+    _answered_at: tuple[int, int, int] = (0, 0, 0)
 
     def __post_init__(self) -> None:
         self.leaving = {gang.workload.uid: gang for gang in self.problem.usage.leaving}
@@ -327,15 +327,8 @@ class CycleState:
 
         They are kept until the use of quota, the gangs that leave or ``turns`` change. A ClusterQueue with other policies is another object.
         """
-        use = self.later.quota
-        at = (use, use.changes, self.departures, len(self.turns))
-        last = self._answered_at
-        if (
-            last is None
-            or last[0] is not use
-            or last[1:] != at[1:]
-            or len(self._answers) > _MOST_QUESTIONS
-        ):
+        at = (self.later.quota.changes, self.departures, len(self.turns))
+        if at != self._answered_at or len(self._answers) > _MOST_QUESTIONS:
             self._answers, self._answered_at = {}, at
         return self._answers.setdefault((id(queue), question), (queue, {}))[1]
 
