@@ -13,9 +13,9 @@ from sqlalchemy import (
     Select,
     Subquery,
     bindparam,
+    case,
     cast,
     func,
-    literal_column,
     or_,
     select,
     tuple_,
@@ -23,7 +23,6 @@ from sqlalchemy import (
 from sqlalchemy import Row as Result
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import Text
 
 from queuectl.db.reads import rows_of
@@ -42,6 +41,9 @@ from queuectl.db.tables import (
 )
 from queuectl.db.usage_days import (
     AMOUNTS,
+    OF_HOURS,
+    Columns,
+    in_scope,
     queue_hours,
     summed_days,
     touched_days,
@@ -80,7 +82,6 @@ _OF_WORKLOAD: Final = (
     *("queue", "cluster_queue", "cohort", "user"),
 )
 _LABELS: Final = "labels"
-Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 
 
 async def make(
@@ -241,7 +242,7 @@ def _among(
 
 def _losses_of_all(period: Period, scope: UsageScope) -> Select[Any]:
     x = usage_losses.c
-    return _of(
+    return in_scope(
         scope,
         select(x.reason, *_loss_sums())
         .select_from(usage_losses.join(usage_subjects, usage_subjects.c.id == x.subject))
@@ -255,23 +256,26 @@ async def _before(
     connection: AsyncConnection, report: Report, scope: UsageScope
 ) -> AllocatedBefore:
     period, grouping = report.period.before(report.as_of), report.grouping
-    rows = _in_scope(scope, usage_rows(period, await summed_days(connection, period)))
-    allocated = func.coalesce(func.sum(rows.c.allocated), 0)
-    total = await connection.scalar(select(allocated))
-    groups: dict[tuple[str, ...], int] = {}
-    if report.rows and grouping.recurs:
-        wanted = [tuple(row.names.values()) for row in report.rows]
-        columns = tuple(_names(rows.c, rows.c, grouping).values())
-        of_groups = select(allocated, *columns).where(tuple_(*columns).in_(wanted))
-        for amount, *names in await connection.execute(of_groups.group_by(*columns)):
-            groups[tuple(map(str, names))] = int(amount)
-    return AllocatedBefore(period, int(total or 0), groups)
+    summed = await summed_days(connection, period)
+    wanted = [tuple(row.names.values()) for row in report.rows] if grouping.recurs else []
+    rows = usage_rows(period, _columns_of(grouping) if wanted else (), scope, summed).c
+    names: list[ColumnElement[Any]] = []
+    if wanted:
+        columns = _names(rows, rows, grouping).values()
+        names = [case((tuple_(*columns).in_(wanted), column)) for column in columns]
+    allocated = func.coalesce(func.sum(rows.allocated), 0)
+    found = await connection.execute(select(allocated, *names).group_by(*names))
+    groups = {tuple(of): int(amount) for amount, *of in found}
+    total = sum(groups.values())
+    unlisted = tuple(None for _ in names)  # all groups that the report does not list
+    groups.pop(unlisted, None)
+    return AllocatedBefore(period, total, groups)
 
 
 def course_of(period: Period, scope: UsageScope, summed: tuple[int, ...] = ()) -> Select[Any]:
     """The statement behind the course; the tests pin its plan. With points of an hour, ``summed`` must be empty."""
-    rows = _in_scope(scope, usage_rows(period, summed))
-    at = (rows.c.hour - rows.c.hour % literal_column(str(period.step))).label("at")
+    rows = usage_rows(period, ("hour",), scope, summed, period.step)
+    at = rows.c.hour
     return select(at, *_sums_of(rows)).group_by(at).order_by(at)
 
 
@@ -300,19 +304,22 @@ def _spent_in(
     scope: BudgetScope, holders: Collection[str], period: Period, summed: tuple[int, ...]
 ) -> Select[Any]:
     """Units that these spenders used in a period, by name; the tests pin its plan."""
-    rows = usage_rows(period, summed).c
-    names = {
-        BudgetScope.CLUSTER_QUEUE: rows.cluster_queue,
-        BudgetScope.LOCAL_QUEUE: rows.namespace + "/" + rows.queue,
-        BudgetScope.NAMESPACE: rows.namespace,
-        BudgetScope.USER: rows.user,
-    }
-    spender = names[scope]
+    names = _OF_SPENDERS[scope]
+    rows = usage_rows(period, names, summed=summed).c
+    spender = func.concat_ws("/", *(rows[name] for name in names))
     return (
         select(spender, func.sum(rows.allocated))
         .where(spender.in_(sorted(holders)))
         .group_by(spender)
     )
+
+
+_OF_SPENDERS: Final = {
+    BudgetScope.CLUSTER_QUEUE: ("cluster_queue",),
+    BudgetScope.LOCAL_QUEUE: ("namespace", "queue"),
+    BudgetScope.NAMESPACE: ("namespace",),
+    BudgetScope.USER: ("user",),
+}
 
 
 async def spent(connection: AsyncConnection, budgets: Iterable[Budget], at: float) -> SpentUnits:
@@ -351,45 +358,27 @@ def hours_by(
     scope: UsageScope = ALL_USAGE,
     summed: tuple[int, ...] = (),
 ) -> Select[Any]:
-    """The statement behind the rows; the tests pin its plan.
-
-    The rows of each workload are added up first: to count the distinct workloads of all rows would sort these.
-    """
-    rows = _in_scope(scope, usage_rows(period, summed))
-    names = _names(rows.c, rows.c, grouping)
-    count = {By.FLAVOR: rows.c.by_flavor, By.PRICE: rows.c.by_price}.get(
-        grouping.by, rows.c.workloads
-    )
-    keys = [column.label(name) for name, column in names.items()]
-    each = (
-        select(*keys, *_sums_of(rows), rows.c.uid.label("counted"), func.sum(count).label("more"))
-        .group_by(*names.values(), rows.c.uid)
-        .subquery("each")
-    )
-    groups = [each.c[name] for name in names]
-    workloads = func.count(each.c.counted.distinct()) + _whole(each.c.more)
+    """The statement behind the rows; the tests pin its plan."""
+    rows = usage_rows(period, (*_columns_of(grouping), "uid"), scope, summed)
+    names = [column.label(name) for name, column in _names(rows.c, rows.c, grouping).items()]
+    counts = {By.FLAVOR: rows.c.by_flavor, By.PRICE: rows.c.by_price}
+    workloads = _workloads(rows, counts.get(grouping.by, rows.c.workloads))
     return (
-        select(*groups, *_sums_of(each), workloads.label("workloads"))
-        .group_by(*groups)
-        .order_by(*groups)
+        select(*names, *_sums_of(rows), workloads.label("workloads"))
+        .group_by(*names)
+        .order_by(*names)
     )
 
 
 def workloads_of(period: Period, scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
     """The number of workloads of a period."""
-    rows = _in_scope(scope, usage_rows(period, summed))
-    uids = func.count(rows.c.uid.distinct())
-    return select(uids + _whole(rows.c.workloads))
+    rows = usage_rows(period, ("uid",), scope, summed)
+    return select(_workloads(rows, rows.c.workloads))
 
 
-def _whole(counts: ColumnElement[int]) -> ColumnElement[int]:
-    """A sum of counts. PostgreSQL adds up big integers as numeric values."""
-    return func.coalesce(cast(func.sum(counts), BigInteger), 0)
-
-
-def _in_scope(scope: UsageScope, rows: Subquery) -> Subquery:
-    """The rows of a scope."""
-    return _of(scope, select(rows), rows.c).subquery("scoped")
+def _workloads(rows: Subquery, counts: ColumnElement[int]) -> ColumnElement[int]:
+    """The workloads with a uid, and those of the counts. PostgreSQL adds up big integers as numeric values."""
+    return func.count(rows.c.uid.distinct()) + func.coalesce(cast(func.sum(counts), BigInteger), 0)
 
 
 def _sums_of(rows: Subquery) -> list[ColumnElement[Any]]:
@@ -401,7 +390,7 @@ def losses_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE)
     reason = usage_losses.c.reason
     names = list(_of_losses(grouping).values())
     x = usage_losses.c
-    return _of(
+    return in_scope(
         scope,
         select(*names, reason, *_loss_sums())
         .join_from(usage_losses, usage_subjects, usage_subjects.c.id == x.subject)
@@ -420,18 +409,24 @@ def _loss_sums() -> list[ColumnElement[Any]]:
     ]
 
 
-def _of(scope: UsageScope, statement: Select[Any], subject: Columns) -> Select[Any]:
-    if scope.namespaces is not None:
-        statement = statement.where(subject.namespace.in_(sorted(scope.namespaces)))
-    if scope.cluster_queue is not None:
-        statement = statement.where(subject.cluster_queue == scope.cluster_queue)
-    if scope.user is not None:
-        statement = statement.where(subject.user == scope.user)
-    return statement
-
-
 def _of_losses(grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
     return _names(usage_subjects.c, usage_losses.c, grouping)
+
+
+def _columns_of(grouping: Grouping) -> tuple[str, ...]:
+    """The columns of a subject or of an hour that distinguish groups."""
+    match grouping.by:
+        case By.WORKLOAD:
+            names: tuple[str, ...] = (*_OF_WORKLOAD, _LABELS)
+        case By.QUEUE:
+            names = ("namespace", "queue")
+        case By.CLUSTER_QUEUE:
+            names = ("cluster_queue",)
+        case By.LABEL:
+            names = (_LABELS,)
+        case by:
+            names = (by.value,)
+    return (By.HOUR.value, *names) if grouping.hourly else names
 
 
 def _key_names(grouping: Grouping) -> tuple[str, ...]:
@@ -440,26 +435,11 @@ def _key_names(grouping: Grouping) -> tuple[str, ...]:
 
 def _names(subject: Columns, row: Columns, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
     """Columns that distinguish groups."""
-    names = _group_columns(subject, row, grouping)
-    return {By.HOUR.value: row.hour, **names} if grouping.hourly else names
-
-
-def _group_columns(
-    subject: Columns, row: Columns, grouping: Grouping
-) -> Mapping[str, ColumnElement[Any]]:
-    match grouping.by:
-        case By.WORKLOAD:
-            return {name: subject[name] for name in (*_OF_WORKLOAD, _LABELS)}
-        case By.QUEUE:
-            return {"namespace": subject.namespace, "queue": subject.queue}
-        case By.CLUSTER_QUEUE:
-            return {"cluster_queue": subject.cluster_queue}
-        case By.COHORT | By.NAMESPACE | By.USER:
-            return {grouping.by.value: subject[grouping.by.value]}
-        case By.LABEL:
-            return {"label": func.coalesce(subject.labels[grouping.label].astext, "")}
-        case By.FLAVOR | By.PRICE | By.HOUR:
-            return {grouping.by.value: row[grouping.by.value]}
+    columns = {name: (row if name in OF_HOURS else subject)[name] for name in _columns_of(grouping)}
+    if grouping.by is By.LABEL:
+        label = columns.pop(_LABELS)[grouping.label].astext
+        columns["label"] = func.coalesce(label, "")
+    return columns
 
 
 def _key(row: Result[Any], names: tuple[str, ...]) -> tuple[str, ...]:

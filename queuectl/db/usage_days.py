@@ -13,7 +13,7 @@ workload that was counted and gets a row of another day takes its day from ``usa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -33,6 +33,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     null,
     or_,
     select,
@@ -40,6 +41,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from queuectl.db.tables import (
     WHOLE,
@@ -52,9 +54,9 @@ from queuectl.db.tables import (
     usage_subjects,
     usage_summed,
 )
-from queuectl.domain.accounting import UNITS, Amounts
+from queuectl.domain.accounting import HOUR, UNITS, Amounts
 from queuectl.domain.estimates import DAY
-from queuectl.domain.usage_reports import Period
+from queuectl.domain.usage_reports import ALL_USAGE, Period, UsageScope
 
 AMOUNTS: Final = tuple(Amounts.__slots__)
 COUNTS: Final = ("workloads", "by_flavor", "by_price")
@@ -64,8 +66,11 @@ _SETTLED_SECONDS: Final = 3600
 _WORK_MEMORY: Final = "64MB"  # to join and sort the hours of a day of 100,000 gangs without files
 _LENGTH: Final = int(DAY)
 _NAMES: Final = ("namespace", "queue", "cluster_queue", "cohort", "user", "labels")
-_OWN: Final = ("kind", "name", "uid")  # columns of a subject that its day does not have
+_UID, _HOUR = "uid", "hour"
+_OWN: Final = ("kind", "name", _UID)  # columns of a subject that its day does not have
+OF_HOURS: Final = (_HOUR, "flavor", "price")
 _QUEUE: Final = ("namespace", "queue", "cluster_queue")
+Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 _OF_QUEUES: Final = ("allocated", "used", "unknown", "waited")
 
 
@@ -90,27 +95,36 @@ async def summed_days(connection: AsyncConnection, period: Period) -> tuple[int,
     return tuple(await connection.scalars(inside))
 
 
-def usage_rows(period: Period, summed: tuple[int, ...] = ()) -> Subquery:
-    """The rows of a period: of these days their sums, of all other hours the hours.
+def usage_rows(
+    period: Period,
+    names: Sequence[str],
+    scope: UsageScope = ALL_USAGE,
+    summed: tuple[int, ...] = (),
+    step: int = HOUR,
+) -> Subquery:
+    """The amounts of a period in units by some columns: of these days their sums, of all other hours the hours.
 
-    Its columns are those of a subject, ``flavor`` and ``price``, the amounts in units, and :data:`COUNTS`. ``uid`` is null where the
-    workloads are in the counts. ``hour`` is the start of the hour, or of the day.
+    ``names``: columns of a subject, ``flavor``, ``price``, or ``hour``, the start of ``step`` seconds. The same names can have several
+    rows. With ``uid``, the rows also have :data:`COUNTS`, and ``uid`` is null where the workloads are in the counts. The hours of a subject
+    are added up before its names are read, because most subjects have several rows.
     """
-    h, s = usage_hours.c, usage_subjects.c
-    hours = (
-        select(
-            h.hour,
-            *(s[name] for name in (*_NAMES, *_OWN)),
-            *(h.flavor, h.price),
-            *(units(name).label(name) for name in AMOUNTS),
-            *(literal(0, BigInteger).label(name) for name in COUNTS),
-        )
-        .join_from(usage_hours, usage_subjects, s.id == h.subject)
-        .where(_outside(period, summed))
-    )
-    if not summed:
-        return hours.subquery("usage")
-    return union_all(hours, _sums(summed), _spanning(summed)).subquery("usage")
+    parts = [_hours(period, names, scope, summed, step)]
+    if summed:
+        parts.append(_sums(names, scope, summed))
+        if _UID in names:
+            parts.append(_spanning(names, scope, summed))
+    return union_all(*parts).subquery("usage")
+
+
+def in_scope(scope: UsageScope, statement: Select[Any], subject: Columns) -> Select[Any]:
+    """Only rows of a scope. ``subject``: their columns of subjects."""
+    if scope.namespaces is not None:
+        statement = statement.where(subject.namespace.in_(sorted(scope.namespaces)))
+    if scope.cluster_queue is not None:
+        statement = statement.where(subject.cluster_queue == scope.cluster_queue)
+    if scope.user is not None:
+        statement = statement.where(subject.user == scope.user)
+    return statement
 
 
 async def touched_days(connection: AsyncConnection, period: Period) -> tuple[int, ...]:
@@ -163,29 +177,46 @@ def _outside(period: Period, summed: tuple[int, ...]) -> ColumnElement[bool]:
     return or_(false(), *(and_(hour >= begin, hour < end) for begin, end in spans))
 
 
-def _sums(summed: tuple[int, ...]) -> Select[Any]:
+def _hours(
+    period: Period, names: Sequence[str], scope: UsageScope, summed: tuple[int, ...], step: int
+) -> Select[Any]:
+    h, s = usage_hours.c, usage_subjects.c
+    hour = h.hour if step == HOUR else h.hour - h.hour % literal_column(str(step))
+    of_subjects = any(name not in OF_HOURS for name in names)
+    keys: dict[str, ColumnElement[Any]] = {"subject": h.subject} if of_subjects else {}
+    keys |= {name: hour if name == _HOUR else h[name] for name in names if name in OF_HOURS}
+    sums = [func.sum(units(name)).label(name) for name in AMOUNTS]
+    added = (
+        select(*(key.label(name) for name, key in keys.items()), *sums)
+        .where(_outside(period, summed))
+        .group_by(*keys.values())
+    )
+    if not scope.everything:
+        added = added.where(h.subject.in_(in_scope(scope, select(s.id), s)))
+    each = added.subquery("each")
+    columns = [each.c[name] if name in keys else s[name] for name in names]
+    rows = select(*columns, *(each.c[name] for name in AMOUNTS))
+    if _UID in names:
+        rows = rows.add_columns(*(literal(0, BigInteger).label(name) for name in COUNTS))
+    return rows.join_from(each, usage_subjects, s.id == each.c.subject) if of_subjects else rows
+
+
+def _sums(names: Sequence[str], scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
     d = usage_days.c
-    return select(
-        d.day,
-        *(d[name] for name in _NAMES),
-        *(null() for _ in _OWN),
-        *(d.flavor, d.price),
-        *(d[name] for name in AMOUNTS),
-        *(d[name] for name in COUNTS),
-    ).where(d.day.in_(summed))
+    keys = {name: d.day if name == _HOUR else d[name] for name in names if name not in _OWN}
+    summed_up = [*AMOUNTS, *(COUNTS if _UID in names else ())]
+    rows = select(
+        *(keys.get(name, null()) for name in names), *(func.sum(d[name]) for name in summed_up)
+    )
+    return in_scope(scope, rows, d).where(d.day.in_(summed)).group_by(*keys.values())
 
 
-def _spanning(summed: tuple[int, ...]) -> Select[Any]:
+def _spanning(names: Sequence[str], scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
     """Rows without amounts, which are in the sums. They have the names of their subjects, of which there are many."""
     x = usage_spanning.c
-    return select(
-        x.day,
-        *(x[name] for name in _NAMES),
-        *(null(), null(), x.uid),
-        *(x.flavor, x.price),
-        *(literal(0, usage_days.c[name].type) for name in AMOUNTS),
-        *(literal(0, BigInteger) for _ in COUNTS),
-    ).where(x.day.in_(summed))
+    columns = (x.day if name == _HOUR else x[name] for name in names)
+    rows = select(*columns, *(null() for _ in (*AMOUNTS, *COUNTS)))
+    return in_scope(scope, rows, x).where(x.day.in_(summed))
 
 
 # ---- Adding up a day
