@@ -16,6 +16,8 @@ FEWEST: Final = 20
 """Samples that a verdict needs."""
 LAST: Final = 5
 """Samples at rest that are compared."""
+START: Final = 60.0
+"""Seconds in which a process starts its tasks, after its start and after it has become the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def verdicts(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Ver
 def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdict]:
     """A verdict for each process that is there at the end, when no load is left: the last values against the least of its life.
 
-    A process that has become the leader is judged from then on: it has more tasks than before, and more figures.
+    A process that has become the leader is judged from a minute later on: it has more tasks than before, and more figures.
 
     Args:
         samples: in the order of time, to the end of the rest.
@@ -122,7 +124,7 @@ def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdic
     last_names = {sample.life: sample.figures.keys() for sample in samples}
     alike = [sample for sample in samples if sample.figures.keys() >= last_names[sample.life]]
     for life, figure, series in _at_end(alike, slacks):
-        values = [value for _, value in series]
+        values = [value for at, value in series if at >= series[0][0] + START]
         if len(values) >= LAST:
             last, least, most = statistics.median(values[-LAST:]), min(values), max(values)
             title, slack = f"{figure}, at rest", slacks[figure]

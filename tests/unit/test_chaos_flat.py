@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.flat import FEWEST, Sample, rests, verdict, verdicts
+from tests.chaos.flat import FEWEST, START, Sample, rests, verdict, verdicts
 
 Series = Callable[[float], float]
 
@@ -51,18 +51,21 @@ def test_processes_that_ended_or_began_late_have_no_verdict() -> None:
 
 @pytest.mark.parametrize(("last", "flat"), [(12.0, True), (40.0, False)])
 def test_at_rest_a_figure_has_the_least_value_of_its_life_again(last: float, flat: bool) -> None:
-    values = [10.0, 100.0, 200.0, 100.0, *[last] * 5]
-    samples = [Sample(float(at), "a", {"tasks": value}) for at, value in enumerate(values)]
+    values = [1.0, 10.0, 100.0, 200.0, 100.0, *[last] * 5]
+    samples = [Sample(START * at, "a", {"tasks": value}) for at, value in enumerate(values)]
     [found] = rests(samples, {"tasks": 5.0})
     assert found.flat is flat, found
 
 
 def test_at_rest_a_leader_is_compared_with_the_time_since_it_leads() -> None:
-    """A standby has fewer tasks, and not the figures of the ledger."""
+    """A standby has fewer tasks, and not the figures of the ledger. A new leader starts its tasks one after the other."""
     samples = [Sample(0.0, "a", {"tasks": 10.0})]
-    samples += [Sample(float(at), "a", {"tasks": 50.0, "gangs": 0.0}) for at in range(1, 9)]
+    samples += [
+        Sample(START * at, "a", {"tasks": 20.0 if at == 1 else 50.0, "gangs": 0.0})
+        for at in range(1, 9)
+    ]
     [found] = rests(samples, {"tasks": 5.0})
     assert (found.flat, found.quarter) == (True, 50.0)
-    samples += [Sample(float(at), "a", {"tasks": 70.0, "gangs": 0.0}) for at in range(9, 15)]
+    samples += [Sample(START * at, "a", {"tasks": 70.0, "gangs": 0.0}) for at in range(9, 15)]
     [found] = rests(samples, {"tasks": 5.0})
     assert not found.flat
