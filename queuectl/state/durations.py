@@ -172,7 +172,11 @@ class LearnedDurations:
         found = ((name, sample.quantile(MEDIAN)) for name, sample in self._errors.items())
         return {name: error for name, error in found if error is not None}
 
-    def forget(self, ledger: Ledger) -> None:
+    def forget(self, uid: str) -> None:
+        """Forget what is expected of a workload that has left the ledger. A process that is not the leader notes no changes."""
+        self._kept.pop(uid, None)
+
+    def keep_only(self, ledger: Ledger) -> None:
         """Forget the workloads that have left the ledger, after it was read again."""
         self._kept = {uid: kept for uid, kept in self._kept.items() if ledger.get(uid)}
         self._started = {uid: first for uid, first in self._started.items() if ledger.get(uid)}

@@ -275,6 +275,7 @@ class SnapshotBuilder:
         for kept in (self._asked, self._waiting, self._holding):
             kept.pop(uid, None)
         self._sharing.discard(uid)
+        self._durations.forget(uid)
 
     def _pending(self, config: QueueConfig, now: float) -> Iterator[Pending]:
         """The gangs, with the same objects as before for gangs without a change, so that the caches of the planner stay valid.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import asyncpg
@@ -11,7 +13,7 @@ import pytest
 from queuectl.control.questions.standby import Standby
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import StoreUnavailable
-from queuectl.domain.ledger import Loaded, State
+from queuectl.domain.ledger import Entry, Loaded, State
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_viewer import watching_too
 from tests.support.stores import PostgresStore
@@ -83,6 +85,42 @@ async def test_a_leader_that_was_a_standby_begins_as_a_new_process_does(
         assert mirror.touched >= {early, *mirror.jobs}, "everything is observed again"
         state.load(await world.store.load())
         assert world.warm_starts == 1, "a later load computes everything"
+
+
+def entries_kept(state: object) -> set[str]:
+    """The uids of all entries that a state keeps, however deep."""
+    seen, uids, found = {id(state)}, set[str](), [state]
+    while found:
+        batch, found = found[:1000], found[1000:]
+        for each in gc.get_referents(*batch):
+            if id(each) in seen or isinstance(each, (ModuleType, type, FrameType, Rig)):
+                continue
+            if isinstance(each, FunctionType):
+                each = each.__closure__  # noqa: PLW2901  not the names of its module
+            seen.add(id(each))
+            found.append(each)
+            if isinstance(each, Entry):
+                uids.add(each.uid)
+    return uids
+
+
+async def test_a_standby_keeps_nothing_of_gangs_that_have_finished(database_url: str) -> None:
+    """It lives for weeks, and 100,000 gangs end in a day."""
+    async with rig(database_url, 4) as world, watching_too(world) as mirror:
+        state = world.new_state(mirror)
+        standby = Standby(world.leader_store, state, world.clock)
+        runs = world.cluster.submit(gang("Job", "runs", 1))
+        ends = world.cluster.submit(gang("PyTorchJob", "ends", 1))
+        for uid in (runs, ends):
+            await world.until_state(uid, State.RUNNING)
+        await standby.snapshot()
+        assert {runs, ends} <= entries_kept(state)
+        world.cluster.finish(ends)
+        await world.until_state(ends, State.FINISHED)
+        await standby.snapshot()
+        kept = entries_kept(state)
+        assert runs in kept
+        assert ends not in kept
 
 
 async def test_a_read_that_ends_after_the_hand_over_changes_nothing(database_url: str) -> None:

@@ -144,6 +144,6 @@ def test_after_the_ledger_was_read_again_gangs_that_left_are_forgotten() -> None
     leader.learns(*SECONDS)
     starts = replace(ENTRY, state=State.STARTING, attempt=1, started_at=0.0)
     leader.durations.note([EntryChange(ENTRY, starts, 0.0)], CONFIG)
-    leader.durations.forget(Ledger())
+    leader.durations.keep_only(Ledger())
     over = replace(starts, state=State.FINISHED, past_seconds=9.0, finished_at=9.0)
     assert leader.durations.note([EntryChange(starts, over, 9.0)], CONFIG) == []

@@ -137,7 +137,7 @@ class LeaderState:
         self._begin()
         self.holdings.configure(self.config, self.ledger)
         self.estimates.forget(self.ledger)
-        self.durations.forget(self.ledger)
+        self.durations.keep_only(self.ledger)
 
     def follow_database(self, loaded: Loaded) -> None:
         """Continue as a standby with the state of the database, of which plans for questions are made."""
