@@ -182,22 +182,29 @@ def _hours(
 ) -> Select[Any]:
     h, s = usage_hours.c, usage_subjects.c
     hour = h.hour if step == HOUR else h.hour - h.hour % literal_column(str(step))
-    of_subjects = any(name not in OF_HOURS for name in names)
-    keys: dict[str, ColumnElement[Any]] = {"subject": h.subject} if of_subjects else {}
-    keys |= {name: hour if name == _HOUR else h[name] for name in names if name in OF_HOURS}
+    own: dict[str, ColumnElement[Any]] = {
+        name: hour if name == _HOUR else h[name] for name in names if name in OF_HOURS
+    }
+    of_subjects = len(own) < len(names)
+    counts = [literal(0, BigInteger).label(name) for name in COUNTS if _UID in names]
     sums = [func.sum(units(name)).label(name) for name in AMOUNTS]
-    added = (
-        select(*(key.label(name) for name, key in keys.items()), *sums)
+    columns: list[ColumnElement[Any]]
+    if not scope.everything:  # its subjects are few
+        columns = [own[name].label(name) if name in own else s[name] for name in names]
+        rows = select(*columns, *sums, *counts).join_from(
+            usage_hours, usage_subjects, s.id == h.subject
+        )
+        keys = [*([s.id] if of_subjects else []), *own.values()]
+        return in_scope(scope, rows, s).where(_outside(period, summed)).group_by(*keys)
+    by = {"subject": h.subject, **own} if of_subjects else own
+    each = (
+        select(*(key.label(name) for name, key in by.items()), *sums)
         .where(_outside(period, summed))
-        .group_by(*keys.values())
+        .group_by(*by.values())
+        .subquery("each")
     )
-    if not scope.everything:
-        added = added.where(h.subject.in_(in_scope(scope, select(s.id), s)))
-    each = added.subquery("each")
-    columns = [each.c[name] if name in keys else s[name] for name in names]
-    rows = select(*columns, *(each.c[name] for name in AMOUNTS))
-    if _UID in names:
-        rows = rows.add_columns(*(literal(0, BigInteger).label(name) for name in COUNTS))
+    columns = [each.c[name] if name in own else s[name] for name in names]
+    rows = select(*columns, *(each.c[name] for name in AMOUNTS), *counts)
     return rows.join_from(each, usage_subjects, s.id == each.c.subject) if of_subjects else rows
 
 
