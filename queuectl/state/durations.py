@@ -152,7 +152,7 @@ class LearnedDurations:
                 self._expect(entry, config)
             if entry.state is not State.FINISHED:
                 continue
-            self._kept.pop(entry.uid, None)
+            self.forget(entry.uid)
             first = self._started.pop(entry.uid, None)
             if not entry.attempt:
                 continue

@@ -95,10 +95,9 @@ def entries_kept(state: object) -> set[str]:
         for each in gc.get_referents(*batch):
             if id(each) in seen or isinstance(each, (ModuleType, type, FrameType, Rig)):
                 continue
-            if isinstance(each, FunctionType):
-                each = each.__closure__  # noqa: PLW2901  not the names of its module
             seen.add(id(each))
-            found.append(each)
+            # Not the names of the module of a function, which lead to everything.
+            found.append(each.__closure__ if isinstance(each, FunctionType) else each)
             if isinstance(each, Entry):
                 uids.add(each.uid)
     return uids
