@@ -67,13 +67,6 @@ def plan(
         cache: of earlier calls. The plan does not depend on it, as long as no gang is left to a later cycle: known answers cost no work.
     """
     prepared = begin(survey(snapshot, cache), stop)
-    try:
-        return _decided(prepared)
-    finally:
-        prepared.cycle.close()
-
-
-def _decided(prepared: Prepared) -> Plan:
     cycle, in_order = prepared.cycle, prepared.in_order
     look_ahead(cycle, in_order)
     decide_up_to(prepared)
@@ -269,7 +262,7 @@ def _waits(cycle: AdmissionCycle, refusal: Refusal) -> Refusal:
 def _whole(cycle: AdmissionCycle) -> Proof:
     if cycle.undecided:
         return Proof.UNDECIDED
-    return Proof.FEASIBLE if cycle.unproved else Proof.OPTIMAL
+    return Proof.FEASIBLE if cycle.unproved or cycle.doubtful else Proof.OPTIMAL
 
 
 def _stats(cycle: AdmissionCycle) -> dict[str, float]:

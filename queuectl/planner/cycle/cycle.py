@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def _rank(workload: Workload) -> int:
     return workload.growth.rank if workload.growth is not None else -1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class AdmissionCycle:
     """One pass over the pending gangs.
 
@@ -134,7 +135,7 @@ class AdmissionCycle:
         withheld: by uid of a gang that waits, the quota that is kept from borrowers for it.
         waiting_repairs: broken gangs that wait for their victims.
         undecided: a search ended without an answer.
-        unproved: an answer is not proved to be the best.
+        unproved: an answer that is not about a gang of ``doubtful`` is not proved to be the best.
         doubtful: uids of the gangs whose answers hold and are not proved to be the best.
         moves: how often a gang of this plan was placed again to make room for another.
         moved: uids of these gangs.
@@ -142,7 +143,8 @@ class AdmissionCycle:
         planned: the planned starts of gangs that wait.
         ranks: the pods of elastic gangs that are not added.
         without_repairs: searches again for a refuted gang, without the repairs of gangs that it may evict
-            (:mod:`queuectl.planner.cycle.repair_precedence`).
+            (:mod:`queuectl.planner.cycle.repair_precedence`). It is weak: a reference cycle would keep the arrays of a plan in memory until the next
+            search for such cycles, minutes later.
     """
 
     problem: Problem
@@ -168,20 +170,15 @@ class AdmissionCycle:
     considered: int = 0
     planned: PlannedStarts = field(init=False)
     ranks: ElasticRanks = field(default_factory=ElasticRanks)
-    without_repairs: Callable[[Candidate, Refuted], Outcome] | None = None
+    without_repairs: WeakMethod[Callable[[Candidate, Refuted], Outcome]] | None = None
 
     def __post_init__(self) -> None:
         self.planned = PlannedStarts(self.state, self.solver)
         chooser = FlavorChooser(self.problem, self.state, self.solver, planned=self.planned)
         self.limits = GangLimits(self.problem.snapshot)
         self.sizing = SizeSearch(
-            chooser, self.classes, self.heads, self.limits, self.solver, self._doubt
+            chooser, self.classes, self.heads, self.limits, self.solver, self.doubtful
         )
-
-    def close(self) -> None:
-        """Drop the parts that refer to it: the arrays of a plan would stay in memory until a search for reference cycles, minutes later."""
-        del self.sizing
-        self.without_repairs = None
 
     def advance_to(self, pending: Pending) -> None:
         """Keep the places of the gangs before a gang in its ClusterQueue that leave and will queue again.
@@ -401,15 +398,16 @@ class AdmissionCycle:
         outcome = self.sizing.outcome(gang)
         if isinstance(outcome, Refuted) and self._overtakes(gang, outcome):
             outcome = self.sizing.outcome(gang)
-        if isinstance(outcome, Refuted) and self.without_repairs is not None:
-            outcome = self.without_repairs(gang, outcome)
+        again = self.without_repairs() if self.without_repairs is not None else None
+        if isinstance(outcome, Refuted) and again is not None:
+            outcome = again(gang, outcome)
         if isinstance(outcome, Fit):
             if not outcome.sure:
-                self._doubt(gang.pending)
+                self.doubtful.add(gang.uid)
             self._start(outcome)
         elif isinstance(outcome, FitsAfterEviction):
             if outcome.victims.proof is not Proof.OPTIMAL:
-                self._doubt(gang.pending)
+                self.doubtful.add(gang.uid)
             self._preempt(gang, outcome)
         else:
             self.sizing.learn(gang.pending, gang.gang_class, outcome)
@@ -505,11 +503,6 @@ class AdmissionCycle:
                 yield replace(template, pending=pending)
 
     # Outcomes.
-
-    def _doubt(self, pending: Pending) -> None:
-        """The answer holds, but a better one is not ruled out."""
-        self.unproved = True
-        self.doubtful.add(pending.workload.uid)
 
     def _leave_open(self, gang: Candidate) -> None:
         self.undecided = True

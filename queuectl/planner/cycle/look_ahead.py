@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
+from weakref import proxy
 
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
@@ -56,7 +57,7 @@ class LookAhead(FlavorChooser):
     """A chooser that places gangs before the cycle considers them.
 
     Attributes:
-        cycle: whose chooser it is.
+        cycle: whose chooser it is; a weak proxy of it from the start, so that no reference cycle keeps the arrays of a plan in memory.
         in_order: all pending gangs.
         places: by uid, what a gang will ask and where there is a place for it.
         reach: how many of those behind are placed at most; less after a model that did not hold all of them.
@@ -67,6 +68,9 @@ class LookAhead(FlavorChooser):
     places: dict[str, tuple[GangRequest, NodeCounts]] = field(default_factory=dict)
     reach: int = _MOST
     _passed: int = 0  # of those in order, how many were considered
+
+    def __post_init__(self) -> None:
+        self.cycle = proxy(self.cycle)
 
     def decide(self, request: GangRequest) -> Feasibility:
         uid = request.pending.workload.uid

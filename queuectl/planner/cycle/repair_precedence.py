@@ -11,6 +11,7 @@ evicted for a known preemptor in the next.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from weakref import WeakMethod
 
 from queuectl.domain.plan import Eviction, Proof
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -36,7 +37,7 @@ class Repairs:
         self._undone = False
         self._repair()
         if self._done:
-            cycle.without_repairs = self._without_repairs
+            cycle.without_repairs = WeakMethod(self._without_repairs)
 
     @property
     def repaired(self) -> list[Repaired]:

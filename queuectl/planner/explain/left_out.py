@@ -146,7 +146,6 @@ def turn(
 def _cycle(ctx: GangContext, snapshot: Snapshot) -> tuple[AdmissionCycle, Pending]:
     """A cycle in which no gang is decided yet, and the gang."""
     cycle = begin(survey(snapshot, _cache(ctx).fork()), ctx.solver.stop).cycle
-    cycle.without_repairs = None
     [pending] = [p for p in snapshot.pending if p.workload.uid == ctx.uid]
     return cycle, pending
 

@@ -173,7 +173,7 @@ def requests(
     workload, problem = relaxed.workload, problem or ctx.problem
     queue = relaxed.config.cluster_queue_of(workload.namespace, workload.queue)
     pending = replace(ctx.pending, workload=workload)
-    for choice, request in problem.once(GangClasses).of(pending, queue).requests:
+    for choice, request in GangClasses(problem).of(pending, queue).requests:
         if relaxed.strict and ctx.cycle.heads.ahead(queue, choice.values()) is not None:
             continue
         within = None

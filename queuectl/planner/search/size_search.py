@@ -314,7 +314,7 @@ class SizeSearch:
 
     Attributes:
         chooser: can be another where a cycle is repeated or looks ahead.
-        doubt: called with each gang whose part is not proved to be the largest.
+        doubtful: uids of gangs, to which it adds those whose part is not proved to be the largest.
     """
 
     chooser: FlavorChooser
@@ -322,7 +322,7 @@ class SizeSearch:
     strict: StrictFifoHeads
     limits: GangLimits
     solver: Solver
-    doubt: Callable[[Pending], None]
+    doubtful: set[str]
 
     def outcome(self, gang: Candidate) -> Outcome:
         """The outcome of a gang: with all its pods, or else with the largest admissible part of them."""
@@ -466,5 +466,5 @@ class SizeSearch:
             (least,) = (o for o in outcomes.values() if isinstance(o, Refuted))
             return Refuted(tuple(at_least(why, choices) for why in least.why))
         if unknown or not search.exact:
-            self.doubt(pending)
+            self.doubtful.add(pending.workload.uid)
         return outcomes[counts]
