@@ -1,15 +1,21 @@
-"""The state of a cycle is freed when its answer is made. Its arrays have a row for each resource of all nodes."""
+"""The state of a cycle is freed when its answer is made, and a cache keeps no gangs that have ended.
+
+The arrays of a state have a row for each resource of all nodes.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.diagnosis import diagnose_those
@@ -42,3 +48,35 @@ def test_no_reference_cycle_keeps_the_state_of_a_cycle(
         assert large() <= before
     finally:
         gc.enable()
+
+
+def with_new_gangs(snapshot: Snapshot, number: int) -> Snapshot:
+    """The same cluster with other gangs, which run and wait as those of the snapshot do."""
+
+    def other(workload: Workload) -> Workload:
+        return replace(workload, uid=f"{workload.uid}-{number}", name=f"{workload.name}-{number}")
+
+    return replace(
+        snapshot,
+        now=snapshot.now + number,
+        admitted=tuple(
+            replace(gang, workload=other(gang.workload), placement=replace(gang.placement))
+            for gang in snapshot.admitted
+        ),
+        pending=tuple(replace(gang, workload=other(gang.workload)) for gang in snapshot.pending),
+    )
+
+
+@pytest.mark.parametrize("seed", range(900, 912))
+def test_a_cache_keeps_no_gangs_that_have_ended(seed: int) -> None:
+    snapshot, cache = snapshot_of(seed), PlannerCache()
+    gc.collect()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, Workload)}
+    for number in range(16):
+        plan(with_new_gangs(snapshot, number), cache=cache)
+    gc.collect()
+    kept = [
+        each for each in gc.get_objects() if isinstance(each, Workload) and id(each) not in before
+    ]
+    # Gangs that have ended are forgotten together, once they are as many as those that run.
+    assert len(kept) <= 4 * (len(snapshot.admitted) + len(snapshot.pending))

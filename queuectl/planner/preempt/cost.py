@@ -53,7 +53,6 @@ ACCELERATORS_OF_NODE: Final = 8
 _USUAL: Final = {CPU: 64_000, MEMORY: 256 << 30, PODS: 110}
 _USUAL_DEVICES: Final = 8
 _KEPT: Final = 4096
-_KEPT_GANGS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +88,17 @@ class Sizes:
         key = (id(gang.workload), id(gang.placement))
         known = self._running.get(key)
         if known is None:
-            if len(self._running) >= _KEPT_GANGS:
-                self._running.clear()
             placed = ((p, gang.placement.of(p.name)) for p in gang.workload.podsets)
             pods = ((p, p.count if at is None else at.pods_of(p)) for p, at in placed)
             size = self._of(float(gang.gpus), pods)
             # Kept with the size, so that their ids name them.
             known = self._running[key] = gang.workload, gang.placement, size
         return known[2]
+
+    def forget_ended(self, running: int) -> None:
+        """Forget the gangs, if most of those known have ended. ``running``: the number of gangs that run."""
+        if len(self._running) > 2 * running:
+            self._running.clear()
 
     def of_waiting(self, workload: Workload) -> GangSize:
         """The size of a gang with all of its pods."""
@@ -146,6 +148,7 @@ def sizes_of(snapshot: Snapshot, cache: PlannerCache | None = None) -> Sizes:
         known = Sizes(weights, _largest(snapshot.fleet))
         if cache is not None:
             cache.keep(snapshot.fleet, known)
+    known.forget_ended(len(snapshot.admitted))
     return known
 
 
