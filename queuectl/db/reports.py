@@ -43,6 +43,7 @@ from queuectl.db.usage_days import (
     AMOUNTS,
     OF_HOURS,
     Columns,
+    days_for,
     in_scope,
     queue_hours,
     summed_days,
@@ -93,7 +94,7 @@ async def make(
         BadInput: it has more than :data:`~queuectl.domain.usage_reports.MOST_ROWS` rows.
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
-    summed = await _summed(connection, period, grouping)
+    summed = await _summed(connection, period, grouping, scope)
     await _check_workloads(connection, period, grouping, scope, MOST_ROWS)
     names = _key_names(grouping)
     lost = await _lost(connection, period, grouping, scope)
@@ -107,10 +108,12 @@ async def make(
 
 
 async def _summed(
-    connection: AsyncConnection, period: Period, grouping: Grouping
+    connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope
 ) -> tuple[int, ...]:
     """The days of which a report by these groups can read the sums."""
-    return () if grouping.of_hours else await summed_days(connection, period)
+    if grouping.by is By.WORKLOAD:
+        return ()
+    return await days_for(connection, period, _columns_of(grouping), scope, HOUR)
 
 
 async def _check_workloads(
@@ -179,7 +182,7 @@ async def compared(
     before = None
     if since is not None and period.before(report.as_of).since >= since:
         before = await _before(connection, report, scope)
-    days = await summed_days(connection, period) if period.step > HOUR else ()
+    days = await days_for(connection, period, ("hour",), scope, period.step)
     points = await connection.execute(course_of(period, scope, days))
     course = tuple(UsagePoint(at, _amounts(sums)) for at, *sums in points)
     return ComparedReport(report, since, before, course, period.step)
@@ -189,7 +192,7 @@ async def _largest(
     connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope, most: int
 ) -> Report:
     as_of = await connection.scalar(select(usage_progress.c.until))
-    summed = await _summed(connection, period, grouping)
+    summed = await _summed(connection, period, grouping, scope)
     names = _key_names(grouping)
     listed = (await connection.execute(largest(period, grouping, scope, most, summed))).all()
     groups = listed[0].groups if listed else 0
@@ -273,7 +276,7 @@ async def _before(
 
 
 def course_of(period: Period, scope: UsageScope, summed: tuple[int, ...] = ()) -> Select[Any]:
-    """The statement behind the course; the tests pin its plan. With points of an hour, ``summed`` must be empty."""
+    """The statement behind the course; the tests pin its plan. ``summed``: as of :func:`days_for`."""
     rows = usage_rows(period, ("hour",), scope, summed, period.step)
     at = rows.c.hour
     return select(at, *_sums_of(rows)).group_by(at).order_by(at)

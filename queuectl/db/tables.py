@@ -713,9 +713,12 @@ usage_queues: Final = Table(
     metadata,
     _day(primary=True),
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
-    *(key(name, primary=True) for name in ("namespace", "queue", "cluster_queue")),
-    *map(integer, ("allocated", "used", "unknown", "waited")),
-    comment="sums of usage_hours by hour and LocalQueue, in units, of the days of usage_summed",
+    *(key(name, primary=True) for name in ("namespace", "queue", "cluster_queue", "cohort")),
+    *(key(name, primary=True) for name in ("flavor", "price")),
+    *map(integer, WHOLE),
+    amount("cost"),
+    *map(integer, ("workloads", "by_flavor", "by_price")),
+    comment="sums of usage_hours by hour and LocalQueue, in units; workloads of one subject only are counted once in each hour",
 )
 
 
@@ -728,6 +731,7 @@ usage_spanning: Final = Table(
     key("price", primary=True),
     *map(key, ("uid", "namespace", "queue", "cluster_queue", "cohort", "user")),
     json("labels"),
+    Column("moved", Boolean, nullable=False),
     comment="rows of a day whose workloads usage_days does not count: they have other days or subjects, or can get some",
 )
 

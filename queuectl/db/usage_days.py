@@ -7,7 +7,8 @@ A report counts each workload once, however many days it has. ``usage_days`` the
 day and of one subject, and if it has ended. Rows of all other workloads are in ``usage_spanning``, by which a report counts them. A
 workload that was counted and gets a row of another day takes its day from ``usage_summed``.
 
-``usage_queues`` has the sums of each LocalQueue for each hour of the same days.
+``usage_queues`` has the sums of each LocalQueue for each hour of the same days. It counts a workload once in each hour, and only if it has one
+subject. Rows of the others are in ``usage_spanning``, where they are ``moved``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sqlalchemy import (
     Insert,
     Select,
     Subquery,
+    Table,
     and_,
     bindparam,
     case,
@@ -60,7 +62,7 @@ from queuectl.domain.usage_reports import ALL_USAGE, Period, UsageScope
 
 AMOUNTS: Final = tuple(Amounts.__slots__)
 COUNTS: Final = ("workloads", "by_flavor", "by_price")
-"""Columns of ``usage_days``: their sums over any rows count the workloads, by flavor if the rows are of one, and by price."""
+"""Columns of ``usage_days`` and ``usage_queues``: their sums over any rows count the workloads, by flavor if the rows are of one, and by price."""
 _SETTLED_SECONDS: Final = 3600
 """After the end of a day: marks that come later are few."""
 _WORK_MEMORY: Final = "64MB"  # to join and sort the hours of a day of 100,000 gangs without files
@@ -68,8 +70,11 @@ _LENGTH: Final = int(DAY)
 _NAMES: Final = ("namespace", "queue", "cluster_queue", "cohort", "user", "labels")
 _UID, _HOUR = "uid", "hour"
 _OWN: Final = ("kind", "name", _UID)  # columns of a subject that its day does not have
+_NOTHING: Final = (null(),) * len((*AMOUNTS, *COUNTS))
 OF_HOURS: Final = (_HOUR, "flavor", "price")
 _QUEUE: Final = ("namespace", "queue", "cluster_queue")
+_OF_QUEUE: Final = (*_QUEUE, "cohort")
+_BY_HOUR: Final = {*_OF_QUEUE, *OF_HOURS, _UID}  # columns of rows that sums of hours are enough for
 Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 _OF_QUEUES: Final = ("allocated", "used", "unknown", "waited")
 
@@ -86,6 +91,20 @@ def units(name: str) -> ColumnElement[Any]:
 async def allow_memory(connection: AsyncConnection) -> None:
     """Let the rest of the transaction sum up many hours in memory."""
     await connection.execute(select(func.set_config("work_mem", _WORK_MEMORY, True)))
+
+
+async def days_for(
+    connection: AsyncConnection, period: Period, names: Sequence[str], scope: UsageScope, step: int
+) -> tuple[int, ...]:
+    """The days of whose sums :func:`usage_rows` can make rows by these columns, in the caller's snapshot."""
+    if not _hourly(names, step):
+        return await summed_days(connection, period)
+    enough = set(names) <= _BY_HOUR and scope.user is None
+    return await touched_days(connection, period) if enough else ()
+
+
+def _hourly(names: Sequence[str], step: int) -> bool:
+    return _HOUR in names and step == HOUR
 
 
 async def summed_days(connection: AsyncConnection, period: Period) -> tuple[int, ...]:
@@ -109,7 +128,11 @@ def usage_rows(
     are added up before its names are read, because most subjects have several rows.
     """
     parts = [_hours(period, names, scope, summed, step)]
-    if summed:
+    if summed and _hourly(names, step):
+        parts.append(_sums_of_hours(period, names, scope, summed))
+        if _UID in names:
+            parts.append(_moved(period, names, scope, summed))
+    elif summed:
         parts.append(_sums(names, scope, summed))
         if _UID in names:
             parts.append(_spanning(names, scope, summed))
@@ -140,29 +163,25 @@ def queue_hours(period: Period, touched: tuple[int, ...] = ()) -> CompoundSelect
     A sum of whole units is divided last, so that both parts state the same number.
     """
     q = usage_queues.c
-    in_days = select(
-        *(q.hour, *(q[name] for name in _QUEUE)),
-        *(_gpu_seconds(q[name]).label(name) for name in _OF_QUEUES),
-    ).where(q.day.in_(touched), q.hour >= period.since, q.hour < period.until)
-    sums = [_gpu_seconds(func.sum(units(name))).label(name) for name in _OF_QUEUES]
-    others = _by_queue((), sums, _outside(period, touched))
+    of_days = (q.hour, *(q[name] for name in _QUEUE))
+    in_days = (
+        select(*of_days, *(_gpu_seconds(func.sum(q[name])).label(name) for name in _OF_QUEUES))
+        .where(_in_days(q, period, touched))
+        .group_by(*of_days)
+    )
+    h, s = usage_hours.c, usage_subjects.c
+    keys = (h.hour, *(s[name] for name in _QUEUE))
+    others = (
+        select(*keys, *(_gpu_seconds(func.sum(units(name))).label(name) for name in _OF_QUEUES))
+        .join_from(usage_hours, usage_subjects, s.id == h.subject)
+        .where(_outside(period, touched))
+        .group_by(*keys)
+    )
     return union_all(in_days, others).order_by("hour", *_QUEUE)
 
 
-def _by_queue(
-    first: Sequence[ColumnElement[Any]],
-    sums: Sequence[ColumnElement[Any]],
-    condition: ColumnElement[bool],
-) -> Select[Any]:
-    """Sums over ``usage_hours`` for each hour and LocalQueue; the columns are those of ``first``, the hour, the names and the sums."""
-    h, s = usage_hours.c, usage_subjects.c
-    keys = (h.hour, *(s[name] for name in _QUEUE))
-    return (
-        select(*first, *keys, *sums)
-        .join_from(usage_hours, usage_subjects, s.id == h.subject)
-        .where(condition)
-        .group_by(*keys)
-    )
+def _in_days(rows: Columns, period: Period, touched: tuple[int, ...]) -> ColumnElement[bool]:
+    return and_(rows.day.in_(touched), rows.hour >= period.since, rows.hour < period.until)
 
 
 def _gpu_seconds(whole: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -222,8 +241,32 @@ def _spanning(names: Sequence[str], scope: UsageScope, summed: tuple[int, ...]) 
     """Rows without amounts, which are in the sums. They have the names of their subjects, of which there are many."""
     x = usage_spanning.c
     columns = (x.day if name == _HOUR else x[name] for name in names)
-    rows = select(*columns, *(null() for _ in (*AMOUNTS, *COUNTS)))
-    return in_scope(scope, rows, x).where(x.day.in_(summed))
+    return in_scope(scope, select(*columns, *_NOTHING), x).where(x.day.in_(summed))
+
+
+def _sums_of_hours(
+    period: Period, names: Sequence[str], scope: UsageScope, touched: tuple[int, ...]
+) -> Select[Any]:
+    q = usage_queues.c
+    keys = {name: q[name] for name in names if name not in _OWN}
+    summed_up = [*AMOUNTS, *(COUNTS if _UID in names else ())]
+    rows = select(
+        *(keys.get(name, null()) for name in names), *(func.sum(q[name]) for name in summed_up)
+    )
+    return in_scope(scope, rows, q).where(_in_days(q, period, touched)).group_by(*keys.values())
+
+
+def _moved(
+    period: Period, names: Sequence[str], scope: UsageScope, touched: tuple[int, ...]
+) -> Select[Any]:
+    """Rows without amounts of the workloads that the sums of hours do not count."""
+    h, x = usage_hours.c, usage_spanning.c
+    columns = (h.hour if name == _HOUR else x[name] for name in names)
+    same = and_(*(h[name] == x[name] for name in ("subject", "flavor", "price")))
+    of_day = and_(h.hour >= x.day, h.hour < x.day + _LENGTH)
+    rows = select(*columns, *_NOTHING).join_from(usage_spanning, usage_hours, and_(same, of_day))
+    inside = and_(x.day.in_(touched), h.hour >= period.since, h.hour < period.until)
+    return in_scope(scope, rows, x).where(x.moved, inside)
 
 
 # ---- Adding up a day
@@ -293,10 +336,12 @@ def _insert_spanning() -> Insert:
     )
     # With EXISTS, PostgreSQL reads whole tables and not the rows of each workload.
     open_ended = or_(*(each.limit(1).scalar_subquery().is_not(None) for each in reasons))
+    moved = exists().where(other.c.uid == s.uid, other.c.id != s.id)
     rows = (
         select(
             *(_DAY, present.c.subject, present.c.flavor, present.c.price),
             *(s[name] for name in ("uid", *_NAMES)),
+            moved,
         )
         .join_from(present, usage_subjects, s.id == present.c.subject)
         .where(open_ended)
@@ -305,49 +350,71 @@ def _insert_spanning() -> Insert:
 
 
 def _insert_sums() -> Insert:
-    h, s, x = usage_hours.c, usage_subjects.c, usage_spanning.c
+    h, x = usage_hours.c, usage_spanning.c
     place = (h.subject, h.flavor, h.price)
     sums = [func.sum(units(name)).label(name) for name in AMOUNTS]
     each = select(*place, *sums).where(_of_day(h.hour)).group_by(*place).subquery("each")
     spans = exists().where(x.day == _DAY, x.subject == each.c.subject)
+    return _insert_counted(usage_days, each, spans, _NAMES, ("flavor", "price"))
+
+
+def _insert_queues() -> Insert:
+    h, x = usage_hours.c, usage_spanning.c
+    amounts = [units(name).label(name) for name in AMOUNTS]
+    each = (
+        select(h.subject, h.hour, h.flavor, h.price, *amounts)
+        .where(_of_day(h.hour))
+        .subquery("each")
+    )
+    moved = exists().where(x.day == _DAY, x.subject == each.c.subject, x.moved)
+    return _insert_counted(usage_queues, each, moved, _OF_QUEUE, OF_HOURS)
+
+
+def _insert_counted(
+    into: Table,
+    each: Subquery,
+    left_out: ColumnElement[bool],
+    names: Sequence[str],
+    own: Sequence[str],
+) -> Insert:
+    """Sums of a day by some columns.
+
+    Args:
+        into: the table.
+        each: amounts of workloads: one row for each subject and for each value of ``own``.
+        left_out: rows of workloads that are not counted.
+        names: columns of subjects.
+        own: columns of ``each``. The last two are the flavor and the price. Workloads are counted for each value of the others.
+    """
+    s, e, before = usage_subjects.c, each.c, [each.c[name] for name in own[:-2]]
 
     def first(*among: ColumnElement[Any]) -> ColumnElement[int]:
         """1 for one of the rows of a workload, among those with the same flavor or price; 0 for the others."""
         number = func.row_number().over(
-            partition_by=(each.c.subject, *among), order_by=(each.c.flavor, each.c.price)
+            partition_by=(*before, e.subject, *among), order_by=(e.flavor, e.price)
         )
         return case((number == 1, 1), else_=0)
 
-    counted = select(
-        each,
-        spans.label("spans"),
-        *(first().label("workloads"), first(each.c.flavor).label("by_flavor")),
-        first(each.c.price).label("by_price"),
-    ).subquery("counted")
-    names = [*(s[name] for name in _NAMES), counted.c.flavor, counted.c.price]
-    amounts = {name: func.sum(counted.c[name]) for name in AMOUNTS}
+    firsts = zip(COUNTS, (first(), first(e.flavor), first(e.price)), strict=True)
+    numbered = (number.label(name) for name, number in firsts)
+    counted = select(each, left_out.label("left_out"), *numbered).subquery("counted")
+    keys = {name: s[name] for name in names} | {name: counted.c[name] for name in own}
     counts = {
-        name: func.coalesce(func.sum(counted.c[name]).filter(~counted.c.spans), 0)
+        name: func.coalesce(func.sum(counted.c[name]).filter(~counted.c.left_out), 0)
         for name in COUNTS
     }
     columns: dict[str, ColumnElement[Any]] = {
         "day": _DAY,
-        **{column.name: column for column in names},
-        **amounts,
+        **keys,
+        **{name: func.sum(counted.c[name]) for name in AMOUNTS},
         **counts,
     }
     rows = (
         select(*columns.values())
         .join_from(counted, usage_subjects, s.id == counted.c.subject)
-        .group_by(*names)
+        .group_by(*keys.values())
     )
-    return insert(usage_days).from_select(list(columns), rows)
-
-
-def _insert_queues() -> Insert:
-    sums = [func.sum(units(name)) for name in _OF_QUEUES]
-    rows = _by_queue((_DAY,), sums, _of_day(usage_hours.c.hour))
-    return insert(usage_queues).from_select(list(usage_queues.c), rows)
+    return insert(into).from_select(list(columns), rows)
 
 
 _INSERT_SPANNING: Final = _insert_spanning()

@@ -61,6 +61,18 @@ async def test_a_chart_of_days_with_sums_reads_no_hours_of_workloads(connection:
     assert "usage_hours" not in lines
 
 
+@pytest.mark.parametrize("by", ["hour", "queue,hour", "flavor,hour"])
+async def test_a_report_by_hour_of_days_with_sums_reads_hours_of_moved_workloads_only(
+    connection: AsyncConnection, by: str
+):
+    day = 333 * DAY
+    period = Period(day + HOUR, day + 2 * DAY)
+    lines = await plan(connection, hours_by(period, Grouping.parse(by), summed=(day, day + DAY)))
+    assert "usage_queues" in lines
+    assert "Seq Scan on usage_hours" not in lines
+    assert "usage_spanning" in lines
+
+
 @pytest.mark.parametrize("by", ["queue", "workload", "workload,hour", "flavor", "label:team"])
 async def test_the_hours_of_a_day_are_found_by_their_index(connection: AsyncConnection, by: str):
     day, grouping = Period(36000 * 800, 36000 * 800 + 24 * HOUR), Grouping.parse(by)

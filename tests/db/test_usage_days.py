@@ -31,7 +31,10 @@ DAYS = 5
 LAST = FIRST + DAYS * DAY
 LATER = LAST + 2.0 * HOUR
 WORKLOADS = 30
-GROUPINGS = ("namespace", "queue", "user", "cohort", "label:team", "flavor", "price")
+GROUPINGS = (
+    *("namespace", "queue", "user", "cohort", "label:team", "flavor", "price", "hour"),
+    *("namespace,hour", "queue,hour", "user,hour", "cohort,hour", "flavor,hour", "price,hour"),
+)
 SCOPES = (
     ALL_USAGE,
     UsageScope(namespaces=frozenset({"team-1", "team-2"}), user="ann"),
