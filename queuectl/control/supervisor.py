@@ -25,6 +25,7 @@ from queuectl.control.leader.periodic import Broadcast, NodeHealthWatch, UseWatc
 from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.schedule import Job, supervised
 from queuectl.control.ports import Cluster, ContainerSource, HealthSource, UseSource
+from queuectl.control.process_memory import return_freed_memory
 from queuectl.control.progress import SteadyClock
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -246,13 +247,14 @@ class Supervisor:
             follow_suspects = self._supervise(
                 group, "suspects", lambda: self._careful.follow(self._released)
             )
+            memory = self._supervise(group, "memory", return_freed_memory)
             await stop.wait()
             log.info("shutdown_started")
             self._throttle.stop()
             self._what_ifs.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
-            for task in (lead, follow_broadcast, follow_suspects, watch):
+            for task in (lead, follow_broadcast, follow_suspects, memory, watch):
                 task.cancel()
 
     def _supervise(self, group: asyncio.TaskGroup, name: str, job: Job) -> asyncio.Task[None]:
