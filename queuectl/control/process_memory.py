@@ -1,7 +1,7 @@
 """Return the memory that the process no longer uses.
 
 The C library of Linux keeps memory that is freed between allocations that are not. Each plan allocates arrays of all nodes and frees them among
-records that stay, and threads have heaps of their own. A leader had 30 MiB of such memory after eight minutes with 3,500 gangs, and it grew
+records that stay, and each thread has its own heap. A leader had 30 MiB of such memory after eight minutes with 3,500 gangs, and it grew
 (``make soak``). To return it takes less than a millisecond.
 """
 
