@@ -10,6 +10,7 @@ import pytest
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, plan_cycle
+from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.look_ahead import LookAhead, look_ahead
 from queuectl.planner.placement import feasible
 from queuectl.planner.placement.feasible import Feasibility
@@ -69,16 +70,20 @@ def test_a_gang_that_blocks_another_is_placed_again_without_a_model(
     assert not models
 
 
-def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:
-    """The selector of a walk at its only gang, and the questions that it asks."""
+def at_its_turn(taken: Snapshot) -> tuple[AdmissionCycle, GangRequest]:
+    """A cycle at its only gang, and the request of the gang."""
     prepared = plan_cycle.begin(survey(taken))
     look_ahead(prepared.cycle, prepared.in_order)
-    chooser = prepared.cycle.sizing.chooser
-    assert isinstance(chooser, LookAhead)
     (pending,) = prepared.in_order
     queue = taken.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
     ((_, asked),) = prepared.cycle.classes.of(pending, queue).requests
-    return chooser, replace(asked, pending=pending)
+    return prepared.cycle, replace(asked, pending=pending)
+
+
+def chooser_of(cycle: AdmissionCycle) -> LookAhead:
+    chooser = cycle.sizing.chooser
+    assert isinstance(chooser, LookAhead)
+    return chooser
 
 
 def on(chooser: LookAhead, decision: Feasibility) -> list[str]:
@@ -102,20 +107,23 @@ def foreseen_on_b(chooser: LookAhead, request: GangRequest) -> None:
 
 
 def test_a_placement_found_ahead_is_used() -> None:
-    chooser, request = at_its_turn(ROOMY)
+    cycle, request = at_its_turn(ROOMY)
+    chooser = chooser_of(cycle)
     foreseen_on_b(chooser, request)
     assert on(chooser, chooser.decide(request)) == ["b"]
 
 
 def test_a_placement_found_ahead_that_others_took_meanwhile_is_not_used() -> None:
-    chooser, request = at_its_turn(ROOMY)
+    cycle, request = at_its_turn(ROOMY)
+    chooser = chooser_of(cycle)
     foreseen_on_b(chooser, request)
     chooser.state.now.free[:, chooser.problem.index.position["b"]] = 0
     assert on(chooser, chooser.decide(request)) == ["a"]
 
 
 def test_a_placement_found_ahead_for_other_pods_is_not_used() -> None:
-    chooser, request = at_its_turn(ROOMY)
+    cycle, request = at_its_turn(ROOMY)
+    chooser = chooser_of(cycle)
     foreseen_on_b(chooser, request)
     other = replace(request, podset_groups=(replace(request.podset_groups[0], preferred=0),))
     assert on(chooser, chooser.decide(other)) == ["a"]
