@@ -691,6 +691,12 @@ def _day(*, primary: bool = False) -> Column[int]:
     )
 
 
+def _sums() -> list[Column[Any]]:
+    """Amounts in units, and numbers of workloads."""
+    counts = ("workloads", "by_flavor", "by_price")
+    return [*map(integer, WHOLE), amount("cost"), *map(integer, counts)]
+
+
 usage_days: Final = Table(
     "usage_days",
     metadata,
@@ -698,9 +704,7 @@ usage_days: Final = Table(
     *map(key, ("namespace", "queue", "cluster_queue", "cohort", "user")),
     json("labels"),
     *map(key, ("flavor", "price")),
-    *map(integer, WHOLE),
-    amount("cost"),
-    *map(integer, ("workloads", "by_flavor", "by_price")),
+    *_sums(),
     comment="sums of usage_hours by day, in units; workloads that have rows of this day and of one subject only are counted once",
 )
 
@@ -715,9 +719,7 @@ usage_queues: Final = Table(
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
     *(key(name, primary=True) for name in ("namespace", "queue", "cluster_queue", "cohort")),
     *(key(name, primary=True) for name in ("flavor", "price")),
-    *map(integer, WHOLE),
-    amount("cost"),
-    *map(integer, ("workloads", "by_flavor", "by_price")),
+    *_sums(),
     comment="sums of usage_hours by hour and LocalQueue, in units; workloads of one subject only are counted once in each hour",
 )
 

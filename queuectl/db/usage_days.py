@@ -129,11 +129,13 @@ def usage_rows(
     """
     parts = [_hours(period, names, scope, summed, step)]
     if summed and _hourly(names, step):
-        parts.append(_sums_of_hours(period, names, scope, summed))
+        q = usage_queues.c
+        parts.append(_sums(q, q.hour, names, scope, _in_days(q, period, summed)))
         if _UID in names:
             parts.append(_moved(period, names, scope, summed))
     elif summed:
-        parts.append(_sums(names, scope, summed))
+        d = usage_days.c
+        parts.append(_sums(d, d.day, names, scope, d.day.in_(summed)))
         if _UID in names:
             parts.append(_spanning(names, scope, summed))
     return union_all(*parts).subquery("usage")
@@ -227,14 +229,20 @@ def _hours(
     return rows.join_from(each, usage_subjects, s.id == each.c.subject) if of_subjects else rows
 
 
-def _sums(names: Sequence[str], scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
-    d = usage_days.c
-    keys = {name: d.day if name == _HOUR else d[name] for name in names if name not in _OWN}
+def _sums(
+    kept: Columns,
+    begin: ColumnElement[int],
+    names: Sequence[str],
+    scope: UsageScope,
+    inside: ColumnElement[bool],
+) -> Select[Any]:
+    """Rows of a table of sums. ``begin``: its column for the hour."""
+    keys = {name: begin if name == _HOUR else kept[name] for name in names if name not in _OWN}
     summed_up = [*AMOUNTS, *(COUNTS if _UID in names else ())]
     rows = select(
-        *(keys.get(name, null()) for name in names), *(func.sum(d[name]) for name in summed_up)
+        *(keys.get(name, null()) for name in names), *(func.sum(kept[name]) for name in summed_up)
     )
-    return in_scope(scope, rows, d).where(d.day.in_(summed)).group_by(*keys.values())
+    return in_scope(scope, rows, kept).where(inside).group_by(*keys.values())
 
 
 def _spanning(names: Sequence[str], scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
@@ -242,18 +250,6 @@ def _spanning(names: Sequence[str], scope: UsageScope, summed: tuple[int, ...]) 
     x = usage_spanning.c
     columns = (x.day if name == _HOUR else x[name] for name in names)
     return in_scope(scope, select(*columns, *_NOTHING), x).where(x.day.in_(summed))
-
-
-def _sums_of_hours(
-    period: Period, names: Sequence[str], scope: UsageScope, touched: tuple[int, ...]
-) -> Select[Any]:
-    q = usage_queues.c
-    keys = {name: q[name] for name in names if name not in _OWN}
-    summed_up = [*AMOUNTS, *(COUNTS if _UID in names else ())]
-    rows = select(
-        *(keys.get(name, null()) for name in names), *(func.sum(q[name]) for name in summed_up)
-    )
-    return in_scope(scope, rows, q).where(_in_days(q, period, touched)).group_by(*keys.values())
 
 
 def _moved(
@@ -329,14 +325,17 @@ def _insert_spanning() -> Insert:
     h, s = usage_hours.c, usage_subjects.c
     present = select(h.subject, h.flavor, h.price).where(_of_day(h.hour)).distinct().cte("present")
     other, elsewhere = usage_subjects.alias("other"), usage_hours.alias("elsewhere")
-    reasons = (
-        select(usage_meters.c.uid).where(usage_meters.c.uid == s.uid),
-        select(other.c.id).where(other.c.uid == s.uid, other.c.id != s.id),
-        select(elsewhere.c.subject).where(elsewhere.c.subject == s.id, ~_of_day(elsewhere.c.hour)),
-    )
     # With EXISTS, PostgreSQL reads whole tables and not the rows of each workload.
-    open_ended = or_(*(each.limit(1).scalar_subquery().is_not(None) for each in reasons))
-    moved = exists().where(other.c.uid == s.uid, other.c.id != s.id)
+    runs, moved, other_days = (
+        rows.limit(1).scalar_subquery().is_not(None)
+        for rows in (
+            select(usage_meters.c.uid).where(usage_meters.c.uid == s.uid),
+            select(other.c.id).where(other.c.uid == s.uid, other.c.id != s.id),
+            select(elsewhere.c.subject).where(
+                elsewhere.c.subject == s.id, ~_of_day(elsewhere.c.hour)
+            ),
+        )
+    )
     rows = (
         select(
             *(_DAY, present.c.subject, present.c.flavor, present.c.price),
@@ -344,7 +343,7 @@ def _insert_spanning() -> Insert:
             moved,
         )
         .join_from(present, usage_subjects, s.id == present.c.subject)
-        .where(open_ended)
+        .where(or_(runs, moved, other_days))
     )
     return insert(usage_spanning).from_select(list(usage_spanning.c), rows)
 
