@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 CODE: Final = """
-import asyncio, sys
+import asyncio
 from pathlib import Path
 from queuectl.control.process_memory import return_freed_memory
 
@@ -32,6 +32,7 @@ asyncio.run(main())
 """
 
 
+# Only the C library of glibc has the function. Elsewhere the task has no effect, and nothing can be observed.
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library has no malloc_trim"
 )
