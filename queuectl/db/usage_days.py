@@ -230,19 +230,27 @@ def _hours(
 
 
 def _sums(
-    kept: Columns,
+    table: Columns,
     begin: ColumnElement[int],
     names: Sequence[str],
     scope: UsageScope,
     inside: ColumnElement[bool],
 ) -> Select[Any]:
-    """Rows of a table of sums. ``begin``: its column for the hour."""
-    keys = {name: begin if name == _HOUR else kept[name] for name in names if name not in _OWN}
+    """Rows of a table of sums.
+
+    Args:
+        table: its columns.
+        begin: the one for the hour.
+        names: as of :func:`usage_rows`.
+        scope: of the rows.
+        inside: which rows are in the period.
+    """
+    keys = {name: begin if name == _HOUR else table[name] for name in names if name not in _OWN}
     summed_up = [*AMOUNTS, *(COUNTS if _UID in names else ())]
     rows = select(
-        *(keys.get(name, null()) for name in names), *(func.sum(kept[name]) for name in summed_up)
+        *(keys.get(name, null()) for name in names), *(func.sum(table[name]) for name in summed_up)
     )
-    return in_scope(scope, rows, kept).where(inside).group_by(*keys.values())
+    return in_scope(scope, rows, table).where(inside).group_by(*keys.values())
 
 
 def _spanning(names: Sequence[str], scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
