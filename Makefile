@@ -150,12 +150,12 @@ demo: setup ## a plan of example files; then a real control plane, built the fir
 bench: controlplane ## every figure of docs/explanation/benchmarks.md; about half an hour; RECORD=1 appends to the history
 	$(RUN)/python -m tests.bench $(if $(RECORD),--record)
 
-# Snapshots and results are in SCALE_DIR, else in queuectl/scale of the cache folder of the user.
+# Snapshots are in SCALE_DIR, else in queuectl/scale of the cache folder of the user, with the results unless RECORD=1.
 SYSTEM ?= queuectl
 NODES ?= 10000
 ROWS ?=
-bench-scale: controlplane ## one system on up to 10,000 simulated nodes, at most an hour: SYSTEM=floor NODES=2500 ROWS=a,b SCALE_ARGS="--run 2"; python -m tests.bench.scale table
-	$(RUN)/python -m tests.bench.scale run --system $(SYSTEM) --nodes $(NODES) --rows "$(ROWS)" $(SCALE_ARGS)
+bench-scale: controlplane ## one system on up to 10,000 simulated nodes, at most an hour: SYSTEM=floor NODES=2500 ROWS=a,b SCALE_ARGS="--run 2"; RECORD=1 appends to tests/bench/scale/runs.jsonl; python -m tests.bench.scale table
+	@RECORD=$(RECORD) $(RUN)/python -m tests.bench.scale run --system $(SYSTEM) --nodes $(NODES) --rows "$(ROWS)" $(SCALE_ARGS)
 
 # Plans may differ, but not be worse: make corpus SCORE=1
 corpus: setup ## plan the recorded snapshots and compare with the recorded plans, as docs/contributing.md says

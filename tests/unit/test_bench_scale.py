@@ -14,10 +14,12 @@ from tests.bench.scale import pictures, rows_changes, rows_starts, tables
 from tests.bench.scale.fill import PARTS, counts, fill_of, size_shares
 from tests.bench.scale.fleet import GENERATIONS, HALL, NEWEST, Fleet, cluster_queue, split
 from tests.bench.scale.gangs import Gang, plain_job, queued_job
-from tests.bench.scale.records import RowRecord, append, read_all
+from tests.bench.scale.records import RUNS, RowRecord, append, read_all
 from tests.bench.scale.rows import CUT, DONE, NOT_OFFERED, Figure, selected
 from tests.bench.scale.stage import PodLine
 from tests.bench.scale.times import AuditLog, Timeline, percentile
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "benchmarks.md"
 
 
 def test_the_sizes_are_exact_or_the_nearest_whole_racks() -> None:
@@ -281,6 +283,26 @@ def test_records_become_tables_and_pictures(tmp_path: Path) -> None:
     titles = [e.text for e in ET.parse(picture).iter() if e.tag.endswith("title")]
     assert "queuectl: 11.8 s" in titles
     assert tables.number(0.01234) == "0.0123"
+
+
+def test_the_page_has_each_run_of_a_figure_in_the_order_of_time() -> None:
+    records = [
+        _record("queuectl", "b", 1, 123.4),
+        _record("floor", "b", 1, 10.0),
+        _record("queuectl", "b", 1, math.nan, CUT),
+        _record("queuectl", "b", 1, 11.0, CUT),
+    ]
+    text = tables.page(records)
+    assert "| 2,496 nodes |  | no controller | queuectl |" in text
+    assert "| b | one gang: submission to all pods bound | 10 | 123; cut; 11 (cut) |" in text
+    assert "| queuectl | 2026-11-21 | abc | b, b | 1 |" in text
+    assert "| c |" not in text
+
+
+def test_the_tables_of_the_documentation_are_those_of_the_recorded_runs() -> None:
+    text = PAGE.read_text()
+    for table in tables.page(read_all([RUNS])).split("\n\n"):
+        assert table.strip() in text, "python -m tests.bench.scale table prints them"
 
 
 def test_rows_by_letter() -> None:

@@ -1,10 +1,12 @@
 """Measure systems on up to 10,000 simulated nodes.
 
     python -m tests.bench.scale run --system queuectl --nodes 10000 [--rows a,b] [--run 1]
-    python -m tests.bench.scale table [FILE…]
+    python -m tests.bench.scale table [--all] [FILE…]
     python -m tests.bench.scale picture [FILE…]
 
-The results are appended to `results.jsonl` in the folder of the snapshots (`SCALE_DIR`), or to `--results`.
+The results are appended to `results.jsonl` in the folder of the snapshots (`SCALE_DIR`), or to `--results`. `RECORD=1` appends them to
+`runs.jsonl`, from which tables and pictures are made unless you name files. A table has the figures of the page of benchmarks. With `--all`, it
+has all figures, notes and conditions.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tests.bench.scale import (  # noqa: F401  the modules of rows register thei
 )
 from tests.bench.scale.conditions import commit, conditions, show
 from tests.bench.scale.fleet import Fleet
-from tests.bench.scale.records import FILL, RowRecord, append, read_all
+from tests.bench.scale.records import FILL, RUNS, RowRecord, append, read_all
 from tests.bench.scale.rows import (
     DONE,
     FAILED,
@@ -118,9 +120,13 @@ class Run:
         record = RowRecord.now(
             options.system, options.nodes, options.run, result, commit(), self._conditions
         )
-        append(options.results or snapshots.directory() / "results.jsonl", record)
+        append(options.results or _results(), record)
         if (options.system, options.nodes) == ("queuectl", 10_000) and result.status == DONE:
             _record_in_history(result)
+
+
+def _results() -> Path:
+    return RUNS if os.environ.get("RECORD") else snapshots.directory() / "results.jsonl"
 
 
 _README: Final = {
@@ -156,15 +162,17 @@ def main(arguments: list[str]) -> int:
     run.add_argument("--fsync", action="store_true", help="etcd syncs to the disk")
     for name, text in (("table", "print the tables"), ("picture", "draw the pictures")):
         command = commands.add_parser(name, help=text)
-        command.add_argument("files", type=Path, nargs="*")
+        command.add_argument("files", type=Path, nargs="*", default=[RUNS])
+        if name == "table":
+            command.add_argument("--all", action="store_true", help="all figures of all runs")
     options = parser.parse_args(arguments)
     if options.command == "run":
         return 1 if Run(options).play() else 0
-    records = read_all(options.files or [snapshots.directory() / "results.jsonl"])
+    records = read_all(options.files)
     from tests.bench.scale import pictures, tables
 
     if options.command == "table":
-        print(tables.tables(records))
+        print(tables.tables(records) if options.all else tables.page(records))
     else:
         pictures.draw_all(records)
     return 0

@@ -13,6 +13,7 @@ from typing import Final
 
 from tests.bench.scale.records import RowRecord
 from tests.bench.scale.rows_queues import NEXT_TO
+from tests.bench.scale.tables import SYSTEMS
 
 IMAGES: Final = Path(__file__).parents[3] / "docs" / "images"
 
@@ -107,7 +108,7 @@ def _legend(systems: Sequence[str]) -> list[str]:
     for number, system in enumerate(systems):
         x = _LEFT + number * 150
         drawn.append(f'<path class="{_line(system)}" d="M{x} 20h24"/>')
-        drawn.append(f'<text x="{x + 30}" y="24">{system}</text>')
+        drawn.append(f'<text x="{x + 30}" y="24">{SYSTEMS[system]}</text>')
     return drawn
 
 
@@ -145,7 +146,7 @@ def _panel(
         for x, y in curve:
             cx, cy = place(x, y).split()
             drawn.append(
-                f'<circle class="{css}" cx="{cx}" cy="{cy}" r="3"><title>{system}: {y:.3g} s</title></circle>'
+                f'<circle class="{css}" cx="{cx}" cy="{cy}" r="3"><title>{SYSTEMS[system]}: {y:.3g} s</title></circle>'
             )
     for x in sorted({x for x, _ in every}):
         at = left + _WIDTH * x / most_x

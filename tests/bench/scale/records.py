@@ -14,6 +14,8 @@ from tests.bench.scale.rows import Figure, RowResult
 
 FILL: Final = "fill"
 """The row of the times of fill and snapshot."""
+RUNS: Final = Path(__file__).with_name("runs.jsonl")
+"""The recorded runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,15 @@ class RowRecord:
         )
 
     def line(self) -> str:
-        """As JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False)
+        """As JSON, with each figure as its value to five digits and its unit."""
+        figures = {one.name: [float(f"{one.value:.5g}"), one.unit] for one in self.figures}
+        return json.dumps(asdict(self) | {"figures": figures}, ensure_ascii=False)
 
     @classmethod
     def read(cls, line: str) -> Self:
         """From JSON."""
         fields: dict[str, Any] = json.loads(line)
-        figures = tuple(Figure(**figure) for figure in fields.pop("figures"))
+        figures = tuple(Figure(name, *measured) for name, measured in fields.pop("figures").items())
         return cls(figures=figures, notes=tuple(fields.pop("notes")), **fields)
 
     def figure(self, name: str) -> float | None:

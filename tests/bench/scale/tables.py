@@ -1,4 +1,4 @@
-"""Markdown tables of recorded runs: a table for each size, with all runs and their medians."""
+"""Markdown tables of recorded runs, for each size: the figures of the page of benchmarks with all runs, or all figures with their medians."""
 
 from __future__ import annotations
 
@@ -7,16 +7,170 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
+from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.records import FILL, RowRecord
-from tests.bench.scale.rows import CUT, DONE, ROWS
+from tests.bench.scale.rows import CUT, DONE, FAILED, ROWS
+from tests.bench.scale.rows_queues import NEXT_TO
 
 RESOURCES: Final = re.compile(r"(CPU|peak memory|private memory|restarts|writes|refused writes): ")
 """Figures of the second table: of each program."""
 
-Cell = tuple[int, str, str, str]
-"""Nodes, letter of the row, name and unit of the figure."""
+# ---- The page of benchmarks
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a table of the page.
+
+    Attributes:
+        figure: the name of the figure; ``{}`` is the controller of the system.
+    """
+
+    row: str
+    title: str
+    figure: str
+
+
+SYSTEMS: Final = {
+    "floor": "no controller",
+    "kueue-tuned": "Kueue, tuned",
+    "kueue-default": "Kueue, default",
+    "queuectl": "queuectl",
+}
+"""The columns, by system."""
+_MIX, _ONES = f"{FILL} mix", f"{FILL} ones"
+_NEXT_TO: Final = tuple(
+    line
+    for pending in ("0", "2,000", "20,000")
+    for line in (
+        Line("g", f"wait next to {pending} pending gangs, median", NEXT_TO.format(pending)),
+        Line("g", "slowest", f"wait next to {pending} pending, slowest"),
+    )
+)
+LINES: Final = (
+    Line(_MIX, "all gangs of the fill run after", "filled after"),
+    Line(_MIX, "processor time of the API server", "CPU: kube-apiserver"),
+    Line(_MIX, "processor time of the controller", "CPU: {}"),
+    Line("a", "submission to all pods bound, mean", "submitted to all pods bound, mean"),
+    Line("a", "p50", "submitted to all pods bound, p50"),
+    Line("a", "p99", "submitted to all pods bound, p99"),
+    Line("a", "the last gang is bound after", "the last pod is bound after"),
+    Line("a", "submission to all pods running, mean", "submitted to all pods running, mean"),
+    Line("a", "writes without node leases and Events", "writes without node leases and Events"),
+    Line("a", "writes by the controller", "writes: {}"),
+    Line("a", "processor time of the API server", "CPU: kube-apiserver"),
+    Line("a", "of kube-scheduler", "CPU: kube-scheduler"),
+    Line("a", "of the controller", "CPU: {}"),
+    Line("a", "peak memory of the API server, MiB", "peak memory: kube-apiserver"),
+    Line("a", "of the controller, MiB", "peak memory: {}"),
+    Line("b", "one gang: submission to all pods bound", "submitted to all pods bound"),
+    Line("c", "submission to the reason, median", "submitted to a reason, median"),
+    Line("c", "slowest", "submitted to a reason, slowest"),
+    Line("d", "the last gang is bound after", "the last pod is bound after"),
+    Line("d", "evicted gangs", "evicted gangs"),
+    Line("d", "processor time of the controller", "CPU: {}"),
+    Line("e", "loss to all pods bound again, median", "lost to all pods bound again, p50"),
+    Line("e", "last", "lost to all pods bound again, last"),
+    Line(
+        "f",
+        "leader killed: expiry of its lease to the first admission",
+        "first admission after the expiry of the lease",
+    ),
+    Line("f", "kill to the first admission", "first admission after the kill"),
+    Line(
+        "f",
+        "API server killed: its `/readyz` to the first admission",
+        "first admission after /readyz of the API server",
+    ),
+    Line("f", "to the first binding", "first binding after /readyz of the API server"),
+    *_NEXT_TO,
+    Line(
+        "g", "while 18,000 gangs arrive, median", "wait of another gang while 18,000 arrive, median"
+    ),
+    Line("g", "slowest", "wait of another gang while 18,000 arrive, slowest"),
+    Line("g", "peak memory of the controller, MiB", "peak memory: {}"),
+    Line("h", "wait during the edits, median", "wait of another gang during the edits, median"),
+    Line("h", "slowest", "wait of another gang during the edits, slowest"),
+    Line("h", "the last edit to its effect", "the last edit has effect after its acceptance"),
+    Line(_ONES, "60,000 pods run after", "filled after"),
+    Line("i", "start of the process to ready", "ready after the start of the process"),
+    Line("i", "to the first admission", "first admission after the start of the process"),
+    Line(
+        "i",
+        "leader killed: expiry of its lease to the first admission",
+        "first admission after the expiry of the lease",
+    ),
+    Line("i", "kill to the first admission", "first admission after the kill"),
+    Line("i", "peak memory of the leader, MiB", "peak memory: {}"),
+    Line("i", "of the standby, MiB", "peak memory: {} standby"),
+)
+
+
+def page(records: Iterable[RowRecord]) -> str:
+    """For each size the figures, in seconds unless stated, and the runs."""
+    recorded = sorted(records, key=lambda record: record.at)
+    parts = []
+    for nodes in sorted({record.nodes for record in recorded}):
+        of_size = [record for record in recorded if record.nodes == nodes]
+        parts += [_figures(of_size), _times(of_size)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(records: Sequence[RowRecord]) -> str:
+    """One table: a column for each system that was measured."""
+    measured = {record.system for record in records}
+    systems = [system for system in SYSTEMS if system in measured]
+    nodes = f"{Fleet(records[0].nodes).nodes:,} nodes"
+    head = [nodes, "", *(SYSTEMS[system] for system in systems)]
+    lines = [_line(head), _line(["---", "---", *["---:"] * len(systems)])]
+    before = ""
+    for line in LINES:
+        of_row = [record for record in records if record.row == line.row]
+        cells = [_run_cell([r for r in of_row if r.system == s], line) for s in systems]
+        if any(cells):
+            row = "fill" if line.row.startswith(FILL) else line.row
+            shown = [cell or "-" for cell in cells]
+            lines.append(_line([row if line.row != before else "", line.title, *shown]))
+            before = line.row
+    return "\n".join(lines)
+
+
+def _run_cell(records: Sequence[RowRecord], line: Line) -> str:
+    """The figure of each run, in the order of time. A run that did not reach it has its status. Empty without a run."""
+    cells = []
+    for record in records:
+        found = record.figure(line.figure.format(record.system.partition("-")[0]))
+        if found is not None and not math.isnan(found):
+            cells.append(number(found) + (" (cut)" if record.status == CUT else ""))
+        elif record.status in (CUT, FAILED):
+            cells.append(record.status)
+    return "; ".join(cells)
+
+
+def _times(records: Sequence[RowRecord]) -> str:
+    """One table: consecutive rows of a system at a commit, with the time at which they ended."""
+    head = ["system", "first and last row ended, UTC", "commit", "rows", "load"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for (system, commit), group in groupby(records, lambda one: (one.system, one.commit)):
+        rows = list(group)
+        times = dict.fromkeys(_minute(row.at) for row in (rows[0], rows[-1]))
+        loads = sorted(row.load for row in rows)
+        load = " to ".join(f"{one:.0f}" for one in dict.fromkeys((loads[0], loads[-1])))
+        shown = ", ".join(row.row for row in rows)
+        lines.append(_line([SYSTEMS[system], ", ".join(times), commit[:8], shown, load]))
+    return "\n".join(lines)
+
+
+def _minute(at: str) -> str:
+    """ISO 8601 without the seconds."""
+    return at[:16].replace("T", " ")
+
+
+# ---- All figures
 
 
 def tables(records: Iterable[RowRecord]) -> str:
