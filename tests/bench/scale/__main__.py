@@ -136,6 +136,9 @@ _README: Final = {
     ("b", "submitted to all pods bound"): (
         "one gang of 4,096 pods on 10,000 nodes: until all are bound"
     ),
+    ("c", "submitted to a reason, median"): (
+        "a gang that has no room in any block of 10,000 nodes: until its first reason, median"
+    ),
 }
 """Figures of the README: the row and the figure, and the measurement in the history."""
 
