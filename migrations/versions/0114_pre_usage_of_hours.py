@@ -17,6 +17,9 @@ COUNTS = ("workloads", "by_flavor", "by_price")
 
 
 def upgrade() -> None:
+    op.execute(
+        "LOCK TABLE usage_summed IN ACCESS EXCLUSIVE MODE"
+    )  # a leader can be adding up a day
     op.execute("DELETE FROM usage_summed")  # the leader adds up these days again
     op.add_column("usage_spanning", sa.Column("moved", sa.Boolean(), nullable=False))
     op.drop_table("usage_queues")

@@ -16,9 +16,12 @@ from sqlalchemy import (
     case,
     cast,
     func,
+    literal,
+    null,
     or_,
     select,
     tuple_,
+    union_all,
 )
 from sqlalchemy import Row as Result
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -43,6 +46,8 @@ from queuectl.db.usage_days import (
     AMOUNTS,
     OF_HOURS,
     Columns,
+    Summed,
+    counted_rows,
     days_for,
     in_scope,
     queue_hours,
@@ -109,7 +114,7 @@ async def make(
 
 async def _summed(
     connection: AsyncConnection, period: Period, grouping: Grouping, scope: UsageScope
-) -> tuple[int, ...]:
+) -> Summed:
     """The days of which a report by these groups can read the sums."""
     if grouping.by is By.WORKLOAD:
         return ()
@@ -216,7 +221,7 @@ def largest(
     grouping: Grouping,
     scope: UsageScope,
     most: int,
-    summed: tuple[int, ...] = (),
+    summed: Summed = (),
 ) -> Select[Any]:
     """The statement behind the largest groups: each row has the sums of all groups, so that the hours are read once."""
     rows = hours_by(period, grouping, scope, summed).order_by(None).subquery()
@@ -275,7 +280,7 @@ async def _before(
     return AllocatedBefore(period, total, groups)
 
 
-def course_of(period: Period, scope: UsageScope, summed: tuple[int, ...] = ()) -> Select[Any]:
+def course_of(period: Period, scope: UsageScope, summed: Summed = ()) -> Select[Any]:
     """The statement behind the course; the tests pin its plan. ``summed``: as of :func:`days_for`."""
     rows = usage_rows(period, ("hour",), scope, summed, period.step)
     at = rows.c.hour
@@ -304,7 +309,7 @@ async def hours(connection: AsyncConnection, period: Period) -> UsageHours:
 
 
 def _spent_in(
-    scope: BudgetScope, holders: Collection[str], period: Period, summed: tuple[int, ...]
+    scope: BudgetScope, holders: Collection[str], period: Period, summed: Summed
 ) -> Select[Any]:
     """Units that these spenders used in a period, by name; the tests pin its plan."""
     names = _OF_SPENDERS[scope]
@@ -359,29 +364,40 @@ def hours_by(
     period: Period,
     grouping: Grouping,
     scope: UsageScope = ALL_USAGE,
-    summed: tuple[int, ...] = (),
+    summed: Summed = (),
 ) -> Select[Any]:
     """The statement behind the rows; the tests pin its plan."""
-    rows = usage_rows(period, (*_columns_of(grouping), "uid"), scope, summed)
+    if grouping.by is By.WORKLOAD:
+        return _hours_of_workloads(period, grouping, scope)
+    rows, uids = counted_rows(period, _columns_of(grouping), scope, summed)
     names = [column.label(name) for name, column in _names(rows.c, rows.c, grouping).items()]
     counts = {By.FLAVOR: rows.c.by_flavor, By.PRICE: rows.c.by_price}
-    workloads = _workloads(rows, counts.get(grouping.by, rows.c.workloads))
-    return (
-        select(*names, *_sums_of(rows), workloads.label("workloads"))
-        .group_by(*names)
-        .order_by(*names)
-    )
+    count = func.sum(counts.get(grouping.by, rows.c.workloads))
+    amounts = select(*names, *_sums_of(rows), cast(count, BigInteger).label("workloads"))
+    keys = [column.label(name) for name, column in _names(uids.c, uids.c, grouping).items()]
+    once = select(*keys, uids.c.uid).distinct().subquery("once")
+    of_once = [once.c[name] for name in _key_names(grouping)]
+    nothing = (null() for _ in AMOUNTS)
+    counted = select(*of_once, *nothing, func.count()).group_by(*of_once)
+    both = union_all(amounts.group_by(*names), counted).subquery("both")
+    of_both = [both.c[name] for name in _key_names(grouping)]
+    workloads = cast(func.sum(both.c.workloads), BigInteger).label("workloads")
+    return select(*of_both, *_sums_of(both), workloads).group_by(*of_both).order_by(*of_both)
 
 
-def workloads_of(period: Period, scope: UsageScope, summed: tuple[int, ...]) -> Select[Any]:
+def _hours_of_workloads(period: Period, grouping: Grouping, scope: UsageScope) -> Select[Any]:
+    rows = usage_rows(period, _columns_of(grouping), scope).c
+    names = [column.label(name) for name, column in _names(rows, rows, grouping).items()]
+    sums = (func.sum(rows[name]).label(name) for name in AMOUNTS)
+    one = literal(1, BigInteger).label("workloads")
+    return select(*names, *sums, one).group_by(*names).order_by(*names)
+
+
+def workloads_of(period: Period, scope: UsageScope, summed: Summed) -> Select[Any]:
     """The number of workloads of a period."""
-    rows = usage_rows(period, ("uid",), scope, summed)
-    return select(_workloads(rows, rows.c.workloads))
-
-
-def _workloads(rows: Subquery, counts: ColumnElement[int]) -> ColumnElement[int]:
-    """The workloads with a uid, and those of the counts. PostgreSQL adds up big integers as numeric values."""
-    return func.count(rows.c.uid.distinct()) + func.coalesce(cast(func.sum(counts), BigInteger), 0)
+    rows, uids = counted_rows(period, (), scope, summed)
+    counted = select(func.coalesce(func.sum(rows.c.workloads), 0)).scalar_subquery()
+    return select(cast(func.count(uids.c.uid.distinct()) + counted, BigInteger))
 
 
 def _sums_of(rows: Subquery) -> list[ColumnElement[Any]]:

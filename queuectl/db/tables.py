@@ -675,7 +675,8 @@ usage_summed: Final = Table(
     "usage_summed",
     metadata,
     Column("day", BigInteger, primary_key=True, autoincrement=False),
-    comment="days whose sums are in usage_days and usage_queues; a trigger deletes a day of which an hour changes",
+    integer("until"),
+    comment="days whose sums are in usage_days and usage_queues, of the hours before until; a trigger deletes a day of which such an hour changes",
 )
 
 
@@ -705,7 +706,7 @@ usage_days: Final = Table(
     json("labels"),
     *map(key, ("flavor", "price")),
     *_sums(),
-    comment="sums of usage_hours by day, in units; workloads that have rows of this day and of one subject only are counted once",
+    comment="sums of usage_hours by day, in units; workloads that have rows of these hours and of one subject only are counted once",
 )
 
 
@@ -734,7 +735,7 @@ usage_spanning: Final = Table(
     *map(key, ("uid", "namespace", "queue", "cluster_queue", "cohort", "user")),
     json("labels"),
     Column("moved", Boolean, nullable=False),
-    comment="rows of a day whose workloads usage_days does not count: they have other days or subjects, or can get some",
+    comment="rows of a day whose workloads usage_days does not count: they have other hours or subjects, or can get some",
 )
 
 

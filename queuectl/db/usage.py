@@ -186,7 +186,7 @@ class UsageLedger:
             return await prune_usage(connection, before)
 
     async def add_up(self, now: float, since: float, *, epoch: int) -> bool:
-        """Add up a complete day, for reports; see the Protocol."""
+        """Add up a day, for reports; see the Protocol."""
         async with self._transaction("adding up a day of usage", _DAY_SECONDS) as connection:
             await require_epoch(connection, epoch)
             return await usage_days.add_up(connection, now, since)

@@ -20,6 +20,11 @@ class PlannerCache:
         self._kept: Final[WeakKeyDictionary[object, dict[type, Any]]] = WeakKeyDictionary()
         self._source: Final = source
 
+    @property
+    def is_fork(self) -> bool:
+        """Whether it is for a question. Values that it has of another cache then serve the next plan."""
+        return self._source is not None
+
     def fork(self) -> PlannerCache:
         """A cache with the values of this one: what is kept there is not kept here.
 

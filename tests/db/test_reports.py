@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.reports import course_of, hours_by, largest, losses_by
-from queuectl.db.usage_days import queue_hours
+from queuectl.db.usage_days import SummedDay, queue_hours
 from queuectl.domain.accounting import HOUR
 from queuectl.domain.usage_reports import ALL_USAGE, DAY, Grouping, Period, UsageScope
 from tests.db.test_plans import plan
@@ -40,6 +40,10 @@ async def filled_url(postgres: TestPostgres) -> AsyncIterator[str]:
         yield url
 
 
+SUMMED = tuple(SummedDay(day, day + DAY) for day in (333 * DAY, 334 * DAY))
+LATE_START = Period(SUMMED[0].day + HOUR, SUMMED[-1].until)
+
+
 @pytest_asyncio.fixture
 async def connection(filled_url: str) -> AsyncIterator[AsyncConnection]:
     engine = make_engine(DatabaseSettings(filled_url))
@@ -55,8 +59,7 @@ async def test_the_hours_of_a_chart_are_found_by_their_index(connection: AsyncCo
 
 
 async def test_a_chart_of_days_with_sums_reads_no_hours_of_workloads(connection: AsyncConnection):
-    day = 333 * DAY
-    lines = await plan(connection, queue_hours(Period(day + HOUR, day + 2 * DAY), (day, day + DAY)))
+    lines = await plan(connection, queue_hours(LATE_START, SUMMED))
     assert "usage_queues" in lines
     assert "usage_hours" not in lines
 
@@ -65,9 +68,7 @@ async def test_a_chart_of_days_with_sums_reads_no_hours_of_workloads(connection:
 async def test_a_report_by_hour_of_days_with_sums_reads_hours_of_moved_workloads_only(
     connection: AsyncConnection, by: str
 ):
-    day = 333 * DAY
-    period = Period(day + HOUR, day + 2 * DAY)
-    lines = await plan(connection, hours_by(period, Grouping.parse(by), summed=(day, day + DAY)))
+    lines = await plan(connection, hours_by(LATE_START, Grouping.parse(by), summed=SUMMED))
     assert "usage_queues" in lines
     assert "Seq Scan on usage_hours" not in lines
     assert "usage_spanning" in lines

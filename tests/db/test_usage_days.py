@@ -32,18 +32,21 @@ LAST = FIRST + DAYS * DAY
 LATER = LAST + 2.0 * HOUR
 WORKLOADS = 30
 GROUPINGS = (
-    *("namespace", "queue", "user", "cohort", "label:team", "flavor", "price", "hour"),
-    *("namespace,hour", "queue,hour", "user,hour", "cohort,hour", "flavor,hour", "price,hour"),
+    *("namespace", "queue", "clusterqueue", "user", "cohort", "label:team", "flavor", "price"),
+    *("hour", "namespace,hour", "queue,hour", "clusterqueue,hour", "user,hour", "cohort,hour"),
+    *("label:team,hour", "flavor,hour", "price,hour", "workload", "workload,hour"),
 )
 SCOPES = (
     ALL_USAGE,
     UsageScope(namespaces=frozenset({"team-1", "team-2"}), user="ann"),
+    UsageScope(namespaces=frozenset({"team-0", "team-3"})),
     UsageScope(cluster_queue="cq-0"),
 )
 PERIODS = (
     Period(FIRST, LAST),
     Period(FIRST + DAY + 5 * HOUR, LAST - 7 * HOUR),
     Period(FIRST + 2 * DAY, FIRST + 4 * DAY),
+    Period(FIRST - 2 * DAY, LAST + 2 * DAY),
 )
 BUDGETS = (
     Budget("a", BudgetScope.NAMESPACE, "team-1", 1),
@@ -71,17 +74,20 @@ def some_hours(rng: Random, progress: tuple[float | None, float], workloads: ran
         for hour in range(begins, min(LAST, begins + rng.choice((1, 2, 30)) * HOUR), HOUR):
             if rng.random() < 0.3:
                 continue
-            who = subject_of(number, rng.choice(queues))
-            account = fold.accounts.of(who, "all" if who.cluster_queue == "cq-1" else "")
-            held = rng.randrange(1, 9) * UNITS
-            row = (
-                Amounts(waited=held, waiting=1000)
-                if rng.random() < 0.3
-                else Amounts(held, held // 2, 0, 0, held // 4, cost=float(rng.randrange(9)))
-            )
-            flavor = "" if row.waited else rng.choice(flavors)
-            price = rng.choice(("spot", "on-demand")) if flavor else ""
-            fold.hours[hour, account, flavor, price] = row
+            # A workload that moves has rows of both queues in the same hour.
+            at_once = queues if rng.random() < 0.5 else (rng.choice(queues),)
+            for queue in at_once:
+                who = subject_of(number, queue)
+                account = fold.accounts.of(who, "all" if who.cluster_queue == "cq-1" else "")
+                held = rng.randrange(1, 9) * UNITS
+                row = (
+                    Amounts(waited=held, waiting=1000)
+                    if rng.random() < 0.3
+                    else Amounts(held, held // 2, 0, 0, held // 4, cost=float(rng.randrange(9)))
+                )
+                flavor = "" if row.waited else rng.choice(flavors)
+                price = rng.choice(("spot", "on-demand")) if flavor else ""
+                fold.hours[hour, account, flavor, price] = row
         if rng.random() < 0.3:
             holds = (FlavorGpus("h100", "", 1),)
             fold.meters[f"u-{number:02}"] = Meter(
@@ -109,10 +115,10 @@ class Stores:
             )
         self.until = until
 
-    async def add_up(self, since: float = 0.0) -> int:
+    async def add_up(self, since: float = 0.0, *, now: float = LATER) -> int:
         store, epoch = self.both[0], self.epochs[0]
         count = 0
-        while await store.usage.add_up(LATER, since, epoch=epoch):
+        while await store.usage.add_up(now, since, epoch=epoch):
             count += 1
         return count
 
@@ -142,7 +148,13 @@ async def test_reports_do_not_depend_on_the_sums_of_days(
     stores = Stores(store)
     await stores.lead()
     await stores.keep(seed, LATER, range(WORKLOADS))
-    assert await stores.add_up() == DAYS
+    for number, left in enumerate((20, 12, 3)):  # hours of the last day
+        part = LAST - left * HOUR
+        assert await stores.add_up(now=part) >= (1 if number else DAYS - 1)
+        await stores.agree(seed + left)
+        await stores.keep(seed + 20 + left, LATER + 1 + number, range(30, 33))
+        await stores.agree(seed + left)
+    assert await stores.add_up() > 0
     assert await stores.add_up() == 0
     await stores.agree(seed)
     await stores.keep(seed + 10, LATER + 60, range(20, WORKLOADS + 10))  # late, and again
@@ -211,6 +223,24 @@ async def test_a_change_of_an_hour_and_a_new_row_of_an_ended_workload_delete_the
     assert await days() == {3, 4}
     await connection.execute(add, FIRST + 3 * DAY, "other")
     assert await days() == {4}
+    await connection.execute("DELETE FROM usage_summed")
+
+    async def add_up_a_part() -> None:
+        await stores.add_up(now=LAST - 11.0 * HOUR)
+        assert await connection.fetchval("SELECT max(until) FROM usage_summed") == LAST - 12 * HOUR
+
+    for name in ("early", "late", "new"):
+        await connection.execute(subject, name)
+    await connection.execute(add, LAST - 20 * HOUR, "early")
+    await add_up_a_part()
+    await connection.execute(add, LAST - 12 * HOUR, "late")
+    await connection.execute(add, LAST - 10 * HOUR, "late")
+    assert 4 in await days()
+    await connection.execute(add, LAST - 12 * HOUR, "early")
+    assert 4 not in await days()
+    await add_up_a_part()
+    await connection.execute(add, LAST - 13 * HOUR, "new")
+    assert 4 not in await days()
     await connection.close()
     with pytest.raises(Fenced):
         await store.usage.add_up(LATER, 0.0, epoch=stores.epochs[0] + 1)

@@ -19,6 +19,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.diagnosis import diagnose_those
+from queuectl.planner.preempt.cost import sizes_of
 from queuectl.planner.problem.problem import Problem
 from tests.planner.generate_features import snapshot_of
 
@@ -80,3 +81,13 @@ def test_a_cache_keeps_no_gangs_that_have_ended(seed: int) -> None:
     ]
     # Gangs that have ended are forgotten together, once they are as many as those that run.
     assert len(kept) <= 4 * (len(snapshot.admitted) + len(snapshot.pending))
+
+
+def test_a_question_without_gangs_does_not_make_the_next_plan_compute_sizes_again() -> None:
+    snapshot, cache = snapshot_of(900), PlannerCache()
+    sizes = sizes_of(snapshot, cache)
+    before = [sizes.of_running(gang) for gang in snapshot.admitted]
+    assert sizes_of(replace(snapshot, admitted=()), cache.fork()) is sizes
+    after = [sizes.of_running(gang) for gang in snapshot.admitted]
+    assert before
+    assert all(one is other for one, other in zip(before, after, strict=True))

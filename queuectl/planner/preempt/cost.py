@@ -148,7 +148,8 @@ def sizes_of(snapshot: Snapshot, cache: PlannerCache | None = None) -> Sizes:
         known = Sizes(weights, _largest(snapshot.fleet))
         if cache is not None:
             cache.keep(snapshot.fleet, known)
-    known.forget_ended(len(snapshot.admitted))
+    if cache is not None and not cache.is_fork:
+        known.forget_ended(len(snapshot.admitted))
     return known
 
 
