@@ -69,3 +69,16 @@ def test_at_rest_a_leader_is_compared_with_the_time_since_it_leads() -> None:
     samples += [Sample(START * at, "a", {"tasks": 70.0, "gangs": 0.0}) for at in range(9, 15)]
     [found] = rests(samples, {"tasks": 5.0})
     assert not found.flat
+
+
+@pytest.mark.parametrize(("pause", "least"), [(30.0, 50.0), (10.0, 20.0)])
+def test_at_rest_the_minute_after_a_time_without_samples_does_not_count(
+    pause: float, least: float
+) -> None:
+    """A leader that cannot reach the API server stops, and starts its tasks again when it leads again."""
+    times = [10.0 * at for at in range(20)]
+    times += [times[-1] + pause + 10.0 * at for at in range(20)]
+    tasks = [50.0] * 20 + [20.0] * 4 + [50.0] * 16
+    samples = [Sample(at, "a", {"tasks": one}) for at, one in zip(times, tasks, strict=True)]
+    [found] = rests(samples, {"tasks": 5.0})
+    assert found.quarter == least
