@@ -1,4 +1,4 @@
-"""Sums of the past quarters of the current day, for reports."""
+"""Sums of the past quarters of the current day, and sums over all users and labels, for reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ down_revision = "0114_pre"
 branch_labels = None
 depends_on = None
 
+KEY = sa.Text(collation="C")
+NAMES = ("namespace", "queue", "cluster_queue", "cohort", "flavor", "price")
+UNITS = ("waiting", "allocated", "used", "idle", "stuck", "unknown", "waited", "unpriced")
+COUNTS = ("workloads", "by_flavor", "by_price")
+
 
 def upgrade() -> None:
     op.execute(
@@ -17,6 +22,19 @@ def upgrade() -> None:
     )  # a leader can be adding up a day
     op.execute("DELETE FROM usage_summed")  # the leader adds up these days again
     op.add_column("usage_summed", sa.Column("until", sa.BigInteger(), nullable=False))
+    op.create_table(
+        "usage_queue_days",
+        sa.Column("day", sa.BigInteger(), autoincrement=False, nullable=False),
+        *(sa.Column(name, KEY, nullable=False) for name in NAMES),
+        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in UNITS),
+        sa.Column("cost", sa.Double(), nullable=False),
+        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in COUNTS),
+        sa.PrimaryKeyConstraint("day", *NAMES, name="usage_queue_days_pkey"),
+        sa.ForeignKeyConstraint(
+            ["day"], ["usage_summed.day"], name="usage_queue_days_day_fkey", ondelete="CASCADE"
+        ),
+        comment="sums of usage_days over all users and labels",
+    )
     for table, comment in (
         (
             "usage_summed",

@@ -15,6 +15,7 @@ from queuectl.db.tables import (
     metadata,
     replicas,
     usage_days,
+    usage_queue_days,
     usage_queues,
     usage_spanning,
     usage_summed,
@@ -23,7 +24,14 @@ from queuectl.domain.errors import StoreError
 
 _DOING: Final = "moving the database"
 _PARTS: Final = 16  # of the copy that wait for the target
-_LEFT_OUT: Final = {replicas, usage_summed, usage_days, usage_queues, usage_spanning}
+_LEFT_OUT: Final = {
+    replicas,
+    usage_summed,
+    usage_days,
+    usage_queue_days,
+    usage_queues,
+    usage_spanning,
+}
 """The replicas of the source are not those of the target. Its leader adds up the days again."""
 _TABLES: Final = tuple(table for table in metadata.sorted_tables if table not in _LEFT_OUT)
 

@@ -16,12 +16,9 @@ from sqlalchemy import (
     case,
     cast,
     func,
-    literal,
-    null,
     or_,
     select,
     tuple_,
-    union_all,
 )
 from sqlalchemy import Row as Result
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -47,7 +44,6 @@ from queuectl.db.usage_days import (
     OF_HOURS,
     Columns,
     Summed,
-    counted_rows,
     days_for,
     in_scope,
     queue_hours,
@@ -367,37 +363,26 @@ def hours_by(
     summed: Summed = (),
 ) -> Select[Any]:
     """The statement behind the rows; the tests pin its plan."""
-    if grouping.by is By.WORKLOAD:
-        return _hours_of_workloads(period, grouping, scope)
-    rows, uids = counted_rows(period, _columns_of(grouping), scope, summed)
+    rows = usage_rows(period, (*_columns_of(grouping), "uid"), scope, summed)
     names = [column.label(name) for name, column in _names(rows.c, rows.c, grouping).items()]
     counts = {By.FLAVOR: rows.c.by_flavor, By.PRICE: rows.c.by_price}
-    count = func.sum(counts.get(grouping.by, rows.c.workloads))
-    amounts = select(*names, *_sums_of(rows), cast(count, BigInteger).label("workloads"))
-    keys = [column.label(name) for name, column in _names(uids.c, uids.c, grouping).items()]
-    once = select(*keys, uids.c.uid).distinct().subquery("once")
-    of_once = [once.c[name] for name in _key_names(grouping)]
-    nothing = (null() for _ in AMOUNTS)
-    counted = select(*of_once, *nothing, func.count()).group_by(*of_once)
-    both = union_all(amounts.group_by(*names), counted).subquery("both")
-    of_both = [both.c[name] for name in _key_names(grouping)]
-    workloads = cast(func.sum(both.c.workloads), BigInteger).label("workloads")
-    return select(*of_both, *_sums_of(both), workloads).group_by(*of_both).order_by(*of_both)
-
-
-def _hours_of_workloads(period: Period, grouping: Grouping, scope: UsageScope) -> Select[Any]:
-    rows = usage_rows(period, _columns_of(grouping), scope).c
-    names = [column.label(name) for name, column in _names(rows, rows, grouping).items()]
-    sums = (func.sum(rows[name]).label(name) for name in AMOUNTS)
-    one = literal(1, BigInteger).label("workloads")
-    return select(*names, *sums, one).group_by(*names).order_by(*names)
+    workloads = _workloads(rows, counts.get(grouping.by, rows.c.workloads))
+    return (
+        select(*names, *_sums_of(rows), workloads.label("workloads"))
+        .group_by(*names)
+        .order_by(*names)
+    )
 
 
 def workloads_of(period: Period, scope: UsageScope, summed: Summed) -> Select[Any]:
     """The number of workloads of a period."""
-    rows, uids = counted_rows(period, (), scope, summed)
-    counted = select(func.coalesce(func.sum(rows.c.workloads), 0)).scalar_subquery()
-    return select(cast(func.count(uids.c.uid.distinct()) + counted, BigInteger))
+    rows = usage_rows(period, ("uid",), scope, summed)
+    return select(_workloads(rows, rows.c.workloads))
+
+
+def _workloads(rows: Subquery, counts: ColumnElement[int]) -> ColumnElement[int]:
+    """The workloads with a uid, and those of the counts. PostgreSQL adds up big integers as numeric values."""
+    return func.count(rows.c.uid.distinct()) + func.coalesce(cast(func.sum(counts), BigInteger), 0)
 
 
 def _sums_of(rows: Subquery) -> list[ColumnElement[Any]]:

@@ -713,6 +713,17 @@ usage_days: Final = Table(
 Index("usage_days_day_idx", usage_days.c.day)
 
 
+usage_queue_days: Final = Table(
+    "usage_queue_days",
+    metadata,
+    _day(primary=True),
+    *(key(name, primary=True) for name in ("namespace", "queue", "cluster_queue", "cohort")),
+    *(key(name, primary=True) for name in ("flavor", "price")),
+    *_sums(),
+    comment="sums of usage_days over all users and labels",
+)
+
+
 usage_queues: Final = Table(
     "usage_queues",
     metadata,

@@ -8,6 +8,8 @@ A report counts each workload once, however many days it has. ``usage_days`` the
 of one sum and of one subject, and if it has ended. Rows of all other workloads are in ``usage_spanning``, by which a report counts them. A
 workload that was counted and gets a row of other hours takes its day from ``usage_summed``.
 
+``usage_queue_days`` has the sums of ``usage_days`` over all users and labels, which most reports do not name.
+
 ``usage_queues`` has the sums of each LocalQueue for each of the same hours. It counts a workload once in each hour, and only if it has one
 subject. Rows of the others are in ``usage_spanning``, where they are ``moved``.
 """
@@ -37,6 +39,7 @@ from sqlalchemy import (
     insert,
     literal,
     literal_column,
+    null,
     or_,
     select,
     union_all,
@@ -51,6 +54,7 @@ from queuectl.db.tables import (
     usage_hours,
     usage_meters,
     usage_progress,
+    usage_queue_days,
     usage_queues,
     usage_spanning,
     usage_subjects,
@@ -70,10 +74,12 @@ _LENGTH: Final = int(DAY)
 _PART: Final = _LENGTH // 4  # to add up the current day four times takes 2.5 times as long as once
 _NAMES: Final = ("namespace", "queue", "cluster_queue", "cohort", "user", "labels")
 _UID, _HOUR = "uid", "hour"
+_OWN: Final = ("kind", "name", _UID)  # columns of a subject that its day does not have
+_NOTHING: Final = (null(),) * len((*AMOUNTS, *COUNTS))
 OF_HOURS: Final = (_HOUR, "flavor", "price")
 _QUEUE: Final = ("namespace", "queue", "cluster_queue")
 _OF_QUEUE: Final = (*_QUEUE, "cohort")
-_BY_HOUR: Final = {*_OF_QUEUE, *OF_HOURS, _UID}  # columns of rows that sums of hours are enough for
+_WITHOUT_USERS: Final = {*_OF_QUEUE, *OF_HOURS, _UID}
 Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 
 
@@ -109,8 +115,12 @@ async def days_for(
     """The days of whose sums :func:`usage_rows` can make rows by these columns, in the caller's snapshot."""
     if not _hourly(names, step):
         return await summed_days(connection, period)
-    enough = set(names) <= _BY_HOUR and scope.user is None
-    return await touched_days(connection, period) if enough else ()
+    return await touched_days(connection, period) if _without_users(names, scope) else ()
+
+
+def _without_users(names: Sequence[str], scope: UsageScope) -> bool:
+    """Whether sums over all users and labels are enough for rows by these columns."""
+    return set(names) <= _WITHOUT_USERS and scope.user is None
 
 
 def _hourly(names: Sequence[str], step: int) -> bool:
@@ -145,30 +155,21 @@ def usage_rows(
     """The amounts of a period in units by some columns: of these days their sums, of all other hours the hours.
 
     ``names``: columns of a subject, ``flavor``, ``price``, or ``hour``, the start of ``step`` seconds. The same names can have several
-    rows.
+    rows. With ``uid``, the rows also have :data:`COUNTS`, and ``uid`` is null where the workloads are in the counts. The hours of a subject
+    are added up before its names are read, because most subjects have several rows.
     """
-    amounts = [_hours(period, names, scope, summed, step)]
-    if summed:
-        amounts.append(_sums(period, names, scope, summed, step, AMOUNTS))
-    return union_all(*amounts).subquery("usage")
-
-
-def counted_rows(
-    period: Period, names: Sequence[str], scope: UsageScope, summed: Summed
-) -> tuple[Subquery, Subquery]:
-    """Rows of :func:`usage_rows` with :data:`COUNTS`, and the names and ``uid`` of each workload that is not in the counts, with repetitions.
-
-    They are apart because PostgreSQL sorts the second rows to count a workload once, and they are small.
-    """
-    hours = _hours(period, (*names, _UID), scope, summed, HOUR).cte("hours")
-    zeros = (literal(0, BigInteger).label(name) for name in COUNTS)
-    amounts = [select(*(hours.c[name] for name in (*names, *AMOUNTS)), *zeros)]
-    uids = [select(*(hours.c[name] for name in (*names, _UID)))]
-    if summed:
-        amounts.append(_sums(period, names, scope, summed, HOUR, (*AMOUNTS, *COUNTS)))
-        among = _moved if _HOUR in names else _spanning
-        uids.append(among(period, (*names, _UID), scope, summed))
-    return union_all(*amounts).subquery("usage"), union_all(*uids).subquery("uids")
+    parts = [_hours(period, names, scope, summed, step)]
+    if summed and _hourly(names, step):
+        q = usage_queues.c
+        parts.append(_sums(q, q.hour, names, scope, _in_days(q, period, summed)))
+        if _UID in names:
+            parts.append(_moved(period, names, scope, summed))
+    elif summed:
+        d = (usage_queue_days if _without_users(names, scope) else usage_days).c
+        parts.append(_sums(d, d.day, names, scope, _of_days(d, summed)))
+        if _UID in names:
+            parts.append(_spanning(names, scope, summed))
+    return union_all(*parts).subquery("usage")
 
 
 def in_scope(scope: UsageScope, statement: Select[Any], subject: Columns) -> Select[Any]:
@@ -236,11 +237,14 @@ def _hours(
         name: hour if name == _HOUR else h[name] for name in names if name in OF_HOURS
     }
     of_subjects = len(own) < len(names)
-    sums = [_whole(name, func.sum(units(name))) for name in AMOUNTS]
+    counts = [literal(0, BigInteger).label(name) for name in COUNTS if _UID in names]
+    sums = [func.sum(units(name)).label(name) for name in AMOUNTS]
     columns: list[ColumnElement[Any]]
     if not scope.everything:  # its subjects are few
         columns = [own[name].label(name) if name in own else s[name] for name in names]
-        rows = select(*columns, *sums).join_from(usage_hours, usage_subjects, s.id == h.subject)
+        rows = select(*columns, *sums, *counts).join_from(
+            usage_hours, usage_subjects, s.id == h.subject
+        )
         keys = [*([s.id] if of_subjects else []), *own.values()]
         return in_scope(scope, rows, s).where(_outside(period, summed)).group_by(*keys)
     by = {"subject": h.subject, **own} if of_subjects else own
@@ -251,51 +255,48 @@ def _hours(
         .subquery("each")
     )
     columns = [each.c[name] if name in own else s[name] for name in names]
-    rows = select(*columns, *(each.c[name] for name in AMOUNTS))
+    rows = select(*columns, *(each.c[name] for name in AMOUNTS), *counts)
     return rows.join_from(each, usage_subjects, s.id == each.c.subject) if of_subjects else rows
 
 
-def _whole(name: str, total: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A sum that PostgreSQL adds up further as fast as the amounts: a sum of big integers is a numeric value."""
-    return (cast(total, BigInteger) if name in WHOLE else total).label(name)
-
-
 def _sums(
-    period: Period,
+    table: Columns,
+    begin: ColumnElement[int],
     names: Sequence[str],
     scope: UsageScope,
-    summed: Summed,
-    step: int,
-    added: Sequence[str],
+    inside: ColumnElement[bool],
 ) -> Select[Any]:
-    """The sums of these days, each of these columns ``added`` up."""
-    if _hourly(names, step):
-        table = usage_queues.c
-        begin, inside = table.hour, _in_days(table, period, summed)
-    else:
-        table = usage_days.c
-        begin, inside = table.day, _of_days(table, summed)
-    keys = {name: begin if name == _HOUR else table[name] for name in names}
-    rows = select(*keys.values(), *(func.sum(table[name]).label(name) for name in added))
+    """Rows of a table of sums.
+
+    Args:
+        table: its columns.
+        begin: the one for the hour.
+        names: as of :func:`usage_rows`.
+        scope: of the rows.
+        inside: which rows are in the period.
+    """
+    keys = {name: begin if name == _HOUR else table[name] for name in names if name not in _OWN}
+    summed_up = [*AMOUNTS, *(COUNTS if _UID in names else ())]
+    rows = select(
+        *(keys.get(name, null()) for name in names), *(func.sum(table[name]) for name in summed_up)
+    )
     return in_scope(scope, rows, table).where(inside).group_by(*keys.values())
 
 
-def _spanning(
-    period: Period, names: Sequence[str], scope: UsageScope, summed: Summed
-) -> Select[Any]:
-    """The workloads that the sums of days do not count."""
-    del period  # it has whole days
+def _spanning(names: Sequence[str], scope: UsageScope, summed: Summed) -> Select[Any]:
+    """Rows without amounts, which are in the sums. They have the names of their subjects, of which there are many."""
     x = usage_spanning.c
-    return in_scope(scope, select(*(x[name] for name in names)), x).where(_of_days(x, summed))
+    columns = (x.day if name == _HOUR else x[name] for name in names)
+    return in_scope(scope, select(*columns, *_NOTHING), x).where(_of_days(x, summed))
 
 
 def _moved(period: Period, names: Sequence[str], scope: UsageScope, touched: Summed) -> Select[Any]:
-    """The workloads that the sums of hours do not count."""
+    """Rows without amounts of the workloads that the sums of hours do not count."""
     h, x = usage_hours.c, usage_spanning.c
     columns = (h.hour if name == _HOUR else x[name] for name in names)
     same = and_(*(h[name] == x[name] for name in ("subject", "flavor", "price")))
     of_day = and_(h.hour >= x.day, h.hour < x.day + _LENGTH)
-    rows = select(*columns).join_from(usage_spanning, usage_hours, and_(same, of_day))
+    rows = select(*columns, *_NOTHING).join_from(usage_spanning, usage_hours, and_(same, of_day))
     inside = and_(_of_days(x, touched), h.hour >= period.since, h.hour < period.until)
     return in_scope(scope, rows, x).where(x.moved, inside)
 
@@ -322,8 +323,8 @@ async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     await connection.execute(delete(usage_summed).where(usage_summed.c.day == day["day"]))
     await connection.execute(insert(usage_summed).values(day))
     await connection.execute(_INSERT_SPANNING, day)
-    await connection.execute(_INSERT_SUMS, day)
-    await connection.execute(_INSERT_QUEUES, day)
+    for statement in (_INSERT_SUMS, _INSERT_QUEUE_DAYS, _INSERT_QUEUES):
+        await connection.execute(statement, day)
     return True
 
 
@@ -401,6 +402,15 @@ def _insert_sums() -> Insert:
     return _insert_counted(usage_days, each, spans, _NAMES, ("flavor", "price"))
 
 
+def _insert_queue_days() -> Insert:
+    d = usage_days.c
+    keys = [d[name] for name in ("day", *_OF_QUEUE, "flavor", "price")]
+    sums = (func.sum(d[name]) for name in (*AMOUNTS, *COUNTS))
+    rows = select(*keys, *sums).where(d.day == _DAY).group_by(*keys)
+    columns = [*(key.name for key in keys), *AMOUNTS, *COUNTS]
+    return insert(usage_queue_days).from_select(columns, rows)
+
+
 def _insert_queues() -> Insert:
     h, x = usage_hours.c, usage_spanning.c
     amounts = [units(name).label(name) for name in AMOUNTS]
@@ -462,4 +472,5 @@ def _insert_counted(
 
 _INSERT_SPANNING: Final = _insert_spanning()
 _INSERT_SUMS: Final = _insert_sums()
+_INSERT_QUEUE_DAYS: Final = _insert_queue_days()
 _INSERT_QUEUES: Final = _insert_queues()

@@ -269,7 +269,9 @@ async def add_up(store: PostgresStore, epoch: int) -> list[float]:
 async def analyze(url: str) -> None:
     """As autovacuum does after a while."""
     connection = await asyncpg.connect(url)
-    await connection.execute("VACUUM (ANALYZE) usage_days, usage_queues, usage_spanning")
+    await connection.execute(
+        "VACUUM (ANALYZE) usage_days, usage_queue_days, usage_queues, usage_spanning"
+    )
     await connection.close()
 
 
