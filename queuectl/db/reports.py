@@ -245,15 +245,8 @@ def _among(
 
 
 def _losses_of_all(period: Period, scope: UsageScope) -> Select[Any]:
-    x = usage_losses.c
-    return in_scope(
-        scope,
-        select(x.reason, *_loss_sums())
-        .select_from(usage_losses.join(usage_subjects, usage_subjects.c.id == x.subject))
-        .where(x.hour >= period.since, x.hour < period.until)
-        .group_by(x.reason),
-        usage_subjects.c,
-    )
+    reason = usage_losses.c.reason
+    return _losses(period, scope, [], of_subjects=False).group_by(reason)
 
 
 async def _before(
@@ -391,18 +384,24 @@ def _sums_of(rows: Subquery) -> list[ColumnElement[Any]]:
 
 def losses_by(period: Period, grouping: Grouping, scope: UsageScope = ALL_USAGE) -> Select[Any]:
     """Losses by group and reason."""
-    reason = usage_losses.c.reason
     names = list(_of_losses(grouping).values())
+    keys = [*names, usage_losses.c.reason]
+    rows = _losses(period, scope, names, of_subjects=not {*_columns_of(grouping)} <= {*OF_HOURS})
+    return rows.group_by(*keys).order_by(*keys)
+
+
+def _losses(
+    period: Period, scope: UsageScope, names: Sequence[ColumnElement[Any]], *, of_subjects: bool
+) -> Select[Any]:
+    """Names, reason and sums of losses. Subjects are read if a name or the scope is of them: PostgreSQL reads all of them for many losses."""
     x = usage_losses.c
-    return in_scope(
-        scope,
-        select(*names, reason, *_loss_sums())
-        .join_from(usage_losses, usage_subjects, usage_subjects.c.id == x.subject)
-        .where(x.hour >= period.since, x.hour < period.until)
-        .group_by(*names, reason)
-        .order_by(*names, reason),
-        usage_subjects.c,
+    rows = select(*names, x.reason, *_loss_sums()).where(
+        x.hour >= period.since, x.hour < period.until
     )
+    if scope.everything and not of_subjects:
+        return rows
+    joined = rows.join_from(usage_losses, usage_subjects, usage_subjects.c.id == x.subject)
+    return in_scope(scope, joined, usage_subjects.c)
 
 
 def _loss_sums() -> list[ColumnElement[Any]]:
