@@ -135,6 +135,8 @@ def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdic
 
 def _without_starts(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The samples, without those of a minute after the first one and after each time without samples."""
+    if not series:
+        return []  # a process without this figure
     pauses = [later - at for (at, _), (later, _) in pairwise(series)]
     usual = statistics.median(pauses) if pauses else 0.0
     kept, start = [], series[0][0]

@@ -80,5 +80,6 @@ def test_at_rest_the_minute_after_a_time_without_samples_does_not_count(
     times += [times[-1] + pause + 10.0 * at for at in range(20)]
     tasks = [50.0] * 20 + [20.0] * 4 + [50.0] * 16
     samples = [Sample(at, "a", {"tasks": one}) for at, one in zip(times, tasks, strict=True)]
+    samples.append(Sample(times[-1], "Postgres", {"connections": 2.0}))
     [found] = rests(samples, {"tasks": 5.0})
     assert found.quarter == least
