@@ -17,9 +17,8 @@ COUNTS = ("workloads", "by_flavor", "by_price")
 
 
 def upgrade() -> None:
-    op.execute(
-        "LOCK TABLE usage_summed IN ACCESS EXCLUSIVE MODE"
-    )  # a leader can be adding up a day
+    # A leader can be adding up a day.
+    op.execute("LOCK TABLE usage_summed IN ACCESS EXCLUSIVE MODE")
     op.execute("DELETE FROM usage_summed")  # the leader adds up these days again
     op.add_column("usage_summed", sa.Column("until", sa.BigInteger(), nullable=False))
     op.create_table(

@@ -692,10 +692,13 @@ def _day(*, primary: bool = False) -> Column[int]:
     )
 
 
+COUNTS: Final = ("workloads", "by_flavor", "by_price")
+"""Columns of each table of sums: their sums over any rows count the workloads, by flavor if the rows are of one, and by price."""
+
+
 def _sums() -> list[Column[Any]]:
     """Amounts in units, and numbers of workloads."""
-    counts = ("workloads", "by_flavor", "by_price")
-    return [*map(integer, WHOLE), amount("cost"), *map(integer, counts)]
+    return [*map(integer, WHOLE), amount("cost"), *map(integer, COUNTS)]
 
 
 usage_days: Final = Table(

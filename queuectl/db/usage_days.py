@@ -49,6 +49,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from queuectl.db.tables import (
+    COUNTS,
     WHOLE,
     usage_days,
     usage_hours,
@@ -65,8 +66,6 @@ from queuectl.domain.estimates import DAY
 from queuectl.domain.usage_reports import ALL_USAGE, Period, UsageScope
 
 AMOUNTS: Final = tuple(Amounts.__slots__)
-COUNTS: Final = ("workloads", "by_flavor", "by_price")
-"""Columns of ``usage_days`` and ``usage_queues``: their sums over any rows count the workloads, by flavor if the rows are of one, and by price."""
 _SETTLED_SECONDS: Final = 3600
 """After the end of a part of a day: marks that come later are few."""
 _WORK_MEMORY: Final = "64MB"  # to join and sort the hours of a day of 100,000 gangs without files
@@ -318,13 +317,17 @@ async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     due = (await connection.execute(_next_day(settled, since))).first()
     if due is None:
         return False
-    day = SummedDay(*due)._asdict()
+    day = SummedDay(*due)
     await allow_memory(connection)
-    await connection.execute(delete(usage_summed).where(usage_summed.c.day == day["day"]))
-    await connection.execute(insert(usage_summed).values(day))
-    await connection.execute(_INSERT_SPANNING, day)
-    for statement in (_INSERT_SUMS, _INSERT_QUEUE_DAYS, _INSERT_QUEUES):
-        await connection.execute(statement, day)
+    await connection.execute(delete(usage_summed).where(usage_summed.c.day == day.day))
+    for statement in (
+        insert(usage_summed),
+        _INSERT_SPANNING,
+        _INSERT_SUMS,
+        _INSERT_QUEUE_DAYS,
+        _INSERT_QUEUES,
+    ):
+        await connection.execute(statement, day._asdict())
     return True
 
 
