@@ -76,6 +76,11 @@ LINES: Final = (
     Line("e", "loss to all pods bound again, median", "lost to all pods bound again, p50"),
     Line("e", "last", "lost to all pods bound again, last"),
     Line(
+        "e",
+        "removal of the lost pods to all pods bound again, median",
+        "lost pods removed to all pods bound again, p50",
+    ),
+    Line(
         "f",
         "leader killed: expiry of its lease to the first admission",
         "first admission after the expiry of the lease",
@@ -96,6 +101,8 @@ LINES: Final = (
     Line("h", "wait during the edits, median", "wait of another gang during the edits, median"),
     Line("h", "slowest", "wait of another gang during the edits, slowest"),
     Line("h", "the last edit to its effect", "the last edit has effect after its acceptance"),
+    Line("h", "1,000 edits accepted after", "1,000 edits accepted after"),
+    Line("h", "processor time of the controller for each edit, ms", "CPU for each edit: {}"),
     Line(_ONES, "60,000 pods run after", "filled after"),
     Line("i", "start of the process to ready", "ready after the start of the process"),
     Line("i", "to the first admission", "first admission after the start of the process"),

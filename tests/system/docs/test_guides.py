@@ -34,6 +34,8 @@ NAMES = {
     "queuectl db upgrade": "of a database that the reader names",
     "queuectl db upgrade --pre": "of a database that the reader names",
     "queuectl kueue hand-over": "of a cluster with a Kueue: tests/operations/test_back_to_kueue.py",
+    "queuectl describe workload": "of any gang; tests/unit/test_cli_clients.py tries it",
+    "queuectl history -o wide": "of any gang; tests/unit/test_cli_clients.py tries it",
     "queuectl serve --shadow": "it serves until it is ended; tests/operations/test_shadow.py",
     "queuectl config prices": "with its file in the block below",
     "queuectl preempt --dry-run": "of any gang; tests/unit/test_cli_clients tries it",
@@ -255,6 +257,7 @@ def test_the_page_on_autoscaling(shell: Shell) -> None:
 
 
 WITHOUT_TEST: Final = {
+    "benchmarks.md": "its measurements take minutes to hours",
     "runbook.md": "its command is the first one of on-call.md",
     "release.md": "the commands need a published release; tests/packaging checks the targets of make",
     "build-the-image.md": "tests/packaging builds the image and checks the targets of make",

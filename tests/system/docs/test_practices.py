@@ -72,7 +72,7 @@ def test_the_page_on_budgets(demo_cluster: DemoCluster, shell: Shell) -> None:
     demo_cluster.runs("team-a/paper")
     page.type("queuectl topup")
     assert "paper deadline" in page.type("queuectl get budgettopups")
-    assert "topups" in page.type("queuectl audit")
+    assert "top up Budget team-a" in page.type("queuectl audit")
     assert "team-a" in page.type("queuectl report budgets", shows=False)  # of a budget of 0
     page.end()
 
