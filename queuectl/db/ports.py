@@ -208,7 +208,7 @@ class UsageStore(Protocol):
         """
 
     async def add_up(self, now: float, since: float, *, epoch: int) -> bool:
-        """Add up the newest day, up to ``now`` or its last quarter, that is not added up yet, so that reports read fewer rows. They state the same.
+        """Add up the newest day, up to ``now`` or the last full three hours, that is not added up yet, so that reports read fewer rows. They state the same.
 
         Args:
             now: unix seconds.

@@ -256,7 +256,7 @@ async def sizes(connection: asyncpg.Connection) -> Table:
 
 
 async def add_up(store: PostgresStore, epoch: int) -> list[float]:
-    """Seconds for each day. The last eight hours have no sums; a leader leaves out at most seven."""
+    """Seconds for each day. The last five hours have no sums; a leader leaves out at most four."""
     seconds: list[float] = []
     while True:
         began = time.perf_counter()
