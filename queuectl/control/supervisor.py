@@ -8,6 +8,7 @@ A normal end is orderly: the planner stops, writes in progress are answered, and
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from functools import partial
 
@@ -328,6 +329,8 @@ class Supervisor:
             finally:
                 self._leading = None
                 self._metrics.following()
+            # The state of the leadership has reference cycles, and a standby allocates too little for a full collection within hours.
+            gc.collect()
 
     async def _led(self) -> int:
         """Wait as a standby until this process leads. Returns its epoch."""

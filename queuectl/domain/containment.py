@@ -305,16 +305,15 @@ class Containment:
     Attributes:
         clock: unix seconds.
         report: called for each failure with the error, and with None for a unit that is set aside with others.
-        listener: the same, for the leader of the moment.
         revision: grows with each change of the record.
         inputs: of units, until the leader stores them.
     """
 
     clock: Callable[[], float]
     report: Report = _unreported
-    listener: Report = _unreported
     revision: int = 0
     inputs: Inputs = field(default_factory=Inputs)
+    _listener: Report = _unreported
     _units: dict[tuple[Boundary, str], SetAside] = field(default_factory=dict)
     _by_place: dict[tuple[Boundary, str, str], int] = field(default_factory=dict)
     _namespaces: dict[tuple[Boundary, str], _Namespace] = field(default_factory=dict)
@@ -514,9 +513,18 @@ class Containment:
             counted[found.boundary] += 1
         return counted
 
+    @contextmanager
+    def reported_to(self, listener: Report) -> Iterator[None]:
+        """Report to a leader as well, as long as it leads."""
+        self._listener = listener
+        try:
+            yield
+        finally:
+            self._listener = _unreported
+
     def _tell(self, record: SetAside, error: BaseException | None) -> None:
         self.report(record, error)
-        self.listener(record, error)
+        self._listener(record, error)
 
     def _put(
         self, boundary: Boundary, key: str, ref: str, namespace: str, place: str, version: object

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+from weakref import ref
+
 import pytest
 
 from queuectl.control import kueue, supervisor
+from queuectl.control.leader.loop import Loop
 from queuectl.control.questions import viewer
 from queuectl.control.questions.standby import Standby
+from queuectl.control.settings import Settings
 from queuectl.domain.errors import StoreUnavailable, WriteRefused
 from queuectl.domain.records import LeaderRecord
 from queuectl.domain.snapshot import Snapshot
@@ -98,3 +104,26 @@ async def test_a_standby_whose_database_does_not_answer_waits_for_a_request(
     async with running(database_url, led_by_another()) as standby:
         await until(lambda: len(asked) == 1, "the database was asked")
         assert not standby.blockers()
+
+
+async def test_a_leader_that_loses_its_lease_frees_what_it_led_with(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a standby it allocates little, so the interpreter would collect these objects hours later."""
+    led_with: list[ref[object]] = []
+
+    class Seen(Loop):
+        def __init__(self, **named: Any) -> None:
+            super().__init__(**named)
+            led_with.extend(map(ref, (self, self.leader_state, self.leader_state.ledger)))
+
+    monkeypatch.setattr(supervisor, "Loop", Seen)
+    cluster = FakeCluster()
+    gc.disable()
+    try:
+        async with running(database_url, cluster, Settings(lease_renew=0.05)):
+            await until(lambda: len(led_with) > 0, "it leads")
+            cluster.leader = LeaderRecord("another", 9, 0.0, 60.0, "1")
+            await until(lambda: not any(each() for each in led_with), "it follows, and all is free")
+    finally:
+        gc.enable()

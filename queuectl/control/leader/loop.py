@@ -32,7 +32,7 @@ from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.ports import Commit, LeaderStore
-from queuectl.domain.containment import Boundary, SetAside
+from queuectl.domain.containment import Boundary, Report, SetAside
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import Checked, EntryChange, State
@@ -190,23 +190,23 @@ class Loop:
             self.leader_state.ledger, self._mirror.jobs, self._mirror.pods_of
         )
         self.loaded = True
+        tasks: dict[str, Job] = {
+            "actuate": self._actuator.run,
+            "tell": recorder.run,
+            "tick": self._tick,
+            "store set-aside objects": objects.run,
+        }
         try:
-            async with asyncio.TaskGroup() as group:
-                self._report_to(recorder, objects)
-                tasks: dict[str, Job] = {
-                    "actuate": self._actuator.run,
-                    "tell": recorder.run,
-                    "tick": self._tick,
-                    "store set-aside objects": objects.run,
-                }
-                for name, job in tasks.items():
-                    group.create_task(supervised(name, job, self._containment), name=name)
-                self._start_maintenance(group, epoch)
-                group.create_task(self._cycles(), name="cycles")
+            with self._containment.reported_to(self._reporter(recorder, objects)):
+                async with asyncio.TaskGroup() as group:
+                    for name, job in tasks.items():
+                        group.create_task(supervised(name, job, self._containment), name=name)
+                    self._start_maintenance(group, epoch)
+                    group.create_task(self._cycles(), name="cycles")
         finally:
             self.loaded = False
 
-    def _report_to(self, recorder: EventRecorder, objects: SetAsideObjects) -> None:
+    def _reporter(self, recorder: EventRecorder, objects: SetAsideObjects) -> Report:
         """Store each object that is set aside, and write an Event on it if its workload is not pending: a pending one shows its reason."""
 
         def report(failure: SetAside, _: BaseException | None) -> None:
@@ -216,7 +216,7 @@ class Loop:
             if not (pending and failure.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
                 recorder.note(failure.key, failure.reason)
 
-        self._containment.listener = report
+        return report
 
     def _assemble(self, epoch: int) -> EventRecorder:
         """Make the parts that know the epoch or each other."""
