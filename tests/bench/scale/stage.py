@@ -40,7 +40,7 @@ LEASE_SECONDS: Final = 300
 _PAGE: Final = "1000"
 _API_SERVER: Final = "kube-apiserver"
 _NAMED: Final = 20
-"""If so few gangs are missing, a message has the reason of the first."""
+"""If so few gangs are missing, a message has the reason of the first that has one."""
 LEASES_PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -214,8 +214,10 @@ class ScaleStage:
             missing = [gang for gang in gangs if reached(timeline, gang) < gang.pods]
             if not 0 < len(missing) <= _NAMED:
                 return text
-            reason = self.system.refusal(missing[0]) or "no reason"
-            return f"{text}; {missing[0].key}: {reason}"
+            for gang in missing:
+                if (reason := self.system.refusal(gang)) is not None:
+                    return f"{text}; {gang.key}: {reason}"
+            return f"{text}; no gang has a reason"
 
         self.wait(lambda timeline: count(timeline) >= expected, progress)
 
