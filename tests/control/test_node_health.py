@@ -157,8 +157,9 @@ async def test_a_gang_leaves_a_node_whose_condition_announces_its_end(database_u
             f"evicted before its nodes are taken away: {leaving}: condition VMEventScheduled=True"
         )
         assert entry.stop_at is not None, "it has time to save its work"
-        await world.until_state(uid, State.PENDING)
-        entry = await world.until_state(uid, State.RUNNING)
+        entry = await world.until_entry(
+            uid, lambda e: e.state is State.RUNNING and e.attempt == 2, "it runs again"
+        )
         assert leaving not in nodes_of(entry)
         third = world.cluster.submit(gang("Job", "third", 1))
         await world.until_entry(
