@@ -1,4 +1,4 @@
-"""Sums of the past quarters of the current day, and sums over all users and labels, for reports."""
+"""Sums of the past hours of the current day, and sums over all users and labels, for reports."""
 
 from __future__ import annotations
 

@@ -89,6 +89,12 @@ class TestHistory:
         assert titles.split() == ["TIME", "EVENT", "STATE", "REASON", "MESSAGE"]
 
     @pytest.mark.usefixtures("ledger")
+    def test_a_wide_history_has_the_nodes_of_each_attempt(self, queuectl: Cli) -> None:
+        _, titles, *rows = queuectl("history", "team-a/running", "-o", "wide").out.splitlines()
+        at = titles.index("NODES")
+        assert [row[at:].split()[0] for row in rows if row] == ["-", "node-1,node-2", "-"]
+
+    @pytest.mark.usefixtures("ledger")
     def test_evictions_can_be_selected(self, queuectl: Cli) -> None:
         body = json.loads(queuectl("history", "team-a/requeued", "--evictions", "-o", "json").out)
         assert [item["toState"] for item in body["items"]] == ["Evicting"]

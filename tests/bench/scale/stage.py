@@ -210,16 +210,23 @@ class ScaleStage:
             return sum(reached(timeline, gang) for gang in gangs)
 
         def progress(timeline: Timeline) -> str:
-            text = f"{count(timeline):,} of {expected:,} pods {state}"
-            missing = [gang for gang in gangs if reached(timeline, gang) < gang.pods]
-            if not 0 < len(missing) <= _NAMED:
-                return text
-            for gang in missing:
-                if (reason := self.system.refusal(gang)) is not None:
-                    return f"{text}; {gang.key}: {reason}"
-            return f"{text}; no gang has a reason"
+            return f"{count(timeline):,} of {expected:,} pods {state}"
 
-        self.wait(lambda timeline: count(timeline) >= expected, progress)
+        try:
+            self.wait(lambda timeline: count(timeline) >= expected, progress)
+        except RowCutError as cut:
+            timeline = self.follow()
+            missing = [gang for gang in gangs if reached(timeline, gang) < gang.pods]
+            raise RowCutError(f"{cut}{self._reason(missing)}") from None
+
+    def _reason(self, missing: Sequence[Gang]) -> str:
+        """Why the first of these gangs that has a reason is pending; empty for many gangs. It is read at the end only: the row is measured."""
+        if not 0 < len(missing) <= _NAMED:
+            return ""
+        for gang in missing:
+            if (reason := self.system.refusal(gang)) is not None:
+                return f"; {gang.key}: {reason}"
+        return "; no gang has a reason"
 
     def list_pods(self, namespace: str | None = None) -> list[PodLine]:
         """The pods of one or all namespaces. In pages, because the client waits for an answer for 30 s."""

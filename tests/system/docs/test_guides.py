@@ -35,7 +35,7 @@ NAMES = {
     "queuectl db upgrade --pre": "of a database that the reader names",
     "queuectl kueue hand-over": "of a cluster with a Kueue: tests/operations/test_back_to_kueue.py",
     "queuectl describe workload": "of any gang, as in tests/unit/test_cli_clients.py",
-    "queuectl history -o wide": "of any gang, as in tests/unit/test_cli_clients.py",
+    "queuectl history -o wide": "of any gang, as in tests/unit/test_cli_views.py",
     "queuectl serve --shadow": "it serves until it is ended; tests/operations/test_shadow.py",
     "queuectl config prices": "with its file in the block below",
     "queuectl preempt --dry-run": "of any gang; tests/unit/test_cli_clients tries it",
