@@ -201,7 +201,7 @@ class UsageStore(Protocol):
         """The run times of the workloads that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete a batch of hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
+        """Delete a batch of rows of hours that began before ``before`` (unix seconds), or sums of their oldest day. 0 = none is left.
 
         Raises:
             Fenced: the epoch is no longer the caller's.

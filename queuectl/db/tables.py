@@ -38,6 +38,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Numeric,
     Table,
     Text,
     UniqueConstraint,
@@ -697,8 +698,9 @@ COUNTS: Final = ("workloads", "by_flavor", "by_price")
 
 
 def _sums() -> list[Column[Any]]:
-    """Amounts in units, and numbers of workloads."""
-    return [*map(integer, WHOLE), amount("cost"), *map(integer, COUNTS)]
+    """Amounts in units, and numbers of workloads. A day of 1.1 million GPUs has more units than 64 bits."""
+    units = (Column(name, Numeric, nullable=False) for name in WHOLE)
+    return [*units, amount("cost"), *map(integer, COUNTS)]
 
 
 usage_days: Final = Table(

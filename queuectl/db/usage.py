@@ -182,8 +182,9 @@ class UsageLedger:
         """Delete a batch of hours that began before ``before``; see the Protocol."""
         async with self._transaction("deleting old usage") as connection:
             await require_epoch(connection, epoch)
-            await usage_days.forget(connection, before)
-            return await prune_usage(connection, before)
+            forgotten = await usage_days.forget(connection, before)
+            deleted = await prune_usage(connection, forgotten)
+            return deleted + (forgotten < before)  # other days are left
 
     async def add_up(self, now: float, since: float, *, epoch: int) -> bool:
         """Add up a day, for reports; see the Protocol."""

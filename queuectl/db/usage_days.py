@@ -306,8 +306,8 @@ def _moved(period: Period, names: Sequence[str], scope: UsageScope, touched: Sum
 async def add_up(connection: AsyncConnection, now: float, since: float) -> bool:
     """Add up the newest day without sums, or without those of a complete part, that begins at ``since`` or later (unix seconds).
 
-    Foldings wait until it has ended, because a change that this transaction does not see would otherwise leave wrong sums. Commits of the leader
-    do not wait.
+    Foldings wait until it has ended, because a change that this transaction does not see would otherwise leave wrong sums. One that waits
+    longer than the lock timeout fails and is repeated. Commits of the leader do not wait.
 
     Returns:
         Whether there was one.
@@ -338,13 +338,21 @@ async def _exclude_changes(connection: AsyncConnection) -> float | None:
     return until
 
 
-async def forget(connection: AsyncConnection, before: float) -> None:
-    """Delete the sums of days that began before ``before``, before their hours are deleted in this transaction.
+async def forget(connection: AsyncConnection, before: float) -> float:
+    """Delete the sums of the oldest day that began before ``before``, before its hours are deleted in this transaction.
 
-    The deletion and the adding up of a day wait for each other, because two leaders can do both at once.
+    A day can have a row for each workload, so one statement cannot delete all days of a year. The deletion and the adding up of a day wait
+    for each other, because two leaders can do both at once.
+
+    Returns:
+        The time, at most ``before``, before which no hour is in a sum.
     """
     await _exclude_changes(connection)
-    await connection.execute(delete(usage_summed).where(usage_summed.c.day < before))
+    first = select(func.min(usage_summed.c.day)).scalar_subquery()
+    c = usage_summed.c
+    await connection.execute(delete(usage_summed).where(c.day == first, c.day < before))
+    kept: float | None = await connection.scalar(select(func.min(c.day)))
+    return before if kept is None else min(before, kept)
 
 
 def _next_day(settled: float, since: float) -> Select[Any]:

@@ -317,8 +317,9 @@ that a GPU is divided into. Another fraction is rounded to the nearest part.
 """
 
 
-MOST_GPUS: Final = 10**9
-"""A gang is smaller than this. Its number of :data:`PARTS` has 64 bits, also in sums over gangs."""
+MOST_GPUS: Final = 10**7
+"""A gang is smaller than this. Its number of :data:`PARTS` has 64 bits, also in sums over gangs, and also when it is multiplied by the
+milliseconds of an hour, as in the usage ledger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
 import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.control.leader.periodic import prune
+from queuectl.control.leader.periodic import RowUpkeep
 from queuectl.db import prune as pruning
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.tables import usage_hours
 from queuectl.domain.accounting import HOUR, Accounting
-from queuectl.domain.errors import Fenced
+from queuectl.domain.errors import Fenced, StoreError
 from queuectl.domain.estimates import DAY
 from queuectl.domain.rules import Rules
 from queuectl.domain.usage_reports import Grouping, Period, Report
@@ -114,7 +115,8 @@ async def test_the_leader_keeps_the_days_of_the_retention_rules(
 ) -> None:
     epoch = await store.take_over("test", 0)
     rules = Rules(accounting=Accounting(keep_days=3))
-    running = asyncio.create_task(prune(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch))
+    upkeep = RowUpkeep(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch)
+    running = asyncio.create_task(upkeep.delete())
     try:
         async with asyncio.timeout(30):
             # Postgres does not notify of the deletion: the test polls the table.
@@ -123,6 +125,41 @@ async def test_the_leader_keeps_the_days_of_the_retention_rules(
     finally:
         running.cancel()
     assert await ledger.fetchval("SELECT count(*) FROM usage_hours") == 5 + 4
+
+
+class FailingSums:
+    """The store of a leader, with a usage ledger of which no day can be added up."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    @property
+    def usage(self) -> FailingSums:
+        return FailingSums(self._store.usage)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def add_up(self, now: float, since: float, *, epoch: int) -> bool:
+        raise StoreError("adding up a day of usage: out of range")
+
+
+async def test_a_day_that_cannot_be_added_up_does_not_stop_the_deletion(
+    store: PostgresStore, ledger: asyncpg.Connection
+) -> None:
+    epoch = await store.take_over("test", 0)
+    rules = Rules(accounting=Accounting(keep_days=3))
+    failing: Any = FailingSums(store)
+    upkeep = RowUpkeep(failing, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch)
+    with pytest.raises(StoreError, match="out of range"):
+        await upkeep.add_up()
+    running = asyncio.create_task(upkeep.delete())
+    try:
+        async with asyncio.timeout(30):
+            while await ledger.fetchval("SELECT min(hour) FROM usage_hours") != CUTOFF:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
 
 
 # -- on a large ledger ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import asyncpg
@@ -22,6 +23,7 @@ from queuectl.domain.accounting import (
 from queuectl.domain.budgets import Budget, BudgetScope
 from queuectl.domain.errors import Fenced
 from queuectl.domain.folding import Fold
+from queuectl.domain.gpus import MOST_GPUS
 from queuectl.domain.usage_reports import ALL_USAGE, DAY, Grouping, Period, UsageScope
 from tests.doubles.store import MemoryStore
 from tests.support.stores import PostgresStore
@@ -163,7 +165,8 @@ async def test_reports_do_not_depend_on_the_sums_of_days(
     await stores.agree(seed + 2)
     cutoff = FIRST + 1.5 * DAY
     for one, epoch in zip(stores.both, stores.epochs, strict=True):
-        await one.usage.prune(cutoff, epoch=epoch)
+        while await one.usage.prune(cutoff, epoch=epoch):
+            pass
     await stores.agree(seed + 3)
     assert await stores.add_up(cutoff) == 0
     connection = await asyncpg.connect(database_url)
@@ -171,6 +174,51 @@ async def test_reports_do_not_depend_on_the_sums_of_days(
     await connection.close()
     assert days
     assert min(days) >= cutoff
+
+
+async def test_a_day_has_sums_however_many_gpus_wait(
+    store: PostgresStore, database_url: str
+) -> None:
+    """Gangs as large as possible wait in one LocalQueue: their sums have more than 64 bits."""
+    stores = Stores(store)
+    await stores.lead()
+    who = [replace(subject_of(number, 0), uid=f"w-{number}") for number in range(3)]
+    waiting = Amounts(waited=(MOST_GPUS - 1) * UNITS * HOUR, waiting=1000 * HOUR)
+    for one, epoch in zip(stores.both, stores.epochs, strict=True):
+        fold = Fold(float(FIRST), LATER, AccountingTerms({}, {}))
+        for hour in range(FIRST, FIRST + DAY, HOUR):
+            for each in who:
+                fold.hours[hour, fold.accounts.of(each, ""), "", ""] = waiting
+        await one.usage.keep(fold, over=None, until=LATER, marks=(), epoch=epoch, free={})
+    whole = Period(FIRST, FIRST + DAY)
+    for summed in (0, DAYS):
+        assert await stores.add_up(now=LATER if summed else 0.0) == summed
+        for by in ("queue", "user", "namespace,hour", "workload"):
+            grouping = Grouping.parse(by)
+            reports = [await each.usage.report(whole, grouping) for each in stores.both]
+            assert reports[0].rows == reports[1].rows, by
+        charts = [await each.usage.hours(whole) for each in stores.both]
+        assert charts[0] == charts[1]
+
+
+async def test_sums_of_expired_days_are_deleted_day_by_day(
+    store: PostgresStore, database_url: str
+) -> None:
+    stores = Stores(store)
+    await stores.lead()
+    await stores.keep(1, LATER, range(WORKLOADS))
+    await stores.add_up()
+    connection = await asyncpg.connect(database_url)
+    left = []
+    while await store.usage.prune(LAST - DAY, epoch=stores.epochs[0]):
+        rows = await connection.fetch("SELECT day FROM usage_summed ORDER BY day")
+        first = await connection.fetchval("SELECT min(hour) FROM usage_hours")
+        left.append([(row["day"] - FIRST) // DAY for row in rows])
+        assert first >= rows[0]["day"]
+    assert left[:4] == [[1, 2, 3, 4], [2, 3, 4], [3, 4], [4]]
+    assert set(map(tuple, left[4:])) <= {(4,)}
+    assert await connection.fetchval("SELECT min(hour) FROM usage_hours") >= LAST - DAY
+    await connection.close()
 
 
 async def test_a_deletion_of_hours_waits_for_the_adding_up_of_another_leader(

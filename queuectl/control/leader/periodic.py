@@ -112,29 +112,57 @@ async def show_efficiency(
         await asyncio.sleep(seconds)
 
 
-# ---- Deletion of expired rows, in small batches
+# ---- Deletion of expired rows and sums of usage, in small batches
 
 
-_SECONDS: Final = 60.0  # between checks for expired rows
-_AGAIN_SECONDS: Final = 1.0  # between batches of them
+_SECONDS: Final = 60.0  # between checks whether there is something to do
+_AGAIN_SECONDS: Final = 1.0  # between batches
 
 
-async def prune(store: LeaderStore, rules: Callable[[], Rules], clock: Clock, epoch: int) -> None:
-    """Delete until canceled, for one epoch of the leader.
+class RowUpkeep:
+    """Deletes expired rows and adds up days of usage, for one epoch of the leader. One of them at a time, because both change usage.
 
-    Raises:
-        Fenced: another leader has taken over.
+    The methods run until they are canceled. They raise Fenced after another leader has taken over.
     """
-    while True:
-        try:
-            deleted = await store.prune(rules().retention, clock(), epoch=epoch)
-            oldest = clock() - rules().accounting.keep_days * DAY
-            deleted += await store.usage.prune(oldest, epoch=epoch)
-            deleted += await store.usage.add_up(clock(), oldest, epoch=epoch)
-        except StoreUnavailable as error:
-            log.info("old_rows_not_deleted", error=str(error))
-            deleted = 0
-        await asyncio.sleep(_AGAIN_SECONDS if deleted else _SECONDS)
+
+    def __init__(
+        self, store: LeaderStore, rules: Callable[[], Rules], clock: Clock, epoch: int
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._clock = clock
+        self._epoch = epoch
+        self._turn = asyncio.Lock()
+
+    async def delete(self) -> None:
+        """Delete expired rows."""
+        await self._repeat("prune", self._deleted)
+
+    async def add_up(self) -> None:
+        """Add up days of usage. A task of its own: if a day cannot be added up, rows are deleted nevertheless."""
+        await self._repeat("sums", self._added_up)
+
+    async def _repeat(self, task: str, batch: Callable[[], Awaitable[int]]) -> None:
+        while True:
+            try:
+                async with self._turn:
+                    done = await batch()
+            except StoreUnavailable as error:
+                log.info("upkeep_delayed", task=task, error=str(error))
+                done = 0
+            await asyncio.sleep(_AGAIN_SECONDS if done else _SECONDS)
+
+    async def _deleted(self) -> int:
+        retention = self._rules().retention
+        deleted = await self._store.prune(retention, self._clock(), epoch=self._epoch)
+        return deleted + await self._store.usage.prune(self._oldest(), epoch=self._epoch)
+
+    async def _added_up(self) -> int:
+        return await self._store.usage.add_up(self._clock(), self._oldest(), epoch=self._epoch)
+
+    def _oldest(self) -> float:
+        """The time before which usage has expired (unix seconds)."""
+        return self._clock() - self._rules().accounting.keep_days * DAY
 
 
 # ---- The label of namespaces with a LocalQueue ``default``
@@ -195,8 +223,10 @@ class Maintenance:
             follower,
         )
         notices = BudgetNotices(self.store, epoch)
+        upkeep = RowUpkeep(self.store, lambda: state.config.rules, self.clock, epoch)
         tasks: dict[str, Job] = {
-            "prune": lambda: prune(self.store, lambda: state.config.rules, self.clock, epoch),
+            "prune": upkeep.delete,
+            "sums": upkeep.add_up,
             "account": lambda: accountant.run(seconds),
             "efficiency": lambda: show_efficiency(
                 state, self.cache, self.metrics.fleet.parts, seconds
