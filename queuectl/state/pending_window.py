@@ -66,7 +66,9 @@ class PendingWindow:
         self._shapes = shapes
         self._considered: set[int] = set()  # shapes since the last change
         self._changed = True
-        self._answered: set[str] = set()  # uids since the last change
+        # By uid, since the last change: the gangs with an answer, and those that only the limit of a cycle has left out.
+        self._answered: set[str] = set()
+        self._left_out: set[str] = set()
         # Of the gangs of the last snapshot: each by its id, which names it while it is kept here.
         self._counted: dict[int, _Counted] = {}
         self._numbers: dict[Hashable, int] = {}  # of the shapes that wait
@@ -96,9 +98,10 @@ class PendingWindow:
     def answered(self, refusals: Collection[Refusal]) -> None:
         """Take in the answers of a plan for the gangs that it considered."""
         left_out = {r.uid for r in refusals if r.reasons[0].code is Code.PENDING_EVALUATION}
-        if left_out:
+        if left_out or self._left_out:
             self._answered.update(r.uid for r in refusals if r.uid not in left_out)
-            self.partial = self.partial or not left_out <= self._answered
+            self._left_out = (self._left_out | left_out) - self._answered
+            self.partial = self.partial or bool(self._left_out)
 
     def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
         """The snapshot with the gangs that its plan considers.
@@ -109,6 +112,9 @@ class PendingWindow:
         if changed:
             self._considered.clear()
             self._answered.clear()
+            self._left_out.clear()
+        elif self._left_out:
+            self._left_out.intersection_update(p.workload.uid for p in snapshot.pending)
         self.partial = False
         if len(snapshot.pending) <= self._shapes:
             return snapshot

@@ -282,3 +282,32 @@ def test_each_gang_that_the_limit_of_a_cycle_leaves_out_has_one_answer_after_a_c
         window.applied(snapshot, changed=changed)
         window.answered(refused(**answers))
         assert window.partial == partial, answers
+
+
+def test_a_gang_that_both_limits_leave_out_has_an_answer_too() -> None:
+    snapshot = world(flood(200))
+    window, answered, changed = PendingWindow(shapes=64), set[str](), True
+    for number in range(40):
+        planned = names(window.applied(snapshot, changed=changed))
+        later = planned[48:] if number == 0 else []
+        answers = dict.fromkeys(planned, Code.UNDECIDED) | dict.fromkeys(
+            later, Code.PENDING_EVALUATION
+        )
+        window.answered(refused(**answers))
+        answered |= set(planned) - set(later)
+        changed = False
+        if not window.partial:
+            break
+    assert len(answered) == 200
+    assert number < 16
+
+
+def test_a_gang_that_was_left_out_and_is_gone_needs_no_answer() -> None:
+    gangs = [gang(name, "main", 1) for name in "ab"]
+    window = PendingWindow()
+    window.applied(world(gangs))
+    window.answered(refused(a=Code.WAITING_FOR_QUOTA, b=Code.PENDING_EVALUATION))
+    assert window.partial
+    window.applied(world(gangs[:1]), changed=False)
+    window.answered(refused(a=Code.WAITING_FOR_QUOTA))
+    assert not window.partial

@@ -211,6 +211,8 @@ class Planning:
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
         self._exposed_at = _first(
+            # The gangs of the plans before this one are not considered again before the next change.
+            None if changed else self._exposed_at,
             next_plan_due(checked.snapshot, checked.decided),
             next_expected_end(checked.snapshot, checked.decided),
         )
