@@ -161,7 +161,7 @@ class Observer:
     def _counted(self, moved: Collection[str]) -> bool:
         """Count these pods again. Returns whether the use of any node changed."""
         try:
-            return self._usage.refresh(moved)
+            return self._usage.refresh_moved(moved)
         except Exception as error:
             if never_contained(error):
                 raise

@@ -292,6 +292,11 @@ class DeviceUse:
         self._inventory: DeviceInventory | None = None
         self._shared: frozenset[str] = frozenset()
 
+    @property
+    def holders(self) -> Collection[str]:
+        """The pods, and the claims of no pod, that held devices when they were judged last (by uid)."""
+        return self._taken.keys()
+
     def refresh(self, holders: Iterable[str]) -> bool:
         """Judge the claims of these pods, and these claims of no pod, again (by uid, with deleted ones).
 

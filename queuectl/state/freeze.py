@@ -53,6 +53,7 @@ IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 _Place = tuple[
     int,
     str,
+    str,
     float,
     str | None,
     tuple[PodSetUpdate, ...],
@@ -60,7 +61,7 @@ _Place = tuple[
     bool,
     tuple[Claim | None, ...],
 ]
-"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; the
+"""The fields that decide the position of a gang: priority, LocalQueue, ClusterQueue, queue time, user; what admission checks add to it; the
 placement of the elastic gang that it extends; whether it evicts others; and the claims that its pods share, which have another size
 once they are allocated."""
 
@@ -181,7 +182,7 @@ class SnapshotBuilder:
         )
 
     def _drop_outdated(self, config: QueueConfig) -> None:
-        """Drop the parts that depend on the queues, namespaces, priority classes or nodes that have changed."""
+        """Drop the parts that depend on the queues, namespaces, priority classes, nodes or devices that have changed."""
         records = list(self._mirror.namespaces.values())
         if config is not self._config or records != self._records:
             self._config, self._records = config, records
@@ -190,7 +191,7 @@ class SnapshotBuilder:
             self._inadmissible = {}
             self._waiting = {}
             self._holding = {}
-        if self._mirror.fleet is not self._fleet:
+        if self._mirror.fleet is not self._fleet or self._resized:
             self._fleet = self._mirror.fleet
             self._holding = {}
         if self._mirror.devices.named_claims is not self._claims:
@@ -223,7 +224,7 @@ class SnapshotBuilder:
         shared = [claims.get((job.namespace, n)) for one in job.podsets for n in one.shared_claims]
         if shared:
             self._sharing.add(entry.uid)
-        order = (entry.priority, entry.queue, entry.queue_order_time)
+        order = (entry.priority, entry.queue, entry.cluster_queue, entry.queue_order_time)
         place = (*order, user, updates, gang, evicts, tuple(shared))
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if last and last[0] is job and last[1] == place and last[2] is self._sizes:

@@ -134,10 +134,22 @@ class OtherPodUsage:
         return changed
 
     def refresh_all(self) -> bool:
-        """Count all pods again."""
+        """Count all pods and all claims again, with deleted ones."""
         self._counted_names = self.names
         known = {*self._counted, *self._claims_by_pod, *self._mirror.pods}
-        return self.refresh(known.union(self._mirror.devices.holders))
+        return self.refresh(known.union(self._mirror.devices.holders, self.devices.holders))
+
+    def refresh_moved(self, pods: Iterable[str]) -> bool:
+        """Count these pods again (by uid, with deleted ones); all pods if hostnames have changed, because pods select nodes by them.
+
+        Returns:
+            Whether the use of any node changed.
+        """
+        names = self.names
+        if names is not self._counted_names and names != self._counted_names:
+            return self.refresh_all()
+        self._counted_names = names
+        return self.refresh(pods)
 
     def refresh_owned(self, entries: Iterable[Entry]) -> bool:
         """Count all pods of these jobs again, after their ledger entry changed."""
@@ -145,11 +157,8 @@ class OtherPodUsage:
 
     def follow(self, changed: Iterable[Entry], moved: Iterable[str]) -> None:
         """Count pods again: those of jobs whose entry changed, and those (by uid) that changed or were deleted themselves."""
-        if self.names != self._counted_names:  # pins name nodes by their hostnames
-            self.refresh_all()
-            return
         owned = {pod.uid for entry in changed for pod in self._mirror.pods_of(entry)}
-        self.refresh(owned.union(moved))
+        self.refresh_moved(owned.union(moved))
 
     def held_by(self, entry: Entry) -> dict[str, dict[str, int]]:
         """Podset -> node -> number of non-terminal pods of an evicted gang."""

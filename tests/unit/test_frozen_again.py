@@ -10,7 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.containment import Boundary
-from queuectl.domain.devices import Claim, ClaimReference
+from queuectl.domain.devices import (
+    Claim,
+    ClaimReference,
+    DeviceKind,
+    NodeAccess,
+    PoolSlice,
+    PublishedDevice,
+)
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import PodGpus
 from queuectl.domain.jobs import JobRecord, PodPhase
@@ -19,6 +26,7 @@ from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     FlavorQuotas,
+    LocalQueue,
     QueueConfig,
     ResourceFlavor,
     ResourceGroup,
@@ -31,8 +39,9 @@ from queuectl.domain.records import (
     NamespaceRecord,
     NodeRecord,
     PriorityClassRecord,
+    SliceRecord,
 )
-from queuectl.domain.snapshot import CapacityLease, Snapshot, SolverLimits
+from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, PodSet
 from queuectl.state.durations import LearnedDurations
@@ -251,12 +260,23 @@ SIZED = replace(
 SHARING = PodSet("main", 2, SHAPE, claims=(ClaimReference("c", claim="pair"),))
 PAIR = Claim("pair", "a", "pair", TWO)
 PARTS = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"}
+
+
+def parts_of_gpus(node: str) -> SliceRecord:
+    """The devices of a node, which are sevenths of a GPU."""
+    kind = DeviceKind(CLASS.name, (("productName", "H100"), ("profile", "1g.10gb")))
+    devices = tuple(PublishedDevice(f"gpu-{number}", kind) for number in range(8))
+    pool = PoolSlice(f"{node}-gpu", CLASS.name, node, 1, 1, NodeAccess(node=node), devices)
+    return SliceRecord(pool.name, 9, pool)
+
+
 OF_SIZES: dict[str, list[Any]] = {
     "MIG": [
         NodeRecord(Node(name, {HOSTNAME: name, **PARTS}, SHAPE.requests), 9)
         for name in ("n1", "n2", "n3")
     ],
     "claim": [ClaimRecord("a", "pair", 9, replace(PAIR, allocated=()))],
+    "devices": [parts_of_gpus("n1")],
 }
 
 
@@ -280,6 +300,39 @@ def test_a_gang_has_the_size_that_its_pods_have_now(what: str, entry: Entry) -> 
     before = kept()
     world.see(*OF_SIZES[what])
     assert [before] != [kept()] == [sizes(world.freeze(20.0, SIZED))]
+
+
+def test_a_pending_gang_has_its_size_in_the_cluster_queue_to_which_its_local_queue_leads_now() -> (
+    None
+):
+    flavors = {name: ResourceFlavor(name, (("pool", name),)) for name in ("whole", "parts")}
+    group = {name: (ResourceGroup((GPU,), (FlavorQuotas(name, {GPU: 64}),)),) for name in flavors}
+    queues = {
+        name: replace(CONFIG.cluster_queues["cq"], name=name, groups=group[name])
+        for name in flavors
+    }
+    leading_to = {
+        name: replace(
+            CONFIG,
+            cluster_queues=queues,
+            flavors=flavors,
+            local_queues={("a", "q"): LocalQueue("a", "q", name)},
+        )
+        for name in flavors
+    }
+    entry = replace(ENTRY, cluster_queue="whole")
+    node = Node("n1", {HOSTNAME: "n1", "pool": "parts", **PARTS}, SHAPE.requests)
+    world = World(entry, records=[JOB, NodeRecord(node, 9)])
+
+    def kept(config: QueueConfig) -> list[Pending]:
+        return list(world.snapshot_builder.freeze(config, 20.0, SolverLimits()).pending)
+
+    before = kept(leading_to["whole"])
+    kept(leading_to["parts"])  # the gang has not been observed since
+    moved = EntryChange(entry, replace(entry, cluster_queue="parts"), 20.0)
+    world.ledger.apply([moved])
+    new = list(world.freeze(20.0, leading_to["parts"]).pending)
+    assert before != new == kept(leading_to["parts"])
 
 
 @pytest.mark.sets_aside

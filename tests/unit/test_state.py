@@ -250,6 +250,14 @@ class TestUsage:
         world = World(records=[*records, pod("p", owner="", gated=False, **pins)])
         assert set(world.freeze().other_pods) == {node}
 
+    def test_a_pod_counts_on_the_node_that_it_selects_when_that_node_appears(self) -> None:
+        world = World(records=[pod("p", owner="", gated=False, host="n9")])
+        world.look()
+        assert set(world.usage.other_pods) == {"n9"}
+        world.see(NodeRecord(Node("n9.example.com", {HOSTNAME: "n9"}), 2))
+        assert world.look().plan_again
+        assert set(world.usage.other_pods) == {"n9.example.com"}
+
     def test_a_slot_is_filled_by_one_pod(self) -> None:
         """Pods of the gang beyond its slots on a node use more than what was planned there."""
         seen = [RESUMED, on("p1", "n1"), on("p2", "n1"), on("p3", "n1")]

@@ -28,9 +28,10 @@ from queuectl.domain.devices import (
     PoolSlice,
     PublishedDevice,
 )
+from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.domain.ledger import Loaded, State
-from queuectl.domain.quantity import Resources
+from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import (
     ClaimRecord,
@@ -38,6 +39,7 @@ from queuectl.domain.records import (
     Deleted,
     DeviceClassRecord,
     ListCompleted,
+    NodeRecord,
     SliceRecord,
     TaintRuleRecord,
 )
@@ -114,6 +116,28 @@ def test_a_leader_that_reads_the_database_again_counts_the_claims_of_no_pod() ->
         state.observer.observe(state.config, 100.0)
         held.append(state.snapshot(seek_room=False).other_devices)
     assert [[one.id for one in devices["n1"]] for devices in held] == [[gpu("n1", 3)]] * 2
+
+
+@pytest.mark.parametrize("of", ["p", None])
+@pytest.mark.parametrize("node_comes", [False, True])
+def test_a_standby_that_takes_over_knows_that_the_devices_of_a_deleted_claim_are_free(
+    of: str | None, node_comes: bool
+) -> None:
+    ended = replace(on("p", "n1"), owner="", owner_kind="", phase=PodPhase.SUCCEEDED)
+    held = claim(of, [gpu("n1", 3)])
+    world = World(records=[published("n1"), CLASSED, ended, held])
+    state = LeaderState(world.mirror, SolverLimits(), 30.0, lambda: 100.0, 60.0)
+    loaded = Loaded((), (), 1)
+    state.follow_database(loaded)
+    assert "n1" in state.snapshot(seek_room=True).other_devices
+    world.mirror.apply([Deleted("pods", "p", 9), Deleted("resourceclaims", held.uid, 9)])
+    if node_comes:
+        world.see(NodeRecord(Node("n9", {HOSTNAME: "n9"}, NOTHING), 9))
+    state.clear_marks()
+    state.follow_database(loaded)
+    assert state.snapshot(seek_room=True).other_devices == {}
+    state.load(loaded)
+    assert state.snapshot(seek_room=True).other_devices == {}
 
 
 class TestInventory:
