@@ -318,8 +318,8 @@ that a GPU is divided into. Another fraction is rounded to the nearest part.
 
 
 MOST_GPUS: Final = 10**7
-"""A gang is smaller than this. Its number of :data:`PARTS` has 64 bits, also in sums over gangs, and also when it is multiplied by the
-milliseconds of an hour, as in the usage ledger."""
+"""A gang is smaller than this. Its number of :data:`PARTS` has 64 bits, also in sums over gangs, and multiplied by the milliseconds of
+an hour, as in the usage ledger."""
 
 
 @dataclass(frozen=True, slots=True)

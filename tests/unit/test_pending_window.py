@@ -302,7 +302,7 @@ def test_a_gang_that_both_limits_leave_out_has_an_answer_too() -> None:
     assert number < 16
 
 
-def test_a_gang_that_was_left_out_and_is_gone_needs_no_answer() -> None:
+def test_a_gang_that_was_left_out_and_is_deleted_needs_no_answer() -> None:
     gangs = [gang(name, "main", 1) for name in "ab"]
     window = PendingWindow()
     window.applied(world(gangs))

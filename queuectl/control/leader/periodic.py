@@ -139,7 +139,7 @@ class RowUpkeep:
         await self._repeat("prune", self._deleted)
 
     async def add_up(self) -> None:
-        """Add up days of usage. A task of its own: if a day cannot be added up, rows are deleted nevertheless."""
+        """Add up days of usage. A separate task: if a day cannot be added up, rows are deleted nevertheless."""
         await self._repeat("sums", self._added_up)
 
     async def _repeat(self, task: str, batch: Callable[[], Awaitable[int]]) -> None:
