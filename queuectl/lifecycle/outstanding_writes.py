@@ -47,8 +47,8 @@ from queuectl.state.usage import node_of
 class Write:
     """One merge patch of one object, or the end of a pod. ``uid`` and ``version`` are its conditions.
 
-    ``attempt``: of the workload that owes it. ``deletes``: the pod, with its grace period; only its uid is a condition.
-    ``evicts``: the pod.
+    ``attempt``: of the workload that owes it. ``node``: of a pin, if it has one. ``deletes``: the pod, with its grace period; only its uid is a
+    condition. ``evicts``: the pod.
     """
 
     resource: str  # kind of the job, or "Pod"
@@ -59,6 +59,7 @@ class Write:
     patch: Mapping[str, Any]
     purpose: Purpose = Purpose.PIN
     attempt: int = 0
+    node: str | None = None
     deletes: bool = False
     evicts: bool = False
 
@@ -314,7 +315,7 @@ def _place(
         for pod, number in assign(podset, own, waiting, nodes, numbers):
             node, charged = slots[number]
             patch = pin_patch(pod, node, *_flavor_terms(charged, flavors), updates)
-            writes.append(_pod_write(entry, pod, patch, Purpose.PIN))
+            writes.append(replace(_pod_write(entry, pod, patch, Purpose.PIN), node=node))
     return writes
 
 

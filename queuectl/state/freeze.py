@@ -45,7 +45,7 @@ from queuectl.state.holdings import allowances
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.readiness import in_the_way
-from queuectl.state.usage import OtherPodUsage, node_of
+from queuectl.state.usage import OtherPodUsage
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
@@ -646,9 +646,8 @@ class SnapshotBuilder:
 
     def _filled(self, entry: Entry, podset: str, node: str, *, ending: bool) -> int:
         """Slots that pods fill there. ``ending``: include pods that terminate or are not bound yet."""
-        names = self._usage.names
         return sum(
-            (node_of(pod, names) if ending else pod.node) == node
+            (self._usage.node(pod) if ending else pod.node) == node
             and pod.podset == podset
             and pod.attempt == entry.attempt
             and (ending or not pod.terminating)

@@ -24,7 +24,7 @@ from queuectl.state.freeze import IdleSince, SnapshotBuilder, never_idle
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import BudgetSums, MigrationBudget
-from queuectl.state.usage import OtherPodUsage
+from queuectl.state.usage import OtherPodUsage, SentPins
 
 
 class PastUseSource(Protocol):
@@ -65,6 +65,7 @@ class PlanningState:
         moves: the cost of migrations in the last day.
         past_use: of users and queues.
         reserved: the placements of Reservations.
+        pins: those that were sent to pods of gangs.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class PlanningState:
         self._stated = self.config = QueueConfig()
         self._in_force_at = -inf  # when the configuration in use was derived
         self._turns_at: float | None = None  # when an override or a Reservation begins or ends next
+        self.pins = SentPins()
         self.budgets = BudgetSums()
         self.moves = MigrationBudget()
         self.past_use: PastUseSource = past_use if past_use is not None else StoredUse()
@@ -104,7 +106,7 @@ class PlanningState:
 
     def _begin_with(self, entries: Iterable[Entry]) -> None:
         self.ledger = Ledger(entries)
-        self.usage = OtherPodUsage(self._mirror, self.ledger)
+        self.usage = OtherPodUsage(self._mirror, self.ledger, self.pins)
         self.builder = SnapshotBuilder(
             self._mirror,
             self.ledger,

@@ -2,7 +2,8 @@
 
 A node's use is the committed slots of live attempts plus each non-terminal pod that fills no such slot: pods of
 other owners, of older attempts and of evicted gangs. One pod fills one slot: of the pods of a gang on a node, those beyond its
-slots count as other pods. A pinned pod counts on its node before it is bound. A gated pod without a pin does not count.
+slots count as other pods. A pinned pod counts on its node before it is bound. A gated pod counts on the node of a pin that was sent, until
+the watch shows its effect. Another gated pod does not count.
 """
 
 from __future__ import annotations
@@ -39,6 +40,35 @@ def names_of(fleet: Fleet) -> dict[str, str]:
     return {node.hostname: node.name for node in fleet.nodes}
 
 
+class SentPins:
+    """The pins that were sent, until the watch shows a newer version of their pod.
+
+    While a pin is sent, a repair can give the slot of its pod to another node. If the first node is then ready again, no other gang must get
+    what the pod takes there.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[
+            str, tuple[str, int]
+        ] = {}  # by uid of the pod: the node, and the version on which the pin is conditioned
+
+    def sending(self, pod: str, node: str, version: int) -> None:
+        """Record that a pin to a node is sent. ``version``: of the pod; a pin for an older one has no effect."""
+        self._sent[pod] = node, version
+
+    def failed(self, pod: str) -> None:
+        """Record that the pin of this pod has no effect."""
+        self._sent.pop(pod, None)
+
+    def of(self, pod: PodRecord) -> str | None:
+        """The node to which a pin that was sent can still take the pod."""
+        node, version = self._sent.get(pod.uid, (None, 0))
+        if node is not None and (not pod.gated or pod.version > version):
+            del self._sent[pod.uid]
+            return None
+        return node
+
+
 @dataclass(slots=True)
 class _SlotClaims:
     """The slots of a gang's placement on one node for one podset, and the pods that can fill them."""
@@ -58,9 +88,10 @@ class OtherPodUsage:
         devices: the devices that are held for no slot.
     """
 
-    def __init__(self, mirror: Mirror, ledger: Ledger) -> None:
+    def __init__(self, mirror: Mirror, ledger: Ledger, pins: SentPins | None = None) -> None:
         self._mirror = mirror
         self._ledger = ledger
+        self._pins = pins if pins is not None else SentPins()
         self._counted: dict[str, tuple[str, Resources]] = {}
         self._claims: dict[tuple[str, str, str], _SlotClaims] = {}  # by owner, podset and node
         self._claims_by_pod: dict[str, _SlotClaims] = {}  # by uid of the pod
@@ -164,7 +195,7 @@ class OtherPodUsage:
         """Podset -> node -> number of non-terminal pods of an evicted gang."""
         held: dict[str, dict[str, int]] = {}
         for pod in self._mirror.pods_of(entry):
-            node = None if pod.terminal else node_of(pod, self.names)
+            node = None if pod.terminal else self.node(pod)
             if node is not None:
                 podset = held.setdefault(pod.podset, {})
                 podset[node] = podset.get(node, 0) + 1
@@ -183,9 +214,15 @@ class OtherPodUsage:
             return None
         return next((p.shape for p in job.podsets if p.name == pod.podset), None)
 
+    def node(self, pod: PodRecord) -> str | None:
+        """The node on which the pod counts, if it is not terminal."""
+        return node_of(pod, self.names) or self._pins.of(pod)
+
     def _recount(self, uid: str) -> bool:
         pod = self._mirror.pods.get(uid)
-        node = None if pod is None or pod.terminal else node_of(pod, self.names)
+        if pod is None:
+            self._pins.failed(uid)
+        node = None if pod is None or pod.terminal else self.node(pod)
         claims = counted = None
         if pod is not None and node is not None:
             entry = self._entry_of(pod)

@@ -52,7 +52,7 @@ from queuectl.lifecycle.transitions import Timers, alarm_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import OtherPodUsage
+from queuectl.state.usage import OtherPodUsage, SentPins
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 LARGER = PodShape(SHAPE.requests * 2)
@@ -257,6 +257,32 @@ class TestUsage:
         world.see(NodeRecord(Node("n9.example.com", {HOSTNAME: "n9"}), 2))
         assert world.look().plan_again
         assert set(world.usage.other_pods) == {"n9.example.com"}
+
+    @pytest.mark.parametrize(
+        ("then", "nodes"),
+        [
+            pytest.param(None, {"n3"}, id="while nothing is known of it"),
+            pytest.param(pod("p", owner=""), {"n3"}, id="if the same version is read again"),
+            pytest.param(pod("p", owner="", version=6), set(), id="not once the pod has changed"),
+            pytest.param(on("p", "n2", owner="", version=6), {"n2"}, id="nor where it is bound"),
+            pytest.param(Deleted("pods", "p", 9), set(), id="nor after its deletion"),
+        ],
+    )  # fmt: skip
+    def test_a_gated_pod_counts_on_the_node_of_a_pin_that_was_sent(
+        self, then: PodRecord | Deleted | None, nodes: set[str]
+    ) -> None:
+        world, pins = World(records=[pod("p", owner="")]), SentPins()
+        usage = OtherPodUsage(world.mirror, world.ledger, pins)
+        pins.sending("p", "n3", world.mirror.pods["p"].version)
+        if isinstance(then, Deleted):
+            world.mirror.apply([then])
+        elif then is not None:
+            world.see(then)
+        usage.refresh_all()
+        assert set(usage.other_pods) == nodes
+        pins.failed("p")
+        usage.refresh_all()
+        assert set(usage.other_pods) == nodes - {"n3"}
 
     def test_a_slot_is_filled_by_one_pod(self) -> None:
         """Pods of the gang beyond its slots on a node use more than what was planned there."""

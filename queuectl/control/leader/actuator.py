@@ -26,6 +26,7 @@ from queuectl.domain.errors import (
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
 from queuectl.lifecycle.refusals import Refusals, WriteOutcome, outcome_of
+from queuectl.state.usage import SentPins
 from queuectl.telemetry.metrics import MetricsRecorder, WriteResult
 
 log = structlog.get_logger()
@@ -63,6 +64,7 @@ class Actuator:
         *,
         cluster_queue: Callable[[str], str] = lambda _: "",
         refusals: Refusals | None = None,
+        pins: SentPins | None = None,
         refused: Callable[[str], None] = lambda _: None,
         clock: Clock = time.time,
         containment: Containment | None = None,
@@ -77,6 +79,7 @@ class Actuator:
             placed: called with the uid of a workload each time one of its pods was released to its node.
             cluster_queue: of a workload, by uid. ClusterQueues take turns.
             refusals: stores the denials of the API server.
+            pins: stores the pins that are sent.
             refused: called with the uid of a workload each time one of its writes was denied.
             clock: unix seconds.
             containment: of the process; None = its own.
@@ -87,6 +90,7 @@ class Actuator:
         self._metrics = metrics
         self._placed = placed
         self._refusals = refusals if refusals is not None else Refusals()
+        self._pins = pins if pins is not None else SentPins()
         self._refused = refused
         self._clock = clock
         self._workers = in_flight
@@ -197,6 +201,8 @@ class Actuator:
         writes = self._retries.ready(uid, owed, asyncio.get_running_loop().time())
         for write in writes:
             self._refusals.sending(uid, write)
+            if write.node is not None:
+                self._pins.sending(write.uid, write.node, write.version)
         return writes, len(writes) == len(owed)
 
     def _wake(self, uid: str, at: float | None) -> None:
@@ -215,6 +221,8 @@ class Actuator:
             version = await self._patch(write)
         except ClusterError as error:
             outcome, metric = outcome_of(error), _result_of(error)
+            if outcome is not WriteOutcome.UNKNOWN:
+                self._pins.failed(write.uid)
             self._refusals.ended(uid, write, outcome, str(error), self._clock())
             asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
             self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)

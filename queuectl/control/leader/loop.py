@@ -118,6 +118,7 @@ class Loop:
             self._placed,
             cluster_queue=self.leader_state.cluster_queue,
             refusals=self.leader_state.refusals,
+            pins=self.leader_state.planning.pins,
             refused=self._refused,
             clock=clock,
             containment=containment,
