@@ -119,7 +119,7 @@ class Toleration:
     """
 
     key: str = ""
-    operator: str = "Equal"  # Equal | Exists
+    operator: str = "Equal"  # Equal | Exists; empty = Equal, as a pod states it
     value: str = ""
     effect: Effect | None = None
     seconds: int | None = None

@@ -17,6 +17,7 @@ import pytest
 
 from queuectl.domain.admission import PodAdmission, created, refusal
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.fleet import Effect, Toleration
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.limits import LimitRange
 from queuectl.domain.quantity import CPU
@@ -257,6 +258,20 @@ class ClusterConformance:
         pods = await start(world, job, 1)
         await place(world, pods, a_node(world))
         assert all(not pod.gated for pod in world.view.pods_of(job.uid))
+
+    @pytest.mark.parametrize("operator", [{}, {"operator": "Equal"}], ids=["absent", "Equal"])
+    async def test_a_pin_adds_tolerations_to_those_of_a_pod(
+        self, world: World, operator: dict[str, str]
+    ) -> None:
+        """The API server compares the pod's own tolerations as they are stated."""
+        own = {"key": "dedicated", "value": "training", "effect": "NoSchedule", **operator}
+        document = batch_job("tolerant", namespace=world.namespace)
+        document["spec"]["template"]["spec"]["tolerations"] = [own]
+        [pod] = await start(world, await submitted(world, document), 1)
+        added = Toleration("spot", "Exists", effect=Effect.NO_SCHEDULE)
+        patch = pin_patch(pod, a_node(world), tolerations=[added])
+        await world.cluster.patch_pod(pod.namespace, pod.name, patch)
+        await world.until(lambda: not world.view.pods[pod.uid].gated, "the release")
 
     async def test_a_refusal_keeps_the_creation_time_of_the_gated_pod(self, world: World) -> None:
         job = await submitted(world, batch_job("refused", namespace=world.namespace))

@@ -16,8 +16,11 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.schedule import TURN_WRITES
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Purpose
+from queuectl.domain.quantity import NOTHING
 from queuectl.lifecycle.outstanding_writes import POD, Write
+from queuectl.state.usage import SentPins
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.cluster.test_client import kubeconfig
 from tests.doubles.cluster import FakeCluster
@@ -118,6 +121,46 @@ async def test_a_pod_is_stopped_once_before_the_watch_shows_it(how: str) -> None
 
 
 # ---- the order of writes
+
+
+class Purposes(FakeCluster):
+    """Accepts all writes, and records their purposes in order. ``many``: there are a hundred."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Purpose] = []
+        self.many = asyncio.Event()
+
+    async def patch_pod(self, namespace: str, name: str, patch: object) -> int:
+        await asyncio.sleep(0)
+        self.sent.append(Purpose.PIN)
+        if len(self.sent) == 100:
+            self.many.set()
+        return 5
+
+    async def patch_job(self, kind: str, namespace: str, name: str, patch: object) -> int:
+        await asyncio.sleep(0)
+        self.sent.append(Purpose.STOP)
+        return 5
+
+
+async def test_a_gang_that_is_stopped_gets_no_more_pins() -> None:
+    cluster, pins = Purposes(), SentPins()
+    release = Write(POD, "n", "p", "u", 1, {"metadata": {}}, Purpose.PIN, 1, "n1")
+    owed = [replace(release, name=f"p{n}", uid=f"u{n}") for n in range(1000)]
+    actuator = Actuator(cluster, lambda _: owed, MetricsRecorder(), IN_FLIGHT, pins=pins)
+    task = asyncio.create_task(actuator.run())
+    actuator.poke(["gang"])
+    await cluster.many.wait()
+    owed[:] = [Write("Job", "n", "job", "u", 1, {"metadata": {}}, Purpose.STOP, 1)]
+    actuator.poke(["gang"], changed=True)
+    await actuator.settled()
+    task.cancel()
+    await asyncio.wait({task})
+    assert cluster.sent.count(Purpose.STOP) == 1
+    assert len(cluster.sent) <= 100 + 1 + 2 * IN_FLIGHT
+    last = PodRecord("n", "p999", "u999", 1, NOTHING, "gang", gated=True)
+    assert pins.of(last) is None, "its pin was not sent"
 
 
 class Stepped(FakeCluster):

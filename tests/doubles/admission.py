@@ -245,6 +245,8 @@ def check_pod(user: str, old: Document, new: Document) -> None:
     refuse(not names and required != needed, "affinity is immutable once a pod has no gates")
     extends = len(required) == len(needed) and all(map(_extends, needed, required))
     refuse(bool(required) and not extends, "nodeSelectorTerms: additions to each term only")
+    kept = [one in after.get("tolerations", ()) for one in before.get("tolerations", ())]
+    refuse(not all(kept), "tolerations: additions only")
     if user == CONTROLLER:
         return
     refuse(gated(before) and not gated(after), f"{keys.GATE} is dropped by queuectl alone")

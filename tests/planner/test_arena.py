@@ -122,6 +122,14 @@ def test_masks_agree_with_the_domain_rule_for_every_node(fleet: Fleet, wanted: N
     assert mask.tolist() == [wanted.refusal(n) is None for n in fleet.nodes]
 
 
+def test_keys_that_no_node_has_are_not_kept() -> None:
+    index = FleetIndex(Fleet(tuple(node(f"n{number}", gpu=8) for number in range(100))))
+    for job in range(20):
+        selector = tuple((f"job-{job}-{number}", "x") for number in range(300))
+        assert not index.mask(NodeRules(selector)).any()
+    assert len(index._labels) <= len(index.nodes[0].labels)
+
+
 def test_transient_conditions_do_not_count_for_what_can_ever_run() -> None:
     cordoned = replace(node("n0", gpu=8), unschedulable=True)
     tainted = replace(

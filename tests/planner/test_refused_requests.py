@@ -122,6 +122,12 @@ WRONG_PODS = [
     ),
     pytest.param(pods({}, affinity=NO_TERMS), "nodeSelectorTerms: needs at least one", id="affinity without terms"),
     pytest.param(node_affinity(matchExpressions={"key": "", "operator": "Exists"}), "matchExpressions[0].key: '' is not the key of a label", id="key of an affinity"),
+    *(
+        pytest.param(
+            node_affinity(matchExpressions={"key": "gpu", "operator": operator, "values": values}), f"matchExpressions[0].values[{len(values) - 1}]: {values[-1]!r} is not the value of a label", id=f"{operator} a value that no label can have",
+        )
+        for operator, values in {"In": ["a", "NVIDIA A100"], "NotIn": ["x" * 64], "Gt": ["-1"], "Lt": ["+9"]}.items()
+    ),
     pytest.param(node_affinity(matchFields={"key": "spec.a", "operator": "In", "values": ["b"]}), f"{FIELD}.key: 'spec.a' is not metadata.name", id="unknown field"),
     pytest.param(node_affinity(matchFields={"key": "metadata.name", "operator": "Exists"}), f"{FIELD}: a field needs the operator In or NotIn, and one value", id="operator of a field"),
     pytest.param(node_affinity(matchFields={"key": "metadata.name", "operator": "In", "values": ["a", "b"]}), f"{FIELD}: a field needs", id="two values of a field"),

@@ -136,3 +136,43 @@ def test_the_own_node_of_a_pod_remains_after_a_release_without_a_node() -> None:
     labels = {"queuectl.dev/attempt": "1"}
     there = {"metadata": {"name": "p", "labels": labels}, "spec": pod["spec"] | released}
     assert of_pod(there, None)["spec"]["affinity"] == affinity
+
+
+@pytest.mark.parametrize(
+    "own", [[], [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]]
+)
+def test_a_pod_that_was_pinned_has_the_request_that_it_had_before(
+    own: list[dict[str, object]],
+) -> None:
+    """An affinity that is nearly as large as possible is larger with a pin in each term."""
+    terms = [
+        {
+            "matchExpressions": [{"key": "rack", "operator": "In", "values": [f"rack-{number}"]}],
+            "matchFields": own,
+        }
+        for number in range(450)
+    ]
+    pod = {
+        "metadata": {
+            "name": "p",
+            "namespace": "t",
+            "uid": "u",
+            "resourceVersion": "5",
+            "labels": {"queuectl.dev/queue-name": "main"},
+            "annotations": {SUBMITTED_BY: "ann"},
+        },
+        "spec": {
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}],
+            "schedulingGates": [{"name": "queuectl.dev/placement"}],
+            "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}},
+        },
+    }
+    before = pod_reader(())(msgspec.json.encode(pod))
+    assert before.member is not None
+    patch = pin_patch(before, "gpu-node-0001.example.com")
+    released = pod | {"spec": pod["spec"] | patch["spec"]}
+    after = pod_reader(())(msgspec.json.encode(released))
+    assert after.member is not None
+    assert (before.member.job.error, after.member.job.error) == (None, None)
+    shapes = [[podset.shape for podset in one.member.job.podsets] for one in (before, after)]  # type: ignore[union-attr]
+    assert shapes[0] == shapes[1]

@@ -236,6 +236,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         ray({"groupName": "Head"}),
         "spec.workerGroupSpecs[0]: 'head' is not unique",
     ),
+    "group of workers with a name that no label can have": (
+        ray({"groupName": "My Group"}),
+        "spec.workerGroupSpecs[0]: 'my group' is not the value of a label",
+    ),
     "one group, two levels": (
         pytorch({"Master": topology("rack", group="g"), "Worker": topology("block", group="g")}),
         "podset-group-name='g': podset master asks for required rack but podset worker for required block",

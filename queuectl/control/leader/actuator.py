@@ -115,11 +115,13 @@ class Actuator:
         """Return when no write is queued or in progress."""
         await self._settled.wait()
 
-    def poke(self, uids: Iterable[str]) -> None:
-        """Add workloads that can owe writes now."""
+    def poke(self, uids: Iterable[str], *, changed: bool = False) -> None:
+        """Add workloads that can owe writes now. ``changed``: they owe other writes than before, so those that are not sent yet are dropped."""
         for uid in uids:
             if uid in self._busy:
                 self._again.add(uid)
+                if changed:
+                    self._drop_unsent(uid, self._busy[uid])
             elif uid not in self._waiting:
                 self._settled.clear()
                 self._waiting.add(uid)
@@ -168,6 +170,14 @@ class Actuator:
         finally:
             batch.answered += 1
             batch.accepted &= accepted
+
+    def _drop_unsent(self, uid: str, batch: _Batch) -> None:
+        """A gang that is stopped, or that a repair gives other nodes, does not first get all its pins."""
+        for write in batch.writes[batch.sent :]:
+            self._pins.failed(write.uid)
+            self._refusals.ended(uid, write, WriteOutcome.OUTDATED)
+            batch.accepted = False
+        del batch.writes[batch.sent :]
 
     def _end(self, uid: str, batch: _Batch) -> None:
         del self._busy[uid]

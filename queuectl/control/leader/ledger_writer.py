@@ -203,6 +203,6 @@ class LedgerWriter:
                 self._metrics.stage_took(CycleStage.ACTUATE, change.at - before.since)
         self._metrics.committed(changes, self._leader_state.priority_class)
         self._recorder.add(changes)
-        self._actuator.poke(change.after.uid for change in changes)
+        self._actuator.poke((change.after.uid for change in changes), changed=True)
         if self._mirror.touched:
             self._wakeup.trigger()

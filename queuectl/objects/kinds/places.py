@@ -24,6 +24,7 @@ from queuectl.objects.kinds.description import (
 )
 from queuectl.objects.kubernetes.templates import check_count
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
+from queuectl.objects.names import is_label_value
 
 CONDITIONS: Final = "status.conditions"
 _METADATA: Final = "metadata."
@@ -230,6 +231,8 @@ def check(places: Iterable[PodSets], document: Any) -> None:
         for entry in entries((where,), document):
             if entry.podset in names or not entry.podset:
                 raise RequestError(f"{entry.path}: {entry.podset!r} is not unique")
+            if not is_label_value(entry.podset):  # its pods have it as a label
+                raise RequestError(f"{entry.path}: {entry.podset!r} is not the value of a label")
             names.add(entry.podset)
             refuse(where.unsupported, entry.content, f"{entry.path}.")
 

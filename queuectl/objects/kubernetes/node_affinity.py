@@ -39,12 +39,15 @@ def pin_in(affinity: NodeAffinity | None) -> str | None:
 
 
 def check_size(affinity: NodeAffinity) -> None:
-    """Raise RequestError if pods with this affinity cannot be pinned: it is larger than :data:`LARGEST_AFFINITY`."""
+    """Raise RequestError if pods with this affinity cannot be pinned: it is larger than :data:`LARGEST_AFFINITY`, without a pin in it."""
+    pin = pin_in(affinity)
+    of_pin = _BESIDE_TEXT + len(FIELD_NAME) + len(pin) if pin is not None else 0
     size = 0
     for term in (affinity.required and affinity.required.node_selector_terms) or ():
         size += _BESIDE_TEXT
         for one in (*(term.match_expressions or ()), *(term.match_fields or ())):
             size += _BESIDE_TEXT + len(one.key) + sum(map(len, one.values or ()))
+        size -= of_pin if term.match_fields else 0
     if size > LARGEST_AFFINITY:
         what = f"affinity.nodeAffinity.{REQUIRED}: has about {size:,} characters"
         raise RequestError(f"{what}; at most {LARGEST_AFFINITY:,} can be pinned", unsupported=True)

@@ -114,7 +114,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         gates=tuple([name for name in gates if name != keys.GATE]),
         scheduler="" if spec.node_name else _other_scheduler(spec.scheduler_name),
         affinity=unchecked_terms(required) if gated and required is not None else None,
-        tolerations=read_tolerations(spec.tolerations) if gated else (),
+        tolerations=read_tolerations(spec.tolerations, default="") if gated else (),
         needs=read_needs(spec) if gated else None,
         started_at=time_or_none(status.start_time),
         checkpoint_at=time_or_none(meta.annotations.checkpoint) if meta.annotations else None,
@@ -226,12 +226,18 @@ def _conditions(status: PodStatus) -> tuple[bool, bool]:
     return ready, unschedulable
 
 
-def read_tolerations(tolerations: Iterable[WireToleration] | None) -> tuple[Toleration, ...]:
-    """Tolerations from a document, with ``tolerationSeconds``."""
+def read_tolerations(
+    tolerations: Iterable[WireToleration] | None, *, default: str = "Equal"
+) -> tuple[Toleration, ...]:
+    """Tolerations from a document, with ``tolerationSeconds``.
+
+    ``default``: the operator of those without one. It is empty for a pod: a pin repeats its tolerations, and the API server compares them with
+    the pod's as they are stated.
+    """
     return tuple(
         Toleration(
             key=intern(t.key or ""),
-            operator=intern(t.operator or "Equal"),
+            operator=intern(t.operator or default),
             value=intern(t.value or ""),
             effect=_EFFECTS.get(t.effect) if t.effect else None,
             seconds=t.toleration_seconds,
@@ -241,8 +247,10 @@ def read_tolerations(tolerations: Iterable[WireToleration] | None) -> tuple[Tole
 
 
 def write_toleration(toleration: Toleration) -> dict[str, Any]:
-    """A toleration in the form of the API: without defaults, except the operator."""
-    written: dict[str, Any] = {"operator": toleration.operator}
+    """A toleration in the form of the API: without defaults, except an operator that is stated."""
+    written: dict[str, Any] = {}
+    if toleration.operator:
+        written["operator"] = toleration.operator
     if toleration.key:
         written["key"] = toleration.key
     if toleration.value:

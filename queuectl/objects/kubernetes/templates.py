@@ -53,7 +53,7 @@ from queuectl.objects.kubernetes.wire import (
     Wire,
     WireToleration,
 )
-from queuectl.objects.names import is_label_key
+from queuectl.objects.names import is_label_key, is_label_value
 
 _EFFECTS: Final = frozenset(effect.value for effect in Effect)
 
@@ -410,10 +410,20 @@ def read_requirements(
             raise MalformedError(f"{path}[{i}].values: {operator} needs one whole number")
         if field:
             _check_field(expression, f"{path}[{i}]")
-        elif not is_label_key(expression.key):
-            raise MalformedError(f"{path}[{i}].key: {expression.key!r} is not the key of a label")
+        else:
+            _check_label(expression, f"{path}[{i}]")
         read.append(Requirement(expression.key, operator, alternatives, field))
     return tuple(read)
+
+
+def _check_label(expression: SelectorRequirement, path: str) -> None:
+    """kube-scheduler finds no node for a term with a key or a value that no label can have, also for ``NotIn``."""
+    if not is_label_key(expression.key):
+        raise MalformedError(f"{path}.key: {expression.key!r} is not the key of a label")
+    for i, alternative in enumerate(expression.values or ()):
+        if not is_label_value(alternative):
+            what = f"{alternative!r} is not the value of a label"
+            raise MalformedError(f"{path}.values[{i}]: {what}")
 
 
 def _check_field(expression: SelectorRequirement, path: str) -> None:
@@ -454,10 +464,11 @@ def _read_pod_claims(spec: TemplateSpec) -> tuple[ClaimReference, ...]:
     claims = tuple(
         _claim(claim, f"resourceClaims[{i}]") for i, claim in enumerate(spec.resource_claims or ())
     )
-    names = [claim.name for claim in claims]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise MalformedError(f"resourceClaims[{i}].name: {name!r} occurs twice")
+    names = set[str]()
+    for i, claim in enumerate(claims):
+        if claim.name in names:
+            raise MalformedError(f"resourceClaims[{i}].name: {claim.name!r} occurs twice")
+        names.add(claim.name)
     for path, name in _used(spec):
         if name not in names:
             raise MalformedError(f"{path}.name: {name!r} is not in resourceClaims")

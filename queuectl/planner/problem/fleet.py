@@ -296,7 +296,8 @@ class FleetIndex:
     def _judge(self, rules: NodeRules) -> Mask:
         """Ask the domain's own rule once per class of nodes that are equal to it."""
         keys, by_name = _keys_read(rules)
-        columns = [self._taints, *(self._label(key) for key in keys)]
+        # A key that no node has divides no class. Users name any number of them, and a column has the size of the fleet.
+        columns = [self._taints, *(self._label(key) for key in sorted(keys & self._label_keys))]
         if by_name:
             columns.append(np.arange(self.size, dtype=np.int64))
         stacked = np.stack(columns)
@@ -306,13 +307,17 @@ class FleetIndex:
         mask.flags.writeable = False
         return mask
 
+    @cached_property
+    def _label_keys(self) -> set[str]:
+        return {key for node in self.nodes for key in node.labels}
+
     def _label(self, key: str) -> Ints:
         if key not in self._labels:
             self._labels[key] = _classes([node.labels.get(key) for node in self.nodes])
         return self._labels[key]
 
 
-def _keys_read(rules: NodeRules) -> tuple[list[str], bool]:
+def _keys_read(rules: NodeRules) -> tuple[set[str], bool]:
     """Label keys that the rules read, and whether they read the node's name."""
     keys = {key for key, _ in rules.selector}
     by_name = False
@@ -322,7 +327,7 @@ def _keys_read(rules: NodeRules) -> tuple[list[str], bool]:
                 by_name = True
             else:
                 keys.add(requirement.key)
-    return sorted(keys), by_name
+    return keys, by_name
 
 
 def _classes(labels: Iterable[object]) -> Ints:
