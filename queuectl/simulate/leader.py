@@ -38,6 +38,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.idleness import Idleness
 from queuectl.lifecycle.machine import MAX_BUDGET, handle
 from queuectl.planner import plan
+from queuectl.planner.backfill.timeline import next_expected_end
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.simulate.parts import podsets_of
@@ -259,6 +260,7 @@ class SimulatedLeader:
     def _next_plans(self, now: float, snapshot: Snapshot, decided: Plan) -> Iterator[float | None]:
         """The times from which a plan can differ without another change."""
         yield next_plan_due(snapshot, decided)
+        yield next_expected_end(snapshot, decided)
         yield next_turn(self.config.reservations.values(), self.config.rules.eviction_grace, now)
         if decided.stats.get("rooms_sought"):
             yield self._seek_at
@@ -296,7 +298,9 @@ class SimulatedLeader:
         return entry.reason.code is not code or entry.planned_start != start or code in _COUNTED
 
     def _worth_more(self, refusal: Refusal) -> bool:
-        """Whether a larger limit of the solver can decide it."""
+        """Whether the next plan can decide it: the limit of the cycle left it out, or a larger limit of the solver can decide it."""
+        if refusal.reasons[0].code is Code.PENDING_EVALUATION:
+            return True
         if refusal.reasons[0].code is not Code.UNDECIDED:
             return False
         entry = self.ledger.get(refusal.uid)

@@ -3,8 +3,11 @@
 The work of a plan grows with the different shapes that wait, and a user can submit any number of them. So a plan considers a limited
 number, divided among the LocalQueues: one with few shapes is considered whole, however many wait in another. Of the others, the
 first half of the part of a LocalQueue is the head of its queue order. The second half rotates: with *S* shapes in a LocalQueue whose
-part is *P*, each of them is in at least one of ``4 S / P`` plans in a row. A StrictFIFO ClusterQueue needs no rotation, because no gang
-passes its head: the shapes at its head are considered, in the order of the ClusterQueue.
+part is *P*, each of them is in at least one of ``4 S / P`` plans in a row.
+
+Of a StrictFIFO ClusterQueue, the first shapes in its order are considered, because no gang passes one before it that needs the same
+capacity. Their number grows from plan to plan while the last of them is not held back by a head, up to :data:`MOST`: gangs that never
+fit, that are at a limit of their user, or that wait for another flavor hold back no later ones.
 
 The number follows the CPU time of the plans, which depends on the cluster: other queues wait while a plan is made. Once each shape has been
 considered and nothing has changed since, no further plan is necessary. The same holds for gangs that the limit of a cycle has left out
@@ -17,15 +20,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 from queuectl.domain.plan import Refusal
-from queuectl.domain.queues import QueueConfig
-from queuectl.domain.reasons import Code
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import AT_A_LIMIT, Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
-from queuectl.planner.order.queue_order import Place, place
+from queuectl.domain.workload import Workload
+from queuectl.planner.order.queue_order import Place, QueueOrder, place
 
 MOST: Final = 1024
 """Different shapes in one plan."""
@@ -41,6 +46,8 @@ PLAN_SECONDS: Final = 0.1
 _GROWTH: Final = 1.25
 
 _Queue = tuple[str, str | None]
+_Rank = tuple[Any, ...]
+"""Smaller is earlier; compared within one ClusterQueue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,39 @@ class _Counted:
     number: int
     place: Place
     always: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """The first shapes of a StrictFIFO ClusterQueue that a plan considers, and others wait.
+
+    Attributes:
+        firsts: uid and ``namespace/name`` of the first gang of each shape, in the order of the ClusterQueue.
+        part: the shapes to consider behind the last one that is not held back.
+        flavors: whether the ClusterQueue has several, so that a head does not hold back all others.
+    """
+
+    firsts: tuple[tuple[str, str], ...]
+    part: int
+    flavors: bool
+
+    def needed(self, codes: Mapping[str, Reason]) -> int:
+        """How many shapes the next plan considers. ``codes``: the main reasons of the gangs that wait, by uid."""
+        limited = {
+            ref for uid, ref in self.firsts if uid in codes and codes[uid].code in AT_A_LIMIT
+        }
+
+        def held(uid: str) -> bool:
+            reason = codes.get(uid)
+            if reason is None or self.flavors:
+                return False
+            if reason.code is Code.WAITING_IN_ORDER:
+                return reason.details.get("behind") not in limited
+            return reason.code is Code.PENDING_EVALUATION
+
+        last = max((n for n, (uid, _) in enumerate(self.firsts, 1) if not held(uid)), default=0)
+        most = MOST if last == len(self.firsts) else len(self.firsts)
+        return min(most, last + self.part)
 
 
 class PendingWindow:
@@ -79,6 +119,9 @@ class PendingWindow:
         # Of each LocalQueue: the shape that was considered last, and the last one of its current round.
         self._rounds: dict[_Queue, tuple[int, int]] = {}
         self._pinned: dict[str, None] = {}
+        # Of each StrictFIFO ClusterQueue: the number of shapes to consider, and those of the current plan.
+        self._needed: dict[str, int] = {}
+        self._prefixes: dict[str, _Prefix] = {}
         self.partial = False
 
     def pin(self, uid: str) -> None:
@@ -102,6 +145,11 @@ class PendingWindow:
             self._answered.update(r.uid for r in refusals if r.uid not in left_out)
             self._left_out = (self._left_out | left_out) - self._answered
             self.partial = self.partial or bool(self._left_out)
+        if self._prefixes:
+            codes = {r.uid: r.reasons[0] for r in refusals}
+            for name, prefix in self._prefixes.items():
+                needed = self._needed[name] = prefix.needed(codes)
+                self.partial = self.partial or needed > len(prefix.firsts)
 
     def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
         """The snapshot with the gangs that its plan considers.
@@ -116,6 +164,7 @@ class PendingWindow:
         elif self._left_out:
             self._left_out.intersection_update(p.workload.uid for p in snapshot.pending)
         self.partial = False
+        self._prefixes = {}
         if len(snapshot.pending) <= self._shapes:
             return snapshot
         self._count(snapshot.pending)
@@ -125,7 +174,7 @@ class PendingWindow:
             queue: {number: places[0] for number, places in shapes.items()}
             for queue, shapes in self._places.items()
         }
-        kept = self._kept(by_queue, snapshot.config)
+        kept = self._kept(by_queue, snapshot)
         self._considered.update(*kept.values())
         self.partial = any(not shapes.keys() <= self._considered for shapes in by_queue.values())
         counted, pinned = self._counted, self._pinned
@@ -183,33 +232,46 @@ class PendingWindow:
             del self._places[gang.queue]
 
     def _kept(
-        self, by_queue: dict[_Queue, dict[int, Place]], config: QueueConfig
+        self, by_queue: dict[_Queue, dict[int, Place]], snapshot: Snapshot
     ) -> dict[_Queue, set[int]]:
         """The shapes of each LocalQueue that this plan considers."""
+        ranks = _Ranks(snapshot)
         part = max(LEAST, _part(sorted(map(len, by_queue.values())), self._shapes))
         considered: dict[_Queue, set[int]] = {queue: set() for queue in by_queue}
         self._rounds = {queue: at for queue, at in self._rounds.items() if queue in by_queue}
         strict: dict[str, list[_Queue]] = defaultdict(list)
         for queue, shapes in by_queue.items():
-            cluster_queue = config.cluster_queue_of(*queue)
+            cluster_queue = snapshot.config.cluster_queue_of(*queue)
             if cluster_queue and cluster_queue.strict:
                 strict[cluster_queue.name].append(queue)
                 self._considered.update(shapes)  # those behind the head have no turn
             elif len(shapes) <= part:
                 considered[queue].update(shapes)
             else:
-                considered[queue].update(self._of_one(queue, shapes, part))
-        for queues in strict.values():
+                ranked_shapes = ranks.of(cluster_queue, shapes)
+                considered[queue].update(self._of_one(queue, ranked_shapes, part))
+        self._needed = {name: most for name, most in self._needed.items() if name in strict}
+        for name, queues in strict.items():
+            cluster_queue = snapshot.config.cluster_queues[name]
             ranked = sorted(
-                (order, number, queue)
+                (rank, number, queue)
                 for queue in queues
-                for number, order in by_queue[queue].items()
+                for number, rank in ranks.of(cluster_queue, by_queue[queue]).items()
             )
-            for _, number, queue in ranked[: part * len(queues)]:
+            most = max(part * len(queues), self._needed.get(name, 0))
+            if most < len(ranked):
+                uids = [by_queue[queue][number][-1] for _, number, queue in ranked[:most]]
+                self._prefixes[name] = _Prefix(
+                    tuple((uid, ranks.workloads[uid].ref) for uid in uids),
+                    part,
+                    len({one.flavor for group in cluster_queue.groups for one in group.flavors})
+                    > 1,
+                )
+            for _, number, queue in ranked[:most]:
                 considered[queue].add(number)
         return considered
 
-    def _of_one(self, queue: _Queue, shapes: dict[int, Place], part: int) -> Iterator[int]:
+    def _of_one(self, queue: _Queue, shapes: Mapping[int, _Rank], part: int) -> Iterator[int]:
         """The head of a LocalQueue, and the next ones of its current round.
 
         A round has the shapes that waited when it began, so that later ones cannot delay its end.
@@ -224,6 +286,32 @@ class PendingWindow:
             turn, end = others[: part - head], others[-1]
         self._rounds[queue] = (turn[-1], end)
         yield from turn
+
+
+class _Ranks:
+    """The order of the shapes of a ClusterQueue by their first gangs, with past use where it counts. All gangs of a shape have one user."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._order = QueueOrder(snapshot)
+
+    @cached_property
+    def workloads(self) -> Mapping[str, Workload]:
+        """The gangs that wait, by uid."""
+        return {p.workload.uid: p.workload for p in self._snapshot.pending}
+
+    def of(self, queue: ClusterQueue | None, shapes: Mapping[int, Place]) -> Mapping[int, _Rank]:
+        """The ranks by number of the shape. ``shapes``: the places of their first gangs."""
+        if (
+            queue is None
+            or not queue.usage_fairness
+            or not self._snapshot.config.rules.usage_fairness
+        ):
+            return shapes
+        return {
+            number: self._order.within(self.workloads[first[-1]], queue)
+            for number, first in shapes.items()
+        }
 
 
 def _always(pending: Pending) -> bool:

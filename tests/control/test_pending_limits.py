@@ -13,6 +13,7 @@ from queuectl.domain.what_if import WhatIf
 from queuectl.objects import keys
 from queuectl.state.freeze import SnapshotBuilder
 from tests.control.rig import Rig, configuration, gang, rig
+from tests.control.test_admission_checks import check
 from tests.control.test_lifecycle import rules, until_reason
 from tests.control.test_what_if import asked
 
@@ -40,6 +41,23 @@ async def filled(world: Rig) -> str:
     uid = world.cluster.submit(gang("Job", "tenant", 2))
     await world.until_state(uid, State.RUNNING)
     return uid
+
+
+async def test_the_next_oldest_gang_is_considered_when_one_before_it_is_held_for_checks(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await limit(world, 1)
+        tenant = await filled(world)
+        await world.store.put_config(check("budget"))
+        (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+        queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "budget"}]}
+        await world.store.put_config(queue)
+        first, second = await submit(world, "a", "b", count=1)
+        await until_reason(world, second, State.PENDING, Code.TOO_MANY_PENDING)
+        world.cluster.finish(tenant)
+        for uid in (first, second):
+            await world.until_entry(uid, lambda entry: entry.awaits_checks, "it is held")
 
 
 async def test_the_next_oldest_gang_is_considered_when_one_before_it_starts(

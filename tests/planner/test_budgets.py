@@ -26,6 +26,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.spending import Spending, forecast, lowered_priorities, with_priority
 from queuectl.domain.workload import Duration, Workload
 from queuectl.planner import plan
+from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 
@@ -125,13 +126,26 @@ def test_a_gang_starts_only_on_hours_that_are_left(
     }
 
 
+def test_a_whole_run_is_paid_from_the_time_that_its_reason_states() -> None:
+    """Only its part before the end of the month is paid: with 40 GPU-hours left, 8 GPUs for 5 hours."""
+    snapshot = spending(budget(40, **WHOLE), [of("a", 8, run=100)])
+    (balance,) = snapshot.budgets
+    snapshot = replace(snapshot, now=balance.month.ends - 20 * HOUR)
+    snapshot = replace(snapshot, budgets=(replace(balance, counted=snapshot.now),))
+    made = plan(snapshot)
+    due = next_plan_due(snapshot, made)
+    assert due == made.pending[0].reasons[0].details["until"] == balance.month.ends - 5 * HOUR
+    assert decided(replace(snapshot, now=due))[0] == ["a"]
+    assert decided(replace(snapshot, now=due - 60.0))[0] == []
+
+
 def test_the_reason_states_what_is_missing_and_what_would_help() -> None:
     _, waiting = decided(spending(budget(**WHOLE), [of("a", 2, run=3)], spent=8.5))
     reason = waiting["a"].reasons[0]
     assert reason.message == (
         "6 GPU-hours are needed for the whole run, and 1.5 of 10 GPU-hours are left in Budget b in 1970-01, after what "
         "running gangs still use; top up the Budget by 4.5 GPU-hours, set a limit of at most 2700 s, "
-        "or wait until 1970-02-01T00:00:00Z"
+        "or wait until 1970-01-31T23:15:00Z"
     )
     assert reason.details["missingGpuHours"] == 4.5
     _, waiting = decided(spending(budget(), [of("a")], spent=10))

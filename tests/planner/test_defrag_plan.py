@@ -71,6 +71,18 @@ def test_the_gang_that_loses_least_moves_at_once_to_its_new_placement() -> None:
     assert refusal.lease.victims == ("small0",)
 
 
+def test_gangs_that_no_move_helps_do_not_end_the_moves_for_others() -> None:
+    """One search is for a few kinds of gangs. The later ones differ from search to search."""
+    ahead = [gang(f"wide{n}", podset(count=2, gpu=8 - n), queued_at=float(n)) for n in range(4)]
+    snapshot = half_full()
+    whole = replace(WHOLE, queued_at=99.0)
+    snapshot = replace(snapshot, pending=tuple(map(Pending, [*ahead, whole])))
+    searches = [planned(replace(snapshot, now=NOW + 30.0 * n)) for n in range(20)]
+    helped = [answer.moved[0].beneficiary for answer in searches if answer.moved]
+    assert set(helped) == {"whole"}
+    assert len(helped) >= 5
+
+
 def test_a_move_is_not_a_preemption_and_ignores_priorities() -> None:
     important = replace(SMALL[0], priority=1000)
     snapshot = half_full(workload=important)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 
+from queuectl.domain.plan import Plan
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
+from queuectl.simulate import leader
 from queuectl.simulate.simulation import Durations, Order, PlacementRule
 from tests.simulate.cases import outcome, setting, trace, waits
 
@@ -71,3 +80,46 @@ def test_a_job_that_states_more_time_than_its_queue_permits_never_fits() -> None
 def test_the_default_limit_of_a_queue_ends_a_job() -> None:
     given = setting({"a": 1}, trace("0,100,1,8,a"), policy={"defaultMaxExecTimeSeconds": 50})
     assert outcome(given, PlacementRule.PLANNER).total.completion == 50
+
+
+def test_a_job_that_runs_longer_than_expected_delays_a_planned_start_at_once() -> None:
+    """It is expected to end at 100, and runs until 20,000. The last job ends before the next expected end then."""
+    rows = ("0,20000,1,8,a,,100", "1,1000,2,8,a,1000,", "2,250,1,8,a,250,")
+    found = backfilled(rows, LEARNED, more="limit_s,expected_s")
+    assert found[2] < 1000
+    assert found[1] >= 20_000 - 1
+
+
+def test_jobs_that_the_limit_of_a_cycle_leaves_out_are_planned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second later, as the controller does, and not at the next arrival or end."""
+    monkeypatch.setattr(leader, "_LIMITS", replace(leader._LIMITS, search_steps=1, cycle_time=1e-6))
+    left_out: dict[float, bool] = {}  # by time: whether the last plan at this time left some out
+
+    def planned(snapshot: Snapshot, cache: PlannerCache) -> Plan:
+        made = plan(snapshot, cache=cache)
+        codes = {one.reasons[0].code for one in made.pending}
+        left_out[snapshot.now] = Code.PENDING_EVALUATION in codes
+        return made
+
+    monkeypatch.setattr(leader, "plan", planned)
+    dice = Random(9)
+
+    def job(
+        begins: tuple[int, int], length: tuple[int, int], pods: int, gpus: str, priority: int
+    ) -> str:
+        run = f"{dice.randrange(*begins)},{dice.randrange(*length)},{dice.randrange(1, pods)}"
+        return f"{run},{dice.choice(gpus)},{dice.choice('ab')},{priority + dice.randrange(3)}"
+
+    rows = [job((0, 5), (3000, 20_000), 4, "248", 0) for _ in range(10)]
+    rows += [job((100, 110), (1000, 5000), 5, "1358", 2) for _ in range(10)]
+    preemption = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}
+    given = setting(
+        {"a": 3, "b": 3}, trace(*rows, more="priority"), cohort="all", preemption=preemption
+    )
+    outcome(given, PlacementRule.PLANNER, Order.BEST_EFFORT_FIFO, UNKNOWN)
+    times = sorted(left_out)
+    again = [after - now for now, after in pairwise(times) if left_out[now]]
+    assert again
+    assert max(again) <= 1.0

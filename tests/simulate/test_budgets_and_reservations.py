@@ -57,7 +57,7 @@ USERS = trace("0,3600,1,8,a,ann", "1,3600,1,8,a,ann", "2,3600,1,8,a,ben", more="
         pytest.param(THREE, [budget(16)], [0, HOUR - 1, DAY - 2], id="the third job waits for the next month"),
         pytest.param(THREE, [budget(16), TOP_UP], [0, HOUR - 1, 2 * HOUR - 2], id="a top-up pays for it"),
         pytest.param(THREE, [budget(17)], [0, HOUR - 1, 2 * HOUR - 2], id="what is left permits a start"),
-        pytest.param(THREE, [budget(17, wholeRun=True)], [0, HOUR - 1, DAY - 2], id="unless the whole run must be paid"),
+        pytest.param(THREE, [budget(17, wholeRun=True)], [0, HOUR - 1, DAY - HOUR // 8 - 2], id="unless the whole run in this month must be paid"),
         pytest.param(USERS, [budget(8, user="ann")], [0, DAY - 1, HOUR - 2], id="another user is not held"),
         pytest.param(USERS, [budget(8, namespace="default")], [0, DAY - 1, 32 * DAY - 2], id="all jobs of a namespace are"),
         pytest.param(USERS, [budget(8, user="ann", whenSpent="LowerPriority", priorityWhenSpent=-1)], [0, 2 * HOUR - 1, HOUR - 2], id="a lower priority lets another user pass"),
@@ -133,7 +133,7 @@ def test_a_reservation_for_one_queue_keeps_nodes_from_others_in_other_parts() ->
 
 
 def test_a_job_that_no_month_can_pay_for_stays_and_is_named() -> None:
-    found = simulated(trace("0,7200,1,8,a", "5,3600,1,8,a"), budget(8, wholeRun=True))
+    found = simulated(trace("0,7200,1,8,a", "5,3600,1,0,a"), budget(0, wholeRun=True))
     assert waits(found) == [0]
     assert list(warnings(found, "t")) == [
         "t: line 2: 1 job did not start in the year after the last event"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.plan import Refusal
-from queuectl.domain.queues import QueueingStrategy
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import QueueingStrategy, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
+from queuectl.domain.rules import UsageFairness
+from queuectl.domain.snapshot import CapacityLease, PastUse, Pending, Snapshot
 from queuectl.domain.workload import Placement
+from queuectl.planner import plan
 from queuectl.planner.order.queue_order import Place, place
 from queuectl.state.pending_window import (
     FEWEST,
@@ -182,7 +185,7 @@ class CountedAgain(PendingWindow):
                 places[numbers[shape]] = min(known, place(workload))
         if sum(map(len, by_queue.values())) <= self._shapes:
             return snapshot
-        kept = self._kept(by_queue, snapshot.config)
+        kept = self._kept(by_queue, snapshot)
         self.partial = any(kept[queue] != set(shapes) for queue, shapes in by_queue.items())
         considered = [
             pending
@@ -311,3 +314,98 @@ def test_a_gang_that_was_left_out_and_is_deleted_needs_no_answer() -> None:
     window.applied(world(gangs[:1]), changed=False)
     window.answered(refused(a=Code.WAITING_FOR_QUOTA))
     assert not window.partial
+
+
+def decided_by_window(snapshot: Snapshot, shapes: int = 64) -> list[str]:
+    """The gangs that start in the plans after a change, until each gang has an answer or one starts."""
+    window, changed = PendingWindow(shapes), True
+    while True:
+        made = plan(window.applied(snapshot, changed=changed))
+        window.answered(made.pending)
+        if made.admitted or not window.partial:
+            return [admission.uid for admission in made.admitted]
+        changed = False
+
+
+def many(count: int = 200, **changes: Any) -> list[Pending]:
+    """Gangs of different shapes, the oldest first."""
+    return [
+        Pending(
+            build.gang(f"busy{n:03}", build.podset(gpu=8, cpu=n + 1, **changes), queued_at=float(n))
+        )
+        for n in range(count)
+    ]
+
+
+def of_user(gangs: list[Pending], user: str) -> list[Pending]:
+    return [replace(one, workload=replace(one.workload, user=user)) for one in gangs]
+
+
+STRICT = build.queue(strategy=QueueingStrategy.STRICT_FIFO)
+LAST = Pending(build.gang("last", build.podset(gpu=8), queued_at=1000.0))
+ON_B = Pending(build.gang("last", build.podset(gpu=8, select={"model": "b"}), queued_at=1000.0))
+
+
+def never_fit() -> Snapshot:
+    wide = [
+        Pending(build.gang(f"wide{n:03}", build.podset(count=9 + n, gpu=8), queued_at=float(n)))
+        for n in range(200)
+    ]
+    return build.world([build.node("n0", gpu=8)], [*wide, LAST], (), STRICT)
+
+
+def at_a_limit() -> Snapshot:
+    runs = build.gang("runs", build.podset(gpu=8))
+    gangs = [*of_user(many(), "ann"), *of_user([LAST], "ben")]
+    running = build.holding(replace(runs, user="ann"), {"n0": 1})
+    nodes = [build.node(f"n{n}", gpu=8, cpu=10**6) for n in range(2)]
+    capped = replace(STRICT, max_per_user=((GPU, 8),))
+    return build.world(nodes, gangs, [running], capped)
+
+
+def on_another_flavor() -> Snapshot:
+    flavors = [ResourceFlavor(name, (("model", name),), topology="gpus") for name in "ab"]
+    queue = build.queue(strategy=QueueingStrategy.STRICT_FIFO, flavors=("a", "b"))
+    nodes = [build.node(f"{m}0", gpu=8, cpu=10**6, labels={"model": m}) for m in "ab"]
+    waiting = [
+        Pending(
+            build.gang(
+                f"wide{n:03}", build.podset(count=2, gpu=8, cpu=n + 1, select={"model": "a"}), queued_at=float(n)
+            )
+        )
+        for n in range(200)
+    ]  # fmt: skip
+    return build.world(nodes, [*waiting, ON_B], (), queue, flavors=flavors)
+
+
+@pytest.mark.parametrize("case", [never_fit, at_a_limit, on_another_flavor])
+def test_heads_that_do_not_hold_back_later_gangs_do_not_keep_a_strict_queue_from_the_gangs_behind_them(
+    case: Callable[[], Snapshot],
+) -> None:
+    snapshot = case()
+    assert [admission.uid for admission in plan(snapshot).admitted] == ["last"]
+    assert decided_by_window(snapshot) == ["last"]
+
+
+def test_a_strict_queue_whose_head_holds_back_the_others_is_planned_once() -> None:
+    runs = build.holding(build.gang("runs", build.podset(gpu=8)), {"n0": 1})
+    snapshot = build.world([build.node("n0", gpu=8, cpu=10**6)], many(), [runs], STRICT)
+    window = PendingWindow(shapes=64)
+    window.answered(plan(window.applied(snapshot)).pending)
+    assert not window.partial
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_order_by_past_use_counts(strict: bool) -> None:
+    strategy = QueueingStrategy.STRICT_FIFO if strict else QueueingStrategy.BEST_EFFORT_FIFO
+    queue = replace(build.queue(strategy=strategy), usage_fairness=True)
+    gangs = [*of_user(many(), "ann"), *of_user([LAST], "ben")]
+    snapshot = build.world([build.node("n0", gpu=8, cpu=10**6)], gangs, (), queue)
+    rules = replace(snapshot.config.rules, usage_fairness=UsageFairness(3600.0, 300.0))
+    snapshot = replace(
+        snapshot,
+        config=replace(snapshot.config, rules=rules),
+        past_use=PastUse(users={"ann": 1e6}),
+    )
+    assert [admission.uid for admission in plan(snapshot).admitted] == ["last"]
+    assert decided_by_window(snapshot) == ["last"]

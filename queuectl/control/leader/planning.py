@@ -219,8 +219,8 @@ class Planning:
         changes = await self._commit(
             snapshot, decision, took, catalog, checked, mig, whole=not contained.cohort
         )
-        if beyond and decision.admitted:
-            self._wakeup.plan()  # others are considered instead of those that start
+        if beyond and any(map(_leaves_room, changes)):
+            self._wakeup.plan()  # others are considered instead of those that start or are held
         if any(c.before is not None and c.before.awaits_checks for c in changes):
             self._wakeup.plan()  # a gang without pods has released its capacity, and no observation follows
         self._count(checked.snapshot, decision, changes)
@@ -436,6 +436,13 @@ class Planning:
         self._metrics.reserved(snapshot, decision.reserved)
         started = [a for a in decision.admitted if a.uid in committed]
         self._metrics.fleet.started(spreads(snapshot, started, self._cache))
+
+
+def _leaves_room(change: EntryChange) -> bool:
+    """Whether a gang no longer counts against the limit of pending gangs of its LocalQueue."""
+    before, after = change.before, change.after
+    waited = before is not None and before.state.waiting and not before.awaits_checks
+    return waited and (after.awaits_checks or not after.state.waiting)
 
 
 def _why(checked: CheckedPlan) -> DiscardReason:

@@ -385,11 +385,12 @@ class Moments:
 
 
 def next_expected_end(snapshot: Snapshot, plan: Plan) -> float | None:
-    """When the next expected end passes on which a planned start depends (unix seconds); None = no end.
+    """When the next expected end passes on which a planned start or a coming Reservation depends (unix seconds); None = no end.
 
     The controller ends a gang at its limit, so limits do not count.
     """
-    last = max((each.start.at for each in plan.planned if each.is_current), default=None)
+    starts = [each.start.at for each in plan.planned if each.is_current]
+    last = max((*starts, *(each.begins for each in plan.reserved)), default=None)
     if last is None:
         return None
     ends = (

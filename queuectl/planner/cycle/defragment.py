@@ -24,6 +24,9 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate import MoveCandidates, MoveSolution, find_moves, move_candidates
 
 _MAX_SEARCHES: Final = 4  # kinds of gangs for which one cycle of the loop searches for room
+_SPREADS: Final = (
+    2_654_435_761  # a product with it (Knuth) is in no step with the seconds between two searches
+)
 _PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget
 
 
@@ -49,7 +52,7 @@ def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragment
     if cycle.solver.exhausted:
         return Defragmented()
     sought = 0
-    for pending in policy.targets(in_order):
+    for pending in policy.turns(list(policy.targets(in_order))):
         sought += 1
         found = _best(cycle, pending, policy.candidates(pending))
         if found is not None:
@@ -168,8 +171,18 @@ class MigrationPolicy:
             if kind not in searched_classes:
                 searched_classes.add(kind)
                 yield pending
-            if question is None and len(searched_classes) == _MAX_SEARCHES:
-                return
+
+    def turns(self, targets: Sequence[Pending]) -> Sequence[Pending]:
+        """The targets of this search: the first one, and some of the others, which differ from search to search.
+
+        Otherwise gangs that no move helps, before the others in queue order, would end all moves.
+        """
+        snapshot = self.cycle.problem.snapshot
+        if snapshot.make_room is not None or len(targets) <= _MAX_SEARCHES:
+            return targets
+        first, *others = targets
+        start = (int(snapshot.now) * _SPREADS >> 16) % len(others)
+        return [first, *(others[start:] + others[:start])[: _MAX_SEARCHES - 1]]
 
 
 def _best(

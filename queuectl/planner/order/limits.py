@@ -424,8 +424,10 @@ def _budget_spent(
         "missingGpuHours": gpu_hours(bound.missing),
         "until": month.ends,
     }
+    if budget.whole_run:  # its cost in this month decreases towards the end
+        details["until"] = month.ends - left // max(1, round(workload.gpus * UNITS))
     where = f"{gpu_hours(left):g} of {gpu_hours(balance.granted):g} GPU-hours are left in Budget {budget.name}"
-    until = f"or wait until {format_time(month.ends)}"
+    until = f"or wait until {format_time(details['until'])}"
     if not budget.whole_run:
         text = f"{where} in {month.name}, after what running gangs still use; top up the Budget, {until}"
         return text, details

@@ -165,7 +165,8 @@ def _slices(snapshot: Snapshot) -> Iterator[float]:
 def next_change(snapshot: Snapshot) -> float | None:
     """When time alone changes what a plan may do (unix seconds, later than the snapshot); None = it will not.
 
-    The next running gang loses its protection or ends its time slice, or the next waiting one may borrow again or loses its place.
+    The next running gang loses its protection or ends its time slice, the next one that moves loses its new place, or the next waiting one
+    may borrow again or loses its place.
     """
     ends = [
         p.borrows_at
@@ -177,6 +178,7 @@ def next_change(snapshot: Snapshot) -> float | None:
         for p in snapshot.pending
         if p.returns_by is not None and p.returns(snapshot.now)
     ]
+    ends += [gang.lease.expires_at for gang in snapshot.admitted if gang.lease is not None]
     queues = snapshot.config.cluster_queues
     if any(queue.time_slice is not None for queue in queues.values()):
         ends.extend(_slices(snapshot))
