@@ -130,7 +130,7 @@ class Forecast:
 
     @property
     def left(self) -> int:
-        """The a gang can still spend; negative if running gangs use more than is granted."""
+        """What other gangs can still spend; negative if running gangs use more than is granted."""
         return self.balance.granted - self.used - self.committed
 
 
@@ -163,6 +163,11 @@ class BudgetReport:
     at: float
     forecasts: tuple[Forecast, ...] = ()
     top_ups: tuple[TopUp, ...] = ()
+
+    @property
+    def spent(self) -> frozenset[str]:
+        """The names of the budgets of which nothing is left."""
+        return frozenset(each.balance.budget.name for each in self.forecasts if each.left <= 0)
 
 
 def report(snapshot: Snapshot) -> BudgetReport:

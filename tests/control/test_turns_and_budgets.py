@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import Any
 
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
-from tests.control.rig import Rig, gang, rig
+from tests.control.rig import Rig, configuration, gang, rig
+from tests.control.test_lifecycle import until_reason
+from tests.control.test_usage import OFTEN
 
 OURS = "queuectl.dev/v1"
+MIDDLE_OF_A_MONTH = datetime(2026, 11, 15, tzinfo=UTC).timestamp()
 
 
 async def with_time_slices(world: Rig, seconds: int) -> None:
@@ -63,3 +70,33 @@ async def test_a_budget_holds_a_gang_until_it_is_topped_up(database_url: str) ->
         await world.store.delete_config(DocumentKey("Budget", "", "b"))
         world.cluster.finish(first)
         await world.until_state(third, State.RUNNING)
+
+
+async def test_gangs_behind_a_head_start_when_its_budget_is_spent(database_url: str) -> None:
+    """A running gang uses the last hours. The head of a StrictFIFO queue then waits for its Budget, and holds back no gang of others."""
+    ahead = MIDDLE_OF_A_MONTH - time.time()
+    async with rig(database_url, 2, clock=lambda: time.time() + ahead) as world:
+        world.settings = OFTEN
+        for document in configuration(16, strategy="StrictFIFO"):
+            await world.store.put_config(document)
+        await world.store.put_config(m.local_queue("default", "others", "pool"))
+        of_research = {
+            "apiVersion": OURS,
+            "kind": "Budget",
+            "metadata": {"name": "b"},
+            "spec": {"localQueue": "default/research", "gpuHoursPerMonth": 20},
+        }
+        await world.store.put_config(of_research)
+        runs = world.cluster.submit(gang("Job", "runs", 1))
+        await world.until_state(runs, State.RUNNING)
+        head = world.cluster.submit(gang("Job", "head", 2))
+        await world.until_state(head, State.PENDING)
+        shape = PodSetManifest(count=1, gpus=8)
+        other = world.cluster.submit(
+            m.job("other", "default", "others", shape, priority_class="low")
+        )
+        await until_reason(world, other, State.PENDING, Code.WAITING_IN_ORDER)
+        ahead = (
+            2 * 3600.0
+        )  # 16 GPU-hours are used; a gang without a known end counts for another hour
+        await world.until_state(other, State.RUNNING)

@@ -283,6 +283,7 @@ class Loop:
             self._settings,
             self._clock,
             self._cache,
+            self._wakeup.plan,
         )
         maintenance.start(group, epoch, self._stored.follower(), self._containment)
         estimator = StartEstimator(

@@ -80,14 +80,19 @@ async def show_budgets(
     leader_state: LeaderState,
     show: Callable[[BudgetReport], None],
     announce: Callable[[BudgetReport], Awaitable[None]],
+    plan: Callable[[], None],
     seconds: float,
 ) -> None:
-    """Report the budgets every ``seconds`` seconds until canceled."""
+    """Report the budgets every ``seconds`` seconds until canceled. ``plan``: called when one is spent, or no longer."""
+    spent: frozenset[str] = frozenset()
     while True:
         if leader_state.config.budgets:
             snapshot = leader_state.snapshot(seek_room=False)
             budgets = await asyncio.to_thread(report, snapshot)
             show(budgets)
+            before, spent = spent, budgets.spent
+            if spent != before:
+                plan()
             await announce(budgets)
         else:
             show(BudgetReport(0.0))
@@ -193,7 +198,7 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
 
 @dataclass(frozen=True)
 class Maintenance:
-    """Of one leader."""
+    """Of one leader. ``plan`` starts a plan."""
 
     store: LeaderStore
     cluster: Cluster
@@ -203,6 +208,7 @@ class Maintenance:
     settings: Settings
     clock: Clock
     cache: PlannerCache
+    plan: Callable[[], None]
 
     def start(
         self,
@@ -232,7 +238,7 @@ class Maintenance:
                 state, self.cache, self.metrics.fleet.parts, seconds
             ),
             "budgets": lambda: show_budgets(
-                state, self.metrics.budgets.show, notices.announce, seconds
+                state, self.metrics.budgets.show, notices.announce, self.plan, seconds
             ),
             "defaults": lambda: keep_labels(self.cluster, self.mirror, lambda: state.config),
         }
