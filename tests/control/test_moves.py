@@ -28,8 +28,10 @@ async def defragmenting(
         yield world
 
 
-async def allow_moves(world: Rig, mode: str, budget: int, **protection: int) -> None:
-    (document,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+async def allow_moves(
+    world: Rig, mode: str, budget: int, gpus: int = 16, **protection: int
+) -> None:
+    (document,) = (d for d in configuration(gpus) if d["kind"] == "ClusterQueue")
     policy = {"defragment": mode, "defragmentBudget": budget, **protection}
     spec = {**document["spec"], "policy": policy}
     await world.store.put_config({**document, "apiVersion": "queuectl.dev/v1", "spec": spec})
@@ -174,3 +176,26 @@ async def test_the_spent_budget_is_known_after_a_restart(database_url: str) -> N
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_of_a_migration_changes_no_outcome(postgres: TestPostgres) -> None:
     await survives(postgres, story, defragmenting)
+
+
+async def test_a_gang_that_a_move_helps_is_searched_for_behind_more_shapes_than_one_plan_considers(
+    database_url: str,
+) -> None:
+    """A search for the first gang, which no move helps, does not delay the search for the others."""
+    async with rig(database_url, 2) as world:
+        world.settings = QUICK.model_copy(update={"defragment_seconds": 600.0})
+        await allow_moves(world, "Off", PLENTY, gpus=64)
+        await half_full(world)
+        shape = PodSetManifest(count=2, gpus=8)
+        world.cluster.submit(m.job("wide", "default", "research", shape, retries=6))
+        for number in range(300):
+            await_quota = m.job(
+                f"other-{number:03}", "default", "research", PodSetManifest(count=1, gpus=0)
+            )
+            pod = await_quota["spec"]["template"]["spec"]["containers"][0]
+            pod["resources"] = {"requests": {"cpu": f"{1000 + number}"}}
+            world.cluster.submit(await_quota)
+        third = whole(world)
+        await until_reason(world, third, Code.TOPOLOGY_PLACEMENT_FAILED)
+        await allow_moves(world, "Execute", PLENTY, gpus=64)
+        await world.until_state(third, State.RUNNING)

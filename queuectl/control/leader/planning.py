@@ -154,6 +154,7 @@ class Planning:
         self._defragment_seconds = defragment_seconds
         self._last_cohort = ""  # that was planned without the others
         self._seek_at = 0.0  # the time of the next search for gangs to move
+        self._seeks = True  # whether the plans since the last change, which are for different gangs, search for gangs to move
         self._kept: dict[frozenset[tuple[str, str]], None] = {}  # violations of refused plans
         self._exposed_at: float | None = None  # the time at which plans can differ without a change
         self.worked = 0.0  # CPU seconds of the last plan
@@ -170,7 +171,9 @@ class Planning:
             return NOTHING_TO_PLAN
         catalog, worked = self._leader_state.catalog(), time.thread_time()
         with self._metrics.stage(CycleStage.FREEZE):
-            snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
+            if changed:
+                self._seeks = self._clock() >= self._seek_at
+            snapshot = self._leader_state.snapshot(seek_room=self._seeks)
             within, beyond = considered(snapshot, self._gangs.without_snapshot())
             planned = self._window.applied(within, changed=changed)
         asked = self._mig.question(planned)
@@ -204,18 +207,7 @@ class Planning:
             self._metrics.discarded(DiscardReason.VERIFIER)
         self._diagnoser.planned(checked)
         self._window.answered(checked.plan.pending)
-        if contained.put_off or any(map(self._worth_more, decision.pending)):
-            self._wakeup.plan_by(RETRY_SECONDS)
-        elif self._window.partial:
-            self._wakeup.plan_rest_in(WINDOW_SECONDS)
-        if decision.stats.get("rooms_sought"):
-            self._seek_again(snapshot.now)
-        self._exposed_at = _first(
-            # The gangs of the plans before this one are not considered again before the next change.
-            None if changed else self._exposed_at,
-            next_plan_due(checked.snapshot, checked.decided),
-            next_expected_end(checked.snapshot, checked.decided),
-        )
+        self._set_next_plan(contained, checked, decision, changed=changed)
         changes = await self._commit(
             snapshot, decision, took, catalog, checked, mig, whole=not contained.cohort
         )
@@ -226,6 +218,23 @@ class Planning:
         self._count(checked.snapshot, decision, changes)
         await self._mig.begin(mig, snapshot)
         return sentence(snapshot, decision, changes)
+
+    def _set_next_plan(
+        self, contained: ContainedPlan, checked: CheckedPlan, decision: Plan, *, changed: bool
+    ) -> None:
+        """Set the times at which plans follow without a change."""
+        if contained.put_off or any(map(self._worth_more, decision.pending)):
+            self._wakeup.plan_by(RETRY_SECONDS)
+        elif self._window.partial:
+            self._wakeup.plan_rest_in(WINDOW_SECONDS)
+        if decision.stats.get("rooms_sought"):
+            self._seek_again(checked.snapshot.now)
+        self._exposed_at = _first(
+            # The gangs of the plans before this one are not considered again before the next change.
+            None if changed else self._exposed_at,
+            next_plan_due(checked.snapshot, checked.decided),
+            next_expected_end(checked.snapshot, checked.decided),
+        )
 
     def _completed(
         self, contained: ContainedPlan, plan: Plan, refusals: tuple[Refusal, ...]
