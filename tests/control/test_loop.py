@@ -12,6 +12,7 @@ from queuectl.demo import scenario as m
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
+from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
 from tests.control.alike import ALIKE
@@ -358,6 +359,15 @@ async def test_a_job_starts_with_the_pods_that_fit_and_requests_all_again_after_
         world.cluster.add_node(nodes(4)[3])
         for document in configuration(32):
             await world.store.put_config(document)
+
+        def known() -> bool:
+            """Before the gang starts again: otherwise it starts with the pods that fit the old quota."""
+            assert world.loop is not None
+            snapshot = world.loop.leader_state.snapshot(seek_room=False)
+            (flavor,) = snapshot.config.cluster_queues["pool"].groups[0].flavors
+            return len(snapshot.fleet.nodes) == 4 and flavor.nominal[GPU] == 32
+
+        await world.until(known, "the node and the quota are known")
         world.cluster.finish(high)
         again = await world.until_state(part, State.RUNNING)
         assert again.attempt == 2
