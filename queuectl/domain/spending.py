@@ -130,7 +130,7 @@ class Forecast:
 
     @property
     def left(self) -> int:
-        """What other gangs can still spend; negative if running gangs use more than is granted."""
+        """The amount that other gangs can still spend; negative if running gangs use more than is granted."""
         return self.balance.granted - self.used - self.committed
 
 
