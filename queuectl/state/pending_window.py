@@ -75,14 +75,14 @@ class _Prefix:
     part: int
     flavors: bool
 
-    def needed(self, codes: Mapping[str, Reason]) -> int:
-        """How many shapes the next plan considers. ``codes``: the main reasons of the gangs that wait, by uid."""
+    def needed(self, reasons: Mapping[str, Reason]) -> int:
+        """How many shapes the next plan considers. ``reasons``: the main reasons of the gangs that wait, by uid."""
         limited = {
-            ref for uid, ref in self.firsts if uid in codes and codes[uid].code in AT_A_LIMIT
+            ref for uid, ref in self.firsts if uid in reasons and reasons[uid].code in AT_A_LIMIT
         }
 
         def held(uid: str) -> bool:
-            reason = codes.get(uid)
+            reason = reasons.get(uid)
             if reason is None or self.flavors:
                 return False
             if reason.code is Code.WAITING_IN_ORDER:
@@ -146,9 +146,9 @@ class PendingWindow:
             self._left_out = (self._left_out | left_out) - self._answered
             self.partial = self.partial or bool(self._left_out)
         if self._prefixes:
-            codes = {r.uid: r.reasons[0] for r in refusals}
+            reasons = {r.uid: r.reasons[0] for r in refusals}
             for name, prefix in self._prefixes.items():
-                needed = self._needed[name] = prefix.needed(codes)
+                needed = self._needed[name] = prefix.needed(reasons)
                 self.partial = self.partial or needed > len(prefix.firsts)
 
     def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
@@ -264,8 +264,7 @@ class PendingWindow:
                 self._prefixes[name] = _Prefix(
                     tuple((uid, ranks.workloads[uid].ref) for uid in uids),
                     part,
-                    len({one.flavor for group in cluster_queue.groups for one in group.flavors})
-                    > 1,
+                    len(cluster_queue.flavors) > 1,
                 )
             for _, number, queue in ranked[:most]:
                 considered[queue].add(number)

@@ -48,9 +48,8 @@ class SentPins:
     """
 
     def __init__(self) -> None:
-        self._sent: dict[
-            str, tuple[str, int]
-        ] = {}  # by uid of the pod: the node, and the version on which the pin is conditioned
+        # By uid of the pod: the node, and the version on which the pin is conditioned.
+        self._sent: dict[str, tuple[str, int]] = {}
 
     def sending(self, pod: str, node: str, version: int) -> None:
         """Record that a pin to a node is sent. ``version``: of the pod; a pin for an older one has no effect."""

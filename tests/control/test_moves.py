@@ -189,12 +189,8 @@ async def test_a_gang_that_a_move_helps_is_searched_for_behind_more_shapes_than_
         shape = PodSetManifest(count=2, gpus=8)
         world.cluster.submit(m.job("wide", "default", "research", shape, retries=6))
         for number in range(300):
-            await_quota = m.job(
-                f"other-{number:03}", "default", "research", PodSetManifest(count=1, gpus=0)
-            )
-            pod = await_quota["spec"]["template"]["spec"]["containers"][0]
-            pod["resources"] = {"requests": {"cpu": f"{1000 + number}"}}
-            world.cluster.submit(await_quota)
+            waiting = PodSetManifest(cpu=f"{1000 + number}")
+            world.cluster.submit(m.job(f"other-{number:03}", "default", "research", waiting))
         third = whole(world)
         await until_reason(world, third, Code.TOPOLOGY_PLACEMENT_FAILED)
         await allow_moves(world, "Execute", PLENTY, gpus=64)

@@ -39,11 +39,10 @@ async def test_a_gang_takes_back_quota_in_time_behind_more_shapes_than_one_plan_
         await world.until_state(guest, State.RUNNING)
         ahead += 60.0  # so that an eviction loses work
         for number in range(SHAPES):
-            other = gang("Job", f"other-{number:03}", 1)
-            pod = other["spec"]["template"]["spec"]
-            pod["containers"][0]["resources"]["requests"] = {"cpu": f"{100 + number}"}
-            pod["containers"][0]["resources"].pop("limits", None)
-            world.cluster.submit(other)
+            waiting = PodSetManifest(cpu=f"{100 + number}")
+            world.cluster.submit(
+                m.job(f"other-{number:03}", "default", "research", waiting, priority_class="low")
+            )
             if number == SHAPES // 3:
                 owner = world.cluster.submit(gang("Job", "owner", 1))
 

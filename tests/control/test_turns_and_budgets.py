@@ -96,7 +96,6 @@ async def test_gangs_behind_a_head_start_when_its_budget_is_spent(database_url: 
             m.job("other", "default", "others", shape, priority_class="low")
         )
         await until_reason(world, other, State.PENDING, Code.WAITING_IN_ORDER)
-        ahead = (
-            2 * 3600.0
-        )  # 16 GPU-hours are used; a gang without a known end counts for another hour
+        # 16 GPU-hours are used then. A gang without a known end counts for another hour.
+        ahead += 2 * 3600.0
         await world.until_state(other, State.RUNNING)

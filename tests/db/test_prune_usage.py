@@ -110,12 +110,8 @@ async def test_a_process_that_does_not_lead_deletes_nothing(
     assert await ledger.fetchval("SELECT min(hour) FROM usage_hours") == 90 * HOUR
 
 
-async def test_the_leader_keeps_the_days_of_the_retention_rules(
-    store: PostgresStore, ledger: asyncpg.Connection
-) -> None:
-    epoch = await store.take_over("test", 0)
-    rules = Rules(accounting=Accounting(keep_days=3))
-    upkeep = RowUpkeep(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch)
+async def until_deleted(upkeep: RowUpkeep, ledger: asyncpg.Connection) -> None:
+    """Run the deletion until no hour before the cut-off is left."""
     running = asyncio.create_task(upkeep.delete())
     try:
         async with asyncio.timeout(30):
@@ -124,6 +120,15 @@ async def test_the_leader_keeps_the_days_of_the_retention_rules(
                 await asyncio.sleep(0.01)
     finally:
         running.cancel()
+
+
+async def test_the_leader_keeps_the_days_of_the_retention_rules(
+    store: PostgresStore, ledger: asyncpg.Connection
+) -> None:
+    epoch = await store.take_over("test", 0)
+    rules = Rules(accounting=Accounting(keep_days=3))
+    upkeep = RowUpkeep(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch)
+    await until_deleted(upkeep, ledger)
     assert await ledger.fetchval("SELECT count(*) FROM usage_hours") == 5 + 4
 
 
@@ -153,13 +158,7 @@ async def test_a_day_that_cannot_be_added_up_does_not_stop_the_deletion(
     upkeep = RowUpkeep(failing, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch)
     with pytest.raises(StoreError, match="out of range"):
         await upkeep.add_up()
-    running = asyncio.create_task(upkeep.delete())
-    try:
-        async with asyncio.timeout(30):
-            while await ledger.fetchval("SELECT min(hour) FROM usage_hours") != CUTOFF:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.01)
-    finally:
-        running.cancel()
+    await until_deleted(upkeep, ledger)
 
 
 # -- on a large ledger ------------------------------------------------------------------------------------------------

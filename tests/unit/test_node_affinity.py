@@ -167,12 +167,12 @@ def test_a_pod_that_was_pinned_has_the_request_that_it_had_before(
             "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}},
         },
     }
-    before = pod_reader(())(msgspec.json.encode(pod))
-    assert before.member is not None
-    patch = pin_patch(before, "gpu-node-0001.example.com")
+    gated = pod_reader(())(msgspec.json.encode(pod))
+    patch = pin_patch(gated, "gpu-node-0001.example.com")
     released = pod | {"spec": pod["spec"] | patch["spec"]}
-    after = pod_reader(())(msgspec.json.encode(released))
-    assert after.member is not None
-    assert (before.member.job.error, after.member.job.error) == (None, None)
-    shapes = [[podset.shape for podset in one.member.job.podsets] for one in (before, after)]  # type: ignore[union-attr]
-    assert shapes[0] == shapes[1]
+    placed = pod_reader(())(msgspec.json.encode(released))
+    assert gated.member is not None
+    assert placed.member is not None
+    before, after = gated.member.job, placed.member.job
+    assert (before.error, after.error) == (None, None)
+    assert [p.shape for p in before.podsets] == [p.shape for p in after.podsets]

@@ -174,10 +174,15 @@ class Actuator:
     def _drop_unsent(self, uid: str, batch: _Batch) -> None:
         """A gang that is stopped, or that a repair gives other nodes, does not first get all its pins."""
         for write in batch.writes[batch.sent :]:
-            self._pins.failed(write.uid)
-            self._refusals.ended(uid, write, WriteOutcome.OUTDATED)
+            self._without_effect(uid, write, WriteOutcome.OUTDATED)
             batch.accepted = False
         del batch.writes[batch.sent :]
+
+    def _without_effect(self, uid: str, write: Write, outcome: WriteOutcome, why: str = "") -> None:
+        """Record that a write has no effect, or none that is known. ``why``: the message of a refusal."""
+        if outcome is not WriteOutcome.UNKNOWN:
+            self._pins.failed(write.uid)
+        self._refusals.ended(uid, write, outcome, why, self._clock())
 
     def _end(self, uid: str, batch: _Batch) -> None:
         del self._busy[uid]
@@ -231,9 +236,7 @@ class Actuator:
             version = await self._patch(write)
         except ClusterError as error:
             outcome, metric = outcome_of(error), _result_of(error)
-            if outcome is not WriteOutcome.UNKNOWN:
-                self._pins.failed(write.uid)
-            self._refusals.ended(uid, write, outcome, str(error), self._clock())
+            self._without_effect(uid, write, outcome, str(error))
             asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
             self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
             if outcome is WriteOutcome.REFUSED:

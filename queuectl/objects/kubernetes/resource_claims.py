@@ -35,7 +35,7 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireResourceClaim,
     WireSelector,
 )
-from queuectl.objects.kubernetes.templates import read_term
+from queuectl.objects.kubernetes.templates import check_names, read_term
 from queuectl.objects.kubernetes.wire import Meta, Quantity
 from queuectl.objects.times import time_or_none
 
@@ -150,7 +150,7 @@ def _planned(spec: WireClaimSpec, path: str) -> tuple[ClaimSpec, str | None]:
 def _spec(spec: WireClaimSpec) -> ClaimSpec:
     given = spec.devices.requests or []
     requests = tuple(_request(one, f"requests[{i}]") for i, one in enumerate(given))
-    _check_names([one.name for one in requests], "requests")
+    check_names([one.name for one in requests], "requests")
     constraints = tuple(
         _constraint(one, requests, f"constraints[{i}]")
         for i, one in enumerate(spec.devices.constraints or ())
@@ -163,14 +163,6 @@ def _spec(spec: WireClaimSpec) -> ClaimSpec:
     return ClaimSpec(requests, constraints)
 
 
-def _check_names(names: Sequence[str], path: str) -> None:
-    for i, name in enumerate(names):
-        if not name:
-            raise MalformedError(f"{path}[{i}].name: is required")
-        if name in names[:i]:
-            raise MalformedError(f"{path}[{i}].name: {name!r} occurs twice")
-
-
 def _request(request: WireRequest, path: str) -> DeviceRequest:
     if (request.exactly is None) == (not request.first_available):
         raise MalformedError(f"{path}: needs exactly one of exactly, firstAvailable")
@@ -179,7 +171,7 @@ def _request(request: WireRequest, path: str) -> DeviceRequest:
     given = request.first_available or []
     options = tuple(_option(one, f"{path}.firstAvailable[{i}]") for i, one in enumerate(given))
     names = [one.name for one in given]
-    _check_names(names, f"{path}.firstAvailable")
+    check_names(names, f"{path}.firstAvailable")
     return DeviceRequest(request.name, options, tuple(names))
 
 

@@ -464,15 +464,23 @@ def _read_pod_claims(spec: TemplateSpec) -> tuple[ClaimReference, ...]:
     claims = tuple(
         _claim(claim, f"resourceClaims[{i}]") for i, claim in enumerate(spec.resource_claims or ())
     )
-    names = set[str]()
-    for i, claim in enumerate(claims):
-        if claim.name in names:
-            raise MalformedError(f"resourceClaims[{i}].name: {claim.name!r} occurs twice")
-        names.add(claim.name)
+    check_names([claim.name for claim in claims], "resourceClaims")
+    names = {claim.name for claim in claims}
     for path, name in _used(spec):
         if name not in names:
             raise MalformedError(f"{path}.name: {name!r} is not in resourceClaims")
     return claims
+
+
+def check_names(names: Iterable[str], path: str) -> None:
+    """Raise MalformedError if one of these names is empty or occurs twice. ``path``: of the list."""
+    known = set[str]()
+    for i, name in enumerate(names):
+        if not name:
+            raise MalformedError(f"{path}[{i}].name: is required")
+        if name in known:
+            raise MalformedError(f"{path}[{i}].name: {name!r} occurs twice")
+        known.add(name)
 
 
 def _claim(claim: PodClaim, path: str) -> ClaimReference:

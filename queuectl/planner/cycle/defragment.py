@@ -24,9 +24,8 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate import MoveCandidates, MoveSolution, find_moves, move_candidates
 
 _MAX_SEARCHES: Final = 4  # kinds of gangs for which one cycle of the loop searches for room
-_SPREADS: Final = (
-    2_654_435_761  # a product with it (Knuth) is in no step with the seconds between two searches
-)
+# A product with it (Knuth) is in no step with the seconds between two searches.
+_SPREADS: Final = 2_654_435_761
 _PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget
 
 

@@ -422,10 +422,9 @@ def _budget_spent(
         "leftGpuHours": gpu_hours(left),
         "costGpuHours": gpu_hours(bound.adds),
         "missingGpuHours": gpu_hours(bound.missing),
-        "until": month.ends,
+        # The cost of a whole run in this month decreases towards the end.
+        "until": month.ends - (_paid_seconds(workload, left) if budget.whole_run else 0),
     }
-    if budget.whole_run:  # its cost in this month decreases towards the end
-        details["until"] = month.ends - left // max(1, round(workload.gpus * UNITS))
     where = f"{gpu_hours(left):g} of {gpu_hours(balance.granted):g} GPU-hours are left in Budget {budget.name}"
     until = f"or wait until {format_time(details['until'])}"
     if not budget.whole_run:
@@ -438,7 +437,12 @@ def _budget_spent(
     return text, details
 
 
+def _paid_seconds(workload: Workload, left: int) -> int:
+    """The whole seconds for which the rest pays for a gang."""
+    return left // max(1, round(workload.gpus * UNITS))
+
+
 def _shorter(workload: Workload, left: int) -> str:
     """The limit with which the rest pays for the run."""
-    seconds = left // max(1, round(workload.gpus * UNITS))
+    seconds = _paid_seconds(workload, left)
     return f", set a limit of at most {seconds} s" if seconds else ""
