@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Final
 
 GROWTH: Final = 1.1
@@ -16,8 +16,6 @@ FEWEST: Final = 20
 """Samples that a verdict needs."""
 LAST: Final = 5
 """Samples at rest that are compared."""
-START: Final = 60.0
-"""Seconds in which a process starts its tasks and connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,38 +112,18 @@ def verdicts(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Ver
 def rests(samples: Sequence[Sample], slacks: Mapping[str, float]) -> list[Verdict]:
     """A verdict for each process that is there at the end, when no load is left: the last values against the least of its life.
 
-    A minute does not count after each start, which includes the time when a process becomes the leader, perhaps again after an outage. The
-    process then has no samples for a while, and fewer tasks and connections than later.
-
     Args:
         samples: in the order of time, to the end of the rest.
-        slacks: by figure. Figures without one are not judged.
+        slacks: by figure, of those that are near 0 without load. Figures without one are not judged.
     """
     found = []
-    last_names = {sample.life: sample.figures.keys() for sample in samples}
-    alike = [sample for sample in samples if sample.figures.keys() >= last_names[sample.life]]
-    for life, figure, series in _at_end(alike, slacks):
-        values = [value for at, value in _without_starts(series)]
+    for life, figure, series in _at_end(samples, slacks):
+        values = [value for _, value in series]
         if len(values) >= LAST:
             last, least, most = statistics.median(values[-LAST:]), min(values), max(values)
             title, slack = f"{figure}, at rest", slacks[figure]
             found.append(Verdict(life, title, len(values), least, last, most, 0.0, slack))
     return found
-
-
-def _without_starts(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The samples, without those of a minute after the first one and after each time without samples."""
-    if not series:
-        return []  # a process without this figure
-    pauses = [later - at for (at, _), (later, _) in pairwise(series)]
-    usual = statistics.median(pauses) if pauses else 0.0
-    kept, start = [], series[0][0]
-    for pause, (at, value) in zip([0.0, *pauses], series, strict=True):
-        if pause > 1.5 * usual:
-            start = at
-        if at >= start + START:
-            kept.append((at, value))
-    return kept
 
 
 def _at_end(

@@ -103,6 +103,7 @@ GROWING: Final = frozenset(
 SLACKS: Final = {
     MEMORY: 20.0,
     "open files": 10.0,
+    "tasks": 20.0,
     "threads": 6.0,
     "jobs in memory": 150.0,
     "pods in memory": 300.0,
@@ -110,16 +111,8 @@ SLACKS: Final = {
     LEDGER: 150.0,
     CONNECTIONS: 6.0,
 }
-AT_REST: Final = {
-    "tasks": 20.0,
-    "open files": 30.0,  # connections to Postgres and the API server, which end with these
-    "threads": 6.0,
-    "jobs in memory": 5.0,
-    "pods in memory": 5.0,
-    LEDGER: 5.0,
-    CONNECTIONS: 26.0,  # the pools of two replicas, which keep theirs; a server that starts has none
-}
-"""The same when all gangs have ended and are deleted. Under load, the number of tasks follows that of the gangs."""
+AT_REST: Final = dict.fromkeys(("jobs in memory", "pods in memory", LEDGER), 5.0)
+"""The figures that follow the load, when all gangs have ended and are deleted."""
 REST_SECONDS: Final = (
     100.0  # until ended Jobs are deleted, and finished workloads have left the ledger
 )
