@@ -30,8 +30,10 @@ from queuectl.domain.what_if import WhatIf
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.files.records import read_record
+from queuectl.objects.kubernetes.templates import check_names
 from queuectl.offline.inputs import SnapshotInput, read_snapshot
 from queuectl.offline.what_if import ReadingContext, changed
+from tests.support.work import lines_run
 
 DRIVER = "gpu.example"
 Body = dict[str, Any]
@@ -644,3 +646,32 @@ def test_older_versions_of_the_api_are_listed_as_ignored():
     assert ignored.reason == (
         "apiVersion resource.k8s.io/v1beta1 of DeviceClass is not read; use resource.k8s.io/v1"
     )
+
+
+def test_a_claim_is_read_in_a_time_that_is_linear_in_its_requests_and_constraints() -> None:
+    def read(number: int) -> int:
+        one = {"deviceClassName": "gpu"}
+        spec = {
+            "requests": [{"name": f"r{i}", "exactly": one} for i in range(number)],
+            "constraints": [{"requests": [f"r{i}"], "matchAttribute": f"{DRIVER}/root"} for i in range(number)],
+        }  # fmt: skip
+        [document] = read_documents(yaml.safe_dump(template(spec)), "in.yaml")
+        return lines_run(lambda: read_record(document))
+
+    few, many = read(100), read(200)
+    assert many < 2.4 * few
+
+
+def test_names_are_compared_only_if_their_hashes_are_equal() -> None:
+    class Name(str):
+        __slots__ = ()
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str(self) == other
+
+        __hash__ = str.__hash__
+
+    check_names([Name(f"claim-{i}") for i in range(2_000)], "resourceClaims")
+    assert Name.compared < 2_000

@@ -151,8 +151,9 @@ def _spec(spec: WireClaimSpec) -> ClaimSpec:
     given = spec.devices.requests or []
     requests = tuple(_request(one, f"requests[{i}]") for i, one in enumerate(given))
     check_names([one.name for one in requests], "requests")
+    known = {name for one in requests for name in _names(one)}
     constraints = tuple(
-        _constraint(one, requests, f"constraints[{i}]")
+        _constraint(one, known, f"constraints[{i}]")
         for i, one in enumerate(spec.devices.constraints or ())
     )
     fewest = sum(min(option.count or 1 for option in one.options) for one in requests)
@@ -230,9 +231,8 @@ def _toleration(toleration: WireDeviceToleration, path: str) -> DeviceToleration
     )
 
 
-def _constraint(
-    constraint: WireConstraint, requests: Sequence[DeviceRequest], path: str
-) -> DeviceConstraint:
+def _constraint(constraint: WireConstraint, known: set[str], path: str) -> DeviceConstraint:
+    """``known``: the names of the requests and of their subrequests."""
     same, distinct = constraint.match_attribute, constraint.distinct_attribute
     if (same is None) == (distinct is None):
         raise MalformedError(f"{path}: needs exactly one of matchAttribute, distinctAttribute")
@@ -240,7 +240,6 @@ def _constraint(
     if "/" not in attribute:
         field = "matchAttribute" if same is not None else "distinctAttribute"
         raise MalformedError(f"{path}.{field}: {attribute!r} has no domain")
-    known = {name for one in requests for name in _names(one)}
     for i, name in enumerate(constraint.requests or ()):
         if name not in known:
             raise MalformedError(f"{path}.requests[{i}]: {name!r} is not a request of the claim")
