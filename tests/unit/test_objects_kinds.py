@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -490,6 +491,39 @@ def test_a_start_clears_field_managers_unless_the_job_was_applied(
     assert start.get("managedFields") == ([{}] if forgotten else None)
     for later in (KINDS[kind].stop_patch(record, 1, ""), KINDS[kind].status_patch(record, "")):
         assert "managedFields" not in later["metadata"]
+
+
+class Counted(tuple[Any, ...]):
+    """Counts how many times it is read."""
+
+    __slots__ = ()
+    reads: ClassVar = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Counted.reads += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("podsets", [2, 200])
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+def test_a_start_reads_what_the_podsets_have_once_for_all_of_them(kind: str, podsets: int) -> None:
+    """Otherwise, the event loop would stop for seconds when a job with thousands of podsets starts."""
+    names = [f"podset-{number}" for number in range(podsets)]
+    fields = [Counted((name, value) for name in names) for value in ((), 2, 1)]
+    body, _ = load(next(file for file in CASES if file.parent.name == kind.lower()))
+    [podset, *_] = read(load(FIXTURES / "jobset" / "driver-and-workers.yaml")[0]).podsets
+    record = replace(
+        read(body),
+        podsets=tuple(replace(podset, name=name) for name in names),
+        list_indexes=tuple(zip(names, range(podsets), strict=True)) if kind == "JobSet" else (),
+        ungated=fields[0],
+        ranks=fields[1],
+        first_ranks=fields[2],
+    )
+    Counted.reads = 0
+    patch = KINDS[kind].start_patch(record, 1, "")
+    assert Counted.reads == (3 if kind == "JobSet" else 2)  # each pod of a TrainJob gets a gate
+    assert json.dumps(patch).count('"queuectl.dev/ranks-per-group"') == podsets
 
 
 def test_a_notice_and_its_answer_are_read_and_taken_back_with_the_attempt() -> None:

@@ -454,10 +454,11 @@ def template_patch(record: JobRecord, attempt: int, podset: str) -> dict[str, An
     return {"metadata": {"labels": labels}}
 
 
-def starting_template(record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
-    """As :func:`template_patch`, and with the gate of the admission policy if it is missing."""
+def starting_template(
+    record: JobRecord, attempt: int, podset: str, gates: Iterable[str] | None
+) -> dict[str, Any]:
+    """As :func:`template_patch`, and with the gate of the admission policy after these other ones; None = the template has it."""
     patch = template_patch(record, attempt, podset)
-    gates = dict(record.ungated).get(podset)
     if gates is not None:
         patch["spec"] = {"schedulingGates": [{"name": name} for name in (*gates, keys.GATE)]}
     return patch

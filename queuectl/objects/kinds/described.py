@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from queuectl.domain.arrays import LARGEST
 from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord
@@ -56,6 +56,9 @@ from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
+
+_TemplateOf: TypeAlias = Callable[[str], dict[str, Any]]
+"""The patch of the pod template of a podset, by the name of the podset."""
 
 
 class ListPatch(dict[str, Any]):
@@ -211,13 +214,13 @@ class DescribedKind:
         if record.ungated and record.pod_priority_class is not None:
             own = {keys.ORIGINAL_PRIORITY_CLASS: record.pod_priority_class}
             patch["metadata"]["annotations"].update(own)
-        templates = self._patched(record, lambda name: self._starting(record, attempt, name))
+        templates = self._patched(record, self._starting(record, attempt))
         return self._addressed(record, patch, nested(self.description.suspend, False), templates)
 
     def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
         patch = [attempt_frame(record, status), nested(self.description.suspend, True)]
         if withdraws(record, attempt):
-            patch.append(self._patched(record, lambda name: self._marked(record, attempt, name)))
+            patch.append(self._patched(record, self._marked(record, attempt)))
         return self._addressed(record, *patch)
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
@@ -235,9 +238,7 @@ class DescribedKind:
             if entry.index is None or not entry.is_empty:
                 yield entry
 
-    def _patched(
-        self, record: JobRecord, template: Callable[[str], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _patched(self, record: JobRecord, template: _TemplateOf) -> dict[str, Any]:
         names = {podset.name for podset in record.podsets}
         items, found = dict(record.list_indexes), []
         for where in self.description.podsets:
@@ -251,26 +252,38 @@ class DescribedKind:
             ]
         return merged(found)
 
-    def _marked(self, record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
-        """A template with the labels of its pods."""
-        return merged([template_patch(record, attempt, podset), self._own_labels(record, podset)])
+    def _marked(self, record: JobRecord, attempt: int) -> _TemplateOf:
+        """Templates with the labels of their pods."""
+        own = self._own_labels(record)
+        return lambda podset: merged([template_patch(record, attempt, podset), own(podset)])
 
-    def _starting(self, record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
+    def _starting(self, record: JobRecord, attempt: int) -> _TemplateOf:
         """Also with the gate and the PriorityClass that the admission policy would have put there, if it has not."""
-        template = starting_template(record, attempt, podset)
-        if "spec" in template and not self.description.keeps_priority_class:
-            template["spec"]["priorityClassName"] = keys.POD_PRIORITY_CLASS
-        return merged([template, self._own_labels(record, podset)])
+        own, ungated = self._own_labels(record), dict(record.ungated)
 
-    def _own_labels(self, record: JobRecord, podset: str) -> dict[str, Any]:
+        def starting(podset: str) -> dict[str, Any]:
+            template = starting_template(record, attempt, podset, ungated.get(podset))
+            if "spec" in template and not self.description.keeps_priority_class:
+                template["spec"]["priorityClassName"] = keys.POD_PRIORITY_CLASS
+            return merged([template, own(podset)])
+
+        return starting
+
+    def _own_labels(self, record: JobRecord) -> _TemplateOf:
+        """Templates with the labels that only this kind needs."""
         named = self.description.children or labels_pods(self.description)
-        labels = {keys.KIND_LABEL: self.kind} if named else {}
-        size = dict(record.ranks).get(podset)
-        labels |= {keys.RANKS_LABEL: str(size)} if size is not None else {}
-        first = dict(record.first_ranks).get(podset)
-        if first is not None:
-            labels[keys.FIRST_RANK_LABEL] = str(first)
-        return {"metadata": {"labels": labels}}
+        kind = {keys.KIND_LABEL: self.kind} if named else {}
+        ranks, first_ranks = dict(record.ranks), dict(record.first_ranks)
+
+        def own(podset: str) -> dict[str, Any]:
+            labels = dict(kind)
+            if podset in ranks:
+                labels[keys.RANKS_LABEL] = str(ranks[podset])
+            if podset in first_ranks:
+                labels[keys.FIRST_RANK_LABEL] = str(first_ranks[podset])
+            return {"metadata": {"labels": labels}}
+
+        return own
 
     def _addressed(self, record: JobRecord, *parts: dict[str, Any]) -> dict[str, Any]:
         """The parts of a patch as one. Of a list, the keys are indexes."""

@@ -108,7 +108,8 @@ class BatchJob:
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> dict[str, Any]:
         # The PriorityClass of a Job's template can no longer be changed: one from before the policies keeps its own.
-        spec = {"suspend": False, "template": starting_template(record, attempt, PODSET)}
+        gates = dict(record.ungated).get(PODSET)
+        spec = {"suspend": False, "template": starting_template(record, attempt, PODSET, gates)}
         patch = {**start_frame(record, status), "spec": spec}
         if record.parallelism is None or PODSET not in counts:
             return _as_asked(record.parallelism, patch)

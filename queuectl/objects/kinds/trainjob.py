@@ -123,13 +123,9 @@ class TrainJob(DescribedKind):
 
     def _changes(self, record: JobRecord, attempt: int) -> dict[str, Any]:
         own = {keys.KIND_LABEL: self.kind, keys.ATTEMPT_LABEL: str(attempt)}
-        gated = replace(record, ungated=tuple((one.name, ()) for one in record.podsets))
-        jobs = []
+        labels, jobs = self._own_labels(record), []
         for one in record.podsets:
-            parts = (
-                starting_template(gated, attempt, one.name),
-                self._own_labels(record, one.name),
-            )
+            parts = starting_template(record, attempt, one.name, ()), labels(one.name)
             jobs.append({"name": one.name, **nested("template.spec.template", merged(parts))})
         spec = {"spec": {"replicatedJobs": jobs}} if jobs else {}
         return {"metadata": {"labels": own}, **spec}
