@@ -165,14 +165,14 @@ class Whole:
         own = [p for p in siblings if p.attempt == pod.attempt and _uid(job, p) == _uid(job, pod)]
         there = Counter(podset_of(job, p) for p in own if not p.terminal)
         gang = job if _uid(job, pod) == job.uid else index_of(job, pod.rank or 0, ())
+        at_once = gang.pods_at_once
         for podset in gang.first_podsets:
-            if there[podset.name] < gang.expects(podset):
+            if there[podset.name] < at_once[podset.name]:
                 self.problems.append(
                     f"{job.namespace}/{job.name}: a pod of attempt {pod.attempt} lost its gates at revision {step.version}, "
-                    f"when {there[podset.name]} of {gang.expects(podset)} pods of {podset.name} existed"
+                    f"when {there[podset.name]} of {at_once[podset.name]} pods of {podset.name} existed"
                 )
-        expected = sum(gang.expects(podset) for podset in gang.podsets)
-        return _Attempt(job, pod.attempt, expected, step.at)
+        return _Attempt(job, pod.attempt, sum(at_once.values()), step.at)
 
     def finding(self) -> AuditFinding:
         for (_, number), attempt in self.attempts.items():

@@ -283,9 +283,11 @@ class JobRecord:
         assert self.array is not None
         return next(p for p in self.podsets if self.array.podset in ("", p.name))
 
-    def expects(self, podset: PodSet) -> int:
-        """Pods of a podset that exist at once when the gang is whole."""
-        return dict(self.expected).get(podset.name, podset.count)
+    @property
+    def pods_at_once(self) -> dict[str, int]:
+        """The pods that exist at once when the gang is whole, by podset."""
+        expected = dict(self.expected)
+        return {podset.name: expected.get(podset.name, podset.count) for podset in self.podsets}
 
     @property
     def queues(self) -> bool:

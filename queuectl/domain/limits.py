@@ -86,8 +86,9 @@ def _bounds_broken(needs: PodNeeds, ranges: Ranges) -> Iterator[_Found]:
 def _limits_broken(needs: PodNeeds) -> Iterator[_Found]:
     """Requests above a limit that is filled in."""
     for place, one in _each(needs):
+        limits = dict(one.limits)
         for name, amount in one.requests:
-            most = dict(one.limits).get(name, amount)
+            most = limits.get(name, amount)
             if amount > most:
                 why = f"{place}: the request of {_quantity(name, amount)} {name} is above the default limit"
                 why += f" of {_quantity(name, most)}"

@@ -88,10 +88,10 @@ def excess(pod: PodNeeds, template: PodNeeds) -> str:
         if more and asked not in added:
             return f"container {one.name}, which is not in its template, requests {amounts(more)}"
     for field, own, others in (
-        ("overhead", pod.overhead, template.overhead),
-        ("resources.requests", pod.requests, template.requests),
+        ("overhead", pod.overhead, dict(template.overhead)),
+        ("resources.requests", pod.requests, dict(template.requests)),
     ):
-        more = {n: v for n, v in own if v > dict(others).get(n, 0)}
+        more = {n: v for n, v in own if v > others.get(n, 0)}
         if more:
             return f"{field} is {amounts(more)}, more than in its template"
     return ""

@@ -6,7 +6,7 @@ the flavors with which Kueue admitted it, if Kueue did. An incomplete gang is st
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from queuectl.domain.fleet import Node
@@ -39,12 +39,14 @@ def running_placement(
     own = [pod for pod in pods if pod.attempt == job.attempt and not pod.terminal]
     if any(pod.gated or pod.node not in nodes for pod in own):
         return None
-    placed = []
+    placed, nodes_of = [], defaultdict[str, Counter[str]](Counter)
+    for pod in own:
+        if pod.node is not None:
+            nodes_of[pod.podset][pod.node] += 1
+    at_once = job.pods_at_once
     for podset in job.podsets:
-        held = Counter(
-            pod.node for pod in own if pod.podset == podset.name and pod.node is not None
-        )
-        if sum(held.values()) != job.expects(podset):
+        held = nodes_of[podset.name]
+        if held.total() != at_once[podset.name]:
             return None
         if not held:
             continue  # all its pods have ended

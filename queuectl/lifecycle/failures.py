@@ -29,8 +29,11 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         text = "its request changed before it started; it is planned again"
         return Evict(Reason(Code.CHANGED_OUTSIDE, text))
     placed = entry.placement.podsets if entry.placement else ()
-    asked = {p.name: p for p in job.podsets}
-    if any(p.podset not in asked or _other_size(p, asked[p.podset], job, pods) for p in placed):
+    asked, left = {p.name: p for p in job.podsets}, needed(job, pods)
+    if any(
+        p.podset not in asked or _other_size(p, asked[p.podset], job, left[p.podset])
+        for p in placed
+    ):
         return Evict(Reason(Code.CHANGED_OUTSIDE, "its number of pods changed while it ran"))
     for pod in pods:
         podset = asked.get(pod.podset)
@@ -60,15 +63,14 @@ def _too_large(entry: Entry, podset: PodSet, pod: PodRecord, most: Resources) ->
     return Evict(found, parked=Reason(Code.REQUEUING_LIMIT, f"{limit}: {text}"))
 
 
-def _other_size(
-    placed: PodSetPlacement, podset: PodSet, job: JobRecord, pods: Sequence[PodRecord]
-) -> bool:
+def _other_size(placed: PodSetPlacement, podset: PodSet, job: JobRecord, least: int) -> bool:
     """Whether the job's controller keeps another number of pods than planned.
 
     Fewer slots than the full size of the podset are correct in three cases: a gang that was adopted with some completions, a gang
     with pods that have succeeded since, and a gang that starts with fewer pods. In the last case the resumed job has that number.
+
+    ``least``: pods of the podset that have not succeeded.
     """
-    least = needed(job, podset, pods)
     if job.suspended:
         least = min(least, placed.pods_of(podset))
     if (

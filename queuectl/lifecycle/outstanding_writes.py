@@ -19,7 +19,7 @@ suspended and moved for its gang.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -147,7 +147,7 @@ def _of_pods(
         return []
     if job.index is not None and (job.index.barred or not job.index.started):
         return _open(entry, job)
-    own = [pod for pod in pods if pod.attempt == entry.attempt or (pod in alive and pod.gated)]
+    own = [pod for pod in pods if pod.attempt == entry.attempt or _is_gated(pod)]
     writes = _place(entry, job, own, nodes, flavors)
     by_uid = {pod.uid: pod for pod in own}
     return [
@@ -297,26 +297,38 @@ def _place(
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
 ) -> list[Write]:
-    gated = [pod for pod in pods if pod.gated and not pod.terminating and not pod.terminal]
+    gated = [pod for pod in pods if _is_gated(pod)]
     if not gated or entry.placement is None or not _whole(job, pods):
         return []
     planned = entry.planned
     if planned is not None and any(planned.larger(pod.podset, pod.requests) for pod in gated):
         return []  # the gang is stopped
     writes, asked = [], {one.name: one for one in job.podsets}
+    own, waiting = _by_podset(pods), _by_podset(gated)
     for podset in entry.placement.podsets:
         if podset.pods == 0:
             continue  # all its pods have finished: a late pod has no slot
-        own = [pod for pod in pods if pod.podset == podset.podset]
-        waiting = [pod for pod in gated if pod.podset == podset.podset]
         slots = _slots_of(podset)
         updates = [u for u in entry.checks.updates if u.podset == podset.podset]
         numbers = slot_numbers(podset, asked.get(podset.podset), job.ended)
-        for pod, number in assign(podset, own, waiting, nodes, numbers):
+        for pod, number in assign(
+            podset, own[podset.podset], waiting[podset.podset], nodes, numbers
+        ):
             node, charged = slots[number]
             patch = pin_patch(pod, node, *_flavor_terms(charged, flavors), updates)
             writes.append(replace(_pod_write(entry, pod, patch, Purpose.PIN), node=node))
     return writes
+
+
+def _is_gated(pod: PodRecord) -> bool:
+    return pod.gated and not (pod.terminal or pod.terminating)
+
+
+def _by_podset(pods: Iterable[PodRecord]) -> Mapping[str, list[PodRecord]]:
+    found = defaultdict[str, list[PodRecord]](list)
+    for pod in pods:
+        found[pod.podset].append(pod)
+    return found
 
 
 def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
@@ -327,7 +339,8 @@ def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
     if job.staged or any(not pod.gated for pod in pods):
         return True
     counts = Counter(pod.podset for pod in pods if not pod.terminating and not pod.terminal)
-    return all(counts[podset.name] >= job.expects(podset) for podset in job.first_podsets)
+    at_once = job.pods_at_once
+    return all(counts[podset.name] >= at_once[podset.name] for podset in job.first_podsets)
 
 
 def _flavor_terms(

@@ -178,7 +178,7 @@ def _live(
     if started and not gated:
         yield WriteAccepted()
     # The maker of a group creates its pods with the gate and without the attempt, and possibly from another template.
-    replacing = [pod for pod in pods if job.of_pods and pod.gated and pod not in current]
+    replacing = [pod for pod in pods if job.of_pods and pod.gated and pod.attempt != entry.attempt]
     eviction = unlike_planned(entry, job, [*current, *replacing]) or _needed_eviction(
         entry, job, current, now, terms
     )

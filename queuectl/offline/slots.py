@@ -118,6 +118,7 @@ class RunningGang:
 
     def seat(self, stated: Mapping[Slot, int] | None) -> None:
         """Find the slots that are stated, or that its pods show."""
+        left = needed(self.job, self.pods)
         for podset in self.job.podsets:
             assigned = self.gang.assigned.get(podset.name)
             count = assigned.count if assigned is not None and assigned.count else podset.count
@@ -125,7 +126,7 @@ class RunningGang:
                 held = {node: n for (name, node), n in stated.items() if name == podset.name}
                 count = max(count, sum(held.values()))
             else:
-                count = min(count, needed(self.job, podset, self.pods))
+                count = min(count, left[podset.name])
                 held = self._sitting(podset, count)
             self.podsets.append(PodSetSlots(podset, held, count))
 
@@ -142,10 +143,11 @@ class RunningGang:
     def binding(self) -> Binding:
         """The pods that its input shows on nodes, whatever its admission states."""
         unbound: dict[str, int] = {}
+        left = needed(self.job, self.pods)
         for one in self.podsets:
             assigned = self.gang.assigned.get(one.podset.name)
             most = assigned.count if assigned is not None and assigned.count else one.podset.count
-            count = min(most, needed(self.job, one.podset, self.pods))
+            count = min(most, left[one.podset.name])
             missing = count - sum(self._sitting(one.podset, count).values())
             if missing > 0:
                 unbound[one.podset.name] = missing

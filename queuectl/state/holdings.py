@@ -258,8 +258,9 @@ def _coming(entry: Entry, mirror: Mirror) -> Iterator[Coming]:
         return
     pods = [pod for pod in mirror.pods_of(entry) if pod.attempt == entry.attempt]
     started = {p.podset: p.pods for p in entry.placement.podsets if p.pods is not None}
+    lacking = missing(job, pods)
     for podset in job.podsets:
         most = started.get(podset.name, podset.count)
-        count = min(most, missing(job, podset, pods))
+        count = min(most, lacking[podset.name])
         if count > 0:
             yield podset, count

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from queuectl.domain.gpus import model_of
@@ -31,23 +31,27 @@ def all_ready(job: JobRecord, pods: Sequence[PodRecord]) -> bool:
 
     Pods that come only after others have ended are not expected yet.
     """
-    return all(_ready(job, one, pods) for one in job.podsets if one.name not in job.unborn)
+    own, at_once = _by_podset(job, pods), job.pods_at_once
+    born = (podset for podset in job.podsets if podset.name not in job.unborn)
+    return all(_ready(podset, at_once[podset.name], own[podset.name]) for podset in born)
 
 
-def _ready(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> bool:
+def _ready(podset: PodSet, expected: int, pods: Iterable[PodRecord]) -> bool:
     ready = done = 0
-    for pod in _of(podset, job, pods):
+    for pod in pods:
         done += pod.phase is PodPhase.SUCCEEDED
         ready += pod.ready and not pod.terminating and not pod.terminal
-    expected = job.expects(podset)
     # Pods that the status of the job counts as succeeded are no longer expected.
     return ready + max(0, done - (podset.count - expected)) >= expected
 
 
-def _of(podset: PodSet, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRecord]:
-    """Pods of a podset. Pods of an adopted gang do not always name it; with one podset, they belong to that."""
-    names = (podset.name, "") if len(job.podsets) == 1 else (podset.name,)
-    return [pod for pod in pods if pod.podset in names]
+def _by_podset(job: JobRecord, pods: Iterable[PodRecord]) -> Mapping[str, list[PodRecord]]:
+    """Pods by podset. Pods of an adopted gang do not always name it; with one podset, they belong to that."""
+    only = job.podsets[0].name if len(job.podsets) == 1 else ""
+    found = defaultdict[str, list[PodRecord]](list)
+    for pod in pods:
+        found[pod.podset or only].append(pod)
+    return found
 
 
 def held_by_others(pods: Iterable[PodRecord]) -> str:
@@ -57,7 +61,7 @@ def held_by_others(pods: Iterable[PodRecord]) -> str:
 
 def not_ready(job: JobRecord, pods: Sequence[PodRecord]) -> str:
     """How many pods of a gang are not ready, and why. ``pods``: of this attempt, and those that are to replace others."""
-    expected = sum(job.expects(one) for one in job.podsets if one.name not in job.unborn)
+    expected = sum(pods for podset, pods in job.pods_at_once.items() if podset not in job.unborn)
     alive = [pod for pod in pods if not (pod.terminal or pod.terminating)]
     done = sum(pod.phase is PodPhase.SUCCEEDED for pod in pods)
     short = max(1, expected - done - sum(pod.ready for pod in alive))
@@ -88,18 +92,22 @@ def _why_not_ready(pod: PodRecord) -> str:
     return _held_by(pod) or pod.status_reason or "not ready yet"
 
 
-def needed(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
-    """Pods of a podset that have not succeeded. ``pods``: of this attempt."""
+def needed(job: JobRecord, pods: Iterable[PodRecord]) -> dict[str, int]:
+    """Pods that have not succeeded, by podset. ``pods``: of this attempt."""
     if job.followed:
-        return job.expects(podset)
-    done = sum(pod.phase is PodPhase.SUCCEEDED for pod in _of(podset, job, pods))
-    return max(0, min(job.expects(podset), podset.count - done))
+        return job.pods_at_once
+    succeeded = _by_podset(job, (pod for pod in pods if pod.phase is PodPhase.SUCCEEDED))
+    at_once = job.pods_at_once
+    return {
+        podset.name: max(0, min(at_once[podset.name], podset.count - len(succeeded[podset.name])))
+        for podset in job.podsets
+    }
 
 
-def missing(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
-    """The number of pods of a podset that its controller must still create. ``pods``: of this attempt."""
-    alive = sum(not pod.terminal for pod in _of(podset, job, pods))
-    return max(0, needed(job, podset, pods) - alive)
+def missing(job: JobRecord, pods: Sequence[PodRecord]) -> dict[str, int]:
+    """The number of pods that its controller must still create, by podset. ``pods``: of this attempt."""
+    alive = _by_podset(job, (pod for pod in pods if not pod.terminal))
+    return {podset: max(0, left - len(alive[podset])) for podset, left in needed(job, pods).items()}
 
 
 def in_the_way(job: JobRecord, pods: Iterable[PodRecord]) -> str:
@@ -131,13 +139,17 @@ def still_needed(
         pods: of this attempt.
         names: hostname label -> node name.
     """
-    podsets = {podset.name: podset for podset in job.podsets}
-    if job.restarts or not any(needed(job, podset, pods) for podset in job.podsets):
+    left = needed(job, pods)
+    if job.restarts or not any(left.values()):
         return placement  # one that is about to finish frees all its slots then
-    kept = []
+    alive = _by_podset(job, (pod for pod in pods if not pod.terminal))
+    podsets, kept = {podset.name: podset for podset in job.podsets}, []
     for placed in placement.podsets:
         podset = podsets.get(placed.podset)
-        kept.append(_kept(placed, podset, job, pods, names) if podset is not None else placed)
+        if podset is None:
+            kept.append(placed)
+        else:
+            kept.append(_kept(placed, podset, left[podset.name], alive[podset.name], names))
     same = all(new is old for new, old in zip(kept, placement.podsets, strict=True))
     return placement if same else Placement(tuple(kept))
 
@@ -145,17 +157,16 @@ def still_needed(
 def _kept(
     placed: PodSetPlacement,
     podset: PodSet,
-    job: JobRecord,
-    pods: Sequence[PodRecord],
+    left: int,
+    alive: Iterable[PodRecord],
     names: Mapping[str, str],
 ) -> PodSetPlacement:
-    left = needed(job, podset, pods)
+    """``left``: its pods that are still needed; ``alive``: those that have not ended."""
     if left >= (placed.count if placed.nodes else placed.pods_of(podset)):
         return placed
     if not placed.nodes:
         # If shares without nodes differ, the rank of a pod decides its share, so the slots keep their numbers.
         return placed if placed.shares else replace(placed, pods=left)
-    alive = [pod for pod in _of(podset, job, pods) if not pod.terminal]
     held = Counter(node for p in alive if (node := node_of(p, names)) is not None)
     if sum(min(held[node], count) for node, count in placed.by_node.items()) < left:
         return placed
@@ -253,11 +264,15 @@ def _comparable(
 
 
 def _slow(gang: HeldGang, pods: list[_Pod], below: float) -> Iterator[Straggler]:
-    for pod in pods:
-        peers = [other.slowest.mhz for other in pods if other is not pod]
-        if len(peers) < _PEERS:
-            return
-        usual = median(peers)
+    """The stragglers among comparable pods, the slowest first."""
+    peers = len(pods) - 1
+    if peers < _PEERS:
+        return
+    ordered = sorted(pods, key=lambda each: each.slowest.mhz)
+    for place, pod in enumerate(ordered):
+        # The median of the others, which does not sort them again for each pod.
+        middle = [n + 1 if n >= place else n for n in ((peers - 1) // 2, peers // 2)]
+        usual = fmean(ordered[n].slowest.mhz for n in middle)
         if pod.slowest.mhz < below * usual:
             yield Straggler(
                 gang.uid,

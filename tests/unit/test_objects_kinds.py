@@ -183,6 +183,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         job(parallelism=2**31 - 1, template={"spec": {"containers": [{"resources": {"requests": {"memory": "512Ti"}}}]}}),
         f"all pods together ask for {(2**31 - 1) * 2**9}Ti memory; the largest amount is 1048576Ti",
     ),
+    "more podsets than a gang can have": (
+        ray(*[{"groupName": f"group-{number}", "replicas": 1} for number in range(128)]),
+        "it has 129 podsets with pods; at most 128 are allowed",
+    ),
     "bad quantity": (
         job_with({"containers": [{"resources": {"requests": {"cpu": "12 cores"}}}]}),
         "spec.template.spec.containers[0].resources.requests: cpu: '12 cores' is not a quantity",
@@ -581,7 +585,7 @@ def test_a_job_is_expected_to_have_as_many_pods_as_its_completions_leave(
     body["spec"]["suspend"] = False
     body["status"] = status
     record = read(body)
-    assert [record.expects(podset) for podset in record.podsets] == [expected]
+    assert [record.pods_at_once[podset.name] for podset in record.podsets] == [expected]
 
 
 # ---- numbers of pods
@@ -852,7 +856,7 @@ def test_a_job_that_started_with_fewer_pods_expects_those_that_have_not_ended(
     body = shrinkable(**follow)
     started = merge(body, KINDS["Job"].start_patch(read(body), 7, "", {"main": 5}))
     record = read({**started, "status": {"succeeded": 1, "completedIndexes": "0"}})
-    assert record.expects(record.podsets[0]) == left
+    assert record.pods_at_once[record.podsets[0].name] == left
 
 
 def test_a_job_started_with_fewer_pods_still_asks_for_all_and_expects_these() -> None:
@@ -862,7 +866,7 @@ def test_a_job_started_with_fewer_pods_still_asks_for_all_and_expects_these() ->
     assert (after["spec"]["parallelism"], after["spec"]["completions"]) == (5, 8)
     running = read(after)
     (podset,) = running.podsets
-    assert (podset.count, podset.min_count, running.expects(podset)) == (8, 3, 5)
+    assert (podset.count, podset.min_count, running.pods_at_once[podset.name]) == (8, 3, 5)
     assert running.error is None
 
 

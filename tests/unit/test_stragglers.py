@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.node_health import GpuClock, NodeHealthRules, Straggler
@@ -89,6 +92,19 @@ def straggler(pod: str = "p1") -> Straggler:
     return Straggler(
         RUNNING.uid, RUNNING.attempt, "cq", pod, "n1", "GPU 3", 990.0, 1980.0, "main", 7
     )
+
+
+@given(st.lists(st.sampled_from([500.0, 990.0, 1200.0, 1650.0, 1980.0]), min_size=1, max_size=7))
+@settings(max_examples=60)
+def test_a_rank_is_compared_with_the_median_of_all_others(clocks: list[float]) -> None:
+    expected = [
+        (f"p{number}", median(peers))
+        for number, mhz in enumerate(clocks)
+        if len(peers := clocks[:number] + clocks[number + 1 :]) >= 2
+        and mhz < RULES.straggler_below * median(peers)
+    ]
+    slow = stragglers([(mhz, 2000.0) for mhz in clocks])
+    assert sorted((one.pod, one.peers_mhz) for one in slow) == expected
 
 
 def test_an_episode_is_reported_once() -> None:

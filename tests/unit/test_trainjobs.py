@@ -182,7 +182,7 @@ class TestJobsOfJobSets:
         mirror.apply([Upserted(replace(read(self.alone), suspended=False))])
         mirror.apply([Upserted(self.job(succeeded=2))])
         [job] = mirror.jobs.values()
-        assert [(podset.count, job.expects(podset)) for podset in job.podsets] == [(3, 1)]
+        assert [(podset.count, job.pods_at_once[podset.name]) for podset in job.podsets] == [(3, 1)]
 
     @pytest.mark.parametrize(
         "status",

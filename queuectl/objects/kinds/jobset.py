@@ -155,16 +155,16 @@ def _without_ended(document: Any, places: Iterable[PodSetPlace], fields: SpecFie
 def ended_in(job: JobRecord) -> Counter[str]:
     """The ended pods of a Job of a JobSet that has not ended, by podset."""
     name = (job.label(_REPLICATED_JOB) or "").lower()
-    return Counter({name: sum(podset.count - job.expects(podset) for podset in job.podsets)})
+    requested = sum(podset.count for podset in job.podsets)
+    return Counter({name: requested - sum(job.pods_at_once.values())})
 
 
 def without_ended(jobset: JobRecord, ended: Mapping[str, int]) -> JobRecord:
     """The record of a JobSet without the pods that have ended in Jobs that have not: see :func:`ended_in`."""
     if jobset.array is not None or not ended:
         return jobset
-    left = {
-        one.name: max(0, jobset.expects(one) - ended.get(one.name, 0)) for one in jobset.podsets
-    }
+    at_once = jobset.pods_at_once.items()
+    left = {podset: max(0, pods - ended.get(podset, 0)) for podset, pods in at_once}
     podsets, expected = _left(jobset.podsets, left, jobset.suspended)
     return replace(jobset, podsets=podsets, expected=expected or jobset.expected)
 

@@ -12,7 +12,7 @@ excluded for the gang, so the number of attempts is bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import intern
 from typing import Final
@@ -63,6 +63,9 @@ _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "L
 _BOOLEANS: Final = {"true": True, "false": False}
 _LARGEST_COUNT: Final = 2**31 - 1
 _LARGEST_TOTAL: Final = 2**60  # so that sums over some gangs have 64 bits
+MOST_PODSETS: Final = (
+    128  # the work for an event of a pod, and the model of a placement, grow with them
+)
 
 
 def read_podset(
@@ -121,8 +124,10 @@ def read_podset(
     return podset
 
 
-def too_much(podsets: Iterable[PodSet]) -> str | None:
-    """The error of a gang whose pods ask for more of a resource than amounts with 64 bits can state; None if they do not."""
+def too_much(podsets: Collection[PodSet]) -> str | None:
+    """The error of a gang with more podsets than a gang can have, or whose pods ask for more of a resource than 64 bits can state."""
+    if len(podsets) > MOST_PODSETS:
+        return f"it has {len(podsets):,} podsets with pods; at most {MOST_PODSETS} are allowed"
     for resource, amount in total(podset.requests for podset in podsets).items():
         if amount > _LARGEST_TOTAL:
             most, asked = (format_quantity(resource, n) for n in (_LARGEST_TOTAL, amount))
