@@ -646,10 +646,10 @@ class SnapshotBuilder:
 
     def _filled(self, entry: Entry, podset: str, node: str, *, ending: bool) -> int:
         """Slots that pods fill there. ``ending``: include pods that terminate or are not bound yet."""
+        slot = node, entry.attempt
         return sum(
-            (self._usage.node(pod) if ending else pod.node) == node
+            (self._usage.node_and_attempt(pod) if ending else (pod.node, pod.attempt)) == slot
             and pod.podset == podset
-            and pod.attempt == entry.attempt
             and (ending or not pod.terminating)
             and not pod.terminal
             for pod in self._mirror.pods_of(entry)

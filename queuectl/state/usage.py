@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import DAEMON_SET, PodRecord
@@ -40,6 +41,20 @@ def names_of(fleet: Fleet) -> dict[str, str]:
     return {node.hostname: node.name for node in fleet.nodes}
 
 
+class SentPin(NamedTuple):
+    """A pin that was sent.
+
+    Attributes:
+        node: to which the pod is pinned.
+        version: of the pod, on which the pin is conditioned: a pin for an older one has no effect.
+        attempt: of the gang; the pin can label the pod with it.
+    """
+
+    node: str
+    version: int
+    attempt: int
+
+
 class SentPins:
     """The pins that were sent, until the watch shows a newer version of their pod.
 
@@ -48,24 +63,45 @@ class SentPins:
     """
 
     def __init__(self) -> None:
-        # By uid of the pod: the node, and the version on which the pin is conditioned.
-        self._sent: dict[str, tuple[str, int]] = {}
+        # By uid of the pod, in the order of time, with whether the outcome of a request is unknown: such a pin can take effect later.
+        self._sent: dict[str, dict[SentPin, bool]] = {}
 
-    def sending(self, pod: str, node: str, version: int) -> None:
-        """Record that a pin to a node is sent. ``version``: of the pod; a pin for an older one has no effect."""
-        self._sent[pod] = node, version
+    def sending(self, pod: str, pin: SentPin) -> None:
+        """Record that a pin is sent, perhaps again."""
+        self._sent.setdefault(pod, {}).setdefault(pin, False)
 
-    def failed(self, pod: str) -> None:
-        """Record that the pin of this pod has no effect."""
+    def ended(self, pod: str, pin: SentPin, *, unknown: bool) -> bool:
+        """Record that this request has no effect, or that its outcome is unknown. Returns whether the pod can no longer take the node."""
+        sent = self._sent.get(pod, {})
+        if unknown and pin in sent:
+            sent[pin] = True
+        if sent.get(pin, True):
+            return False
+        del sent[pin]
+        if not sent:
+            del self._sent[pod]
+        return True
+
+    def of(self, pod: PodRecord) -> SentPin | None:
+        """A pin that was sent and can still take effect. Of several, the first: the slot of the last one is the pod's own."""
+        sent = self._sent.get(pod.uid)
+        if sent is None:
+            return None
+        for pin in list(sent):
+            if not pod.gated or pod.version > pin.version:
+                del sent[pin]
+        if not sent:
+            self.forget(pod.uid)
+        return next(iter(sent), None)
+
+    def forget(self, pod: str) -> None:
+        """Forget a deleted pod."""
         self._sent.pop(pod, None)
 
-    def of(self, pod: PodRecord) -> str | None:
-        """The node to which a pin that was sent can still take the pod."""
-        node, version = self._sent.get(pod.uid, (None, 0))
-        if node is not None and (not pod.gated or pod.version > version):
-            del self._sent[pod.uid]
-            return None
-        return node
+    @property
+    def pods(self) -> Collection[str]:
+        """The uids of the pods."""
+        return self._sent.keys()
 
 
 @dataclass(slots=True)
@@ -98,7 +134,10 @@ class OtherPodUsage:
         self._of_daemons: dict[str, dict[str, int]] = {}
         self._daemons: set[str] = set()  # uids of the counted pods of DaemonSets
         self._names: dict[str, str] = {}
-        self._counted_names: Mapping[str, str] = {}  # with which all pods were counted last
+        self._counted_names: Mapping[str, str] = {}  # with which pods were counted last
+        self._by_hostname: set[str] = (
+            set()
+        )  # uids of the pods that select their node by its hostname
         self._fleet: object = None
         self.devices = DeviceUse(mirror.devices, self._slot)
 
@@ -166,20 +205,20 @@ class OtherPodUsage:
     def refresh_all(self) -> bool:
         """Count all pods and all claims again, with deleted ones."""
         self._counted_names = self.names
-        known = {*self._counted, *self._claims_by_pod, *self._mirror.pods}
+        known = {*self._counted, *self._claims_by_pod, *self._mirror.pods, *self._pins.pods}
         return self.refresh(known.union(self._mirror.devices.holders, self.devices.holders))
 
     def refresh_moved(self, pods: Iterable[str]) -> bool:
-        """Count these pods again (by uid, with deleted ones); all pods if hostnames have changed, because pods select nodes by them.
+        """Count these pods again (by uid, with deleted ones), and those that select nodes by hostname if the hostnames have changed.
 
         Returns:
             Whether the use of any node changed.
         """
-        names = self.names
-        if names is not self._counted_names and names != self._counted_names:
-            return self.refresh_all()
+        names, before = self.names, self._counted_names
         self._counted_names = names
-        return self.refresh(pods)
+        if names is before or names == before:
+            return self.refresh(pods)
+        return self.refresh(self._by_hostname.union(pods))
 
     def refresh_owned(self, entries: Iterable[Entry]) -> bool:
         """Count all pods of these jobs again, after their ledger entry changed."""
@@ -215,17 +254,29 @@ class OtherPodUsage:
 
     def node(self, pod: PodRecord) -> str | None:
         """The node on which the pod counts, if it is not terminal."""
-        return node_of(pod, self.names) or self._pins.of(pod)
+        return self.node_and_attempt(pod)[0]
+
+    def node_and_attempt(self, pod: PodRecord) -> tuple[str | None, int]:
+        """The node on which the pod counts, if it is not terminal, and the attempt that it belongs to there."""
+        sent, node = self._pins.of(pod), node_of(pod, self.names)
+        if node is None and sent is not None:
+            return sent.node, sent.attempt
+        return node, pod.attempt
 
     def _recount(self, uid: str) -> bool:
         pod = self._mirror.pods.get(uid)
         if pod is None:
-            self._pins.failed(uid)
-        node = None if pod is None or pod.terminal else self.node(pod)
+            self._pins.forget(uid)
+        self._by_hostname.discard(uid)
+        node, attempt = (None, 0)
+        if pod is not None and not pod.terminal:
+            node, attempt = self.node_and_attempt(pod)
+            if pod.node is None and pod.pin is None and pod.host is not None:
+                self._by_hostname.add(uid)
         claims = counted = None
         if pod is not None and node is not None:
             entry = self._entry_of(pod)
-            claims = self._claims_for(pod, node, entry)
+            claims = self._claims_for(pod.podset, node, entry, attempt)
             if claims is None and (entry is None or not _separate(entry, pod.podset)):
                 counted = node, pod.requests
         self._assign(uid, claims)
@@ -236,11 +287,13 @@ class OtherPodUsage:
         owned = entry is not None and pod.owned_by == (entry.kind, entry.namespace, entry.uid)
         return entry if owned else None
 
-    def _claims_for(self, pod: PodRecord, node: str, entry: Entry | None) -> _SlotClaims | None:
-        """The slots that the pod can fill: those of its own live attempt."""
-        if entry is None or pod.attempt != entry.attempt or not _slots(entry, pod.podset, node):
+    def _claims_for(
+        self, podset: str, node: str, entry: Entry | None, attempt: int
+    ) -> _SlotClaims | None:
+        """The slots that a pod can fill: those of its own live attempt."""
+        if entry is None or attempt != entry.attempt or not _slots(entry, podset, node):
             return None
-        key = (entry.uid, pod.podset, node)
+        key = (entry.uid, podset, node)
         return self._claims.get(key) or self._claims.setdefault(key, _SlotClaims(*key))
 
     def _assign(self, uid: str, claims: _SlotClaims | None) -> None:

@@ -148,7 +148,15 @@ async def test_a_gang_that_is_stopped_gets_no_more_pins() -> None:
     cluster, pins = Purposes(), SentPins()
     release = Write(POD, "n", "p", "u", 1, {"metadata": {}}, Purpose.PIN, 1, "n1")
     owed = [replace(release, name=f"p{n}", uid=f"u{n}") for n in range(1000)]
-    actuator = Actuator(cluster, lambda _: owed, MetricsRecorder(), IN_FLIGHT, pins=pins)
+    dropped: list[str] = []
+    actuator = Actuator(
+        cluster,
+        lambda _: owed,
+        MetricsRecorder(),
+        IN_FLIGHT,
+        pins=pins,
+        unpinned=dropped.append,
+    )
     task = asyncio.create_task(actuator.run())
     actuator.poke(["gang"])
     await cluster.many.wait()
@@ -161,6 +169,7 @@ async def test_a_gang_that_is_stopped_gets_no_more_pins() -> None:
     assert len(cluster.sent) <= 100 + 1 + 2 * IN_FLIGHT
     last = PodRecord("n", "p999", "u999", 1, NOTHING, "gang", gated=True)
     assert pins.of(last) is None, "its pin was not sent"
+    assert "u999" in dropped, "others can have its room"
 
 
 class Stepped(FakeCluster):

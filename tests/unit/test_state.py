@@ -52,7 +52,8 @@ from queuectl.lifecycle.transitions import Timers, alarm_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import OtherPodUsage, SentPins
+from queuectl.state.usage import OtherPodUsage, SentPin, SentPins
+from tests.support.work import lines_run
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 LARGER = PodShape(SHAPE.requests * 2)
@@ -273,16 +274,70 @@ class TestUsage:
     ) -> None:
         world, pins = World(records=[pod("p", owner="")]), SentPins()
         usage = OtherPodUsage(world.mirror, world.ledger, pins)
-        pins.sending("p", "n3", world.mirror.pods["p"].version)
+        pin = SentPin("n3", world.mirror.pods["p"].version, 1)
+        pins.sending("p", pin)
         if isinstance(then, Deleted):
             world.mirror.apply([then])
         elif then is not None:
             world.see(then)
         usage.refresh_all()
         assert set(usage.other_pods) == nodes
-        pins.failed("p")
+        assert pins.ended("p", pin, unknown=False) is ("n3" in nodes)
         usage.refresh_all()
         assert set(usage.other_pods) == nodes - {"n3"}
+
+    @pytest.mark.parametrize("later", ["n3", "n4"], ids=["the same pin", "a pin to another node"])
+    def test_a_pin_of_unknown_outcome_counts_whatever_becomes_of_a_later_one(
+        self, later: str
+    ) -> None:
+        world, pins = World(records=[pod("p", owner="")]), SentPins()
+        usage = OtherPodUsage(world.mirror, world.ledger, pins)
+        first, second = (SentPin(node, world.mirror.pods["p"].version, 1) for node in ("n3", later))
+        pins.sending("p", first)
+        assert not pins.ended("p", first, unknown=True)
+        pins.sending("p", second)
+        usage.refresh_all()
+        assert set(usage.other_pods) == {"n3"}
+        assert pins.ended("p", second, unknown=False) is (first != second)
+        usage.refresh_all()
+        assert set(usage.other_pods) == {"n3"}
+        world.see(pod("p", owner="", version=6))
+        usage.refresh_all()
+        assert (usage.other_pods, list(pins.pods)) == ({}, [])
+
+    def test_a_pod_without_an_attempt_fills_its_slot_once_its_pin_was_sent(self) -> None:
+        """The pin itself labels the pods of a group with their attempt."""
+        world, pins = World(LIVE, records=[RESUMED, pod("p1", attempt=0)]), SentPins()
+        usage = OtherPodUsage(world.mirror, world.ledger, pins)
+        pins.sending("p1", SentPin("n1", world.mirror.pods["p1"].version, LIVE.attempt))
+        usage.refresh_all()
+        assert usage.other_pods == {}
+
+    @pytest.mark.parametrize("then", [on("p", "n3", version=6), Deleted("pods", "p", 9)], ids=str)
+    def test_a_pin_is_forgotten_when_its_pod_starts_or_is_deleted(
+        self, then: PodRecord | Deleted
+    ) -> None:
+        world, pins = World(records=[pod("p")]), SentPins()
+        usage = OtherPodUsage(world.mirror, world.ledger, pins)
+        pins.sending("p", SentPin("n3", world.mirror.pods["p"].version, 1))
+        world.mirror.apply([Upserted(then) if isinstance(then, PodRecord) else then])
+        usage.refresh_all()
+        assert list(pins.pods) == []
+
+    def test_a_node_that_comes_or_goes_counts_only_the_pods_again_that_select_hostnames(
+        self,
+    ) -> None:
+        world = World(records=[on(f"p{n}", f"n{n}") for n in range(500)])
+        world.see(pod("q", owner="", gated=False, host="n9"))
+        world.usage.refresh_all()
+
+        def work() -> int:
+            return lines_run(lambda: world.usage.refresh_moved(()))
+
+        few = work()
+        world.see(NodeRecord(Node("n9.example.com", {HOSTNAME: "n9"}), 2))
+        assert work() < few + 500
+        assert "n9.example.com" in world.usage.other_pods
 
     def test_a_slot_is_filled_by_one_pod(self) -> None:
         """Pods of the gang beyond its slots on a node use more than what was planned there."""

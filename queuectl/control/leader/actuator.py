@@ -26,7 +26,7 @@ from queuectl.domain.errors import (
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
 from queuectl.lifecycle.refusals import Refusals, WriteOutcome, outcome_of
-from queuectl.state.usage import SentPins
+from queuectl.state.usage import SentPin, SentPins
 from queuectl.telemetry.metrics import MetricsRecorder, WriteResult
 
 log = structlog.get_logger()
@@ -66,6 +66,7 @@ class Actuator:
         refusals: Refusals | None = None,
         pins: SentPins | None = None,
         refused: Callable[[str], None] = lambda _: None,
+        unpinned: Callable[[str], None] = lambda _: None,
         clock: Clock = time.time,
         containment: Containment | None = None,
     ) -> None:
@@ -81,6 +82,7 @@ class Actuator:
             refusals: stores the denials of the API server.
             pins: stores the pins that are sent.
             refused: called with the uid of a workload each time one of its writes was denied.
+            unpinned: called with the uid of a pod that a pin can no longer take to its node.
             clock: unix seconds.
             containment: of the process; None = its own.
         """
@@ -92,6 +94,7 @@ class Actuator:
         self._refusals = refusals if refusals is not None else Refusals()
         self._pins = pins if pins is not None else SentPins()
         self._refused = refused
+        self._unpinned = unpinned
         self._clock = clock
         self._workers = in_flight
         self._cluster_queue = cluster_queue
@@ -180,8 +183,11 @@ class Actuator:
 
     def _without_effect(self, uid: str, write: Write, outcome: WriteOutcome, why: str = "") -> None:
         """Record that a write has no effect, or none that is known. ``why``: the message of a refusal."""
-        if outcome is not WriteOutcome.UNKNOWN:
-            self._pins.failed(write.uid)
+        pin = _pin_of(write)
+        if pin is not None and self._pins.ended(
+            write.uid, pin, unknown=outcome is WriteOutcome.UNKNOWN
+        ):
+            self._unpinned(write.uid)
         self._refusals.ended(uid, write, outcome, why, self._clock())
 
     def _end(self, uid: str, batch: _Batch) -> None:
@@ -216,8 +222,8 @@ class Actuator:
         writes = self._retries.ready(uid, owed, asyncio.get_running_loop().time())
         for write in writes:
             self._refusals.sending(uid, write)
-            if write.node is not None:
-                self._pins.sending(write.uid, write.node, write.version)
+            if (pin := _pin_of(write)) is not None:
+                self._pins.sending(write.uid, pin)
         return writes, len(writes) == len(owed)
 
     def _wake(self, uid: str, at: float | None) -> None:
@@ -283,6 +289,12 @@ class Actuator:
         self._retries.forget(uid)
         self._wake(uid, None)
         self._refusals.forget(uid)
+
+
+def _pin_of(write: Write) -> SentPin | None:
+    if write.purpose is not Purpose.PIN or write.node is None:
+        return None
+    return SentPin(write.node, write.version, write.attempt)
 
 
 def _result_of(error: ClusterError) -> WriteResult:

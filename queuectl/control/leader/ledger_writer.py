@@ -83,7 +83,7 @@ class LedgerWriter:
                 await asyncio.sleep(RETRY_SECONDS)
         self._leader_state.load(loaded)
         self._metrics.loaded(loaded.entries, self._leader_state.holdings)
-        self._actuator.poke([entry.uid for entry in self._leader_state.ledger])
+        self._actuator.poke([entry.uid for entry in self._leader_state.ledger], changed=True)
 
     async def commit(self, commit: Commit) -> None:
         """Write the changes with their marks, then apply them.

@@ -120,6 +120,7 @@ class Loop:
             refusals=self.leader_state.refusals,
             pins=self.leader_state.planning.pins,
             refused=self._refused,
+            unpinned=self._unpinned,
             clock=clock,
             containment=containment,
         )
@@ -154,6 +155,11 @@ class Loop:
     def _refused(self, uid: str) -> None:
         """Record that the API server denies a write of this workload."""
         self._mirror.touched.add(uid)
+        self._wakeup.trigger()
+
+    def _unpinned(self, pod: str) -> None:
+        """Record that a pin can no longer take this pod to its node, where others can have its room."""
+        self._mirror.moved_pods.add(pod)
         self._wakeup.trigger()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
