@@ -5,9 +5,10 @@ number, divided among the LocalQueues: one with few shapes is considered whole, 
 first half of the part of a LocalQueue is the head of its queue order. The second half rotates: with *S* shapes in a LocalQueue whose
 part is *P*, each of them is in at least one of ``4 S / P`` plans in a row.
 
-Of a StrictFIFO ClusterQueue, the first shapes in its order are considered, because no gang passes one before it that needs the same
-capacity. Their number grows from plan to plan while the last of them is not held back by a head, up to :data:`MOST`: gangs that never
-fit, that are at a limit of their user, or that wait for another flavor hold back no later ones.
+Of a StrictFIFO ClusterQueue, a part of its order is considered, because no gang passes one before it that needs the same capacity. After
+a change, the part begins with the first gang. Gangs that never fit, that are at a limit of their user, or that wait for another flavor do
+not hold back all later ones. If the part has only such gangs, it is larger after the next change, up to :data:`MOST` shapes of all such
+ClusterQueues. The gangs behind it are considered while nothing changes: each plan has the next part, and the heads that wait before it.
 
 The number follows the CPU time of the plans, which depends on the cluster: other queues wait while a plan is made. Once each shape has been
 considered and nothing has changed since, no further plan is necessary. The same holds for gangs that the limit of a cycle has left out
@@ -20,8 +21,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ _GROWTH: Final = 1.25
 _Queue = tuple[str, str | None]
 _Rank = tuple[Any, ...]
 """Smaller is earlier; compared within one ClusterQueue."""
+_RankOf = Callable[[Place], _Rank]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +64,93 @@ class _Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prefix:
-    """The first shapes of a StrictFIFO ClusterQueue that a plan considers, and others wait.
+class _Ranked:
+    """A gang of a StrictFIFO ClusterQueue, in its order. ``ref``: its ``namespace/name``; ``number``: of its shape."""
+
+    rank: _Rank
+    uid: str
+    ref: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far the plans since the last change have considered a StrictFIFO ClusterQueue.
 
     Attributes:
-        firsts: uid and ``namespace/name`` of the first gang of each shape, in the order of the ClusterQueue.
-        part: the shapes to consider behind the last one that is not held back.
-        flavors: whether the ClusterQueue has several, so that a head does not hold back all others.
+        begin: the rank of the first gang that the next plan considers; None = no other gang can start.
+        heads: uids of the gangs before it that can hold back others.
+        before: the number of shapes before it.
+        free: the number of shapes up to the last one that is not held back.
     """
 
-    firsts: tuple[tuple[str, str], ...]
-    part: int
+    begin: _Rank | None = ()
+    heads: frozenset[str] = frozenset()
+    before: int = 0
+    free: int = 0
+
+
+@dataclass(slots=True)
+class _Slice:
+    """The part of the order of a StrictFIFO ClusterQueue that a plan considers, with the heads before it.
+
+    Attributes:
+        since: where it begins.
+        end: the rank of the first gang behind it; None = there is none.
+        flavors: whether the ClusterQueue has several, so that a head does not hold back all others.
+        gangs: that the plan considers.
+    """
+
+    since: _Progress
+    end: _Rank | None
     flavors: bool
+    gangs: list[_Ranked] = field(default_factory=list)
 
-    def needed(self, reasons: Mapping[str, Reason]) -> int:
-        """How many shapes the next plan considers. ``reasons``: the main reasons of the gangs that wait, by uid."""
-        limited = {
-            ref for uid, ref in self.firsts if uid in reasons and reasons[uid].code in AT_A_LIMIT
+    @property
+    def uids(self) -> frozenset[str]:
+        """Of its gangs."""
+        return frozenset(gang.uid for gang in self.gangs)
+
+    def has(self, rank: _Rank, uid: str) -> bool:
+        """Whether the plan considers this gang."""
+        begin = self.since.begin
+        within = begin is not None and begin <= rank and (self.end is None or rank < self.end)
+        return within or uid in self.since.heads
+
+    def answered(self, reasons: Mapping[str, Reason]) -> _Progress:
+        """The progress after the plan. ``reasons``: the main reasons of the gangs that wait, by uid."""
+        begin = self.since.begin
+        if begin is None:
+            return self.since
+        waits = [(gang, reasons[gang.uid]) for gang in self.gangs if gang.uid in reasons]
+        limited = {gang.ref for gang, reason in waits if reason.code in AT_A_LIMIT}
+        held = {
+            gang.uid
+            for gang, reason in waits
+            if reason.code is Code.WAITING_IN_ORDER and reason.details.get("behind") not in limited
         }
+        put_off = [g.rank for g, reason in waits if reason.code is Code.PENDING_EVALUATION]
+        shapes, free = set[int](), 0
+        for gang in sorted(self.gangs, key=lambda each: each.rank):
+            if gang.rank >= begin:
+                shapes.add(gang.number)
+                free = free if gang.uid in held else len(shapes)
+        ends = not put_off and (self.end is None or (bool(held) and not self.flavors))
+        return _Progress(
+            begin=None if ends else min(put_off, default=self.end),
+            heads=frozenset(gang.uid for gang, reason in waits if _can_hold_back(reason)),
+            before=self.since.before + len(shapes),
+            free=self.since.before + free,
+        )
 
-        def held(uid: str) -> bool:
-            reason = reasons.get(uid)
-            if reason is None or self.flavors:
-                return False
-            if reason.code is Code.WAITING_IN_ORDER:
-                return reason.details.get("behind") not in limited
-            return reason.code is Code.PENDING_EVALUATION
 
-        last = max((n for n, (uid, _) in enumerate(self.firsts, 1) if not held(uid)), default=0)
-        most = MOST if last == len(self.firsts) else len(self.firsts)
-        return min(most, last + self.part)
+_BEGIN: Final = _Progress()
+
+
+def _can_hold_back(reason: Reason) -> bool:
+    """Whether a gang with this reason can hold back others of its StrictFIFO ClusterQueue."""
+    answered = reason.code not in (Code.WAITING_IN_ORDER, Code.PENDING_EVALUATION)
+    return answered and not reason.never_fits
 
 
 class PendingWindow:
@@ -119,13 +178,15 @@ class PendingWindow:
         # Of each LocalQueue: the shape that was considered last, and the last one of its current round.
         self._rounds: dict[_Queue, tuple[int, int]] = {}
         self._pinned: dict[str, None] = {}
-        # Of each StrictFIFO ClusterQueue: the number of shapes to consider, and those of the current plan.
+        # Of each StrictFIFO ClusterQueue: the number of shapes to consider after a change, the progress since then, and the current part.
         self._needed: dict[str, int] = {}
-        self._prefixes: dict[str, _Prefix] = {}
+        self._progress: dict[str, _Progress] = {}
+        self._slices: dict[str, _Slice] = {}
+        self._pending: Sequence[Pending] = ()  # of the last snapshot
         self.partial = False
 
     def pin(self, uid: str) -> None:
-        """Consider this gang in the next plans, because a user asks for it."""
+        """Consider this gang in the next plans, because a user asks for it. A StrictFIFO ClusterQueue keeps its order nevertheless."""
         self._pinned.pop(uid, None)
         self._pinned[uid] = None
         if len(self._pinned) > MOST_PINNED:
@@ -137,19 +198,35 @@ class PendingWindow:
             return  # it used what the one before it had proved
         factor = min(_GROWTH, PLAN_SECONDS / max(seconds, 0.001))
         self._shapes = min(MOST, max(FEWEST, round(self._shapes * factor)))
+        if factor < 1.0:
+            self._needed = {name: round(most * factor) for name, most in self._needed.items()}
 
-    def answered(self, refusals: Collection[Refusal]) -> None:
-        """Take in the answers of a plan for the gangs that it considered."""
-        left_out = {r.uid for r in refusals if r.reasons[0].code is Code.PENDING_EVALUATION}
-        if left_out or self._left_out:
-            self._answered.update(r.uid for r in refusals if r.uid not in left_out)
-            self._left_out = (self._left_out | left_out) - self._answered
+    def answered(self, refusals: Collection[Refusal], out: Collection[str] = ()) -> None:
+        """Take in the answers of a plan for the gangs that it considered. ``out``: uids of gangs that are set aside, and have none."""
+        reasons = {r.uid: r.reasons[0] for r in refusals}
+        for name, part in self._slices.items():
+            # The plan of one cohort has no answers for the others.
+            if any(gang.uid in reasons for gang in part.gangs) or part.uids <= set(out):
+                progress = self._progress[name] = part.answered(reasons)
+                self._needed[name] = progress.free if progress.begin is None else progress.before
+        self.partial = self.partial or any(
+            self._progress.get(name, _BEGIN).begin is not None for name in self._slices
+        )
+        ordered = frozenset[str]().union(*(part.uids for part in self._slices.values()))
+        put_off = {
+            uid
+            for uid, reason in reasons.items()
+            if reason.code is Code.PENDING_EVALUATION and uid not in ordered
+        }
+        if put_off or self._left_out:
+            refs = {p.workload.ref for p in self._pending if p.workload.uid in put_off}
+            self._answered.update(
+                uid
+                for uid, reason in reasons.items()
+                if uid not in put_off and reason.details.get("behind") not in refs
+            )
+            self._left_out = (self._left_out | put_off) - self._answered - set(out)
             self.partial = self.partial or bool(self._left_out)
-        if self._prefixes:
-            reasons = {r.uid: r.reasons[0] for r in refusals}
-            for name, prefix in self._prefixes.items():
-                needed = self._needed[name] = prefix.needed(reasons)
-                self.partial = self.partial or needed > len(prefix.firsts)
 
     def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
         """The snapshot with the gangs that its plan considers.
@@ -161,10 +238,12 @@ class PendingWindow:
             self._considered.clear()
             self._answered.clear()
             self._left_out.clear()
+            self._progress.clear()
         elif self._left_out:
             self._left_out.intersection_update(p.workload.uid for p in snapshot.pending)
         self.partial = False
-        self._prefixes = {}
+        self._slices = {}
+        self._pending = snapshot.pending
         if len(snapshot.pending) <= self._shapes:
             return snapshot
         self._count(snapshot.pending)
@@ -174,20 +253,25 @@ class PendingWindow:
             queue: {number: places[0] for number, places in shapes.items()}
             for queue, shapes in self._places.items()
         }
-        kept = self._kept(by_queue, snapshot)
+        kept, strict = self._kept(by_queue, snapshot)
         self._considered.update(*kept.values())
         self.partial = any(not shapes.keys() <= self._considered for shapes in by_queue.values())
         counted, pinned = self._counted, self._pinned
-        return replace(
-            snapshot,
-            pending=tuple(
-                p
-                for p in snapshot.pending
-                if (one := counted[id(p)]).always
-                or one.number in kept[one.queue]
-                or p.workload.uid in pinned
-            ),
-        )
+
+        def considered(pending: Pending) -> bool:
+            one, workload = counted[id(pending)], pending.workload
+            if one.always:
+                return True
+            if one.queue not in strict:
+                return one.number in kept[one.queue] or workload.uid in pinned
+            part, rank_of = strict[one.queue]
+            rank = rank_of(one.place)
+            if not part.has(rank, workload.uid):
+                return False
+            part.gangs.append(_Ranked(rank, workload.uid, workload.ref, one.number))
+            return True
+
+        return replace(snapshot, pending=tuple(filter(considered, snapshot.pending)))
 
     def _count(self, gangs: Sequence[Pending]) -> None:
         """Count the gangs that have come since the last time, and no longer those that have gone.
@@ -233,8 +317,8 @@ class PendingWindow:
 
     def _kept(
         self, by_queue: dict[_Queue, dict[int, Place]], snapshot: Snapshot
-    ) -> dict[_Queue, set[int]]:
-        """The shapes of each LocalQueue that this plan considers."""
+    ) -> tuple[dict[_Queue, set[int]], dict[_Queue, tuple[_Slice, _RankOf]]]:
+        """The shapes of each LocalQueue that this plan considers, and the parts of the StrictFIFO ClusterQueues, by LocalQueue."""
         ranks = _Ranks(snapshot)
         part = max(LEAST, _part(sorted(map(len, by_queue.values())), self._shapes))
         considered: dict[_Queue, set[int]] = {queue: set() for queue in by_queue}
@@ -248,34 +332,46 @@ class PendingWindow:
             elif len(shapes) <= part:
                 considered[queue].update(shapes)
             else:
-                ranked_shapes = ranks.of(cluster_queue, shapes)
-                considered[queue].update(self._of_one(queue, ranked_shapes, part))
+                rank = ranks.of(cluster_queue)
+                ranked = sorted(shapes, key=lambda number: rank(shapes[number]))
+                considered[queue].update(self._of_one(queue, ranked, part))
         self._needed = {name: most for name, most in self._needed.items() if name in strict}
+        parts: dict[_Queue, tuple[_Slice, _RankOf]] = {}
         for name, queues in strict.items():
-            cluster_queue = snapshot.config.cluster_queues[name]
-            ranked = sorted(
-                (rank, number, queue)
-                for queue in queues
-                for number, rank in ranks.of(cluster_queue, by_queue[queue]).items()
-            )
-            most = max(part * len(queues), self._needed.get(name, 0))
-            if most < len(ranked):
-                uids = [by_queue[queue][number][-1] for _, number, queue in ranked[:most]]
-                self._prefixes[name] = _Prefix(
-                    tuple((uid, ranks.workloads[uid].ref) for uid in uids),
-                    part,
-                    len(cluster_queue.flavors) > 1,
-                )
-            for _, number, queue in ranked[:most]:
-                considered[queue].add(number)
-        return considered
+            cluster_queue, usual = snapshot.config.cluster_queues[name], part * len(queues)
+            wanted = usual + (self._needed.get(name, 0) if name not in self._progress else 0)
+            most = max(LEAST, min(wanted, MOST // len(strict)))
+            since, rank = self._progress.get(name, _BEGIN), ranks.of(cluster_queue)
+            firsts = sorted(self._firsts(queues, by_queue, rank, since.begin))
+            end = firsts[most] if most < len(firsts) else None
+            flavors = len(cluster_queue.flavors) > 1
+            self._slices[name] = _Slice(since, end, flavors)
+            parts |= dict.fromkeys(queues, (self._slices[name], rank))
+        return considered, parts
 
-    def _of_one(self, queue: _Queue, shapes: Mapping[int, _Rank], part: int) -> Iterator[int]:
-        """The head of a LocalQueue, and the next ones of its current round.
+    def _firsts(
+        self,
+        queues: Iterable[_Queue],
+        by_queue: Mapping[_Queue, Mapping[int, Place]],
+        rank: _RankOf,
+        begin: _Rank | None,
+    ) -> Iterator[_Rank]:
+        """The rank of the first gang of each shape from a rank on."""
+        for queue in queues if begin is not None else ():
+            for number, first in by_queue[queue].items():
+                if not begin:
+                    yield rank(first)
+                    continue
+                places = self._places[queue][number]
+                at = bisect_left(places, begin, key=rank)
+                if at < len(places):
+                    yield rank(places[at])
+
+    def _of_one(self, queue: _Queue, ranked: Sequence[int], part: int) -> Iterator[int]:
+        """The head of a LocalQueue, and the next ones of its current round. ``ranked``: its shapes, in order.
 
         A round has the shapes that waited when it began, so that later ones cannot delay its end.
         """
-        ranked = sorted(shapes, key=shapes.__getitem__)
         head = part // 2
         yield from ranked[:head]
         others = sorted(ranked[head:])
@@ -288,7 +384,7 @@ class PendingWindow:
 
 
 class _Ranks:
-    """The order of the shapes of a ClusterQueue by their first gangs, with past use where it counts. All gangs of a shape have one user."""
+    """The order of the gangs of a ClusterQueue, with past use where it counts. All gangs of a shape have one user."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -299,18 +395,19 @@ class _Ranks:
         """The gangs that wait, by uid."""
         return {p.workload.uid: p.workload for p in self._snapshot.pending}
 
-    def of(self, queue: ClusterQueue | None, shapes: Mapping[int, Place]) -> Mapping[int, _Rank]:
-        """The ranks by number of the shape. ``shapes``: the places of their first gangs."""
+    def of(self, queue: ClusterQueue | None) -> _RankOf:
+        """The rank of a gang in this ClusterQueue, by its place."""
         if (
             queue is None
             or not queue.usage_fairness
             or not self._snapshot.config.rules.usage_fairness
         ):
-            return shapes
-        return {
-            number: self._order.within(self.workloads[first[-1]], queue)
-            for number, first in shapes.items()
-        }
+            return _as_placed
+        return lambda place: self._order.within(self.workloads[place[-1]], queue)
+
+
+def _as_placed(place: Place) -> _Rank:
+    return place
 
 
 def _always(pending: Pending) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuectl.cluster.client import Expired, Forbidden
 from queuectl.control.leader.actuator import Actuator
-from queuectl.control.leader.schedule import LAST_RETRY, LONGEST_WAIT, Retries
+from queuectl.control.leader.schedule import LAST_RETRY, LONGEST_WAIT, Retries, Wakeup
 from queuectl.domain.errors import (
     ClusterBusy,
     ClusterError,
@@ -161,3 +161,16 @@ def test_each_delay_is_positive_and_bounded(
         now = due
     assert retries.ready("gang", [], now) == []
     assert retries.next_of("gang") is None
+
+
+async def test_a_later_time_of_a_plan_replaces_an_earlier_one() -> None:
+    wakeup = Wakeup()
+    for _ in range(100):
+        wakeup.plan_in(0.0)
+    wakeup.plan_in(3600.0)
+    wakeup.plan_due = False
+    await asyncio.sleep(0.05)
+    assert not wakeup.plan_due
+    wakeup.plan_in(0.0)
+    await wakeup.wait()
+    assert wakeup.plan_due

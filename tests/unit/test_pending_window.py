@@ -18,7 +18,7 @@ from queuectl.domain.rules import UsageFairness
 from queuectl.domain.snapshot import CapacityLease, PastUse, Pending, Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.planner import plan
-from queuectl.planner.order.queue_order import Place, place
+from queuectl.planner.order.queue_order import Place, behind, place
 from queuectl.state.pending_window import (
     FEWEST,
     LEAST,
@@ -185,7 +185,7 @@ class CountedAgain(PendingWindow):
                 places[numbers[shape]] = min(known, place(workload))
         if sum(map(len, by_queue.values())) <= self._shapes:
             return snapshot
-        kept = self._kept(by_queue, snapshot)
+        kept, _ = self._kept(by_queue, snapshot)
         self.partial = any(kept[queue] != set(shapes) for queue, shapes in by_queue.items())
         considered = [
             pending
@@ -409,3 +409,143 @@ def test_the_order_by_past_use_counts(strict: bool) -> None:
     )
     assert [admission.uid for admission in plan(snapshot).admitted] == ["last"]
     assert decided_by_window(snapshot) == ["last"]
+
+
+# ---- StrictFIFO
+
+
+def test_a_gang_does_not_pass_those_before_it_because_of_its_shape_or_a_question() -> None:
+    snapshot = world([*flood(200), gang("late", "busy", 1000, at=9999.0)], strict=True)
+    window = PendingWindow(shapes=64)
+    window.pin("busy00199")
+    assert names(window.applied(snapshot)) == [f"busy{n:05}" for n in range(64)]
+
+
+@given(
+    st.lists(st.sampled_from(["wide", "ann", "ben", "a", "b", "small"]), min_size=40, max_size=70),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_the_plans_of_a_window_start_only_gangs_that_a_plan_of_all_gangs_starts(
+    kinds: list[str], free: int, repeated: bool
+) -> None:
+    """And they start some if that one does."""
+    flavors = [ResourceFlavor(name, (("model", name),), topology="gpus") for name in "ab"]
+    queue = build.queue(strategy=QueueingStrategy.STRICT_FIFO, flavors=("a", "b"))
+    nodes = [build.node(f"n{n}", gpu=8, cpu=10**6, labels={"model": "ab"[n % 2]}) for n in range(4)]
+    running = [
+        build.holding(replace(build.gang(f"r{n}", build.podset(gpu=8)), user="ann"), {f"n{n}": 1})
+        for n in range(4 - free)
+    ]
+
+    def waiting(number: int, kind: str) -> Pending:
+        cpu = 1 + (number // 2 if repeated else number)
+        changes: dict[str, Any] = {"select": {"model": kind}} if kind in "ab" else {}
+        count, gpu = {"wide": (9, 8), "small": (1, 0)}.get(kind, (1, 8))
+        one = build.gang(
+            f"g{number:02}",
+            build.podset(count=count, gpu=gpu, cpu=cpu, **changes),
+            queued_at=float(number),
+        )
+        return Pending(replace(one, user=kind if kind in ("ann", "ben") else None))  # fmt: skip
+
+    gangs = [waiting(number, kind) for number, kind in enumerate(kinds)]
+    capped = replace(queue, max_per_user=((GPU, 8 * (4 - free)),))
+    snapshot = build.world(nodes, gangs, running, capped, flavors=flavors)
+    started = {admission.uid for admission in plan(snapshot).admitted}
+    found = set(decided_by_window(snapshot, shapes=16))
+    assert found <= started
+    assert bool(found) is bool(started)
+
+
+def test_gangs_that_never_fit_of_another_local_queue_do_not_keep_a_gang_from_its_turn() -> None:
+    """However many shapes they have."""
+    never = [
+        Pending(build.gang(f"wide{n:04}", build.podset(count=9 + n, gpu=8), queued_at=float(n)))
+        for n in range(MOST + 40)
+    ]
+    snapshot = build.world([build.node("n0", gpu=8)], [*never, LAST], (), STRICT)
+    window, changed = PendingWindow(shapes=FEWEST), True
+    for _ in range(100):
+        considered = window.applied(snapshot, changed=changed)
+        if "last" in names(considered):
+            break
+        refused = [
+            Refusal(p.workload.uid, (Reason(Code.SHAPE_NEVER_FITS, "too large"),))
+            for p in considered.pending
+        ]
+        window.answered(refused)
+        assert window.partial
+        changed = False
+    assert "last" in names(considered)
+
+
+def test_strict_queues_share_the_limit_of_a_plan_and_follow_its_time() -> None:
+    gangs = [one for name in ("a", "b", "c") for one in flood(1100, name)]
+    snapshot = world([*gangs, *flood(200, "d")], strict=True)
+    window = PendingWindow(shapes=FEWEST)
+
+    def planned() -> int:
+        considered = names(window.applied(snapshot))
+        window.answered(refused(**dict.fromkeys(considered, Code.UNDECIDED)))
+        return len(considered)
+
+    for _ in range(200):
+        most = planned()
+    assert MOST - 4 * LEAST <= most <= MOST
+    for _ in range(20):
+        window.took(10 * PLAN_SECONDS)
+        least = planned()
+    assert least <= 2 * FEWEST
+
+
+@pytest.mark.parametrize("shapes", [4, 64], ids=["in parts", "whole"])
+def test_gangs_behind_one_that_a_plan_has_left_out_have_an_answer_too(shapes: int) -> None:
+    snapshot = world([gang(name, "main", n) for n, name in enumerate("abc")], strict=True)
+    window = PendingWindow(shapes)
+    never, later = Reason(Code.SHAPE_NEVER_FITS, "no"), Reason(Code.PENDING_EVALUATION, "later")
+
+    def answers(**reasons: Reason) -> list[Refusal]:
+        return [Refusal(uid, (reason,)) for uid, reason in reasons.items()]
+
+    window.applied(snapshot)
+    window.answered(answers(a=later, b=behind("team/a"), c=behind("team/a")))
+    assert window.partial
+    window.applied(snapshot, changed=False)
+    window.answered(answers(a=never, b=later, c=behind("team/b")))
+    assert window.partial, "b has no answer"
+    window.applied(snapshot, changed=False)
+    window.answered(answers(a=never, b=Reason(Code.UNDECIDED, "?"), c=behind("team/b")))
+    assert not window.partial
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_gang_that_is_left_out_and_then_set_aside_needs_no_answer(strict: bool) -> None:
+    snapshot = world([gang(name, "main", n) for n, name in enumerate("ab")], strict=strict)
+    window = PendingWindow()
+    window.applied(snapshot)
+    window.answered(refused(a=Code.PENDING_EVALUATION, b=Code.WAITING_FOR_QUOTA))
+    assert window.partial
+    window.applied(snapshot, changed=False)
+    window.answered(refused(b=Code.WAITING_FOR_QUOTA), {"a"})
+    assert not window.partial
+
+
+def test_a_strict_queue_is_planned_for_the_rest_until_its_end_and_no_longer() -> None:
+    """Even if the limit of a cycle leaves out most of its gangs each time."""
+    snapshot = world(flood(600), strict=True)
+    window, changed, answered = PendingWindow(shapes=64), True, set[str]()
+    for number in range(100):  # noqa: B007 - checked below
+        considered = names(window.applied(snapshot, changed=changed))
+        new = [uid for uid in considered if uid not in answered][:8]
+        answered.update(new)
+        later = set(considered) - answered
+        codes = {
+            uid: Code.PENDING_EVALUATION if uid in later else Code.UNDECIDED for uid in considered
+        }
+        window.answered(refused(**codes))
+        changed = False
+        if not window.partial:
+            break
+    assert len(answered) == 600
+    assert number < 99

@@ -206,7 +206,7 @@ class Planning:
             log.error("plan_refused", violation=str(violation))
             self._metrics.discarded(DiscardReason.VERIFIER)
         self._diagnoser.planned(checked)
-        self._window.answered(checked.plan.pending)
+        self._window.answered(checked.plan.pending, out)
         self._set_next_plan(contained, checked, decision, changed=changed)
         changes = await self._commit(
             snapshot, decision, took, catalog, checked, mig, whole=not contained.cohort

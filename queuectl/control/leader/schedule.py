@@ -34,6 +34,7 @@ class Wakeup:
         self.plan_due = True
         self.rest_due = False
         self._requested = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
 
     def trigger(self) -> None:
         """Begin a cycle."""
@@ -55,8 +56,10 @@ class Wakeup:
         asyncio.get_running_loop().call_later(seconds, self.trigger)
 
     def plan_in(self, seconds: float) -> None:
-        """Plan again in so many seconds, even if nothing changes until then."""
-        asyncio.get_running_loop().call_later(seconds, self.plan)
+        """Plan again in so many seconds, even if nothing changes until then. It replaces the time of the last call."""
+        if self._later is not None:
+            self._later.cancel()
+        self._later = asyncio.get_running_loop().call_later(seconds, self.plan)
 
     async def wait(self) -> None:
         """Return when a cycle must begin."""
