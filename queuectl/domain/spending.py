@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from queuectl.domain.accounting import MILLISECONDS
 from queuectl.domain.budgets import BudgetBalance, BudgetScope, Month, Spender, TopUp, WhenSpent
@@ -59,6 +60,18 @@ class Spending:
         """The gangs that hold capacity and spend a budget."""
         return self._running.get(balance.budget.name, ())
 
+    def pending(self, balance: BudgetBalance) -> Sequence[Pending]:
+        """The pending gangs that spend a budget."""
+        return self._pending.get(balance.budget.name, ())
+
+    @cached_property
+    def _pending(self) -> Mapping[str, Sequence[Pending]]:
+        found: dict[str, list[Pending]] = {}
+        for pending in self.snapshot.pending:
+            for balance in self.of(pending.workload):
+                found.setdefault(balance.budget.name, []).append(pending)
+        return found
+
     def committed(self, balance: BudgetBalance) -> int:
         """Units that the running gangs of a budget use until their ends."""
         return sum(running_cost(self.snapshot, balance, gang) for gang in self.running(balance))
@@ -91,9 +104,11 @@ def lowered_priorities(spending: Spending) -> dict[str, int]:
         if budget.when_spent is not WhenSpent.LOWER_PRIORITY:
             continue
         left = balance.granted - balance.used - spending.committed(balance)
-        own = [p.workload for p in snapshot.pending if balance in spending.of(p.workload)]
-        starting = {p.workload.uid for p in snapshot.pending if p.blocked is None}
-        for workload in sorted(own, key=lambda w: (-w.priority, w.queued_at, w.uid)):
+        own = spending.pending(balance)
+        starting = {p.workload.uid for p in own if p.blocked is None}
+        for workload in sorted(
+            (p.workload for p in own), key=lambda w: (-w.priority, w.queued_at, w.uid)
+        ):
             known = priorities.get(workload.uid, workload.priority)
             if left <= 0 and budget.priority_when_spent < known:
                 priorities[workload.uid] = budget.priority_when_spent
@@ -144,10 +159,8 @@ def forecast(spending: Spending, balance: BudgetBalance) -> Forecast:
     stays = [gang for gang in running if not gang.leaving]
     waiting = sum(
         start_cost(snapshot, balance, pending.workload)
-        for pending in snapshot.pending
-        if pending.workload.duration is not None
-        and pending.workload.duration.enforced
-        and balance in spending.of(pending.workload)
+        for pending in spending.pending(balance)
+        if pending.workload.duration is not None and pending.workload.duration.enforced
     )
     rate = sum((gang.gpus for gang in stays), Fraction())
     left = balance.granted - used
@@ -158,23 +171,35 @@ def forecast(spending: Spending, balance: BudgetBalance) -> Forecast:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """All budgets at a time (unix seconds), with the top-ups of all months."""
+    """All budgets at a time (unix seconds), with the top-ups of all months.
+
+    ``lacks``: by budget and uid of a pending gang that spends it, whether the budget keeps it from its start, or lowers its priority.
+    """
 
     at: float
     forecasts: tuple[Forecast, ...] = ()
     top_ups: tuple[TopUp, ...] = ()
-
-    @property
-    def spent(self) -> frozenset[str]:
-        """The names of the budgets of which nothing is left."""
-        return frozenset(each.balance.budget.name for each in self.forecasts if each.left <= 0)
+    lacks: Mapping[tuple[str, str], bool] = field(default_factory=dict)
 
 
 def report(snapshot: Snapshot) -> BudgetReport:
     """The budgets of a snapshot, by name."""
     spending = Spending(snapshot)
     forecasts = tuple(forecast(spending, balance) for balance in snapshot.budgets)
-    return BudgetReport(snapshot.now, forecasts, tuple(snapshot.config.top_ups.values()))
+    lacks = {
+        (each.balance.budget.name, pending.workload.uid): _lacks(snapshot, each, pending.workload)
+        for each in forecasts
+        for pending in spending.pending(each.balance)
+    }
+    return BudgetReport(snapshot.now, forecasts, tuple(snapshot.config.top_ups.values()), lacks)
+
+
+def _lacks(snapshot: Snapshot, spent: Forecast, workload: Workload) -> bool:
+    budget = spent.balance.budget
+    if budget.when_spent is WhenSpent.LOWER_PRIORITY:
+        return workload.priority == budget.priority_when_spent
+    cost = start_cost(snapshot, spent.balance, workload)
+    return cost > 0 and spent.left < (cost if budget.whole_run else 1)
 
 
 def _runs_out(

@@ -23,7 +23,13 @@ from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.spending import Spending, forecast, lowered_priorities, with_priority
+from queuectl.domain.spending import (
+    Spending,
+    forecast,
+    lowered_priorities,
+    report,
+    with_priority,
+)
 from queuectl.domain.workload import Duration, Workload
 from queuectl.planner import plan
 from queuectl.planner.preempt.protections import next_plan_due
@@ -244,3 +250,27 @@ def test_the_forecast_follows_running_gangs_to_their_ends(
     found = forecast(Spending(snapshot), snapshot.budgets[0])
     assert found.spent_at == (None if at is None else pytest.approx(NOW + at * HOUR))
     assert found.waiting == 8 * GPU_HOUR
+
+
+@given(
+    st.integers(0, 44),
+    st.booleans(),
+    st.integers(0, 8),
+    st.sampled_from([None, 0.5, 4.0, 8.0]),
+)
+def test_a_report_says_which_gangs_a_budget_keeps_from_their_start(
+    spent: int, whole: bool, gpus: int, run: float | None
+) -> None:
+    """The controller plans again when that changes."""
+    rule = budget(40, whole_run=whole)
+    snapshot = spending(rule, [of("a", gpus, run)], [runs("r", 2, None)], spent)
+    _, refusals = decided(snapshot)
+    held = "a" in refusals and refusals["a"].reasons[0].code is Code.BUDGET_SPENT
+    assert report(snapshot).lacks == {("b", "a"): held}
+
+
+@pytest.mark.parametrize(("spent", "low"), [(9.0, False), (10.0, True)])
+def test_a_report_says_which_gangs_have_the_lower_priority(spent: float, low: bool) -> None:
+    rule = budget(when_spent=WhenSpent.LOWER_PRIORITY, priority_when_spent=-5)
+    snapshot = lowered(spending(rule, [of("a")], [], spent))
+    assert report(snapshot).lacks == {("b", "a"): low}

@@ -83,15 +83,15 @@ async def show_budgets(
     plan: Callable[[], None],
     seconds: float,
 ) -> None:
-    """Report the budgets every ``seconds`` seconds until canceled. ``plan``: called when one is spent, or no longer."""
-    spent: frozenset[str] = frozenset()
+    """Report the budgets every ``seconds`` seconds until canceled. ``plan``: called when less or more is left of one than a gang needs."""
+    lacks: Mapping[tuple[str, str], bool] = {}
     while True:
         if leader_state.config.budgets:
             snapshot = leader_state.snapshot(seek_room=False)
             budgets = await asyncio.to_thread(report, snapshot)
             show(budgets)
-            before, spent = spent, budgets.spent
-            if spent != before:
+            before, lacks = lacks, budgets.lacks
+            if any(lacks.get(key, lacked) is not lacked for key, lacked in before.items()):
                 plan()
             await announce(budgets)
         else:
