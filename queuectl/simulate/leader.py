@@ -118,6 +118,9 @@ class SimulatedLeader:
         self.next_plan: float | None = None
         self.weighs_work = False
         self.plans_again = False
+        self._answered: set[str] = (
+            set()
+        )  # uids of the gangs that a plan has decided since the last change
 
     @property
     def ledger(self) -> Ledger:
@@ -223,6 +226,7 @@ class SimulatedLeader:
 
     def _show(self, delta: Delta) -> None:
         mirror = self._mirror
+        self._answered.clear()
         mirror.apply([delta])
         mirror.touched.clear()
         mirror.edited.clear()
@@ -266,6 +270,7 @@ class SimulatedLeader:
             yield self._seek_at
         if any(map(self._worth_more, decided.pending)):
             yield now + RETRY_SECONDS
+        self._answered.update(r.uid for r in decided.pending if not _is_left_out(r))
         rule = self.config.rules.usage_fairness
         if rule is not None:
             yield now + rule.sampling
@@ -299,8 +304,8 @@ class SimulatedLeader:
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether the next plan can decide it: the limit of the cycle left it out, or a larger limit of the solver can decide it."""
-        if refusal.reasons[0].code is Code.PENDING_EVALUATION:
-            return True
+        if _is_left_out(refusal):
+            return refusal.uid not in self._answered
         if refusal.reasons[0].code is not Code.UNDECIDED:
             return False
         entry = self.ledger.get(refusal.uid)
@@ -319,6 +324,7 @@ class SimulatedLeader:
 
     def _apply(self, uid: str, event: Event, now: float) -> None:
         change = handle(self.ledger.get(uid), event, now, self.config.rules)
+        self._answered.clear()
         if change is not None:
             self._take_in([change])
 
@@ -329,6 +335,10 @@ class SimulatedLeader:
         self._planning.budgets.settle()
         if self._durations is Durations.LEARNED:
             self._run_times.note(listed, self.config)
+
+
+def _is_left_out(refusal: Refusal) -> bool:
+    return refusal.reasons[0].code is Code.PENDING_EVALUATION
 
 
 def _waits_to_reclaim(refusal: Refusal) -> bool:

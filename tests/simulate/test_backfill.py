@@ -90,6 +90,13 @@ def test_a_job_that_runs_longer_than_expected_delays_a_planned_start_at_once() -
     assert found[1] >= 20_000 - 1
 
 
+def test_the_expected_end_of_a_job_counts_from_the_plan_that_starts_it() -> None:
+    """The second job starts when the first one ends, and no event follows. Its planned successor cannot start before 20,000."""
+    rows = ("0,10,2,8,a,10,", "1,20000,1,8,a,,100", "2,1000,2,8,a,1000,", "3,250,1,8,a,250,")
+    found = backfilled(rows, LEARNED, more="limit_s,expected_s")
+    assert found[3] < 1000
+
+
 def test_jobs_that_the_limit_of_a_cycle_leaves_out_are_planned_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

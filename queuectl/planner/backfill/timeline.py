@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -393,9 +393,18 @@ def next_expected_end(snapshot: Snapshot, plan: Plan) -> float | None:
     last = max((*starts, *(each.begins for each in plan.reserved)), default=None)
     if last is None:
         return None
-    ends = (
+    running = (
         gang.ends_at
         for gang in snapshot.admitted
         if gang.ends_at is not None and not gang.end_enforced and not gang.leaving
     )
+    started = {admission.uid for admission in plan.admitted}
+    starting = (
+        snapshot.now + duration.seconds
+        for pending in (snapshot.pending if started else ())
+        if pending.workload.uid in started
+        and (duration := pending.workload.duration) is not None
+        and not duration.enforced
+    )
+    ends = chain(running, starting)
     return min((end for end in ends if snapshot.now < end <= last), default=None)
