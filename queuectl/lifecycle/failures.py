@@ -28,6 +28,8 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
     if job.suspended and entry.intent is Intent.START and not as_planned(entry, job):
         text = "its request changed before it started; it is planned again"
         return Evict(Reason(Code.CHANGED_OUTSIDE, text))
+    if job.error is not None and not job.podsets:
+        return Evict(Reason(Code.CHANGED_OUTSIDE, f"its object changed while it ran: {job.error}"))
     placed = entry.placement.podsets if entry.placement else ()
     asked, left = {p.name: p for p in job.podsets}, needed(job, pods)
     if any(

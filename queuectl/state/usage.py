@@ -68,7 +68,8 @@ class SentPins:
 
     def sending(self, pod: str, pin: SentPin) -> None:
         """Record that a pin is sent, perhaps again."""
-        self._sent.setdefault(pod, {}).setdefault(pin, False)
+        sent = self._sent.setdefault(pod, {})
+        sent[pin] = sent.pop(pin, False)
 
     def ended(self, pod: str, pin: SentPin, *, unknown: bool) -> bool:
         """Record that this request has no effect, or that its outcome is unknown. Returns whether the pod can no longer take the node."""
@@ -83,7 +84,7 @@ class SentPins:
         return True
 
     def of(self, pod: PodRecord) -> SentPin | None:
-        """A pin that was sent and can still take effect. Of several, the first: the slot of the last one is the pod's own."""
+        """A pin that was sent and can still take effect. Of several, the first to another node than the last, on which the pod has its slot."""
         sent = self._sent.get(pod.uid)
         if sent is None:
             return None
@@ -92,7 +93,9 @@ class SentPins:
                 del sent[pin]
         if not sent:
             self.forget(pod.uid)
-        return next(iter(sent), None)
+            return None
+        last = next(reversed(sent))
+        return next((pin for pin in sent if pin.node != last.node), last)
 
     def forget(self, pod: str) -> None:
         """Forget a deleted pod."""

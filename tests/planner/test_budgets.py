@@ -258,7 +258,7 @@ def test_the_forecast_follows_running_gangs_to_their_ends(
     st.integers(0, 8),
     st.sampled_from([None, 0.5, 4.0, 8.0]),
 )
-def test_a_report_says_which_gangs_a_budget_keeps_from_their_start(
+def test_a_report_states_which_gangs_a_budget_keeps_from_their_start(
     spent: int, whole: bool, gpus: int, run: float | None
 ) -> None:
     """The controller plans again when that changes."""
@@ -270,7 +270,7 @@ def test_a_report_says_which_gangs_a_budget_keeps_from_their_start(
 
 
 @pytest.mark.parametrize(("spent", "low"), [(9.0, False), (10.0, True)])
-def test_a_report_says_which_gangs_have_the_lower_priority(spent: float, low: bool) -> None:
+def test_a_report_states_which_gangs_have_the_lower_priority(spent: float, low: bool) -> None:
     rule = budget(when_spent=WhenSpent.LOWER_PRIORITY, priority_when_spent=-5)
     snapshot = lowered(spending(rule, [of("a")], [], spent))
     assert report(snapshot).lacks == {("b", "a"): low}

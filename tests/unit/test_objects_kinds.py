@@ -185,7 +185,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "more podsets than a gang can have": (
         ray(*[{"groupName": f"group-{number}", "replicas": 1} for number in range(128)]),
-        "it has 129 podsets with pods; at most 128 are allowed",
+        "podsets: 129 have pods; at most 128 are allowed",
     ),
     "bad quantity": (
         job_with({"containers": [{"resources": {"requests": {"cpu": "12 cores"}}}]}),

@@ -422,7 +422,9 @@ def test_a_gang_does_not_pass_those_before_it_because_of_its_shape_or_a_question
 
 
 @given(
-    st.lists(st.sampled_from(["wide", "ann", "ben", "a", "b", "small"]), min_size=40, max_size=70),
+    st.lists(
+        st.sampled_from(["wide", "ann", "ben", "a", "b", "both", "small"]), min_size=40, max_size=70
+    ),
     st.integers(0, 2),
     st.booleans(),
 )
@@ -442,12 +444,11 @@ def test_the_plans_of_a_window_start_only_gangs_that_a_plan_of_all_gangs_starts(
         cpu = 1 + (number // 2 if repeated else number)
         changes: dict[str, Any] = {"select": {"model": kind}} if kind in "ab" else {}
         count, gpu = {"wide": (9, 8), "small": (1, 0)}.get(kind, (1, 8))
-        one = build.gang(
-            f"g{number:02}",
-            build.podset(count=count, gpu=gpu, cpu=cpu, **changes),
-            queued_at=float(number),
-        )
-        return Pending(replace(one, user=kind if kind in ("ann", "ben") else None))  # fmt: skip
+        podsets = [build.podset(count=count, gpu=gpu, cpu=cpu, **changes)]
+        if kind == "both":
+            podsets = [build.podset(m, gpu=8, cpu=cpu, select={"model": m}) for m in "ab"]
+        one = build.gang(f"g{number:02}", *podsets, queued_at=float(number))
+        return Pending(replace(one, user=kind if kind in ("ann", "ben") else None))
 
     gangs = [waiting(number, kind) for number, kind in enumerate(kinds)]
     capped = replace(queue, max_per_user=((GPU, 8 * (4 - free)),))
@@ -458,7 +459,9 @@ def test_the_plans_of_a_window_start_only_gangs_that_a_plan_of_all_gangs_starts(
     assert bool(found) is bool(started)
 
 
-def test_gangs_that_never_fit_of_another_local_queue_do_not_keep_a_gang_from_its_turn() -> None:
+def test_gangs_that_never_fit_of_another_local_queue_do_not_keep_a_gang_from_being_considered() -> (
+    None
+):
     """However many shapes they have."""
     never = [
         Pending(build.gang(f"wide{n:04}", build.podset(count=9 + n, gpu=8), queued_at=float(n)))
@@ -485,18 +488,61 @@ def test_strict_queues_share_the_limit_of_a_plan_and_follow_its_time() -> None:
     snapshot = world([*gangs, *flood(200, "d")], strict=True)
     window = PendingWindow(shapes=FEWEST)
 
-    def planned() -> int:
+    def planned(seconds: float) -> int:
         considered = names(window.applied(snapshot))
+        window.took(seconds)
         window.answered(refused(**dict.fromkeys(considered, Code.UNDECIDED)))
         return len(considered)
 
-    for _ in range(200):
-        most = planned()
-    assert MOST - 4 * LEAST <= most <= MOST
+    most = [planned(PLAN_SECONDS / 2) for _ in range(200)][-1]
+    assert MOST - 4 * LEAST <= most <= MOST + FEWEST
+    assert [planned(10 * PLAN_SECONDS) for _ in range(20)][-1] <= 2 * FEWEST
+
+
+def test_a_strict_queue_gets_what_the_others_do_not_need() -> None:
+    small = [gang(f"s{n}-{k}", f"small{n}", k) for n in range(70) for k in range(2)]
+    snapshot = world([*small, *flood(200)], strict=True)
+    window = PendingWindow(shapes=FEWEST)
     for _ in range(20):
-        window.took(10 * PLAN_SECONDS)
-        least = planned()
-    assert least <= 2 * FEWEST
+        considered = names(window.applied(snapshot))
+        window.answered(refused(**dict.fromkeys(considered, Code.SHAPE_NEVER_FITS)))
+    assert "busy00199" in considered
+
+
+@pytest.mark.parametrize("change", [1e6, -1e6], ids=["a user runs gangs", "nobody does"])
+def test_past_use_that_changes_between_plans_for_the_rest_leaves_out_no_gang(change: float) -> None:
+    queue = replace(STRICT, usage_fairness=True)
+    wide = [
+        Pending(build.gang(f"w{n:03}", build.podset(count=9 + n, gpu=8), queued_at=float(n)))
+        for n in range(100)
+    ]
+    snapshot = build.world([build.node("n0", gpu=8)], of_user([*wide, LAST], "ann"), (), queue)
+    rules = replace(snapshot.config.rules, usage_fairness=UsageFairness(3600.0, 300.0))
+    snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
+    window, changed = PendingWindow(shapes=16), True
+    for number in range(12):
+        use = PastUse(users={"ann": 1e8 + number * change})
+        made = plan(window.applied(replace(snapshot, past_use=use), changed=changed))
+        window.answered(made.pending)
+        changed = False
+        if made.admitted:
+            break
+    assert [admission.uid for admission in made.admitted] == ["last"]
+
+
+def test_a_head_that_a_plan_for_the_rest_leaves_out_does_not_begin_it_again() -> None:
+    snapshot = world(flood(200), strict=True)
+    window, changed, head = PendingWindow(shapes=16), True, "busy00000"
+    for number in range(40):
+        considered = names(window.applied(snapshot, changed=changed))
+        codes = dict.fromkeys(considered, Code.SHAPE_NEVER_FITS)
+        codes[head] = Code.PENDING_EVALUATION if number % 2 else Code.UNDECIDED
+        window.answered(refused(**codes))
+        assert head in considered
+        changed = False
+        if not window.partial:
+            break
+    assert number < 20
 
 
 @pytest.mark.parametrize("shapes", [4, 64], ids=["in parts", "whole"])

@@ -286,6 +286,16 @@ class TestUsage:
         usage.refresh_all()
         assert set(usage.other_pods) == nodes - {"n3"}
 
+    def test_a_pin_of_unknown_outcome_counts_after_the_pod_has_its_first_slot_again(self) -> None:
+        world, pins = World(records=[pod("p", owner="")]), SentPins()
+        usage = OtherPodUsage(world.mirror, world.ledger, pins)
+        for node in ("n1", "n3", "n1"):
+            pin = SentPin(node, world.mirror.pods["p"].version, 1)
+            pins.sending("p", pin)
+            pins.ended("p", pin, unknown=True)
+        usage.refresh_all()
+        assert set(usage.other_pods) == {"n3"}
+
     @pytest.mark.parametrize("later", ["n3", "n4"], ids=["the same pin", "a pin to another node"])
     def test_a_pin_of_unknown_outcome_counts_whatever_becomes_of_a_later_one(
         self, later: str
@@ -1272,3 +1282,12 @@ def test_a_gang_that_waits_for_a_check_keeps_its_nodes_if_its_job_cannot_be_deco
     world = World(reserved)
     world.mirror.apply([Unreadable("jobs", "u1", 9)])
     assert [gang.placement for gang in world.freeze().admitted] == held
+
+
+def test_a_running_gang_whose_object_no_longer_states_a_request_is_stopped_with_the_error() -> None:
+    broken = replace(RESUMED, version=9, podsets=(), error="podsets: 129 have pods")
+    (change,) = World(RUNNING, records=[broken, *READY]).look().changes
+    assert change.after.state is State.EVICTING
+    assert change.after.reason.message == (
+        "its object changed while it ran: podsets: 129 have pods"
+    )

@@ -310,8 +310,11 @@ class Planning:
         return frozenset((entry.namespace, entry.queue) for entry in waiting)
 
     def consider(self, uid: str) -> None:
-        """Consider this gang in the next plans, however many others wait."""
-        if self._window.partial:
+        """Consider this gang in the next plans, however many others wait. A StrictFIFO ClusterQueue keeps its order."""
+        entry = self._leader_state.ledger.get(uid)
+        config = self._leader_state.config
+        queue = config.cluster_queue_of(entry.namespace, entry.queue) if entry is not None else None
+        if self._window.partial and queue is not None and not queue.strict:
             self._window.pin(uid)
             self._wakeup.plan()
 

@@ -151,9 +151,9 @@ def _spec(spec: WireClaimSpec) -> ClaimSpec:
     given = spec.devices.requests or []
     requests = tuple(_request(one, f"requests[{i}]") for i, one in enumerate(given))
     check_names([one.name for one in requests], "requests")
-    known = {name for one in requests for name in _names(one)}
+    names = {name for one in requests for name in _names(one)}
     constraints = tuple(
-        _constraint(one, known, f"constraints[{i}]")
+        _constraint(one, names, f"constraints[{i}]")
         for i, one in enumerate(spec.devices.constraints or ())
     )
     fewest = sum(min(option.count or 1 for option in one.options) for one in requests)
@@ -231,8 +231,8 @@ def _toleration(toleration: WireDeviceToleration, path: str) -> DeviceToleration
     )
 
 
-def _constraint(constraint: WireConstraint, known: set[str], path: str) -> DeviceConstraint:
-    """``known``: the names of the requests and of their subrequests."""
+def _constraint(constraint: WireConstraint, names: set[str], path: str) -> DeviceConstraint:
+    """``names``: those of the requests and of their subrequests."""
     same, distinct = constraint.match_attribute, constraint.distinct_attribute
     if (same is None) == (distinct is None):
         raise MalformedError(f"{path}: needs exactly one of matchAttribute, distinctAttribute")
@@ -241,7 +241,7 @@ def _constraint(constraint: WireConstraint, known: set[str], path: str) -> Devic
         field = "matchAttribute" if same is not None else "distinctAttribute"
         raise MalformedError(f"{path}.{field}: {attribute!r} has no domain")
     for i, name in enumerate(constraint.requests or ()):
-        if name not in known:
+        if name not in names:
             raise MalformedError(f"{path}.requests[{i}]: {name!r} is not a request of the claim")
     return DeviceConstraint(tuple(constraint.requests or ()), attribute, distinct is not None)
 

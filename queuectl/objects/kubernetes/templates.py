@@ -127,7 +127,7 @@ def read_podset(
 def too_much(podsets: Collection[PodSet]) -> str | None:
     """The error of a gang with more podsets than a gang can have, or whose pods ask for more of a resource than 64 bits can state."""
     if len(podsets) > MOST_PODSETS:
-        return f"it has {len(podsets):,} podsets with pods; at most {MOST_PODSETS} are allowed"
+        return f"podsets: {len(podsets):,} have pods; at most {MOST_PODSETS} are allowed"
     for resource, amount in total(podset.requests for podset in podsets).items():
         if amount > _LARGEST_TOTAL:
             most, asked = (format_quantity(resource, n) for n in (_LARGEST_TOTAL, amount))
