@@ -43,7 +43,7 @@ LEAST: Final = 16
 """Of one LocalQueue, however many LocalQueues there are."""
 MOST_PINNED: Final = 64
 PLAN_SECONDS: Final = 0.08
-"""The CPU time of a plan after which the next ones consider fewer shapes: one in a hundred plans takes a quarter longer."""
+"""The CPU time of a plan after which the next ones consider fewer shapes. The slowest plans take a quarter longer."""
 _GROWTH: Final = 1.25
 
 _Queue = tuple[str, str | None]
