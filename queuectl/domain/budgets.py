@@ -96,6 +96,10 @@ class Budget:
         """Whether gangs of the spender use this budget."""
         return spender.of(self.scope) == self.holder
 
+    def least_left(self, cost: int) -> int:
+        """Units that must be left for the start of a gang whose run costs so many in this month: all of them, or any unit."""
+        return cost if self.whole_run else min(cost, 1)
+
     def month(self, at: float) -> Month:
         """The month of a time (unix seconds)."""
         return month_of(at, self.time_zone)

@@ -506,3 +506,8 @@ class PodRecord:
     def terminal(self) -> bool:
         """Whether it will never use its node again."""
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can still be released to a node: it is gated, and neither terminal nor terminating."""
+        return self.gated and not (self.terminal or self.terminating)

@@ -198,8 +198,8 @@ def _lacks(snapshot: Snapshot, spent: Forecast, workload: Workload) -> bool:
     budget = spent.balance.budget
     if budget.when_spent is WhenSpent.LOWER_PRIORITY:
         return workload.priority == budget.priority_when_spent
-    cost = start_cost(snapshot, spent.balance, workload)
-    return cost > 0 and spent.left < (cost if budget.whole_run else 1)
+    least = budget.least_left(start_cost(snapshot, spent.balance, workload))
+    return least > 0 and spent.left < least
 
 
 def _runs_out(

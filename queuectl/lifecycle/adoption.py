@@ -6,13 +6,14 @@ the flavors with which Kueue admitted it, if Kueue did. An incomplete gang is st
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, PodRecord, PriorAdmission, PriorPodSet
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
+from queuectl.state.readiness import by_podset
 
 _NOTHING = PriorPodSet()
 
@@ -39,13 +40,9 @@ def running_placement(
     own = [pod for pod in pods if pod.attempt == job.attempt and not pod.terminal]
     if any(pod.gated or pod.node not in nodes for pod in own):
         return None
-    placed, nodes_of = [], defaultdict[str, Counter[str]](Counter)
-    for pod in own:
-        if pod.node is not None:
-            nodes_of[pod.podset][pod.node] += 1
-    at_once = job.pods_at_once
+    placed, there, at_once = [], by_podset(own), job.pods_at_once
     for podset in job.podsets:
-        held = nodes_of[podset.name]
+        held = Counter(pod.node for pod in there[podset.name] if pod.node is not None)
         if held.total() != at_once[podset.name]:
             return None
         if not held:

@@ -139,11 +139,7 @@ def late_pods(
 
     ``pods``: all pods that the job controls; ``since``: the result of the last observation; ``now`` and results: unix seconds.
     """
-    return {
-        pod.uid: since.get(pod.uid, now)
-        for pod in pods
-        if pod.attempt < attempt and pod.gated and not pod.terminating and not pod.terminal
-    }
+    return {pod.uid: since.get(pod.uid, now) for pod in pods if pod.attempt < attempt and pod.waits}
 
 
 def held_up(

@@ -19,7 +19,7 @@ suspended and moved for its gang.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -38,6 +38,7 @@ from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds import pods as plain
 from queuectl.objects.kinds.job import array_patch, base_patch
 from queuectl.objects.kubernetes.pods import pin_patch
+from queuectl.state.readiness import by_podset
 from queuectl.state.usage import node_of
 
 # ---- Writes
@@ -147,7 +148,7 @@ def _of_pods(
         return []
     if job.index is not None and (job.index.barred or not job.index.started):
         return _open(entry, job)
-    own = [pod for pod in pods if pod.attempt == entry.attempt or _is_gated(pod)]
+    own = [pod for pod in pods if pod.attempt == entry.attempt or pod.waits]
     writes = _place(entry, job, own, nodes, flavors)
     by_uid = {pod.uid: pod for pod in own}
     return [
@@ -297,14 +298,14 @@ def _place(
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
 ) -> list[Write]:
-    gated = [pod for pod in pods if _is_gated(pod)]
+    gated = [pod for pod in pods if pod.waits]
     if not gated or entry.placement is None or not _whole(job, pods):
         return []
     planned = entry.planned
     if planned is not None and any(planned.larger(pod.podset, pod.requests) for pod in gated):
         return []  # the gang is stopped
     writes, asked = [], {one.name: one for one in job.podsets}
-    own, waiting = _by_podset(pods), _by_podset(gated)
+    own, waiting = by_podset(pods), by_podset(gated)
     for podset in entry.placement.podsets:
         if podset.pods == 0:
             continue  # all its pods have finished: a late pod has no slot
@@ -318,17 +319,6 @@ def _place(
             patch = pin_patch(pod, node, *_flavor_terms(charged, flavors), updates)
             writes.append(replace(_pod_write(entry, pod, patch, Purpose.PIN), node=node))
     return writes
-
-
-def _is_gated(pod: PodRecord) -> bool:
-    return pod.gated and not (pod.terminal or pod.terminating)
-
-
-def _by_podset(pods: Iterable[PodRecord]) -> Mapping[str, list[PodRecord]]:
-    found = defaultdict[str, list[PodRecord]](list)
-    for pod in pods:
-        found[pod.podset].append(pod)
-    return found
 
 
 def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:

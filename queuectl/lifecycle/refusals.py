@@ -147,5 +147,5 @@ def _released_by(job: JobRecord, pods: Iterable[PodRecord]) -> Iterable[tuple[st
     """The objects whose release starts the workload or a part of it, with their versions: the job, or its gated pods."""
     if not job.of_pods:
         return [(job.uid, job.version)]
-    waiting = (pod for pod in pods if pod.gated and not (pod.terminating or pod.terminal))
+    waiting = (pod for pod in pods if pod.waits)
     return [(pod.uid, pod.version) for pod in waiting]

@@ -148,7 +148,7 @@ def _leaving(
     refused = terms.refusal is not None and terms.refusal.purpose in (Purpose.START, Purpose.STOP)
     stopped = job.suspended and job.attempt >= entry.attempt
     if job.of_pods:  # no gated pod can be released by a write that was sent
-        waiting = [pod for pod in pods if pod.gated and not (pod.terminating or pod.terminal)]
+        waiting = [pod for pod in pods if pod.waits]
         stopped = job.suspended and all(pod.attempt >= entry.attempt for pod in waiting)
     withdrawn = job.suspended and refused and not terms.may_start
     if (stopped or withdrawn) and job.drained and gone:
@@ -174,7 +174,7 @@ def _live(
         return
     current = [pod for pod in pods if pod.attempt == entry.attempt]
     ready = started and all_ready(job, current)
-    gated = any(pod.gated and not pod.terminating and not pod.terminal for pod in current)
+    gated = any(pod.waits for pod in current)
     if started and not gated:
         yield WriteAccepted()
     # The maker of a group creates its pods with the gate and without the attempt, and possibly from another template.

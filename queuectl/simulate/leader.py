@@ -118,9 +118,8 @@ class SimulatedLeader:
         self.next_plan: float | None = None
         self.weighs_work = False
         self.plans_again = False
-        self._answered: set[str] = (
-            set()
-        )  # uids of the gangs that a plan has decided since the last change
+        # Uids of the gangs that a plan has decided since the last change.
+        self._answered: set[str] = set()
 
     @property
     def ledger(self) -> Ledger:
@@ -259,6 +258,7 @@ class SimulatedLeader:
         self.weighs_work = any(map(_waits_to_reclaim, decided.pending))
         self.plans_again = bool(beyond and decided.admitted)
         self.next_plan = _first(self._next_plans(now, lowered, decided))
+        self._answered.update(r.uid for r in decided.pending if not _is_left_out(r))
         return changes
 
     def _next_plans(self, now: float, snapshot: Snapshot, decided: Plan) -> Iterator[float | None]:
@@ -270,7 +270,6 @@ class SimulatedLeader:
             yield self._seek_at
         if any(map(self._worth_more, decided.pending)):
             yield now + RETRY_SECONDS
-        self._answered.update(r.uid for r in decided.pending if not _is_left_out(r))
         rule = self.config.rules.usage_fairness
         if rule is not None:
             yield now + rule.sampling

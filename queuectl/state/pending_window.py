@@ -105,11 +105,6 @@ class _Slice:
     flavors: bool
     gangs: list[_Ranked] = field(default_factory=list)
 
-    @property
-    def uids(self) -> frozenset[str]:
-        """Of its gangs."""
-        return frozenset(gang.uid for gang in self.gangs)
-
     def has(self, rank: _Rank, uid: str) -> bool:
         """Whether the plan considers this gang."""
         begin = self.since.begin
@@ -207,35 +202,40 @@ class PendingWindow:
 
     def answered(self, refusals: Collection[Refusal], out: Collection[str] = ()) -> None:
         """Take in the answers of a plan for the gangs that it considered. ``out``: uids of gangs that are set aside, and have none."""
-        reasons = {r.uid: r.reasons[0] for r in refusals}
-        limited = {
-            p.workload.ref
-            for p in (self._pending if self._slices else ())
-            if p.workload.uid in reasons and reasons[p.workload.uid].code in AT_A_LIMIT
-        }
+        reasons, without = {r.uid: r.reasons[0] for r in refusals}, frozenset(out)
+        limited = self._refs(uid for uid, reason in reasons.items() if reason.code in AT_A_LIMIT)
+        ordered = set[str]()
         for name, part in self._slices.items():
+            uids = {gang.uid for gang in part.gangs}
+            ordered |= uids
             # The plan of one cohort has no answers for the others.
-            if any(gang.uid in reasons for gang in part.gangs) or part.uids <= set(out):
+            if not uids.isdisjoint(reasons) or uids <= without:
                 progress = self._progress[name] = part.answered(reasons, limited)
                 self._needed[name] = progress.free if progress.begin is None else progress.before
         self.partial = self.partial or any(
             self._progress.get(name, _BEGIN).begin is not None for name in self._slices
         )
-        ordered = frozenset[str]().union(*(part.uids for part in self._slices.values()))
         put_off = {
             uid
             for uid, reason in reasons.items()
             if reason.code is Code.PENDING_EVALUATION and uid not in ordered
         }
         if put_off or self._left_out:
-            refs = {p.workload.ref for p in self._pending if p.workload.uid in put_off}
+            refs = self._refs(put_off)
             self._answered.update(
                 uid
                 for uid, reason in reasons.items()
                 if uid not in put_off and reason.details.get("behind") not in refs
             )
-            self._left_out = (self._left_out | put_off) - self._answered - set(out)
+            self._left_out = (self._left_out | put_off) - self._answered - without
             self.partial = self.partial or bool(self._left_out)
+
+    def _refs(self, uids: Iterable[str]) -> set[str]:
+        """``namespace/name`` of these gangs of the last snapshot."""
+        sought = set(uids)
+        return {
+            p.workload.ref for p in (self._pending if sought else ()) if p.workload.uid in sought
+        }
 
     def applied(self, snapshot: Snapshot, *, changed: bool = True) -> Snapshot:
         """The snapshot with the gangs that its plan considers.
@@ -381,7 +381,9 @@ class PendingWindow:
         begin: _Rank | None,
     ) -> Iterator[_Rank]:
         """The rank of the first gang of each shape from a rank on."""
-        for queue in queues if begin is not None else ():
+        if begin is None:
+            return
+        for queue in queues:
             for number, first in by_queue[queue].items():
                 if not begin:
                     yield rank(first)

@@ -31,7 +31,7 @@ def all_ready(job: JobRecord, pods: Sequence[PodRecord]) -> bool:
 
     Pods that come only after others have ended are not expected yet.
     """
-    own, at_once = _by_podset(job, pods), job.pods_at_once
+    own, at_once = _of_job(job, pods), job.pods_at_once
     born = (podset for podset in job.podsets if podset.name not in job.unborn)
     return all(_ready(podset, at_once[podset.name], own[podset.name]) for podset in born)
 
@@ -45,13 +45,17 @@ def _ready(podset: PodSet, expected: int, pods: Iterable[PodRecord]) -> bool:
     return ready + max(0, done - (podset.count - expected)) >= expected
 
 
-def _by_podset(job: JobRecord, pods: Iterable[PodRecord]) -> Mapping[str, list[PodRecord]]:
-    """Pods by podset. Pods of an adopted gang do not always name it; with one podset, they belong to that."""
-    only = job.podsets[0].name if len(job.podsets) == 1 else ""
+def by_podset(pods: Iterable[PodRecord], unnamed: str = "") -> Mapping[str, list[PodRecord]]:
+    """Pods by podset. ``unnamed``: the podset of those that name none."""
     found = defaultdict[str, list[PodRecord]](list)
     for pod in pods:
-        found[pod.podset or only].append(pod)
+        found[pod.podset or unnamed].append(pod)
     return found
+
+
+def _of_job(job: JobRecord, pods: Iterable[PodRecord]) -> Mapping[str, list[PodRecord]]:
+    """Pods by podset. Pods of an adopted gang do not always name it; with one podset, they belong to that."""
+    return by_podset(pods, job.podsets[0].name if len(job.podsets) == 1 else "")
 
 
 def held_by_others(pods: Iterable[PodRecord]) -> str:
@@ -94,10 +98,10 @@ def _why_not_ready(pod: PodRecord) -> str:
 
 def needed(job: JobRecord, pods: Iterable[PodRecord]) -> dict[str, int]:
     """Pods that have not succeeded, by podset. ``pods``: of this attempt."""
-    if job.followed:
-        return job.pods_at_once
-    succeeded = _by_podset(job, (pod for pod in pods if pod.phase is PodPhase.SUCCEEDED))
     at_once = job.pods_at_once
+    if job.followed:
+        return at_once
+    succeeded = _of_job(job, (pod for pod in pods if pod.phase is PodPhase.SUCCEEDED))
     return {
         podset.name: max(0, min(at_once[podset.name], podset.count - len(succeeded[podset.name])))
         for podset in job.podsets
@@ -106,7 +110,7 @@ def needed(job: JobRecord, pods: Iterable[PodRecord]) -> dict[str, int]:
 
 def missing(job: JobRecord, pods: Sequence[PodRecord]) -> dict[str, int]:
     """The number of pods that its controller must still create, by podset. ``pods``: of this attempt."""
-    alive = _by_podset(job, (pod for pod in pods if not pod.terminal))
+    alive = _of_job(job, (pod for pod in pods if not pod.terminal))
     return {podset: max(0, left - len(alive[podset])) for podset, left in needed(job, pods).items()}
 
 
@@ -142,7 +146,7 @@ def still_needed(
     left = needed(job, pods)
     if job.restarts or not any(left.values()):
         return placement  # one that is about to finish frees all its slots then
-    alive = _by_podset(job, (pod for pod in pods if not pod.terminal))
+    alive = _of_job(job, (pod for pod in pods if not pod.terminal))
     podsets, kept = {podset.name: podset for podset in job.podsets}, []
     for placed in placement.podsets:
         podset = podsets.get(placed.podset)

@@ -271,7 +271,7 @@ class OtherPodUsage:
         if pod is None:
             self._pins.forget(uid)
         self._by_hostname.discard(uid)
-        node, attempt = (None, 0)
+        node, attempt = None, 0
         if pod is not None and not pod.terminal:
             node, attempt = self.node_and_attempt(pod)
             if pod.node is None and pod.pin is None and pod.host is not None:

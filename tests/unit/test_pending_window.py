@@ -509,7 +509,7 @@ def test_a_strict_queue_gets_what_the_others_do_not_need() -> None:
     assert "busy00199" in considered
 
 
-@pytest.mark.parametrize("change", [1e6, -1e6], ids=["a user runs gangs", "nobody does"])
+@pytest.mark.parametrize("change", [1e6, -1e6], ids=["past use grows", "past use decays"])
 def test_past_use_that_changes_between_plans_for_the_rest_leaves_out_no_gang(change: float) -> None:
     queue = replace(STRICT, usage_fairness=True)
     wide = [
@@ -580,9 +580,9 @@ def test_a_gang_that_is_left_out_and_then_set_aside_needs_no_answer(strict: bool
 def test_a_strict_queue_is_planned_for_the_rest_until_its_end_and_no_longer() -> None:
     """Even if the limit of a cycle leaves out most of its gangs each time."""
     snapshot = world(flood(600), strict=True)
-    window, changed, answered = PendingWindow(shapes=64), True, set[str]()
-    for number in range(100):  # noqa: B007 - checked below
-        considered = names(window.applied(snapshot, changed=changed))
+    window, answered = PendingWindow(shapes=64), set[str]()
+    for number in range(100):
+        considered = names(window.applied(snapshot, changed=number == 0))
         new = [uid for uid in considered if uid not in answered][:8]
         answered.update(new)
         later = set(considered) - answered
@@ -590,7 +590,6 @@ def test_a_strict_queue_is_planned_for_the_rest_until_its_end_and_no_longer() ->
             uid: Code.PENDING_EVALUATION if uid in later else Code.UNDECIDED for uid in considered
         }
         window.answered(refused(**codes))
-        changed = False
         if not window.partial:
             break
     assert len(answered) == 600

@@ -195,7 +195,7 @@ class PodGroup:
         needed = max(0, self.total - succeeded.total() - self.vanished.total())
         waiting = pods.counts(Fact.WAITING).total()
         if waiting > needed:
-            gated = (p for p in pods if p.gated and not (p.terminal or p.terminating))
+            gated = (p for p in pods if p.waits)
             counts = _grouped(islice(gated, needed))
         else:
             counts = _waiting(pods)

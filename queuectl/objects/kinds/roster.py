@@ -72,7 +72,7 @@ def _facts(pod: PodRecord) -> Iterator[tuple[Fact, FactValue]]:
     if pod.phase is PodPhase.SUCCEEDED:
         yield Fact.SUCCEEDED, pod.podset
         yield Fact.SUCCEEDED_MEMBER, member.workload
-    if pod.gated and not (pod.terminal or pod.terminating):
+    if pod.waits:
         yield Fact.WAITING, pod.podset
     if pod.gated and not member.workload:
         yield Fact.NEW, True

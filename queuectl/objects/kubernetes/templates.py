@@ -63,9 +63,8 @@ _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "L
 _BOOLEANS: Final = {"true": True, "false": False}
 _LARGEST_COUNT: Final = 2**31 - 1
 _LARGEST_TOTAL: Final = 2**60  # so that sums over some gangs have 64 bits
-MOST_PODSETS: Final = (
-    128  # the work for an event of a pod, and the model of a placement, grow with them
-)
+# The work for an event of a pod, and the model of a placement, grow with them.
+_MOST_PODSETS: Final = 128
 
 
 def read_podset(
@@ -126,8 +125,8 @@ def read_podset(
 
 def too_much(podsets: Collection[PodSet]) -> str | None:
     """The error of a gang with more podsets than a gang can have, or whose pods ask for more of a resource than 64 bits can state."""
-    if len(podsets) > MOST_PODSETS:
-        return f"podsets: {len(podsets):,} have pods; at most {MOST_PODSETS} are allowed"
+    if len(podsets) > _MOST_PODSETS:
+        return f"podsets: {len(podsets):,} have pods; at most {_MOST_PODSETS} are allowed"
     for resource, amount in total(podset.requests for podset in podsets).items():
         if amount > _LARGEST_TOTAL:
             most, asked = (format_quantity(resource, n) for n in (_LARGEST_TOTAL, amount))
@@ -469,16 +468,15 @@ def _read_pod_claims(spec: TemplateSpec) -> tuple[ClaimReference, ...]:
     claims = tuple(
         _claim(claim, f"resourceClaims[{i}]") for i, claim in enumerate(spec.resource_claims or ())
     )
-    check_names([claim.name for claim in claims], "resourceClaims")
-    names = {claim.name for claim in claims}
+    names = check_names((claim.name for claim in claims), "resourceClaims")
     for path, name in _used(spec):
         if name not in names:
             raise MalformedError(f"{path}.name: {name!r} is not in resourceClaims")
     return claims
 
 
-def check_names(names: Iterable[str], path: str) -> None:
-    """Raise MalformedError if one of these names is empty or occurs twice. ``path``: of the list."""
+def check_names(names: Iterable[str], path: str) -> set[str]:
+    """These names. Raises MalformedError if one is empty or occurs twice. ``path``: of the list."""
     known = set[str]()
     for i, name in enumerate(names):
         if not name:
@@ -486,6 +484,7 @@ def check_names(names: Iterable[str], path: str) -> None:
         if name in known:
             raise MalformedError(f"{path}[{i}].name: {name!r} occurs twice")
         known.add(name)
+    return known
 
 
 def _claim(claim: PodClaim, path: str) -> ClaimReference:

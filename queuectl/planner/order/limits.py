@@ -235,7 +235,7 @@ class Budgets:
             if cost := start_cost(self._snapshot, balance, workload):
                 name = balance.budget.name
                 used = balance.used + self._committed[name]
-                need = cost if balance.budget.whole_run else 1
+                need = balance.budget.least_left(cost)
                 row, state = LimitRow(self.code, (name,)), partial(_budget_spent, workload, balance)
                 yield name, (CountedLimit(row, "", balance.granted, used, need, cost, state),)
 
