@@ -427,7 +427,7 @@ class Groups:
     def _open(self, step: PodRevision, key: StartKey, pod: PodRecord) -> _Start:
         done = self._succeeded[key.group, key.workload]
         others = [one for one in self._pods[key.group].values() if one.uid not in done]
-        there = sum(not (one.terminal or one.terminating) for one in others)
+        there = sum(one.alive for one in others)
         # Pods that were deleted while this pod existed, and during the release.
         earliest = max(self._created[pod.uid], step.at - _RELEASE_SECONDS)
         there += sum(deleted_at >= earliest for deleted_at in self._deleted[key.group].values())

@@ -125,20 +125,16 @@ def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobOutco
     # The status of the Job follows its pods later. The controller of another kind can create a pod again that succeeded.
     known = list(pods)
     succeeded = any(pod.phase is PodPhase.SUCCEEDED for pod in known)
-    final = not job.array.podset and succeeded and not any(map(_lives, known))
+    final = not job.array.podset and succeeded and not any(pod.alive for pod in known)
     if final or number in job.array.succeeded:
         return JobOutcome.SUCCEEDED
     return JobOutcome.FAILED if number in job.array.failed else job.outcome
 
 
-def _lives(pod: PodRecord) -> bool:
-    return not (pod.terminal or pod.terminating)
-
-
 def runs_again(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> bool:
     """Whether an index that had ended is one of the job again, and has a pod: its user made the job smaller, and larger again."""
     assert job.array is not None
-    return number in _current(job.array) and any(map(_lives, pods))
+    return number in _current(job.array) and any(pod.alive for pod in pods)
 
 
 def numbers(job: JobRecord) -> Iterator[int]:

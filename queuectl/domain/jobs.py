@@ -508,6 +508,11 @@ class PodRecord:
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
+    def alive(self) -> bool:
+        """Whether it is neither terminal nor terminating."""
+        return not (self.terminal or self.terminating)
+
+    @property
     def waits(self) -> bool:
-        """Whether it can still be released to a node: it is gated, and neither terminal nor terminating."""
-        return self.gated and not (self.terminal or self.terminating)
+        """Whether it can still be released to a node."""
+        return self.gated and self.alive

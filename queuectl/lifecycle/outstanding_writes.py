@@ -135,7 +135,7 @@ def _of_pods(
     flavors: Mapping[str, ResourceFlavor],
     kinds: JobKinds,
 ) -> list[Write]:
-    alive = [pod for pod in pods if not (pod.terminal or pod.terminating)]
+    alive = [pod for pod in pods if pod.alive]
     if entry.state is State.EVICTING and entry.stop_at is not None:
         return _notify_pods(entry, job, alive, format_time(entry.stop_at))
     if entry.state is State.EVICTING:
@@ -328,7 +328,7 @@ def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
     """
     if job.staged or any(not pod.gated for pod in pods):
         return True
-    counts = Counter(pod.podset for pod in pods if not pod.terminating and not pod.terminal)
+    counts = Counter(pod.podset for pod in pods if pod.alive)
     at_once = job.pods_at_once
     return all(counts[podset.name] >= at_once[podset.name] for podset in job.first_podsets)
 

@@ -40,7 +40,7 @@ def _ready(podset: PodSet, expected: int, pods: Iterable[PodRecord]) -> bool:
     ready = done = 0
     for pod in pods:
         done += pod.phase is PodPhase.SUCCEEDED
-        ready += pod.ready and not pod.terminating and not pod.terminal
+        ready += pod.ready and pod.alive
     # Pods that the status of the job counts as succeeded are no longer expected.
     return ready + max(0, done - (podset.count - expected)) >= expected
 
@@ -66,7 +66,7 @@ def held_by_others(pods: Iterable[PodRecord]) -> str:
 def not_ready(job: JobRecord, pods: Sequence[PodRecord]) -> str:
     """How many pods of a gang are not ready, and why. ``pods``: of this attempt, and those that are to replace others."""
     expected = sum(pods for podset, pods in job.pods_at_once.items() if podset not in job.unborn)
-    alive = [pod for pod in pods if not (pod.terminal or pod.terminating)]
+    alive = [pod for pod in pods if pod.alive]
     done = sum(pod.phase is PodPhase.SUCCEEDED for pod in pods)
     short = max(1, expected - done - sum(pod.ready for pod in alive))
     causes = [_why_not_ready(pod) for pod in alive if not (pod.ready or pod.gated)]
@@ -85,7 +85,7 @@ def _counted(causes: Iterable[str]) -> str:
 
 def _held_by(pod: PodRecord) -> str:
     """The scheduling gates or the scheduler of others for which a pod waits."""
-    if pod.gated or pod.terminal or pod.terminating:
+    if pod.gated or not pod.alive:
         return ""
     if pod.gates:
         return f"with the scheduling gate {', '.join(pod.gates)}"

@@ -457,7 +457,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 
 def live(pods: list[PodRecord]) -> list[PodRecord]:
     """Pods that run on a node."""
-    return [p for p in pods if p.node and not p.terminal and not p.terminating]
+    return [p for p in pods if p.node and p.alive]
 
 
 def nodes(count: int, gpus: int = 8) -> list[Document]:

@@ -482,7 +482,7 @@ class Controllers:
             record = pod_record(pod)
             if record.node and not record.terminal:
                 used[record.node] = used.get(record.node, NOTHING) + record.requests
-            elif not record.node and not record.terminal and not record.terminating:
+            elif not record.node and record.alive:
                 waiting.append((pod, record))
         for pod, record in waiting:
             if pod["spec"].get("schedulingGates") or record.scheduler:

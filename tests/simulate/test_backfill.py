@@ -97,21 +97,17 @@ def test_the_expected_end_of_a_job_counts_from_the_plan_that_starts_it() -> None
     assert found[3] < 1000
 
 
-def test_jobs_that_the_limit_of_a_cycle_leaves_out_are_planned_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A second later, as the controller does, and not at the next arrival or end."""
+def plans_with_little_work(monkeypatch: pytest.MonkeyPatch, seed: int) -> list[tuple[float, Plan]]:
+    """The plans of a simulation and their times. Only the first jobs of each plan are searched for."""
     monkeypatch.setattr(leader, "_LIMITS", replace(leader._LIMITS, search_steps=1, cycle_time=1e-6))
-    left_out: dict[float, bool] = {}  # by time: whether the last plan at this time left some out
+    plans: list[tuple[float, Plan]] = []
 
     def planned(snapshot: Snapshot, cache: PlannerCache) -> Plan:
-        made = plan(snapshot, cache=cache)
-        codes = {one.reasons[0].code for one in made.pending}
-        left_out[snapshot.now] = Code.PENDING_EVALUATION in codes
-        return made
+        plans.append((snapshot.now, plan(snapshot, cache=cache)))
+        return plans[-1][1]
 
     monkeypatch.setattr(leader, "plan", planned)
-    dice = Random(9)
+    dice = Random(seed)
 
     def job(
         begins: tuple[int, int], length: tuple[int, int], pods: int, gpus: str, priority: int
@@ -126,7 +122,37 @@ def test_jobs_that_the_limit_of_a_cycle_leaves_out_are_planned_again(
         {"a": 3, "b": 3}, trace(*rows, more="priority"), cohort="all", preemption=preemption
     )
     outcome(given, PlacementRule.PLANNER, Order.BEST_EFFORT_FIFO, UNKNOWN)
-    times = sorted(left_out)
-    again = [after - now for now, after in pairwise(times) if left_out[now]]
+    return plans
+
+
+def left_out(made: Plan) -> bool:
+    """Whether the limit of the cycle left out a job."""
+    return any(one.reasons[0].code is Code.PENDING_EVALUATION for one in made.pending)
+
+
+def test_jobs_that_the_limit_of_a_cycle_leaves_out_are_planned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second later, as the controller does, and not at the next arrival or end."""
+    last = dict(plans_with_little_work(monkeypatch, 9))  # by time: the last plan at this time
+    again = [after - now for now, after in pairwise(sorted(last)) if left_out(last[now])]
     assert again
     assert max(again) <= 1.0
+
+
+def test_no_plan_follows_when_each_job_has_had_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans in turn leave out jobs that another plan has decided. Another plan would change nothing, each second until the next end."""
+    plans = plans_with_little_work(monkeypatch, 14)
+    waiting: set[str] = set()
+    answered: set[str] = set()
+    done = 0
+    for (now, made), (after, _) in pairwise(plans):
+        codes = {one.uid: one.reasons[0].code for one in made.pending}
+        if made.admitted or made.preempted or codes.keys() != waiting:
+            waiting, answered = set(codes), set()
+            continue
+        answered |= {uid for uid, code in codes.items() if code is not Code.PENDING_EVALUATION}
+        if left_out(made) and answered == waiting and Code.UNDECIDED not in codes.values():
+            done += 1
+            assert after > now + 1.0
+    assert done
