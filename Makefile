@@ -69,7 +69,7 @@ test-system: controlplane ## on a real control plane, with a real Prometheus
 	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
-test-operations: controlplane ## installation with each value of the chart, the wheel with each extra, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
+test-operations: controlplane ## installation with each value of the chart, the wheel with each extra, takeover from Kueue, upgrade, backup, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
 	$(RUN)/python -m pytest $(or $(TESTS),tests/operations tests/packaging tests/db/test_bundled_database.py) -m operations $(PYTEST_ARGS)
 
 test-browser: controlplane ## the dashboard in a real Chromium, also on a real control plane; three minutes

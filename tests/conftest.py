@@ -47,7 +47,7 @@ def _no_unit_is_set_aside(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    # As `queuectl serve` does. The garbage collector takes a fifth of the processor time of the tests otherwise, and tracebacks
+    # As `queuectl serve` does. The garbage collector takes a fifth of the CPU time of the tests otherwise, and tracebacks
     # with the variables of each frame a sixth of that of the API tests.
     tune_interpreter()
     plain = structlog.dev.ConsoleRenderer(

@@ -1,6 +1,6 @@
 """A plugin of pytest for ``make test-fast``: each worker collects and runs its own files.
 
-Workers of pytest-xdist all collect all tests, which takes half a minute of processor time each. Here the worker takes its share of the
+Workers of pytest-xdist all collect all tests, which takes half a minute of CPU time each. Here the worker takes its share of the
 files before the collection. The files that take the longest are shared out first, so that no worker ends long after the others.
 """
 
@@ -111,7 +111,7 @@ LONGEST: Final[Mapping[str, float]] = {
     "api/test_connections.py": 2,
     "api/test_audit.py": 2,
 }
-"""Files under ``tests`` that take a few seconds of processor time, and these seconds."""
+"""Files under ``tests`` that take a few seconds of CPU time, and these seconds."""
 OTHERS: Final = 0.3
 """Seconds of another file."""
 AHEAD: Final = 4

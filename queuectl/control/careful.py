@@ -72,14 +72,14 @@ class ChildProcess:
     Attributes:
         database_url: of the database that it reads.
         silence: seconds in which it must begin another unit, after its start.
-        processor_seconds: of the whole child.
+        cpu_seconds: of the whole child.
         memory: bytes of its data; None = most of the memory that is left.
         command: that runs it.
     """
 
     database_url: str
     silence: float
-    processor_seconds: int = 600
+    cpu_seconds: int = 600
     memory: int | None = None
     command: Sequence[str] = _COMMAND
 
@@ -90,7 +90,7 @@ class ChildProcess:
             "database_url": self.database_url,
             "suspects": [asdict(one) for one in suspects],
             "breadcrumb": crumb.descriptor,
-            "processor_seconds": self.processor_seconds,
+            "cpu_seconds": self.cpu_seconds,
             "memory": self.memory or memory_left(),
         }
         try:

@@ -43,14 +43,14 @@ class ChildArguments:
         database_url: of the database.
         suspects: the units to leave out.
         breadcrumb: the descriptor of its file.
-        processor_seconds: the limit of processor time.
+        cpu_seconds: the limit of CPU time.
         memory: the limit of memory, in bytes.
     """
 
     database_url: str
     suspects: tuple[Suspect, ...]
     breadcrumb: int
-    processor_seconds: int
+    cpu_seconds: int
     memory: int
 
     @classmethod
@@ -84,7 +84,7 @@ def begin(arguments: ChildArguments, clock: Clock) -> Containment:
     """Limit this process, and report its units. Returns its record, with the suspects."""
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    seconds = arguments.processor_seconds
+    seconds = arguments.cpu_seconds
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory, arguments.memory))
     containment = Containment(clock, lambda _, error: end_without_memory(error))

@@ -246,7 +246,7 @@ class UtilizationSettings(BaseModel):
     scrape_seconds: float = Field(
         30.0, gt=0, description="scrape interval of Prometheus, in seconds; not used for exporters"
     )
-    timeout_seconds: float = Field(30.0, gt=0, description="time-out of one evaluation, in seconds")
+    timeout_seconds: float = Field(30.0, gt=0, description="timeout of one evaluation, in seconds")
     labels: Literal["auto", "pod", "exported_pod"] = Field(
         "auto",
         description="label that names the pod in Prometheus: pod or exported_pod; auto = the one that names pods of the cluster",

@@ -58,7 +58,7 @@ class Pooling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """The URL of the database, and time-outs in seconds.
+    """The URL of the database, and timeouts in seconds.
 
     Attributes:
         url: ``postgresql://user:password@host:port/database?sslmode=verify-full&sslrootcert=…``.

@@ -305,7 +305,7 @@ class LeaderStore(StoreReads, Protocol):
     async def unknown_ends(self, since: float) -> tuple[float, ...]:
         """When runs of this release ended for an unknown reason, after ``since`` and the last careful start, the oldest first.
 
-        A process that runs has not ended. A take-over ends the leaderships of all other processes.
+        A process that runs has not ended. A takeover ends the leaderships of all other processes.
         """
 
     async def suspects(self) -> tuple[Suspect, ...]:

@@ -101,7 +101,7 @@ def _per_unit(resource: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PodsReadyRules:
-    """The time-outs of a start and the retries of a failed one (``waitForPodsReady``). Times are in seconds.
+    """The timeouts of a start and the retries of a failed one (``waitForPodsReady``). Times are in seconds.
 
     Attributes:
         timeout: from admission until all pods have been ready once.

@@ -19,7 +19,7 @@ MOST_GANGS: Final = 500
 MOST_DRAWS: Final = 60
 LEAST_DRAWS: Final = 19  # with fewer, the largest is not the 90th percentile of what comes
 MOST_WORK: Final = 200_000
-"""Of all draws beyond the least, as :attr:`Forward.work` counts it: about two seconds of processor time."""
+"""Of all draws beyond the least, as :attr:`Forward.work` counts it: about two seconds of CPU time."""
 SHARED: Final = 0.8
 """The correlation of the deviations of run times within a group, chosen on published traces."""
 _SEED: Final = "queuectl"

@@ -53,7 +53,7 @@ class ObservationRules:
     """The conditions under which one workload is observed.
 
     Attributes:
-        rules: time-outs, among others.
+        rules: timeouts, among others.
         unschedulable: seconds after which a start fails if kube-scheduler cannot schedule a pinned pod, or if pods of an earlier
             attempt exist instead of its pods.
         names: hostname label -> node name.

@@ -249,7 +249,7 @@ def _applying(
 def _rolling_back(
     record: NodeRecord, change: MigReconfiguration, now: float, *, late: bool
 ) -> MigStep | None:
-    """A GPU that failed in the meantime stays missing, so after the time-out the report of the MIG manager is enough."""
+    """A GPU that failed in the meantime stays missing, so after the timeout the report of the MIG manager is enough."""
     node = record.node
     if applied(node, change.source) or (late and node.labels.get(STATE) == SUCCESS):
         return _ended(change, MigPhase.FAILED, MigResult.ROLLED_BACK, now)

@@ -28,7 +28,7 @@ from queuectl.shadow.simulating import simulated
 
 _COMMAND: Final = (sys.executable, "-m", "queuectl.shadow.simulation_process")
 _SECONDS: Final = 600.0
-"""For each of its simulations. Together they stay within the limit of processor time."""
+"""For each of its simulations. Together they stay within the limit of CPU time."""
 _PROCESSOR_SECONDS: Final = 3600
 _READ_SECONDS: Final = 300.0
 _LEAST_PRIORITY: Final = 19

@@ -41,7 +41,7 @@ class Part:
     steps: list[Step] = field(default_factory=list)
 
     def summary(self) -> str:
-        """A row: title, commands, pages, seconds, processor seconds."""
+        """A row: title, commands, pages, seconds, CPU seconds."""
         typed = [step for step in self.steps if step.page]
         wall, processor = (
             sum(step.wall for step in self.steps),
@@ -92,22 +92,22 @@ class Walk:
 
     def act(self, what: str, page: str, effect: Callable[[], object]) -> None:
         """Measure a step."""
-        began, used = time.monotonic(), processor_seconds()
+        began, used = time.monotonic(), cpu_seconds()
         effect()
-        wall, processor = time.monotonic() - began, processor_seconds() - used
+        wall, processor = time.monotonic() - began, cpu_seconds() - used
         line = " ".join(what.replace("\\\n", " ").split())
         self.parts[-1].steps.append(Step(line, page, wall, processor))
 
     def table(self) -> str:
         """The steps of each part, then a row for each part, in Markdown."""
-        lines = ["| step | page | s | processor s |", "| --- | --- | --- | --- |"]
+        lines = ["| step | page | s | CPU s |", "| --- | --- | --- | --- |"]
         for part in self.parts:
             lines.append(f"| **{part.title}** | | | |")
             lines += [
                 f"| {_short(step.what)} | {step.page or '(wait)'} | {step.wall:.1f} | {step.processor:.1f} |"
                 for step in part.steps
             ]
-        lines += ["", "| from, to | commands | pages | s | processor s |"]
+        lines += ["", "| from, to | commands | pages | s | CPU s |"]
         lines += ["| --- | --- | --- | --- | --- |", *(part.summary() for part in self.parts)]
         return "\n".join(lines)
 
@@ -117,8 +117,8 @@ def _short(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-def processor_seconds() -> float:
-    """Processor time of all processes that this process can see as its own: its descendants, or in a sandbox all.
+def cpu_seconds() -> float:
+    """CPU time of all processes that this process can see as its own: its descendants, or in a sandbox all.
 
     The time of a process that has ended is that of its parent's children.
     """

@@ -40,7 +40,7 @@ class Consulting(FixedDiagnoser):
 
 
 class Worked:
-    """Counts diagnoses that are worked on, and the processor time of each. They take 20 ms."""
+    """Counts diagnoses that are worked on, and the CPU time of each. They take 20 ms."""
 
     def __init__(self) -> None:
         self.now = self.most = self.done = 0

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_failover [NODES:RUNNING:PENDING]
 
-Two take-overs with the same cluster and the same ledger: by a new process, and by a standby. The supervisor of
+Two takeovers with the same cluster and the same ledger: by a new process, and by a standby. The supervisor of
 ``queuectl serve`` runs in this process, with a separate Postgres. The lists of the API server are read from files as the watch sends
 them, so no time of an API server or of a network is included. A gang runs, and another one waits, in the cluster double; the documents
 and entries of all gangs are copies of theirs.
@@ -362,7 +362,7 @@ async def taken_over(url: str, lists: Lists, *, warm: bool) -> Table:
         gc.collect()
         leading = resident()
     title = "by a standby" if warm else "by a new process"
-    table = Table(title=f"take-over {title}: {lists.size.title}", title_justify="left")
+    table = Table(title=f"takeover {title}: {lists.size.title}", title_justify="left")
     for column in ("phase", "wall s", "CPU s"):
         table.add_column(column, justify="left" if column == "phase" else "right")
     last = marks.began
@@ -404,7 +404,7 @@ async def seeded(url: str, lists: Generated) -> None:
 
 
 async def compare(size: Size) -> None:
-    """Each take-over in a separate process."""
+    """Each takeover in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         async with running_postgres() as postgres:
             made = await templates(postgres.server.url(await postgres.fresh()))

@@ -102,7 +102,7 @@ def in_group(job: Document) -> Document:
     return job
 
 
-# ---- Time, writes and processor time
+# ---- Time, writes and CPU time
 
 
 def jobs_of(load: Load, side: str, domains: Sequence[str]) -> list[Document]:

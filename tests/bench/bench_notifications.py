@@ -430,7 +430,7 @@ def report(path: Path) -> None:
     print(f"  loop late by ms: {percentiles((v for s in seconds for v in s['late']), 0.001)}")
     print(f"  commits ms: {percentiles((v for s in seconds for v in s['commits']), 0.001)}")
     print(f"  memory MiB: {usage[0]:.0f} at first, {usage[-1]:.0f} at last, {max(usage):.0f} most")
-    print(f"  processor seconds: {seconds[-1]['processor']:.0f} in {len(seconds)} lines")
+    print(f"  CPU seconds: {seconds[-1]['processor']:.0f} in {len(seconds)} lines")
 
 
 def outcome(status: ReceiverStatus, got: dict[str, Any], due: set[tuple[str, str]]) -> None:

@@ -3,7 +3,7 @@
     python -m tests.bench.bench_pins [--nodes 1000] [--pods 500] [--rounds 4] [--kubernetes 1.36.3]
 
 Batches of gated pods are pinned each way in turns, on one control plane. The pods of a batch are created before
-the measurement, and stay. Processor time is that of each component from the first patch until all pods are bound. Neither
+the measurement, and stay. CPU time is that of each component from the first patch until all pods are bound. Neither
 kubelets nor controllers run, so no other write of a pod or a node disturbs it.
 """
 
@@ -70,7 +70,7 @@ WAYS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of processor time up to now, and evaluations of NodeAffinity's filter."""
+    """Seconds of CPU time up to now, and evaluations of NodeAffinity's filter."""
 
     scheduler: float
     server: float
@@ -86,7 +86,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch. Times are in seconds, ``client`` is the processor time of the program that pins; sizes are in bytes."""
+    """One batch. Times are in seconds, ``client`` is the CPU time of the program that pins; sizes are in bytes."""
 
     sent: float
     bound: float
@@ -128,7 +128,7 @@ class Rig:
         return Batch(sent, bound, client, spent, size, len(json.dumps(seen)))
 
     async def _pin(self, patches: Mapping[str, dict[str, Any]]) -> tuple[float, float]:
-        """Send all patches, as the controller does. Returns the time until all were sent, and its processor time."""
+        """Send all patches, as the controller does. Returns the time until all were sent, and its CPU time."""
         connection = Connection(kubeconfig=self._cluster.kubeconfig)
         api = await Api.connect(connection)
         try:

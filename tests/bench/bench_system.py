@@ -185,11 +185,11 @@ def large_gang() -> None:
             document = job("gang", "all", PodSetManifest(4096, gpus=1, required=BLOCK), None)
             if who == "floor, in one block":
                 document["spec"]["template"]["spec"]["nodeSelector"] = {BLOCK: "b0"}
-            before = processor_seconds(play)
+            before = cpu_seconds(play)
             play.submit(document)
             play.wait_for(4096, PodPhase.RUNNING, "gang-", 900)
             bound, running = play.times()
-            after = processor_seconds(play)
+            after = cpu_seconds(play)
             cells = [
                 bound["gang"],
                 running["gang"],
@@ -207,7 +207,7 @@ def large_gang() -> None:
     )
 
 
-def processor_seconds(play: Stage) -> list[float]:
+def cpu_seconds(play: Stage) -> list[float]:
     """CPU time of the components up to now."""
     names = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager")
     pids = play.cluster.pids()

@@ -18,7 +18,7 @@ EVERY_SECONDS: Final = 0.01
 async def lag(into: list[float], worked: list[float] | None = None) -> None:
     """The lag of the event loop, measured repeatedly.
 
-    ``worked``: processor time of the loop's thread in the meantime, which is the same on a machine that is busy with other things.
+    ``worked``: CPU time of the loop's thread in the meantime, which is the same on a machine that is busy with other things.
     """
     while True:
         began, busy = time.perf_counter(), time.thread_time()

@@ -72,7 +72,7 @@ def database_frozen(stage: Stage, load: Load, draw: Random) -> None:
     pids = family(stage.server.pid)
     send(pids, signal.SIGSTOP)
     try:
-        stage.last(draw.choice((2.0, 6.0, 25.0)))  # the last exceeds each answer time-out
+        stage.last(draw.choice((2.0, 6.0, 25.0)))  # the last exceeds each answer timeout
     finally:
         send(pids, signal.SIGCONT)
 
@@ -102,7 +102,7 @@ def api_server_frozen(stage: Stage, load: Load, draw: Random) -> None:
     stage.reachable = False
     stage.cluster.pause(API_SERVER)
     try:
-        stage.last(draw.choice((2.0, LEASE + 2.0, 18.0)))  # longer than each answer time-out
+        stage.last(draw.choice((2.0, LEASE + 2.0, 18.0)))  # longer than each answer timeout
     finally:
         stage.cluster.resume(API_SERVER)
         stage.reachable = True

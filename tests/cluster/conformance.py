@@ -1,6 +1,6 @@
 """The contract that the control loop relies on, for the real control plane and for the double.
 
-A subclass defines the fixture ``world``. Tests name the condition that they wait for; the world has the time-out.
+A subclass defines the fixture ``world``. Tests name the condition that they wait for; the world has the timeout.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class FakeWorld:
                 return
             self.cluster.step()
             await asyncio.sleep(0)
-        raise AssertionError(f"time-out while waiting for {what}")
+        raise AssertionError(f"timeout while waiting for {what}")
 
 
 @pytest.fixture

@@ -424,7 +424,7 @@ async def test_the_whole_of_deploy_is_valid(admin: Api) -> None:
             )
 
 
-# ---- events, time-outs, streams
+# ---- events, timeouts, streams
 
 
 async def test_a_kind_that_is_not_served_differs_from_a_missing_answer(admin: Api) -> None:

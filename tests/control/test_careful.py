@@ -68,7 +68,7 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
     ("boundary", "error", "how", "at"),
     [
         ("object", "crash", "SIGSEGV", Boundary.OBJECT),
-        # A child takes five seconds of processor time.
+        # A child takes five seconds of CPU time.
         pytest.param(
             *("record", "fill", "out of memory", Boundary.RECORD), marks=pytest.mark.faults
         ),

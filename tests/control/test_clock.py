@@ -133,4 +133,4 @@ async def test_a_jump_of_the_system_clock_ends_no_wait(
             await found.reach({"starts": State.EVICTING})
             evicted = await found.store.get_workload(found.uids["starts"])
             assert evicted is not None
-            assert evicted.reason.code is Code.PODS_READY_TIMEOUT, "time-outs still take effect"
+            assert evicted.reason.code is Code.PODS_READY_TIMEOUT, "timeouts still take effect"

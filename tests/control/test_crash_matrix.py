@@ -95,7 +95,7 @@ def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
     setattr(world, SORTS[what], kill_point)
     try:
         yield
-    except BaseException as error:  # a time-out as well: the message names the step
+    except BaseException as error:  # a timeout as well: the message names the step
         error.add_note(f"killed {moment.name} {what} {number}")
         raise
     # Timing can save at most two steps at the end.
@@ -142,7 +142,7 @@ async def survives(
                 setattr(world, sort, schedule)
             try:
                 await story(world)
-            except BaseException as error:  # a time-out as well
+            except BaseException as error:  # a timeout as well
                 error.add_note(f"killed by {schedule.period}, {schedule.offset}, {schedule.sides}")
                 raise
 

@@ -47,7 +47,7 @@ def now() -> float:
 
 
 async def hangs() -> None:
-    await asyncio.sleep(15.0)  # the time-out of a request
+    await asyncio.sleep(15.0)  # the timeout of a request
     raise ClusterUnavailable("no answer in 15 s")
 
 

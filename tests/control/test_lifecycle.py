@@ -1,4 +1,4 @@
-"""The life cycle on a real Postgres: holds, drains, gates, time-outs, limits and notices; with a kill at any step."""
+"""The life cycle on a real Postgres: holds, drains, gates, timeouts, limits and notices; with a kill at any step."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def of_the_ledger(does: str) -> bool:
 
 @pytest.mark.parametrize(
     "fault",
-    # Each takes up to twenty seconds of processor time.
+    # Each takes up to twenty seconds of CPU time.
     [LOST, pytest.param(LATE, marks=pytest.mark.faults)],
     ids=lambda fault: fault.name,
 )

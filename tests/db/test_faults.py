@@ -165,7 +165,7 @@ async def test_a_frozen_server_is_unavailable_within_the_answer_timeout(server: 
 
 
 async def answers(store: PostgresStore) -> bool:
-    """Whether the ledger is read within the answer time-out. On a busy machine the first statements can take as long."""
+    """Whether the ledger is read within the answer timeout. On a busy machine the first statements can take as long."""
     try:
         await store.load()
     except StoreUnavailable:

@@ -66,7 +66,7 @@ from tests.planner.story import (
     Works,
 )
 
-QUIET = 2 * 86_400.0  # longer than any lease, time-out, cool-down or day of evictions
+QUIET = 2 * 86_400.0  # longer than any lease, timeout, cool-down or day of evictions
 MAX_CYCLES = 40  # cycles at one moment, none of which changes anything outside
 
 

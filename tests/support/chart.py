@@ -87,7 +87,7 @@ def helm(
         given: list[str | Path] = ["--values", file] if values is not None else []
         return subprocess.run(
             [helm_program(), *arguments, *given],
-            # Fewer collections of garbage, which take a third of the processor time of a rendering.
+            # Fewer collections of garbage, which take a third of the CPU time of a rendering.
             env={"HOME": home, "PATH": "", "GOGC": "400"},
             capture_output=True,
             text=True,

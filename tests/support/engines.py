@@ -1,6 +1,6 @@
 """Engines of SQLAlchemy that tests use one after the other, with the statements that they have compiled.
 
-An engine compiles each statement once, which takes a tenth of the processor time of a test with a controller. The databases of tests have
+An engine compiles each statement once, which takes a tenth of the CPU time of a test with a controller. The databases of tests have
 few names, so that many tests can use the engine of an earlier one.
 """
 

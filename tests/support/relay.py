@@ -50,7 +50,7 @@ class Fault:
         name: of the fault.
         hold: seconds for which the request is held after the client knows that it gets no answer; 0 = the client knows it once the
             server has answered.
-        hang_up: the client's connection ends at once; otherwise the client waits until its time-out, and only then
+        hang_up: the client's connection ends at once; otherwise the client waits until its timeout, and only then
             does ``hold`` begin.
         answered: the answer still reaches the client.
     """
@@ -63,7 +63,7 @@ class Fault:
 
 LOST = Fault("the answer is lost")
 LATE = Fault("the request arrives late", hold=0.2)
-SILENT = Fault("the request arrives after the time-out", hold=0.2, hang_up=False)
+SILENT = Fault("the request arrives after the timeout", hold=0.2, hang_up=False)
 
 
 def slow(seconds: float) -> Fault:

@@ -35,7 +35,7 @@ def restart_controller(workspace: Workspace) -> None:
 
 
 def restart_in_test_faults(workspace: Workspace) -> None:
-    """As :func:`restart_controller`, in `make test-faults` only: a start takes five seconds of processor time."""
+    """As :func:`restart_controller`, in `make test-faults` only: a start takes five seconds of CPU time."""
     if EVERY_KILL:
         restart_controller(workspace)
 

@@ -1,6 +1,6 @@
 """A plugin of pytest for ``make test-system``, alongside :mod:`tests.system.groups`: each worker collects and runs its own groups.
 
-Workers of pytest-xdist all collect all tests, which takes eight seconds of processor time each.
+Workers of pytest-xdist all collect all tests, which takes eight seconds of CPU time each.
 """
 
 from __future__ import annotations

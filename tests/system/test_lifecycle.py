@@ -1,4 +1,4 @@
-"""Holds, drains, time-outs and limits on a real control plane, with the controller killed on the way.
+"""Holds, drains, timeouts and limits on a real control plane, with the controller killed on the way.
 
 Each test names the moments at which the controller is killed by SIGKILL: `make test-faults` uses all of them, and `make test` two. Every workspace is audited when it ends: all pods of a gang start or none, no node is overcommitted, and no gang starts twice.
 """

@@ -252,7 +252,7 @@ class TestExposition:
         ("name", "bounds"),
         [
             ("cycle_stage_duration_seconds", {"0.05", "0.1", "0.15"}),  # the planner's targets
-            ("admitted_until_ready_wait_time_seconds", {"5.0", "1800.0"}),  # the start time-out
+            ("admitted_until_ready_wait_time_seconds", {"5.0", "1800.0"}),  # the start timeout
             ("admission_wait_time_seconds", {"60.0", "3600.0", "604800.0"}),
         ],
     )

@@ -393,7 +393,7 @@ async def until(holds: Callable[[], bool]) -> None:
         if holds():
             return
         await asyncio.sleep(0.05)
-    raise AssertionError("time-out")
+    raise AssertionError("timeout")
 
 
 def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:

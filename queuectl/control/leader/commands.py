@@ -85,8 +85,8 @@ def _in_the_way(
 
 # ---- Pods that a dead node keeps Terminating
 #
-# It deletes only pods of evicting gangs, and only after their node was deleted or not ready for the whole time-out. Each leader measures
-# the time itself: a new leader waits for the whole time-out again.
+# It deletes only pods of evicting gangs, and only after their node was deleted or not ready for the whole timeout. Each leader measures
+# the time itself: a new leader waits for the whole timeout again.
 
 log = structlog.get_logger()
 

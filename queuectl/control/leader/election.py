@@ -156,7 +156,7 @@ class Leadership:
         self.failure = ""
 
     async def _answered(self, ours: LeaderRecord, over: LeaderRecord) -> LeaderRecord:
-        """Write the lease. The time-out of a write leaves time for another one."""
+        """Write the lease. The timeout of a write leaves time for another one."""
         seconds = (self._duration - self._renew) / 2
         try:
             async with asyncio.timeout(seconds):

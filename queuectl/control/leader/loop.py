@@ -48,7 +48,7 @@ from queuectl.telemetry.metrics import CycleStage, DiscardReason, MetricsRecorde
 
 log = structlog.get_logger()
 
-TICK_SECONDS = 0.5  # interval of checks for time-outs
+TICK_SECONDS = 0.5  # interval of checks for timeouts
 MOST_OBSERVED = 1000  # workloads in one cycle
 FIRST_PAUSE = 1.0  # seconds after a cycle that failed; it doubles with each failure in a row
 _LONGEST_PAUSE = 30.0

@@ -22,7 +22,7 @@ from queuectl.objects.configuration.catalog import Catalog
 from queuectl.planner.verify import PlanViolation, verify
 
 LONGEST_CHECK: Final = 2.0
-"""Seconds for one verification. Edits wait for it, and fail after the lock time-out of the database, 5 seconds."""
+"""Seconds for one verification. Edits wait for it, and fail after the lock timeout of the database, 5 seconds."""
 _QUEUES: Final = ("cluster_queues", "cohorts", "overrides", "later")
 _OF_QUEUES: Final = (*_QUEUES, "local_queues", "revision")
 

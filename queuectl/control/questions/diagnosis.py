@@ -34,7 +34,7 @@ class LeaderDiagnoser:
         self._known.clear()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """The diagnosis of a gang that was pending in the last plan; None for other gangs, after a time-out, or if too many wait."""
+        """The diagnosis of a gang that was pending in the last plan; None for other gangs, after a timeout, or if too many wait."""
         known = self._known.get(uid)
         if known is not None:
             return known

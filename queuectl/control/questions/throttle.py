@@ -1,6 +1,6 @@
 """Planning alongside the loop: in a thread, one question at a time, each with its own limit.
 
-A throttle serves questions of many callers. A pause in proportion to its processor time follows each question, as after each cycle of the
+A throttle serves questions of many callers. A pause in proportion to its CPU time follows each question, as after each cycle of the
 loop. Thus questions do not delay starts. The whole pause is for the caller of the question; others wait for a part of it. Of the callers
 that wait, the one that has used least is next. A question that does not end at its limit is left behind, and others go on.
 """
@@ -48,7 +48,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Used:
-    """The processor seconds that a caller has used up to a moment. ``rested``: when its own pause ends."""
+    """The CPU seconds that a caller has used up to a moment. ``rested``: when its own pause ends."""
 
     seconds: float = 0.0
     at: float = 0.0
@@ -188,7 +188,7 @@ class _Thread(Generic[_Answer]):
 
     Attributes:
         answer: its result.
-        took: the processor time it took, in seconds, once it has ended.
+        took: the CPU time it took, in seconds, once it has ended.
     """
 
     def __init__(self, work: Callable[[StopSignal], _Answer], signal: StopSignal) -> None:

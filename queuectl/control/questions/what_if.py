@@ -90,7 +90,7 @@ def _worked_out(
     cache: PlannerCache,
     stop: StopSignal,
 ) -> WhatIfResult | None:
-    """The result; None after a time-out."""
+    """The result; None after a timeout."""
     changed_snapshot = changed(snapshot, documents, question, around, lambda: stop.stopped)
     without = _checked(snapshot, cache, stop)
     after = _checked(with_sizes(changed_snapshot.snapshot), cache, stop)
@@ -113,7 +113,7 @@ def _worked_out(
 
 
 def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> CheckedPlan | None:
-    """A plan that the loop would commit; None after a time-out."""
+    """A plan that the loop would commit; None after a timeout."""
     checked = planned_around(snapshot, stop, cache)
     if checked.decided.cut or stop.stopped:
         return None

@@ -5,7 +5,7 @@ gangs. The first of these searches therefore also asks for a place for the later
 still considers each of them in queue order; a place that is found here is used if it is then free. No gang is refused because
 it has none, so the same gangs start, after fewer searches.
 
-Without it, plans of 50 gangs on 640 nodes, three quarters in use, take 1.2 to 1.7 times the solves and up to 1.4 times the processor time,
+Without it, plans of 50 gangs on 640 nodes, three quarters in use, take 1.2 to 1.7 times the solves and up to 1.4 times the CPU time,
 and every second of them uses more domains. On 10,000 nodes, where there is room, it neither helps nor costs (``python -m tests.bench.ablate``).
 """
 

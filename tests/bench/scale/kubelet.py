@@ -3,7 +3,7 @@
 A kubelet starts a container again at once after its first end, then after 10 s, and doubles this delay up to 300 s. After a run of ten
 minutes, the delays begin again: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-restarts.
 
-The processor time and the peak of the memory of a program are those of all its processes. They are read several times a second, so what a
+The CPU time and the peak of the memory of a program are those of all its processes. They are read several times a second, so what a
 process uses between the last reading and its end is missing.
 """
 

@@ -1,4 +1,4 @@
-"""Processor time and memory of the processes of a run."""
+"""CPU time and memory of the processes of a run."""
 
 from __future__ import annotations
 

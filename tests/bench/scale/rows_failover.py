@@ -65,7 +65,7 @@ def lost_api_server(stage: ScaleStage, reached: RowFigures, stream: Stream) -> N
 
 
 def many_pods(stage: ScaleStage, reached: RowFigures) -> None:
-    """Start-up of the controller, and the take-over by a standby, with one-GPU pods on three quarters of the GPUs."""
+    """Start-up of the controller, and the takeover by a standby, with one-GPU pods on three quarters of the GPUs."""
     system = stage.system
     reached.note(f"{ones_of(stage.fleet).pods:,} pods")
     system.stop_leader()
@@ -80,7 +80,7 @@ def many_pods(stage: ScaleStage, reached: RowFigures) -> None:
     reached.add("standby ready after", time.monotonic() - before, "s")
     stage.settle()
     for name, peak in stage.usage().peak.items():
-        reached.add(f"peak memory before the take-over: {name}", peak, "MiB")
+        reached.add(f"peak memory before the takeover: {name}", peak, "MiB")
     with Stream(stage, "steady", STREAM_PER_SECOND) as stream:
         take_over(stage, reached, stream)
 
@@ -159,7 +159,7 @@ register(
     ),
     Row(
         "i",
-        "60,000 one-GPU pods run: start-up, take-over and memory",
+        "60,000 one-GPU pods run: start-up, takeover and memory",
         many_pods,
         fill="ones",
     ),

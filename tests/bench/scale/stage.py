@@ -241,7 +241,7 @@ class ScaleStage:
                 return pods
 
     def usage(self) -> Usage:
-        """Processor time and memory of the control plane and the system up to now."""
+        """CPU time and memory of the control plane and the system up to now."""
         used = Usage.of({name: [pid] for name, pid in self.cluster.pids().items()})
         api_server = {_API_SERVER: used.cpu[_API_SERVER] + self.ended}
         return replace(used, cpu={**used.cpu, **api_server}) | self.system.usage()

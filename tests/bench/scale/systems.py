@@ -103,7 +103,7 @@ class System(Protocol):
         ...
 
     def usage(self) -> Usage:
-        """Processor time, memory and restarts of its programs up to now, including those that have ended."""
+        """CPU time, memory and restarts of its programs up to now, including those that have ended."""
         ...
 
     def add_standby(self) -> None:

@@ -53,8 +53,8 @@ _NEXT_TO: Final = tuple(
 )
 LINES: Final = (
     Line(_MIX, "all gangs of the fill run after", "filled after"),
-    Line(_MIX, "processor time of the API server", "CPU: kube-apiserver"),
-    Line(_MIX, "processor time of the controller", "CPU: {}"),
+    Line(_MIX, "CPU time of the API server", "CPU: kube-apiserver"),
+    Line(_MIX, "CPU time of the controller", "CPU: {}"),
     Line("a", "submission to all pods bound, mean", "submitted to all pods bound, mean"),
     Line("a", "p50", "submitted to all pods bound, p50"),
     Line("a", "p99", "submitted to all pods bound, p99"),
@@ -62,7 +62,7 @@ LINES: Final = (
     Line("a", "submission to all pods running, mean", "submitted to all pods running, mean"),
     Line("a", "writes without node leases and Events", "writes without node leases and Events"),
     Line("a", "writes by the controller", "writes: {}"),
-    Line("a", "processor time of the API server", "CPU: kube-apiserver"),
+    Line("a", "CPU time of the API server", "CPU: kube-apiserver"),
     Line("a", "of kube-scheduler", "CPU: kube-scheduler"),
     Line("a", "of the controller", "CPU: {}"),
     Line("a", "peak memory of the API server, MiB", "peak memory: kube-apiserver"),
@@ -72,7 +72,7 @@ LINES: Final = (
     Line("c", "slowest", "submitted to a reason, slowest"),
     Line("d", "the last gang is bound after", "the last pod is bound after"),
     Line("d", "evicted gangs", "evicted gangs"),
-    Line("d", "processor time of the controller", "CPU: {}"),
+    Line("d", "CPU time of the controller", "CPU: {}"),
     Line("e", "loss to all pods bound again, median", "lost to all pods bound again, p50"),
     Line("e", "last", "lost to all pods bound again, last"),
     Line(
@@ -102,7 +102,7 @@ LINES: Final = (
     Line("h", "slowest", "wait of another gang during the edits, slowest"),
     Line("h", "the last edit to its effect", "the last edit has effect after its acceptance"),
     Line("h", "1,000 edits accepted after", "1,000 edits accepted after"),
-    Line("h", "processor time of the controller for each edit, ms", "CPU for each edit: {}"),
+    Line("h", "CPU time of the controller for each edit, ms", "CPU for each edit: {}"),
     Line(_ONES, "60,000 pods run after", "filled after"),
     Line("i", "start of the process to ready", "ready after the start of the process"),
     Line("i", "to the first admission", "first admission after the start of the process"),

@@ -1,6 +1,6 @@
 """Times and writes from the audit log of the API server.
 
-A watcher in Python would take processor time from the system under test. The API server writes a line for each write that it has answered,
+A watcher in Python would take CPU time from the system under test. The API server writes a line for each write that it has answered,
 so the log has the time of each step, and reading it costs a few microseconds for each line:
 
 - *submitted*: the creation of the Job is accepted;
