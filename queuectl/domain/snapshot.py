@@ -11,7 +11,7 @@ Capacity is counted from three disjoint parts, never from job status:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
@@ -88,6 +88,7 @@ class Pending:
         unasked: flavors for which no nodes are requested before these unix seconds, because its requests failed.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
+        own_priority: the priority that the one of a spent Budget replaces; None = that of ``workload``.
         returns_by: of a blocked gang that has started before and waits for its controller to create its pods again: unix seconds
             until which it still holds its place in a StrictFIFO order. None = it does not.
     """
@@ -102,7 +103,15 @@ class Pending:
     planned_start: PlannedStart | None = None
     ready_checks: frozenset[str] = frozenset()
     unasked: tuple[tuple[str, float], ...] = ()
+    own_priority: int | None = None
     returns_by: float | None = None
+
+    @property
+    def requested(self) -> Workload:
+        """The gang with its own priority, as the ledger has it."""
+        if self.own_priority is None:
+            return self.workload
+        return replace(self.workload, priority=self.own_priority)
 
     def may_borrow(self, now: float) -> bool:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""

@@ -121,7 +121,8 @@ def with_priority(pending: Pending, priority: int | None) -> Pending:
     """A pending gang with another priority; None = its own."""
     if priority is None:
         return pending
-    return replace(pending, workload=replace(pending.workload, priority=priority))
+    own = pending.workload
+    return replace(pending, workload=replace(own, priority=priority), own_priority=own.priority)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ class Observer:
         self._unschedulable = unschedulable
         self._plan_again = False
         self._sizes: GpuSizes | None = None
+        self._classes: Mapping[str, int] = {}  # value of each PriorityClass of the cluster
         self.alarms = Timers()
         self.log_messages: list[str] = []  # for the log; the reader clears it
         self._left_alone: set[str] = set()
@@ -112,7 +113,7 @@ class Observer:
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
         touched, mirror.touched = mirror.touched, set()
-        touched.update(self._resized(config))
+        touched.update(self._described_anew(config))
         edited, mirror.edited = mirror.edited, set()
         touched |= self._dependents.of(touched)
         self._plan_again = self._counted(moved) or mirror.planning_changed
@@ -414,15 +415,21 @@ class Observer:
         gpus = self._mirror.sized(job, config).gpus
         return ObjectChanged(job.queue or "", name, priority, gpus, job.pods, most, user)
 
-    def _resized(self, config: QueueConfig) -> Iterator[str]:
-        """The waiting workloads that have another size since nodes, devices or the configuration changed."""
+    def _described_anew(self, config: QueueConfig) -> Iterator[str]:
+        """The waiting workloads that have another size or priority since nodes, devices, PriorityClasses or the configuration changed."""
         sizes = self._mirror.gpus(config)
-        if sizes is self._sizes:
+        classes = priority_values(self._mirror.priority_classes.values())
+        if sizes is self._sizes and classes == self._classes:
             return
-        self._sizes = sizes
+        self._sizes, self._classes = sizes, classes
         for entry in self._ledger.entries(*_WAITING):
             job = self._mirror.jobs.get(entry.uid)
-            if job is not None and self._mirror.sized(job, config).gpus != entry.gpus:
+            if job is None:
+                continue
+            own = entry.priority_set is not None
+            if self._mirror.sized(job, config).gpus != entry.gpus or not (
+                own or priority_of(job, config, classes) == entry.priority
+            ):
                 yield entry.uid
 
 

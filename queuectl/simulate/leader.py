@@ -32,7 +32,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy, 
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Deleted, Delta, NamespaceRecord, NodeRecord, Upserted
 from queuectl.domain.reservations import next_turn
-from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
+from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, PodUse, UseState, UtilizationSample
 from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.idleness import Idleness
@@ -251,9 +251,7 @@ class SimulatedLeader:
         refusals = (*decided.pending, *beyond)
         pending = (refusal for refusal in refusals if self._is_news(refusal, planned))
         news = replace(decided, pending=tuple(pending))
-        changes = self._decider.changes(
-            self._about(snapshot, news), without_claim_podsets(news), now
-        )
+        changes = self._decider.changes(snapshot, without_claim_podsets(news), now)
         self._take_in(changes)
         self.weighs_work = any(map(_waits_to_reclaim, decided.pending))
         self.plans_again = bool(beyond and decided.admitted)
@@ -276,21 +274,6 @@ class SimulatedLeader:
         for refusal in decided.pending:
             if refusal.lease is not None:
                 yield refusal.lease.expires_at
-
-    def _about(self, snapshot: Snapshot, news: Plan) -> Snapshot:
-        """The snapshot with the gangs of the decisions only: their number does not grow with the cluster."""
-        uids = {admission.uid for admission in news.admitted}
-        uids |= {refusal.uid for refusal in news.pending}
-        uids |= {eviction.uid for eviction in news.evicted}
-        for preemption in news.preempted:
-            uids |= {preemption.preemptor, preemption.victim}
-        for move in news.moved:
-            uids |= {move.uid, move.beneficiary}
-        known = [(self.ledger.get(uid), self._mirror.jobs.get(uid)) for uid in sorted(uids)]
-        asked = [
-            self._planning.builder.workload(entry, job) for entry, job in known if entry and job
-        ]
-        return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
 
     def _is_news(self, refusal: Refusal, planned: Mapping[str, ScheduledGang]) -> bool:
         """Whether the ledger must know it: the leader would also write new numbers of the same reason."""

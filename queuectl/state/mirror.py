@@ -880,6 +880,7 @@ class Mirror:
         elif resource in (NAMESPACES, PRIORITY_CLASSES):
             named = self.namespaces if resource == NAMESPACES else self.priority_classes
             named.pop(key, None)
+            self.planning_changed = True
         else:
             self._delete_limit(resource, key)
 

@@ -28,6 +28,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.verify import PlanRule, PlanViolation, verify
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import Mirror
+from queuectl.state.pending_window import PendingWindow
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.doubles.cluster import FakeCluster
 from tests.support.stores import PostgresStore
@@ -334,6 +335,23 @@ async def test_a_task_that_fails_starts_again(
         uid = world.cluster.submit(gang("Job", "train", 2))
         await world.until_state(uid, State.RUNNING)
         assert runs == 3
+
+
+async def test_a_cycle_that_fails_while_observations_are_being_written_starts_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queuectl.control.leader.loop.FIRST_PAUSE", 0.01)
+    poison = Poison()
+    poison.repaired = True
+    poison.before(monkeypatch, PendingWindow, "applied", lambda *_, **__: POISON)
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 1))
+        await world.until_state(first, State.RUNNING)
+        poison.repaired = False
+        second = world.cluster.submit(gang("Job", "second", 1))
+        await world.until(lambda: poison.raised > 0, "a cycle fails")
+        poison.repaired = True
+        await world.until_state(second, State.RUNNING)
 
 
 def test_a_record_that_cannot_be_kept_leaves_the_copy_as_if_it_never_came(

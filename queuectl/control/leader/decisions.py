@@ -346,8 +346,12 @@ def _requested(snapshot: Snapshot, plan: Plan) -> dict[str, Workload]:
     uids.update(refusal.uid for refusal in plan.pending if refusal.lease is not None)
     if not uids:
         return {}
-    workloads = [gang.workload for gangs in (snapshot.pending, snapshot.admitted) for gang in gangs]
-    return {workload.uid: workload for workload in workloads if workload.uid in uids}
+    requested = {
+        gang.workload.uid: gang.workload for gang in snapshot.admitted if gang.workload.uid in uids
+    }
+    return requested | {
+        p.workload.uid: p.requested for p in snapshot.pending if p.workload.uid in uids
+    }
 
 
 def _leaving(plan: Plan) -> frozenset[str]:

@@ -7,8 +7,9 @@ uses observations while they are being written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -19,7 +20,7 @@ from queuectl.control.leader.schedule import Wakeup
 from queuectl.db.ports import Commit, LeaderStore
 from queuectl.domain.containment import Boundary, never_contained
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import KEPT_BYTES, EntryChange, Intent, RefusedPlan, State
+from queuectl.domain.ledger import KEPT_BYTES, EntryChange, Intent, Loaded, RefusedPlan, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import BrokenRule, pack
@@ -27,6 +28,8 @@ from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import CycleStage, MetricsRecorder
 
 log = structlog.get_logger()
+
+_Read = TypeVar("_Read")
 
 RETRY_SECONDS = 1.0  # between tries to reach the database
 _OF_A_STATE = (Intent.START, Intent.STOP)  # owed since the state was entered
@@ -72,18 +75,24 @@ class LedgerWriter:
         Raises:
             Fenced: another leader has taken over.
         """
-        while True:
-            self._step()
-            try:
-                await self._store.commits_ended(epoch=self.epoch)
-                loaded = await self._store.load()
-                break
-            except StoreUnavailable as error:
-                log.warning("database_not_reached", error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
+        loaded = await self.persistently(self._load)
         self._leader_state.load(loaded)
         self._metrics.loaded(loaded.entries, self._leader_state.holdings)
         self._actuator.poke([entry.uid for entry in self._leader_state.ledger], changed=True)
+
+    async def _load(self) -> Loaded:
+        await self._store.commits_ended(epoch=self.epoch)
+        return await self._store.load()
+
+    async def persistently(self, read: Callable[[], Awaitable[_Read]]) -> _Read:
+        """The result of a read of the database, which is repeated until the database answers. Raises its other errors."""
+        while True:
+            self._step()
+            try:
+                return await read()
+            except StoreUnavailable as error:
+                log.warning("database_not_reached", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def commit(self, commit: Commit) -> None:
         """Write the changes with their marks, then apply them.
@@ -138,9 +147,10 @@ class LedgerWriter:
             log.warning("refused_plan_not_stored", error=str(error))
 
     def drop(self) -> None:
-        """Cancel the write in progress, because the process is no longer the leader."""
-        if self._ahead is not None:
-            self._ahead.cancel()
+        """Cancel the write in progress: the state is read again, or the process is no longer the leader."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
 
     async def _write_observed(self, changes: list[EntryChange]) -> None:
         await self._write(Commit(changes))

@@ -387,6 +387,7 @@ class Loop:
 
     async def _plan(self, *, changed: bool) -> None:
         began = time.perf_counter()
+        await self._stored.know_budgets(self._writer)
         try:
             text = await self._planning.plan(changed=changed)
         except StaleConfiguration as error:

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class StoredState:
-    """Of one leader. Each read can raise StoreUnavailable."""
+    """Of one leader."""
 
     def __init__(
         self, store: LeaderStore, leader_state: LeaderState, metrics: MetricsRecorder, clock: Clock
@@ -33,13 +33,19 @@ class StoredState:
         self._folding = asyncio.Lock()  # held while hours are written or summed up
 
     async def reload(self, writer: LedgerWriter) -> None:
-        """Read everything."""
+        """Read everything, and wait for the database as long as necessary."""
         async with self._reading:
             await writer.reload()
-            await self._read_budgets()
+            await writer.persistently(self._read_budgets)
+
+    async def know_budgets(self, writer: LedgerWriter) -> None:
+        """Read what Budgets have spent if they are new. No plan is made before. It waits for the database as long as necessary."""
+        state = self._leader_state
+        while not state.planning.budgets.knows(state.config):
+            await writer.persistently(self._read_budgets)
 
     async def read_configuration(self) -> None:
-        """Read the configuration that the API wrote, and past use."""
+        """Read the configuration that the API wrote, and past use. Can raise StoreUnavailable."""
         state = self._leader_state
         async with self._reading:
             changes, used = await asyncio.gather(
@@ -48,8 +54,6 @@ class StoredState:
             )
             state.past_use_sums.learn(used)
             state.configure(changes)
-            if not state.planning.budgets.knows(state.config):
-                await self._read_budgets()
         self._show_use(self._clock())
 
     def follower(self) -> Follower:
@@ -69,7 +73,7 @@ class StoredState:
         self._show_use(now)
 
     async def _read_budgets(self) -> None:
-        """Read what budgets have spent. No plan is made before."""
+        """Read what Budgets have spent."""
         async with self._folding:
             budgets = self._leader_state.config.budgets
             spent = SpentUnits()
