@@ -23,7 +23,7 @@ from queuectl.api.ports import Diagnoser
 from queuectl.api.schemas import View
 from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import EVICTING, Action, Command, objection, reserved_to_admins
-from queuectl.domain.errors import Conflict
+from queuectl.domain.errors import Conflict, TooManyCommands
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
@@ -216,7 +216,7 @@ class CommandBatches:
         for entry in accepted:
             try:
                 command = await self._store.add_command(commands[entry.uid])
-            except Conflict as error:
+            except (Conflict, TooManyCommands) as error:
                 refusals[entry.uid] = str(error)
                 continue
             kept[entry.uid] = command_view(command, entry.ref)

@@ -40,7 +40,7 @@ from queuectl.domain.commands import (
     objection,
     reserved_to_admins,
 )
-from queuectl.domain.errors import Conflict
+from queuectl.domain.errors import Conflict, TooManyCommands
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import DocumentKey
@@ -88,6 +88,8 @@ class CommandService:
             kept = await self._store.add_command(command)
         except Conflict as error:
             raise ApiProblem(P.REQUEST_ID_REUSED, str(error)) from error
+        except TooManyCommands as error:
+            raise ApiProblem(P.TOO_MANY_REQUESTS, str(error), {"Retry-After": "1"}) from error
         response.headers["Location"] = f"{PREFIX}/commands/{kept.id}"
         return command_view(kept, entry.ref)
 

@@ -6,21 +6,31 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, CursorResult, Select, and_, exists, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.bulk import arrays, unnest_rows
 from queuectl.db.engine import storable
 from queuectl.db.rows import command_from
 from queuectl.db.tables import commands, workloads
-from queuectl.domain.commands import DONE, Answer, Command, CommandFilter, CommandState
-from queuectl.domain.errors import Conflict, StaleSnapshot
+from queuectl.domain.commands import (
+    DONE,
+    MOST_WAITING,
+    Action,
+    Answer,
+    Command,
+    CommandFilter,
+    CommandState,
+)
+from queuectl.domain.errors import Conflict, StaleSnapshot, TooManyCommands
 from queuectl.domain.queries import LONGEST_PAGE
 
 CHANNEL: Final = "queuectl_commands"
 _BATCH: Final = 500
 _ANSWER: Final = (commands.c.id, commands.c.outcome)
 _OPEN: Final = commands.c.outcome.is_(None)
+_KNOWN: Final = commands.c.action.in_([action.value for action in Action])
+"""A newer release can have written others. It carries them out."""
 _STATES: Final[dict[CommandState, ColumnElement[bool]]] = {
     CommandState.WAITING: _OPEN,
     CommandState.DONE: commands.c.outcome == DONE,
@@ -33,7 +43,15 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
 
     Raises:
         Conflict: the request id was used for something else.
+        TooManyCommands: of this workload wait.
     """
+    open_of_it = select(commands.c.id).where(_OPEN, commands.c.uid == command.uid)
+    waiting = await connection.scalars(open_of_it.limit(MOST_WAITING))
+    if len(waiting.all()) == MOST_WAITING:
+        earlier = await of_request(connection, command.request_id)
+        if earlier is None:
+            raise TooManyCommands(f"{MOST_WAITING} commands of this workload wait already")
+        return same_request(earlier, command)
     columns = {
         "uid": command.uid,
         "action": command.action.value,
@@ -85,7 +103,7 @@ async def of_workload(
     connection: AsyncConnection, uid: str, after: int = 0, limit: int = 100
 ) -> tuple[Command, ...]:
     """Commands for one workload with ids above ``after``, oldest first."""
-    mine = select(commands).where(commands.c.uid == uid, commands.c.id > after)
+    mine = select(commands).where(commands.c.uid == uid, commands.c.id > after, _KNOWN)
     rows = await connection.execute(mine.order_by(commands.c.id).limit(min(limit, LONGEST_PAGE)))
     return tuple(map(command_from, rows))
 
@@ -93,7 +111,7 @@ async def of_workload(
 def listing(filters: CommandFilter, limit: int) -> Select[Any]:
     """The statement behind :func:`newest`; the tests pin its plan."""
     c, w = commands.c, workloads.c
-    statement = select(commands).order_by(c.id.desc()).limit(limit)
+    statement = select(commands).where(_KNOWN).order_by(c.id.desc()).limit(limit)
     its_row = exists().where(w.uid == c.uid)
     if filters.namespaces is not None:
         statement = statement.where(its_row.where(w.namespace.in_(sorted(filters.namespaces))))
@@ -118,16 +136,18 @@ async def newest(
 
 
 async def unanswered(connection: AsyncConnection) -> tuple[Command, ...]:
-    """The first of them, oldest first."""
+    """The first one of each workload, oldest first: no workload can have so many that others wait for them."""
+    c = commands.c
+    first = select(c.id).ext(distinct_on(c.uid)).where(_OPEN, _KNOWN).order_by(c.uid, c.id)
     rows = await connection.execute(
-        select(commands).where(_OPEN).order_by(commands.c.id).limit(_BATCH)
+        select(commands).where(c.id.in_(first)).order_by(c.id).limit(_BATCH)
     )
     return tuple(map(command_from, rows))
 
 
 async def any_unanswered(connection: AsyncConnection) -> bool:
     """Whether there is one."""
-    return bool(await connection.scalar(select(exists().where(_OPEN))))
+    return bool(await connection.scalar(select(exists().where(_OPEN, _KNOWN))))
 
 
 async def answer(connection: AsyncConnection, answers: Sequence[Answer]) -> None:

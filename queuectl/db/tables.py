@@ -326,7 +326,12 @@ commands: Final = Table(
 Index("commands_uid_id_idx", commands.c.uid, commands.c.id)
 
 
-Index("commands_open_idx", commands.c.id, postgresql_where=commands.c.outcome.is_(None))
+Index(
+    "commands_open_idx",
+    commands.c.uid,
+    commands.c.id,
+    postgresql_where=commands.c.outcome.is_(None),
+)
 
 
 past_use: Final = Table(

@@ -32,6 +32,9 @@ EVICTING: Final = frozenset({Action.HOLD, Action.REQUEUE, Action.PREEMPT, Action
 DONE: Final = "done"
 """The outcome of a command that changed something; each other outcome is the cause why it did not."""
 
+MOST_WAITING: Final = 32
+"""Commands of one workload that can wait: each plan carries out one of them."""
+
 
 class CommandState(StrEnum):
     """How far a command has come."""

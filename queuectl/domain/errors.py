@@ -113,6 +113,10 @@ class Conflict(StoreError):
         self.version = version
 
 
+class TooManyCommands(StoreError):
+    """So many commands of one workload wait that no other is added."""
+
+
 class NotFound(StoreError):
     """The configuration document does not exist."""
 

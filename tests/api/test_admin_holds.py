@@ -7,6 +7,7 @@ import pytest
 from queuectl.control.leader.commands import carry_out
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action, Command
+from queuectl.domain.containment import Containment
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.rules import Rules
@@ -30,7 +31,9 @@ async def obeyed(store: MemoryStore) -> Entry:
     """Executes the commands, as the leader does; returns the workload after that."""
     while waiting := await store.commands():
         entries = list(store.database.entries.values())
-        changes, answers = carry_out(waiting, Ledger(entries), (), 9.0, Rules(), lambda *_: None)
+        changes, answers = carry_out(
+            waiting, Ledger(entries), (), 9.0, Rules(), lambda *_: None, Containment(lambda: 9.0)
+        )
         epoch = await store.take_over("test", 0)
         await store.commit(Commit(changes, answers=answers), epoch=epoch, cycle=1)
     (entry,) = store.database.entries.values()

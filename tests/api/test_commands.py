@@ -147,7 +147,7 @@ async def test_commands_that_are_not_executed_yet_count(
     await api.post(f"{NAMED}/pending/hold")
     answer = await api.post(f"{NAMED}/pending/release")
     assert answer.status_code == 202
-    assert [command.action for command in await store.commands()] == ["hold", "release"]
+    assert [one.action for one in await store.commands_of("uid-job-pending")] == ["hold", "release"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ async def test_results_of_commands_are_listed_by_id_and_by_workload(
 ) -> None:
     for action in ("hold", "requeue", "deactivate"):
         await api.post(f"{NAMED}/running/{action}")
-    hold, requeue, _ = await store.commands()
+    hold, requeue, _ = await store.commands_of("uid-job-running")
     epoch = await store.take_over("test", 0)
     answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
     await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
@@ -269,7 +269,7 @@ async def test_all_commands_are_listed_newest_first_with_the_fields_of_each(
         ("pending", "deactivate", "bob"),
     ):
         await api.post(f"{NAMED}/{name}/{action}", json={"by": by})
-    hold, requeue, _ = await store.commands()
+    hold, requeue = await store.commands_of("uid-job-running")
     epoch = await store.take_over("test", 0)
     answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
     await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)

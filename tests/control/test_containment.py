@@ -7,16 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from queuectl.cluster import stream
 from queuectl.cluster.stream import LEVELS
 from queuectl.control.checked_plan import checked_plan
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.leader_state import LeaderState
+from queuectl.db.commands import add
 from queuectl.db.ports import Commit
+from queuectl.db.tables import commands
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
-from queuectl.domain.commands import Action
+from queuectl.domain.commands import Action, Command
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
 from queuectl.domain.jobs import JobRecord
@@ -352,6 +355,33 @@ async def test_a_cycle_that_fails_while_observations_are_being_written_starts_ag
         await world.until(lambda: poison.raised > 0, "a cycle fails")
         poison.repaired = True
         await world.until_state(second, State.RUNNING)
+
+
+async def test_a_command_that_cannot_be_carried_out_stops_no_other(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them raises an error, and a newer release has stored the other."""
+    poison = Poison()
+    poison.before(monkeypatch, LeaderState, "command_refusal", lambda _, entry, *rest: entry.name)
+    async with rig(database_url, 2) as world:
+        bad = world.cluster.submit(gang("Job", POISON, 1))
+        good = world.cluster.submit(gang("Job", "good", 1))
+        for uid in (bad, good):
+            await world.until_state(uid, State.RUNNING)
+        async with world.store.connections.transaction("of a newer release") as connection:
+            newer = await add(connection, Command(0, good, Action.HOLD, "alice", "newer", 1.0))
+            await connection.execute(
+                update(commands).where(commands.c.id == newer.id).values(action="teleport")
+            )
+        failed = await world.ask(bad, Action.HOLD)
+        await world.ask(good, Action.HOLD)
+        await world.until_state(good, State.HELD)
+        answered = await world.store.command(failed.id)
+        assert answered is not None
+        assert answered.outcome is not None
+        assert answered.outcome.startswith("an internal error of queuectl")
+        later = world.cluster.submit(gang("Job", "later", 1))
+        await world.until_state(later, State.RUNNING)
 
 
 def test_a_record_that_cannot_be_kept_leaves_the_copy_as_if_it_never_came(

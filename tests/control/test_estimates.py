@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
+from typing import Any
 
+import pytest
+
+from queuectl.control.leader import estimates as module
 from queuectl.control.leader.estimates import StartEstimator
+from queuectl.control.leader.schedule import supervised
+from queuectl.db.usage import UsageLedger
+from queuectl.domain.containment import Containment
+from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.queries import QueuePosition
 from queuectl.domain.workload import Duration
@@ -67,6 +77,50 @@ async def test_the_estimate_of_a_pending_gang_is_the_time_limit_of_the_running_g
         assert counted(world, "estimate_error_seconds_count") == 1
         off = counted(world, "estimate_error_seconds_sum")
         assert abs(off - (found[waits] - started)) < 0.001
+
+
+async def test_estimates_go_on_after_one_that_fails_or_does_not_end(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = [RuntimeError("fails"), TookTooLong("does not end")]
+    reads, expected_starts, past_runs = 0, module.expected_starts, UsageLedger.past_runs
+
+    def failing(*args: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return expected_starts(*args)
+
+    async def counting(*args: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await past_runs(*args)
+
+    async with rig(database_url, 2) as world:
+        runs = world.cluster.submit(limited("runs", 600))
+        await world.until_state(runs, State.RUNNING)
+        waits = world.cluster.submit(gang("Job", "waits", 2))
+        await world.until_state(waits, State.PENDING)
+        assert world.loop is not None
+        monkeypatch.setattr(module, "expected_starts", failing)
+        monkeypatch.setattr(UsageLedger, "past_runs", counting)
+        for name in (
+            "queuectl.control.leader.estimates._SOONER_SECONDS",
+            "queuectl.control.leader.estimates.EVERY_SECONDS",
+            "queuectl.control.leader.schedule.FIRST_PAUSE",
+        ):
+            monkeypatch.setattr(name, 0.01)
+        state, between_plans = world.loop.leader_state, threading.Event()
+        between_plans.set()
+        maker = StartEstimator(
+            state, world.store.usage, world.metrics.estimates, PlannerCache(), between_plans
+        )
+        task = asyncio.create_task(
+            supervised("estimate", lambda: maker.run(lambda: None), Containment(time.time))
+        )
+        await world.until(lambda: waits in state.estimates.now.by_uid, "it has an estimate")
+        task.cancel()
+        assert not errors
+        assert reads == 1
 
 
 async def test_a_new_leader_uses_the_durations_of_gangs_that_ended_before(

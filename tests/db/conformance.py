@@ -13,7 +13,14 @@ import pytest
 from queuectl.db.ports import Commit, ConfigurationBatch
 from queuectl.domain.accounting import AccountingTerms
 from queuectl.domain.audit import AuditFilter, AuditLine
-from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
+from queuectl.domain.commands import (
+    MOST_WAITING,
+    Action,
+    Answer,
+    Command,
+    CommandFilter,
+    CommandState,
+)
 from queuectl.domain.containment import KEPT_OBJECTS, Boundary, SetAsideObject, Suspect
 from queuectl.domain.errors import (
     BadInput,
@@ -22,6 +29,7 @@ from queuectl.domain.errors import (
     NotFound,
     StaleConfiguration,
     StaleSnapshot,
+    TooManyCommands,
 )
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, ExpectedStarts, RunTimeSource
 from queuectl.domain.events import (
@@ -840,7 +848,7 @@ class StoreConformance:
         await commit(store, epoch, first := submitted("u1"))
         hold = await api.add_command(asked("u1", Action.HOLD, "r1"))
         boost = await api.add_command(asked("u1", Action.PRIORITY, "r2", 70))
-        assert await store.commands() == (hold, boost)
+        assert await store.commands() == (hold,), "the first one of a workload"
         held = step(first.after, CommandReceived(hold))
         await store.commit(Commit([held], answers=[Answer(hold.id, "done")]), epoch=epoch, cycle=1)
         assert await loaded(store) == {"u1": held.after}
@@ -869,6 +877,18 @@ class StoreConformance:
                 await store.add_command(other)
         assert await store.commands() == (first,)
 
+    async def test_commands_of_one_workload_do_not_delay_those_of_others(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        flood = [asked("u1", Action.PRIORITY, f"r{n}", n) for n in range(MOST_WAITING)]
+        first, *_ = [await store.add_command(one) for one in flood]
+        other = await store.add_command(asked("u2", Action.HOLD, "other"))
+        assert await store.commands() == (first, other)
+        with pytest.raises(TooManyCommands):
+            await store.add_command(asked("u1", Action.HOLD, "one-more"))
+        assert await store.add_command(flood[0]) == first, "the same request gets the same result"
+
     async def test_the_result_of_a_command_is_found_by_its_id_and_by_its_workload(
         self, open_store: OpenStore
     ):
@@ -879,7 +899,7 @@ class StoreConformance:
         boost = await store.add_command(command)
         move = await store.add_command(replace(asked("u1", Action.MOVE, "r2"), queue="other"))
         other = await store.add_command(asked("u2", Action.HOLD, "r3"))
-        assert await store.commands() == (boost, move, other)
+        assert await store.commands() == (boost, other)
         answers = [Answer(boost.id, "done"), Answer(other.id, "it was so already")]
         await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
         done = replace(boost, outcome="done")
@@ -940,12 +960,14 @@ class StoreConformance:
         store = await open_store()
         epoch = await leader(store)
         await commit(store, epoch, submitted("u1"), submitted("u2", namespace="team-b"))
+        ids: dict[str, int] = {}
         for number, (uid, by) in enumerate(
             [("u1", "a"), ("u2", "a"), ("u1", "bob"), ("u1", "a"), ("gone", "a")], 1
         ):
-            await store.add_command(replace(asked(uid, Action.HOLD, f"r{number}"), by=by))
+            request = f"r{number}"
+            added = await store.add_command(replace(asked(uid, Action.HOLD, request), by=by))
+            ids[request] = added.id
         results = {"r1": "done", "r2": "it was so already", "r3": "the workload no longer exists"}
-        ids = {c.request_id: c.id for c in await store.commands()}
         answers = [Answer(ids[request], outcome) for request, outcome in results.items()]
         await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
         if wanted.before is not None:

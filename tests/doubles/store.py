@@ -19,7 +19,7 @@ from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
 from queuectl.db.ports import Commit, ConfigurationBatch
 from queuectl.domain.audit import AuditLine
-from queuectl.domain.commands import Command, CommandFilter
+from queuectl.domain.commands import MOST_WAITING, Command, CommandFilter
 from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject, Suspect
 from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.errors import (
@@ -28,6 +28,7 @@ from queuectl.domain.errors import (
     StaleConfiguration,
     StaleSnapshot,
     StoreUnavailable,
+    TooManyCommands,
 )
 from queuectl.domain.estimates import DAY
 from queuectl.domain.followed import FollowedReport
@@ -381,6 +382,9 @@ class MemoryStore:
                 answered = self._as_answered(known)
                 assert answered is not None
                 return same_request(answered, command)
+        waiting = (c for c in database.commands.values() if database.outcomes[c.id] is None)
+        if sum(c.uid == command.uid for c in waiting) >= MOST_WAITING:
+            raise TooManyCommands(f"{MOST_WAITING} commands of this workload wait already")
         number = max(database.commands, default=0) + 1
         added = replace(command, id=number, by=storable(command.by), why=storable(command.why))
         database.commands[number] = added
@@ -417,7 +421,11 @@ class MemoryStore:
 
     async def commands(self) -> tuple[Command, ...]:
         database = await self._reach()
-        return tuple(c for c in database.commands.values() if database.outcomes[c.id] is None)
+        first: dict[str, Command] = {}
+        for command in database.commands.values():
+            if database.outcomes[command.id] is None:
+                first.setdefault(command.uid, command)
+        return tuple(first.values())
 
     async def commands_waiting(self, *, poll: float = 5.0) -> None:
         database = await self._reach()

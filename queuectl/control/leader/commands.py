@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
 from queuectl.control.ports import Cluster
 from queuectl.domain.commands import DONE, Action, Answer, Command, objection, reserved_to_admins
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ObjectGone, WriteConflict
 from queuectl.domain.events import CommandReceived
 from queuectl.domain.jobs import PodRecord
@@ -24,6 +26,8 @@ from queuectl.state.mirror import Mirror
 NOTHING_NEW = "it was so already"
 TOO_LATE = "the time it was for is over"
 GONE = "the workload no longer exists"
+FAILED = "an internal error of queuectl (error {error}); nothing was changed"
+_COMMANDS: Final = "commands"
 
 
 def carry_out(
@@ -33,6 +37,7 @@ def carry_out(
     now: float,
     rules: Rules,
     command_refusal: Callable[[Entry, Command], str | None],
+    containment: Containment,
 ) -> tuple[list[EntryChange], list[Answer]]:
     """Changes to commit with the observations, and the results of the commands.
 
@@ -46,6 +51,7 @@ def carry_out(
         now: unix seconds.
         rules: for notice.
         command_refusal: why the queues do not allow a command; None if they do.
+        containment: of commands that fail.
     """
     busy = {change.after.uid for change in observed}
     changes: list[EntryChange] = []
@@ -58,17 +64,35 @@ def carry_out(
         if entry is None:
             answers.append(Answer(command.id, GONE))
             continue
-        reserved = None if command.admin else reserved_to_admins(entry, command.action)
-        why = (
-            reserved
-            or objection(entry, command.action)
-            or _in_the_way(entry, command, now, command_refusal)
-        )
-        change = handle(entry, CommandReceived(command), now, rules) if why is None else None
+        unit = f"{command.action} of {entry.ref}"
+        try:
+            change, why = _carried_out(entry, command, now, rules, command_refusal)
+        except Exception as error:  # noqa: BLE001 - contained
+            failed = containment.failed(Boundary.TASK, _COMMANDS, error, unit)
+            answers.append(Answer(command.id, FAILED.format(error=failed.error)))
+            continue
+        containment.passed(Boundary.TASK, _COMMANDS)
         if change is not None:
             changes.append(replace(change, commanded=True))
         answers.append(Answer(command.id, DONE if change is not None else why or NOTHING_NEW))
     return changes, answers
+
+
+def _carried_out(
+    entry: Entry,
+    command: Command,
+    now: float,
+    rules: Rules,
+    command_refusal: Callable[[Entry, Command], str | None],
+) -> tuple[EntryChange | None, str | None]:
+    """The change, or why there is none."""
+    reserved = None if command.admin else reserved_to_admins(entry, command.action)
+    why = (
+        reserved
+        or objection(entry, command.action)
+        or _in_the_way(entry, command, now, command_refusal)
+    )
+    return handle(entry, CommandReceived(command), now, rules) if why is None else None, why
 
 
 def _in_the_way(

@@ -7,6 +7,7 @@ that no cycle waits for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.db.ports import UsageStore
-from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.errors import StoreUnavailable, TookTooLong
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts
 from queuectl.estimates.scene import scene_of
@@ -61,9 +62,23 @@ class StartEstimator:
         self._cache = cache
         self._between_plans = between_plans
         self._throttle = PlannerThrottle(SHARE)
+        self._has_learned = False
 
     async def run(self, learned: Callable[[], None]) -> None:
-        """Estimate until canceled. ``learned``: called when the run times of earlier gangs are known."""
+        """Estimate until canceled. ``learned``: called when the run times of earlier gangs are known.
+
+        It can run again after an error.
+        """
+        if not self._has_learned:
+            await self._learn()
+            self._has_learned = True
+            learned()
+        while True:
+            await self.estimate()
+            await self._until_due()
+
+    async def _learn(self) -> None:
+        """Read the run times of earlier gangs."""
         try:
             runs = await self._store.past_runs(PAST_RUNS)
         except StoreUnavailable as error:  # then it uses runs that finish from now on
@@ -72,13 +87,6 @@ class StartEstimator:
         for first in range(0, len(runs), _AT_ONCE):
             self._leader_state.durations.learn(runs[first : first + _AT_ONCE])
             await asyncio.sleep(0)
-        learned()
-        try:
-            while True:
-                await self.estimate()
-                await self._until_due()
-        finally:
-            self._throttle.stop()
 
     async def _until_due(self) -> None:
         """Wait for the next estimate. It is earlier if a gang was submitted and could not start at once."""
@@ -90,12 +98,14 @@ class StartEstimator:
     async def estimate(self) -> None:
         """Estimate once, for all pending gangs. An estimate that takes too long has no effect."""
         leader_state, estimates = self._leader_state, self._leader_state.estimates
-        async with self._throttle.turn():
-            snapshot = leader_state.snapshot(seek_room=False)
-            given = estimates.current(leader_state.ledger, snapshot)
-            work = partial(self._worked_out, given)
-            began = time.perf_counter()
-            found = await self._throttle.work_out(work, MOST_SECONDS)
+        began, found = time.perf_counter(), None
+        with contextlib.suppress(TookTooLong):
+            async with self._throttle.turn():
+                snapshot = leader_state.snapshot(seek_room=False)
+                given = estimates.current(leader_state.ledger, snapshot)
+                work = partial(self._worked_out, given)
+                began = time.perf_counter()
+                found = await self._throttle.work_out(work, MOST_SECONDS)
         if found is None:
             log.warning("estimate_stopped", seconds=round(time.perf_counter() - began, 1))
             return

@@ -429,6 +429,7 @@ class Loop:
             self._clock(),
             self.leader_state.config.rules,
             self.leader_state.command_refusal,
+            self._containment,
         )
         await self._writer.commit(Commit([*observed, *changes], answers=answers))
         self._wakeup.plan_due |= bool(changes)
