@@ -7,6 +7,7 @@ from functools import cached_property
 
 from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.pools import effective, endures
+from queuectl.domain.containment import Boundary
 from queuectl.domain.devices import (
     AllocatedDevice,
     ClaimSpec,
@@ -325,15 +326,24 @@ def requeued(
     tainted, lost = TaintedDevices(mirror, config.rules.node_health), LostDevices(mirror)
     if not mirror.nodes.closed and not lost.nodes:
         return []
-    changes = []
+    changes, containment = [], mirror.containment
     for entry in ledger.entries(State.STARTING, State.RUNNING):
         job, queue = mirror.jobs.get(entry.uid), config.cluster_queues.get(entry.cluster_queue)
         if entry.uid in busy or job is None or job.outcome is not None or job.deleting:
             continue
-        event = lost.eviction(entry, job)
+        if containment.waits(Boundary.OBSERVATION, entry.uid, None, entry.namespace) is not None:
+            continue
         drains = queue is not None and queue.unhealthy_nodes is UnhealthyNodes.DRAIN
-        if event is None and drains and entry.state is State.RUNNING:
-            event = _drained(entry, job, mirror, tainted)
+        try:
+            event = lost.eviction(entry, job)
+            if event is None and drains and entry.state is State.RUNNING:
+                event = _drained(entry, job, mirror, tainted)
+        except Exception as error:  # noqa: BLE001 - contained
+            ref = f"{entry.kind}/{entry.ref}"
+            containment.failed(
+                Boundary.OBSERVATION, entry.uid, error, ref, namespace=entry.namespace
+            )
+            continue
         change = handle(entry, event, now, config.rules) if event is not None else None
         if change is not None:
             changes.append(change)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from queuectl.domain.events import Evict
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.reasons import Code
+from queuectl.lifecycle.nodes import LostDevices
 from tests.control.rig import Rig, configuration, gang, live, rig
 
 EVIDENCE = "GPU 3: XID 79"
@@ -34,6 +37,40 @@ async def test_a_gang_leaves_a_failing_node_if_its_queue_drains_such_nodes(
         assert (failing in nodes_of(entry)) is not drains
         events = [line.event for line in await world.store.history(uid)]
         assert ("NodeUnhealthy" in events) is drains
+
+
+@pytest.mark.sets_aside
+async def test_a_gang_whose_nodes_cannot_be_judged_keeps_no_other_on_its_failing_node(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, names = LostDevices.eviction, set[str]()
+
+    def eviction(self: LostDevices, entry: Entry, job: JobRecord) -> Evict | None:
+        if entry.name in names:
+            raise RuntimeError("cannot be judged")
+        return real(self, entry, job)
+
+    monkeypatch.setattr(LostDevices, "eviction", eviction)
+    async with rig(database_url, 4) as world:
+        await drains(world, 32)
+        first = world.cluster.submit(gang("Job", "first", 1))
+        second = world.cluster.submit(gang("Job", "second", 1))
+        for uid in (first, second):
+            await world.until_state(uid, State.RUNNING)
+        failing = {
+            str(pod.node): EVIDENCE
+            for u in (first, second)
+            for pod in live(world.cluster.pods_of(u))
+        }
+        names.add("first")
+        assert world.loop is not None
+        world.loop.judged(failing)
+        await world.until_entry(second, lambda e: e.evictions == 1, "it is requeued")
+        later = world.cluster.submit(gang("Job", "later", 1))
+        await world.until_state(later, State.RUNNING)
+        entry = await world.store.get_workload(first)
+        assert entry is not None
+        assert (entry.state, entry.evictions) == (State.RUNNING, 0)
 
 
 def tolerant(name: str, pods: int) -> Document:

@@ -13,7 +13,12 @@ from queuectl.control.leader import provisioner
 from queuectl.domain.checks import CheckState
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
-from queuectl.objects.kubernetes.provisioning import WORKLOAD, request_name, template_name
+from queuectl.objects.kubernetes.provisioning import (
+    WORKLOAD,
+    documents,
+    request_name,
+    template_name,
+)
 from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.control.test_admission_checks import check, report, untouched
 from tests.control.test_crash_matrix import survives
@@ -111,6 +116,26 @@ def requests(world: Rig) -> list[Document]:
 
 def name_of(request: Document) -> str:
     return str(request["metadata"]["name"])
+
+
+@pytest.mark.sets_aside
+async def test_a_gang_whose_request_cannot_be_made_delays_no_other(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(name: str, entry: Entry, *more: Any) -> Any:
+        if entry.name == "first":
+            raise RuntimeError("cannot be made")
+        return documents(name, entry, *more)
+
+    monkeypatch.setattr(provisioner, "documents", failing)
+    async with rig(database_url, 0) as world:
+        await provisions(world)
+        first = world.cluster.submit(gang("Job", "first", 1))
+        second = world.cluster.submit(gang("Job", "second", 1))
+        await world.until_state(second, State.RUNNING)
+        entry = await world.store.get_workload(first)
+        assert entry is not None
+        assert entry.state is State.RESERVED
 
 
 async def test_a_gang_gets_the_nodes_that_it_needs_on_an_empty_cluster(database_url: str) -> None:

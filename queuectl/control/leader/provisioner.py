@@ -7,15 +7,16 @@ an order in which the request is the last, and deleted in an order in which it i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Cluster
 from queuectl.domain.checks import CheckState
+from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.ledger import Entry
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord
@@ -93,14 +94,25 @@ class Provisioner:
             if requests.of(*key, one.entry.uid) is not None:
                 self._created.pop(key, None)
             elif one.due and key not in self._created:
-                await self._create(key, one)
+                await self._contained(one.entry.uid, key, self._create(key, one))
         present = list(requests)
         self._keep = {r.uid: at for r in present if (at := self._keep.get(r.uid, 0.0)) > now}
         for record in present:
             unwritten = record.gang in self._leader_state.unwritten
             done = record.deleting or record.uid in self._keep
-            if (record.namespace, record.name) not in missing and not unwritten and not done:
-                await self._delete(record)
+            key = record.namespace, record.name
+            if key not in missing and not unwritten and not done:
+                await self._contained(record.uid, key, self._delete(record))
+
+    async def _contained(self, uid: str, key: _Key, action: Coroutine[Any, Any, None]) -> None:
+        """Act for one gang or request. An error sets only this one aside. It is tried again after a back-off."""
+        containment, (namespace, name) = self._mirror.containment, key
+        if containment.waits(Boundary.TASK, uid, None, namespace) is not None:
+            action.close()
+            return
+        ref = f"ProvisioningRequest/{namespace}/{name}"
+        with containment.unit(Boundary.TASK, uid, ref, namespace=namespace):
+            await action
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
         state = self._leader_state
