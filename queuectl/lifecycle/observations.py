@@ -213,6 +213,8 @@ class Observer:
         before = self._ledger.get(uid)
         job = self._mirror.jobs.get(uid)
         if before is None:
+            if job is None:
+                self._left_alone.discard(uid)
             return self._submitted(job, config, now) if job and job.outcome is None else None
         if job is not None and job.outcome is None and job.attempt > before.attempt:
             return self._restored(before, job, config, now)
@@ -247,6 +249,9 @@ class Observer:
         if job is not None and _own_priority_over(after, now):
             last = self._priority_over(last, after, job, config, now)
             after = last.after
+        if after.state is State.FINISHED:
+            self._refused.pop(uid, None)
+            self._late.pop(uid, None)
         self._plan_again |= after.state is not before.state
         self._plan_again |= after.refused_write is not before.refused_write
         self._plan_again |= after.checks is not before.checks
