@@ -13,7 +13,8 @@ from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.demo import scenario as m
-from queuectl.domain.commands import DONE, EVICTING, Action
+from queuectl.domain.commands import DONE, EVICTING, MOST_WAITING, Action
+from queuectl.domain.errors import TooManyCommands
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import DocumentKey
@@ -474,3 +475,26 @@ async def story(world: Rig) -> None:
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_of_it_changes_no_outcome(postgres: TestPostgres) -> None:
     await survives(postgres, story)
+
+
+async def test_the_commands_of_one_workload_do_not_delay_those_of_others(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        flooded = world.cluster.submit(gang("Job", "flooded", 1))
+        other = world.cluster.submit(gang("Job", "other", 1))
+        for uid in (flooded, other):
+            await world.until_state(uid, State.RUNNING)
+        await world.stop()
+        for number in range(MOST_WAITING):
+            await world.ask(flooded, Action.PRIORITY, number + 20)
+        with pytest.raises(TooManyCommands):
+            await world.ask(flooded, Action.PRIORITY, 7)
+        await world.ask(other, Action.HOLD)
+        world.running = True
+
+        async def answered() -> bool:
+            (asked,) = await world.store.commands_of(other)
+            return asked.outcome == DONE
+
+        await world.until(answered, "it is carried out")
+        waiting = [one for one in await world.store.commands_of(flooded) if one.outcome is None]
+        assert waiting
