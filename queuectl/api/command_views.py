@@ -88,7 +88,7 @@ class CheckBody(CommandBody):
     requeue_after_seconds: int | None = Field(
         default=None,
         ge=0,
-        le=2**53,
+        le=366 * 24 * 3600,
         description="Only of `Retry`: seconds until it queues again; null = 60, doubled with each retry, at most 1800.",
     )
     pod_set_updates: list[PodSetUpdateBody] = Field(

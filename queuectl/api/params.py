@@ -54,6 +54,7 @@ OfUser = Annotated[
         alias="user",
         min_length=1,
         max_length=LONGEST_NAME,
+        pattern=r"^[^\x00]*$",
         description="Only workloads of this user.",
     ),
 ]
@@ -127,10 +128,12 @@ def name_before(cursor: str | None) -> str:
         Problem: ``cursor`` is not one of :func:`cursor_after`.
     """
     try:
-        return base64.b64decode(cursor or "", altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError) as error:
-        reason = f"cursor {cursor!r} is not one this server gave out"
-        raise wrong_parameter("cursor", reason) from error
+        name = base64.b64decode(cursor or "", altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        name = "\0"
+    if "\0" in name:
+        raise wrong_parameter("cursor", f"cursor {cursor!r} is not one this server gave out")
+    return name
 
 
 # ---- Preconditions

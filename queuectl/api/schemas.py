@@ -5,7 +5,7 @@ They are the contract in docs/reference/openapi.json. They are neither domain va
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,11 +20,12 @@ from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.reasons import Code
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
+from queuectl.domain.words import utc
 
 
 def moment(seconds: float) -> datetime:
     """Unix seconds as a time with zone."""
-    return datetime.fromtimestamp(seconds, UTC)
+    return utc(seconds)
 
 
 def maybe(seconds: float | None) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.domain.words import FIRST_TIME, LAST_TIME
 from queuectl.objects.errors import RequestError
 from queuectl.objects.times import parse_time, read_duration
 
@@ -42,6 +43,10 @@ def _moment(text: str, option: str, sign: int) -> float:
     try:
         if text[:1].isdigit() and "-" in text:
             return parse_time(text)
-        return time.time() + sign * read_duration(hours(text), option)
+        at = time.time() + sign * read_duration(hours(text), option)
     except (RequestError, ValueError) as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from error
+    if not FIRST_TIME <= at <= LAST_TIME:
+        text = f"{option}: {text!r} is too long: the calendar ends with the year 9999"
+        raise CommandFailed(text, Exit.BAD_INPUT)
+    return at

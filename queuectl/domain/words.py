@@ -70,9 +70,20 @@ def is_or_are(resource: str, amount: int) -> str:
     return "is" if uncountable or format_quantity(resource, amount) == "1" else "are"
 
 
+FIRST_TIME: Final = -30_610_224_000
+"""The year 1000, in unix seconds: earlier years have fewer digits."""
+LAST_TIME: Final = 253_402_300_799
+"""The end of the year 9999."""
+
+
+def utc(at: float) -> datetime:
+    """Unix seconds as a time in UTC, or the nearest one that a calendar has: sums of times and durations of users can be any number."""
+    return datetime.fromtimestamp(min(max(at, FIRST_TIME), LAST_TIME), UTC)
+
+
 def format_time(at: float) -> str:
     """Unix seconds as RFC 3339 in UTC, to the second."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return utc(at).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # ---- Text of users

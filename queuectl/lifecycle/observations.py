@@ -194,7 +194,16 @@ class Observer:
             self.alarms.put(uid, found.until)
             return None
         containment.passed(Boundary.OBSERVATION, uid)
+        self._forget_ended(uid, job, change.after if change is not None else entry)
         return change
+
+    def _forget_ended(self, uid: str, job: JobRecord | None, entry: Entry | None) -> None:
+        """Forget what is known of a job that is deleted, and of a workload that has finished."""
+        if job is None:
+            self._left_alone.discard(uid)
+        if entry is None or entry.state is State.FINISHED:
+            self._refused.pop(uid, None)
+            self._late.pop(uid, None)
 
     def _set_aside(self, uid: str, error: Exception) -> SetAside:
         job, entry = self._mirror.jobs.get(uid), self._ledger.get(uid)
@@ -213,8 +222,6 @@ class Observer:
         before = self._ledger.get(uid)
         job = self._mirror.jobs.get(uid)
         if before is None:
-            if job is None:
-                self._left_alone.discard(uid)
             return self._submitted(job, config, now) if job and job.outcome is None else None
         if job is not None and job.outcome is None and job.attempt > before.attempt:
             return self._restored(before, job, config, now)
@@ -249,9 +256,6 @@ class Observer:
         if job is not None and _own_priority_over(after, now):
             last = self._priority_over(last, after, job, config, now)
             after = last.after
-        if after.state is State.FINISHED:
-            self._refused.pop(uid, None)
-            self._late.pop(uid, None)
         self._plan_again |= after.state is not before.state
         self._plan_again |= after.refused_write is not before.refused_write
         self._plan_again |= after.checks is not before.checks

@@ -201,7 +201,7 @@ def seconds_of(retry_after: str) -> float | None:
         return min(float(text[:10]), LONGEST_RETRY_AFTER)
     try:
         at = parsedate_to_datetime(text[:64])
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     seconds = (at - datetime.now(UTC)).total_seconds()

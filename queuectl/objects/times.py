@@ -11,17 +11,19 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from queuectl.domain import words
 from queuectl.objects.errors import RequestError
 
 # ---- Times
 
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC).timestamp()
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
 
 
 def parse_time(text: str) -> float:
-    """Unix seconds of an RFC 3339 time.
+    """Unix seconds of an RFC 3339 time. In UTC, it is in the years 1 to 9999.
 
     Raises:
         ValueError: naming the text.
@@ -30,14 +32,14 @@ def parse_time(text: str) -> float:
         moment = datetime.fromisoformat(text) if _RFC3339.fullmatch(text) else None
     except ValueError:
         moment = None
-    if moment is None:
+    if moment is None or not _EARLIEST <= moment.timestamp() <= words.LAST_TIME:
         raise ValueError(f"{text!r} is not an RFC 3339 time, e.g. 2026-01-31T12:00:00Z")
     return moment.timestamp()
 
 
 def format_time(seconds: float) -> str:
     """Unix seconds as the API server writes them: RFC 3339 in whole seconds."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return words.format_time(int(seconds))
 
 
 def time_or_none(text: str | None) -> float | None:

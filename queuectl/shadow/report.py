@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from html import escape
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from queuectl.domain.shadow import GangRecord, ShadowHistory
 from queuectl.domain.shadow_trace import FigureInterval, QueueWaits, SimulatedReport
 from queuectl.domain.usage_reports import Period
+from queuectl.domain.words import utc
 from queuectl.simulate.report import Row, Table, html_table, page
 
 MOST_GANGS: Final = 100
@@ -224,4 +224,4 @@ def _hours(seconds: float) -> str:
 
 
 def _moment(at: float | None) -> str:
-    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return "-" if at is None else utc(at).strftime("%Y-%m-%d %H:%M:%S")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
 from urllib.parse import urlencode
@@ -16,10 +15,9 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState
+from queuectl.domain.words import utc
 from queuectl.objects.times import parse_time
 
-_FIRST: Final = -30_610_224_000  # the year 1000: earlier ones have fewer digits
-_LAST: Final = 253_402_300_799  # the year 9999
 _LEAST_GPUS: Final = 0.005
 _LEAST_HOURS: Final = 0.05
 _LEAST_PERCENT: Final = 0.5
@@ -75,17 +73,17 @@ def relative(seconds: float) -> str:
 
 def moment(seconds: float) -> str:
     """The exact time, for tooltips: ``2026-11-20 21:15:04 UTC``."""
-    return f"{_utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def calendar(seconds: float) -> str:
     """A time of the calendar, such as the end of a period: ``2026-11-20 21:00 UTC``."""
-    return f"{_utc(seconds):%Y-%m-%d %H:%M} UTC"
+    return f"{utc(seconds):%Y-%m-%d %H:%M} UTC"
 
 
 def day(seconds: float) -> str:
     """A day of the calendar: ``2026-11-20``, of UTC."""
-    return f"{_utc(seconds):%Y-%m-%d}"
+    return f"{utc(seconds):%Y-%m-%d}"
 
 
 def seconds_of(text: str | None) -> float | None:
@@ -98,17 +96,12 @@ def seconds_of(text: str | None) -> float | None:
 
 def clock(seconds: float) -> str:
     """``21:15``, of UTC."""
-    return f"{_utc(seconds):%H:%M}"
+    return f"{utc(seconds):%H:%M}"
 
 
 def iso(seconds: float) -> str:
     """RFC 3339, for ``<time datetime>``."""
-    return _utc(seconds).isoformat(timespec="seconds")
-
-
-def _utc(seconds: float) -> datetime:
-    """The nearest time that a calendar has: a document of a user can name any."""
-    return datetime.fromtimestamp(min(max(seconds, _FIRST), _LAST), UTC)
+    return utc(seconds).isoformat(timespec="seconds")
 
 
 def fixed(amount: float | Fraction, digits: int) -> str:

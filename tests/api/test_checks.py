@@ -67,6 +67,7 @@ async def test_the_checks_of_a_workload_are_shown(api: httpx2.AsyncClient) -> No
         ({"check": "budget", "state": "Perhaps"}, "state"),
         ({"check": "budget", "state": "Ready", "requeueAfterSeconds": 5}, "requeueAfterSeconds"),
         ({"check": "budget", "state": "Retry", "requeueAfterSeconds": -1}, "requeueAfterSeconds"),
+        ({"check": "budget", "state": "Retry", "requeueAfterSeconds": 9e15}, "requeueAfterSeconds"),
         ({"check": "budget", "state": "Retry", "podSetUpdates": UPDATES}, "podSetUpdates"),
         ({"check": "budget", "state": "Ready", "podSetUpdates": [{"name": "Main!"}]}, "name"),
     ],
@@ -90,3 +91,21 @@ async def test_a_workload_without_a_reservation_waits_for_no_check(
     assert (
         answer.json()["detail"] == "team-a/pending is Pending; it waits for no admission check now"
     )
+
+
+async def test_a_time_that_no_calendar_has_is_shown_as_its_end(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    lease = CapacityLease(PLACED, (), 1.0, NO_END)
+    checks = (CheckStatus("budget", since=1000.0, due=1000.0 + 2.0**53),)
+    await commit(
+        store, live_through(job("later"), Reserve(lease, Reason(Code.WAITING_FOR_CHECKS), checks))
+    )
+    until = {"priority": 1, "until": "9999-12-31T23:59:59-23:59"}
+    posted = await api.post(f"{PATH}/priority", json=until)
+    assert posted.status_code == 202
+    assert posted.json()["until"] == "9999-12-31T23:59:59Z"
+    for path in ("workloads", "commands"):
+        answer = await api.get(f"/api/v1/{path}")
+        assert answer.status_code == 200
+        assert "9999-12-31T23:59:59Z" in answer.text

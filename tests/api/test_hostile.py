@@ -63,6 +63,15 @@ async def test_a_name_that_resembles_sql_is_refused(
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize(
+    "path", ["workloads?user=%00", "workloads?cursor=%00", "reports/jobs?cursor=AA=="]
+)
+async def test_a_name_with_the_character_that_no_text_can_hold_is_refused(
+    client: httpx2.AsyncClient, path: str
+) -> None:
+    assert (await client.get(f"/api/v1/{path}")).status_code == 422
+
+
 @pytest.mark.parametrize("name", SQL)
 async def test_in_the_audit_log_sql_is_only_text(api: httpx2.AsyncClient, name: str) -> None:
     await api.put(COHORT_PATH, json=COHORT)

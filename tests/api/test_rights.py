@@ -195,6 +195,11 @@ async def test_the_uid_of_a_hidden_workload_is_not_found(
             assert theirs.json()["detail"].replace("running", "nothing") == none.json()["detail"]
             assert (await client.get(f"/api/v1/workloads/uid-job-own{path}")).status_code == 200
         assert (await client.post("/api/v1/workloads/uid-job-running/hold")).status_code == 404
+        events = "/api/v1/events?follow=false&uid=uid-job-"
+        theirs, none = await client.get(f"{events}running"), await client.get(f"{events}nothing")
+        assert theirs.status_code == none.status_code == 404
+        assert theirs.json()["detail"].replace("running", "nothing") == none.json()["detail"]
+        assert (await client.get(f"{events}own")).status_code == 200
 
 
 async def test_a_tenant_may_act_in_its_namespace_and_elsewhere_the_missing_right_is_named(

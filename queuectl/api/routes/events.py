@@ -369,9 +369,11 @@ def add_routes(
             await guard.require(request, Right("watch", "workloads", namespace))
         if uid is not None:
             entry = await store.get_workload(uid)
-            if entry is None:
+            # A caller does not learn whether a workload of others has this uid.
+            if entry is None or not await guard.may(
+                request, Right("watch", "workloads", entry.namespace, entry.name)
+            ):
                 raise ApiProblem(ProblemType.NOT_FOUND, f"no workload has the uid {uid}")
-            await guard.require(request, Right("watch", "workloads", entry.namespace, entry.name))
         if namespace is None and uid is None:
             await _require_some(guard, request, store)
         newest = await store.newest_line()

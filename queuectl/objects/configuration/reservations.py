@@ -33,6 +33,7 @@ from queuectl.objects.times import parse_time
 
 # ---- Reservations
 
+_LONGEST_OCCURRENCE: Final = 366 * 24 * 3600.0
 _CHECKED: Final = 64  # occurrences that are compared with the next one
 
 
@@ -88,6 +89,8 @@ def _moment(text: str, field: str) -> float:
 
 def _check_recurrence(text: str, zone: str, begins: float, length: float) -> None:
     path = "spec.recurrence:"
+    if length > _LONGEST_OCCURRENCE:
+        raise RequestError("spec.until: with a recurrence, it is at most 366 days after spec.from")
     parts = parts_of(text)
     if parts.get("FREQ") not in FREQUENCIES:
         raise RequestError(f"{path} FREQ of {text!r} is not one of {', '.join(FREQUENCIES)}")
