@@ -283,13 +283,18 @@ def occurrences(
         if times is None:
             continue
         state = known.get(reservation.name)
-        same = state is not None and (state.begins, state.ends) == times
-        placed = state.nodes if same and state is not None else ()
+        placed = state.nodes if state is not None and _is_same(state, times, now) else ()
         capacity = reservation.capacity
         if capacity is not None and sum(pods for _, pods in placed) != capacity.pods:
             placed = ()  # it was edited
         current.append(Occurrence(reservation, *times, placed))
     return tuple(sorted(current, key=lambda each: (each.begins, each.name)))
+
+
+def _is_same(state: ReservationState, times: tuple[float, float], now: float) -> bool:
+    """Whether this is the occurrence that has been placed. One that has begun keeps its nodes if its end changes."""
+    begun = state.begins == times[0] <= now < state.ends
+    return begun or (state.begins, state.ends) == times
 
 
 def next_turn(

@@ -323,7 +323,8 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     starts = {"planned_start": start, "announced_start": announced}
     if state is not entry.state:
         return move(entry, state, now, event.reason, lease=lease, budget=budget, **starts)
-    if entry.checks.statuses:  # its reservation was for admission checks and is for victims now
+    if entry.checks.statuses and lease != entry.lease:
+        # Its reservation was for admission checks and is for victims now.
         return move(entry, state, now, event.reason, lease=lease, checks=entry.checks.reset())
     known = (entry.reason, entry.lease, entry.budget, entry.planned_start)
     if (event.reason, lease, budget, start) == known:

@@ -316,7 +316,9 @@ def _place(
             podset, own[podset.podset], waiting[podset.podset], nodes, numbers
         ):
             node, charged = slots[number]
-            patch = pin_patch(pod, node, *_flavor_terms(charged, flavors), updates)
+            patch = pin_patch(
+                pod, node, *_flavor_terms(charged, flavors, nodes.get(node or "")), updates
+            )
             writes.append(replace(_pod_write(entry, pod, patch, Purpose.PIN), node=node))
     return writes
 
@@ -334,10 +336,13 @@ def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
 
 
 def _flavor_terms(
-    charged: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]
+    charged: Mapping[str, str], flavors: Mapping[str, ResourceFlavor], node: Node | None
 ) -> tuple[dict[str, str], list[Any]]:
+    """The labels and tolerations of flavors. Labels that the planned node does not have were added to a flavor since the plan."""
     chosen = [flavors[name] for name in sorted(set(charged.values())) if name in flavors]
     labels = {key: value for flavor in chosen for key, value in flavor.node_labels}
+    if node is not None:
+        labels = {key: value for key, value in labels.items() if node.labels.get(key) == value}
     return labels, [toleration for flavor in chosen for toleration in flavor.tolerations]
 
 

@@ -117,9 +117,9 @@ def notice(entry: Entry, code: Code, rules: Rules) -> float:
 
 
 def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
-    """The evictions of the last day that protections count, with this one if it counts."""
+    """The evictions of the last day that protections count, with this one if it counts; at least the last one, for a longer cooldown."""
     times = (*entry.preempted_at, now) if code in BY_POLICY else entry.preempted_at
-    return tuple(at for at in times if at > now - DAY)
+    return tuple(at for at in times if at > now - DAY) or times[-1:]
 
 
 def drained(entry: Entry, now: float, policy: PodsReadyRules) -> EntryChange:

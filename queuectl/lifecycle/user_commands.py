@@ -18,7 +18,10 @@ from queuectl.lifecycle.transitions import evict, next_of, rejoin
 
 
 def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> EntryChange | None:
-    """The change that a command makes now, or None if it is obsolete or changes nothing."""
+    """The change that a command makes now, or None if it is obsolete or changes nothing.
+
+    A user who lets a gang start again may have removed the cause for which kube-scheduler refused nodes.
+    """
     if objection(entry, command.action) is not None:
         return None
     by = command.attribution
@@ -29,14 +32,14 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
         case Action.DEACTIVATE:
             return _park(entry, Reason(Code.DEACTIVATED, f"deactivated {by}", details), now, rules)
         case Action.RELEASE:
-            return _unpark(entry, f"released {by}", now)
+            return _unpark(entry, f"released {by}", now, excluded=())
         case Action.ACTIVATE:
-            return _unpark(entry, f"activated {by}", now, failures=0, past_seconds=0.0)
+            return _unpark(entry, f"activated {by}", now, excluded=(), failures=0, past_seconds=0.0)
         case Action.REQUEUE if entry.state.live:
             return evict(entry, now, Reason(Code.REQUEUED, f"requeued {by}"), rules)
         case Action.REQUEUE:
             reason = Reason(Code.QUEUED, f"requeued {by}")
-            return rejoin(entry, now, reason, requeue_at=_borrows_at(entry))
+            return rejoin(entry, now, reason, requeue_at=_borrows_at(entry), excluded=())
         case Action.PREEMPT:
             why = {"why": PreemptionReason.BY_HAND.value}
             reason = Reason(Code.PREEMPTED, f"preempted {by}", why)

@@ -17,7 +17,9 @@ from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_arrays import array, indexes
 from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_lifecycle import until_reason
 from tests.control.test_pod_groups import group_entry, of_group, pod, running
+from tests.control.test_resource_quota import QUOTA
 from tests.control.work import ANY_WORK, Work, kind_parameter
 from tests.support.postgres import TestPostgres
 
@@ -36,11 +38,13 @@ def check(
     }
 
 
-async def with_checks(world: Rig, *names: str, answers_within: int | None = None) -> None:
+async def with_checks(
+    world: Rig, *names: str, answers_within: int | None = None, gpus: int = 16
+) -> None:
     """The ClusterQueue needs these checks."""
     for name in names:
         await world.store.put_config(check(name, timeout=answers_within))
-    (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+    (queue,) = (d for d in configuration(gpus) if d["kind"] == "ClusterQueue")
     rules = [{"name": name} for name in names]
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
     await world.store.put_config(queue)
@@ -379,3 +383,22 @@ async def test_a_retry_of_a_check_queues_work_of_any_kind_again_without_a_start(
         for entry in await work.entries():
             assert await report(world, entry.uid, "budget", READY) == DONE
         await work.until(State.RUNNING)
+
+
+async def test_a_gang_that_meets_a_limit_after_its_approval_releases_its_capacity(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 4) as world:
+        await with_checks(world, "budget", gpus=32)
+        world.cluster.server.create("resourcequotas", QUOTA)
+        first, second = await held(world, "first"), await held(world, "second")
+        for uid in (first, second):
+            assert await report(world, uid, "budget", READY) == DONE
+        await world.until_state(first, State.RUNNING)
+        waits = await until_reason(world, second, State.PENDING, Code.RESOURCE_QUOTA_EXCEEDED)
+        assert waits.lease is None
+        world.cluster.finish(first)
+        # An approval is for a placement.
+        await world.until_entry(second, lambda e: e.awaits_checks, "it is held again")
+        assert await report(world, second, "budget", READY) == DONE
+        await world.until_state(second, State.RUNNING)

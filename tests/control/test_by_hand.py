@@ -498,3 +498,19 @@ async def test_the_commands_of_one_workload_do_not_delay_those_of_others(databas
         await world.until(answered, "it is carried out")
         waiting = [one for one in await world.store.commands_of(flooded) if one.outcome is None]
         assert waiting
+
+
+async def test_a_pending_gang_has_the_priority_of_its_class_after_a_reset(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 2, "high"))
+        await world.until_state(first, State.RUNNING)
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.PENDING)
+        assert await answered(world, low, Action.PRIORITY, priority=90) == DONE
+        assert (await entry_of(world, low)).priority == 90
+        assert await answered(world, low, Action.PRIORITY) == DONE
+        await world.until_entry(low, lambda e: e.priority == 10, "the priority of its class")
+        world.cluster.finish(first)
+        await world.until_state(low, State.RUNNING)

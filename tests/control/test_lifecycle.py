@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.demo import scenario as m
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
@@ -493,3 +494,27 @@ async def test_a_victim_is_evicted_when_its_protection_ends_without_another_even
         entry = await world.store.get_workload(low)
         assert entry is not None
         assert entry.evictions == 1
+
+
+async def test_the_pods_of_a_running_gang_are_replaced_after_an_edit_of_its_flavor(
+    database_url: str,
+) -> None:
+    """Its nodes do not have the new label. No new gang starts there."""
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        flavor = m.flavor("gpu", topology="gpus")
+        flavor["spec"]["nodeLabels"] = {"pool": "b"}
+        await world.store.put_config(flavor)
+        assert world.loop is not None
+        state = world.loop.leader_state
+        await world.until(lambda: state.config.flavors["gpu"].node_labels, "the edit is known")
+        lost = live(world.cluster.pods_of(uid))[0]
+        world.cluster.delete_pod_of_user(lost.name)
+
+        def replaced() -> bool:
+            names = {pod.uid for pod in live(world.cluster.pods_of(uid))}
+            return len(names) == 2 and lost.uid not in names
+
+        await world.until(replaced, "the pod is replaced")
+        assert (await world.until_state(uid, State.RUNNING)).evictions == 0

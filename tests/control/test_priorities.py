@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from queuectl.demo import scenario as m
 from queuectl.domain.ledger import State
 from tests.control.rig import Rig, gang, rig
@@ -63,3 +65,24 @@ async def test_waiting_gangs_follow_their_workload_priority_class_and_the_limit_
         await until_priority(world, waits, 15)
         world.cluster.finish(runs)
         await world.until_state(waits, State.RUNNING)
+
+
+async def test_a_gang_starts_in_the_cluster_queue_to_which_its_local_queue_leads(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is made before the last of its gangs is observed in the new one."""
+    monkeypatch.setattr("queuectl.control.leader.loop.MOST_OBSERVED", 1)
+    async with rig(database_url, 1) as world:
+        runs = world.cluster.submit(gang("Job", "runs", 1))
+        await world.until_state(runs, State.RUNNING)
+        waiting = [world.cluster.submit(gang("Job", f"waits-{n}", 1)) for n in range(4)]
+        waiting.append(world.cluster.submit(gang("Job", "last", 1, "high")))
+        for uid in waiting:
+            await world.until_state(uid, State.PENDING)
+        (queue,) = await world.store.list_config("ClusterQueue")
+        other = {**queue.document, "metadata": {"name": "other"}}
+        await world.store.put_config(other)
+        world.cluster.finish(runs)
+        await world.store.put_config(m.local_queue("default", "research", "other"))
+        entry = await world.until_state(waiting[-1], State.RUNNING)
+        assert entry.cluster_queue == "other"

@@ -146,3 +146,23 @@ async def test_a_kill_at_any_step_of_a_reservation_changes_no_outcome(
     postgres: TestPostgres,
 ) -> None:
     await survives(postgres, evicted_for_it)
+
+
+async def test_a_reservation_that_has_begun_keeps_its_nodes_if_its_end_changes(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 4) as world:
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        begins = int(time.time()) - 60
+        await world.store.put_config(reservation(begins, begins + 3600.0))
+        before = await nodes_of(world)
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+        await world.store.put_config(reservation(begins, begins + 7200.0))
+
+        async def longer() -> bool:
+            return [one.ends for one in (await world.store.load()).reserved] == [begins + 7200.0]
+
+        await world.until(longer, "the later end is stored")
+        assert await nodes_of(world) == before

@@ -15,6 +15,6 @@ from queuectl.cli.times import ago, ahead
 def test_a_time_that_no_calendar_has_is_refused_with_its_option(
     read: Callable[[str, str], float], text: str
 ) -> None:
-    with pytest.raises(CommandFailed, match="--since|is not an RFC 3339 time") as refused:
+    with pytest.raises(CommandFailed, match=r"--since|is not an RFC 3339 time") as refused:
         read(text, "--since")
     assert refused.value.code is Exit.BAD_INPUT

@@ -299,6 +299,22 @@ def test_the_preemptions_of_the_last_day_are_remembered_and_no_other_evictions()
     assert (entry.preempted_at, entry.evictions) == ((200.0, 50_000.0), 3)
     entry = run(Admit(PLACEMENT), EVICTED, entry=entry, now=86_600.0)
     assert entry.preempted_at == (50_000.0, 86_600.0)
+    entry = run(Drained(), Admit(PLACEMENT), FAILED_START, entry=entry, now=300_000.0)
+    assert entry.preempted_at == (86_600.0,), "a cool-down can be longer than a day"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [(REQUEUE,), (HOLD, RELEASE), (DEACTIVATE, ACTIVATE)],
+    ids=["requeued", "released", "activated"],
+)
+def test_a_user_who_lets_a_gang_start_again_ends_the_exclusion_of_nodes(
+    events: tuple[Event, ...],
+) -> None:
+    """Kube-scheduler refused them for a claim that did not exist, for example."""
+    entry = run(SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained())
+    assert entry.excluded == ("n2",)
+    assert run(*events, entry=entry).excluded == ()
 
 
 @pytest.mark.parametrize(

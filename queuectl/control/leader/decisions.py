@@ -119,6 +119,9 @@ class Decider:
             return False
         if _asked(entry, job) != workload.requested:
             return False
+        queue = config.cluster_queue_of(job.namespace, job.queue)
+        if entry.cluster_queue != (queue.name if queue is not None else ""):
+            return False  # its LocalQueue leads to another one, and the gang is not observed yet
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         priority = entry.priority
         if entry.priority_set is None:

@@ -255,8 +255,10 @@ class LeaderState:
             if change.after.state is State.FINISHED:
                 self.decider.forget(change.after.uid)
                 self._mirror.containment.forget(change.after.uid)
-            elif change.before is not None and _times(change.before) != _times(change.after):
-                self._mirror.touched.add(change.after.uid)  # the new state can be outdated already
+            elif change.before is not None and _observed_again(change.before) != _observed_again(
+                change.after
+            ):
+                self._mirror.touched.add(change.after.uid)
 
     def drop_plan(self) -> None:
         """Undo the notes of a plan whose changes were not written."""
@@ -402,6 +404,6 @@ class LeaderState:
         )
 
 
-def _times(entry: Entry) -> tuple[State, float | None, float | None]:
-    """A change that depends on time."""
-    return entry.state, entry.priority_until, entry.checks.due
+def _observed_again(entry: Entry) -> tuple[State, int | None, float | None, float | None]:
+    """A change of these can make other values of the entry outdated, or sets a time for its next change."""
+    return entry.state, entry.priority_set, entry.priority_until, entry.checks.due

@@ -226,7 +226,9 @@ class AdmissionCycle:
         gang = self.classes.candidate(pending, queue)
         over = self._over_limit(gang)
         if over is not None:
-            self._refuse(pending, (over,), lease=pending.lease if self.leases.holds(uid) else None)
+            # A gang that only its checks have held releases its capacity: nothing else would end its lease.
+            waits = self.leases.holds(uid) and pending.lease is not None and pending.lease.victims
+            self._refuse(pending, (over,), lease=pending.lease if waits else None)
             return
         head = self._head(gang)
         if self.leases.holds(uid) and self._leased(gang, head):
