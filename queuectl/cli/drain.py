@@ -164,9 +164,8 @@ def _drain(
             shown = holders
         if requeue_at is not None and time.monotonic() >= requeue_at:
             for holder in (holders or {}).values():
-                if holder.uid not in requeued:
+                if holder.uid not in requeued and _requeue(client, holder, by, why):
                     requeued.add(holder.uid)
-                    _requeue(client, holder, by, why)
         if give_up_at is not None and time.monotonic() >= give_up_at:
             raise CommandFailed(f"gangs are left: {_list(shown)}")
         time.sleep(POLL_SECONDS)
@@ -188,14 +187,19 @@ def _holders(client: Client, names: set[str]) -> dict[str, DrainedGang] | None:
             _check_deleted(client, name)
             names.remove(name)
     except QueuectlError as error:
-        if exit_code(error) is not Exit.FAILURE:
-            raise
-        typer.echo(f"warning: {error}; the command continues", err=True)
+        _warn(error)
         return None
     for name in sorted(names):
         for tenant in cordoned[name]["tenants"]:
             _add(gangs, tenant)
     return gangs
+
+
+def _warn(error: QueuectlError) -> None:
+    """Continue if the server does not answer now. Raises its other errors."""
+    if exit_code(error) is not Exit.FAILURE:
+        raise error
+    typer.echo(f"warning: {error}; the command continues", err=True)
 
 
 def _check_deleted(client: Client, name: str) -> None:
@@ -217,14 +221,18 @@ def _list(holders: Mapping[str, DrainedGang]) -> str:
     return ", ".join(f"{one.workload} ({counted_gpus(one.gpus)})" for one in holders.values())
 
 
-def _requeue(client: Client, holder: DrainedGang, by: str | None, why: str | None) -> None:
-    """Ask for the eviction. A gang that leaves, or has ended in the meantime, needs none."""
+def _requeue(client: Client, holder: DrainedGang, by: str | None, why: str | None) -> bool:
+    """Ask for the eviction. A gang that leaves, or has ended in the meantime, needs none. False if the server does not answer now."""
     if not holder.uid:
         raise CommandFailed(_HIDDEN, Exit.NOT_ALLOWED)
     if holder.leaving:
-        return
+        return True
     try:
         found = {"uid": holder.uid, "kind": holder.kind}
         ask(client, Action.REQUEUE, found, by, why or "drain of its node", None)
     except (ObjectNotFound, ConflictingState):
-        pass
+        return True
+    except QueuectlError as error:
+        _warn(error)
+        return False
+    return True

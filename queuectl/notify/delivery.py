@@ -82,10 +82,12 @@ class Ahead:
     Attributes:
         settled: places that need no further message.
         blamed: how often a message failed while others were delivered.
+        digest_end: id of the last event of the digests that are being sent; None if none are. Later events are for the next ones.
     """
 
     settled: set[Place] = field(default_factory=set)
     blamed: Counter[Place] = field(default_factory=Counter)
+    digest_end: int | None = None
 
     def forget(self, places: Iterable[Place]) -> None:
         """Forget messages that the cursor has passed."""
@@ -328,6 +330,7 @@ class Delivery:
                 await self._moved(turn, first.id - 1, 0)
             await self._pause(turn, min(wait, receiver.digest_seconds))
             return
+        turn.ahead.digest_end = last
         addresses = await self._addresses(receiver, digests)
         sends = [
             _Send(last, self._messages.of_digest(turn.name, digest, user), addresses[user])
@@ -341,6 +344,7 @@ class Delivery:
             return
         delivered = sum(digests[user].counts.total() for user in digests if user in addresses)
         await self._moved(turn, last, delivered)
+        turn.ahead.digest_end = None
         turn.ahead.forget(each.place for each in sends)
         await self.release(turn)
 
@@ -348,9 +352,11 @@ class Delivery:
         """The digests by user, and the id of the last event that was read."""
         subscriptions = SubscriptionIndex(await self._store.subscriptions(turn.name))
         digests: dict[str, Digest] = {}
-        line = turn.progress.line
+        line, end = turn.progress.line, turn.ahead.digest_end
         while not turn.stopping:
             events = await self._store.events(line, BATCH)
+            if end is not None:
+                events = [event for event in events if event.id <= end]
             for event in events:
                 for each in recipients(event, turn.receiver.audience, subscriptions.about(event)):
                     if each.mode is Mode.DIGEST:

@@ -148,24 +148,24 @@ def _login(target: SmtpTarget) -> tuple[str | None, str | None]:
 
 
 async def _dial(addresses: Sequence[Address], port: int) -> socket.socket:
-    """A connection to the first checked address that answers."""
+    """A connection to the first checked address that answers. One that does not answer leaves time for the others."""
     loop = asyncio.get_running_loop()
     failure: OSError = ConnectionError("no address")
-    async with asyncio.timeout(SEND_SECONDS):
-        for address in addresses:
-            family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-            connection = socket.socket(family, socket.SOCK_STREAM)
-            connection.setblocking(False)
-            try:
+    for address in addresses:
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(SEND_SECONDS / len(addresses)):
                 await loop.sock_connect(connection, (str(address), port))
-            except OSError as error:
-                connection.close()
-                failure = error
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                return connection
+        except OSError as error:
+            connection.close()
+            failure = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
     raise failure
 
 

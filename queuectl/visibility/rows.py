@@ -199,7 +199,13 @@ def _known_of(
 ) -> KnownWorkloads:
     """The workloads after a read. An object without a change keeps its version."""
     new = {change.last.uid for change in changes}
-    by_key = {(entry.namespace, object_name(entry)): entry for entry in entries.values()}
+    by_key: dict[tuple[str, str], Entry] = {}
+    for entry in entries.values():
+        key = (entry.namespace, object_name(entry))
+        other = by_key.get(key)
+        # The pods of a deleted job can still end when another one has its name.
+        if other is None or (entry.queued_at, entry.uid) > (other.queued_at, other.uid):
+            by_key[key] = entry
     return KnownWorkloads(
         version,
         began,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
 from dataclasses import replace
 from email import message_from_bytes
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -141,3 +144,19 @@ async def test_text_of_users_cannot_end_a_mail(tls: Tls) -> None:
         await channel.send(message(), "")
         await channel.close()
     assert len(got.mails) == 2
+
+
+async def test_an_address_that_never_answers_leaves_time_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mail, "SEND_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
+        port = silent.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)), contextlib.ExitStack() as full:
+            for _ in range(4):  # the kernel answers no further connection
+                waiting = full.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(("127.0.0.1", port))
+            addresses = [ip_address("127.0.0.1"), ip_address("127.0.0.2")]
+            with await mail._dial(addresses, port) as connection:
+                assert connection.getpeername()[0] == "127.0.0.2"

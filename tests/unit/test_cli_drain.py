@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from queuectl.cli import drain
+from queuectl.cli.ask import ask
 from queuectl.cli.client import connect
 from queuectl.client import requests
 from queuectl.domain.cluster_map import ClusterMap
+from queuectl.domain.errors import QueuectlError
 from tests.api.serving import serving
 from tests.api.support import LIVES, FixedClusterReader, FixedLookout, job, live_through
 from tests.api.test_plans import DOCUMENTS, runs, seen
@@ -215,6 +217,27 @@ def test_a_server_that_does_not_answer_for_a_time_ends_no_drain(
     found = queuectl("n1")
     assert (found.code, found.out.splitlines()[-1]) == (0, "no gang holds n1")
     assert "the command continues" in found.err
+
+
+def test_a_requeue_that_the_server_does_not_answer_is_sent_again(
+    queuectl: Cli,
+    cluster_reader: Changing,
+    running: tuple[Changing, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [QueuectlError("no answer")]
+
+    def failing(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        ask(*arguments)
+
+    monkeypatch.setattr(drain, "ask", failing)
+    cluster_reader.become(cluster(), cluster(), cluster(), cluster(held=False))
+    found = queuectl("n1", "--move")
+    assert (found.code, found.out.splitlines()[-1]) == (0, "no gang holds n1")
+    assert "no answer; the command continues" in found.err
+    assert "requeue requested" in found.out
 
 
 def test_a_dry_run_shows_the_plan_without_the_nodes(
