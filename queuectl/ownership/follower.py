@@ -85,6 +85,7 @@ class ObjectFollower:
         self._revision = 0  # of the catalog with these documents
         self._next_read = 0.0  # of the catalog, of the monotonic clock
         self._batch: Batch | None = None
+        self._confirmed = ""  # the id of the mass deletion that a person has confirmed
         self._report = FollowedReport()
         self._wake = asyncio.Event()
 
@@ -172,8 +173,10 @@ class ObjectFollower:
         while True:
             await self._read_catalog()
             waits = self._batch is not None and self._batch.deletion is not None
-            confirmed = await self._store.confirmed_deletion() if waits else ""
-            batch, objects = await asyncio.to_thread(self._decided, confirmed)
+            # A deletion that is confirmed can still wait for later edits. The store forgets the confirmation when it is written.
+            if waits or self._confirmed:
+                self._confirmed = await self._store.confirmed_deletion()
+            batch, objects = await asyncio.to_thread(self._decided, self._confirmed)
             removed = {key.kind for key, edit in batch.edits.items() if edit.document is None}
             removed |= {key.kind for key in batch.deletion.keys} if batch.deletion else set()
             if not await self._distrusted(removed):

@@ -20,6 +20,7 @@ from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.configuration.stops import stop_of, with_operation
 from queuectl.ownership import follower as following_objects
+from queuectl.ownership import reducer
 from queuectl.ownership.follower import ObjectFollower
 from queuectl.ownership.status_forms import FORMS
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -222,6 +223,27 @@ async def test_a_mass_deletion_waits_for_its_confirmation() -> None:
         await until(lambda: names(store, "ClusterQueue") == {"c"})
         await until(lambda: store.database.followed.deletion is None)
         assert not store.database.confirmed
+
+
+async def test_a_confirmed_mass_deletion_happens_in_the_longest_wait_although_edits_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reducer, "LONGEST_WAIT", 0.5)
+    objects, store = MemoryObjects(), MemoryStore()
+    objects.apply(f.flavor("gpu"), *(f.queue(name) for name in "abc"))
+    async with following(objects, store, settle=0.3):
+        await until(lambda: len(names(store, "ClusterQueue")) == 3)
+        objects.delete("ClusterQueue", "a", "b")
+        await until(lambda: store.database.followed.deletion)
+        waits = store.database.followed.deletion
+        assert waits is not None
+        await store.confirm_deletion(waits.id)
+        for number in range(60):
+            objects.apply(f.queue("c", 8 + number % 2))
+            await asyncio.sleep(0.05)
+            if names(store, "ClusterQueue") == {"c"}:
+                break
+        assert names(store, "ClusterQueue") == {"c"}
 
 
 async def test_another_leader_ends_it() -> None:
