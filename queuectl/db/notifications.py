@@ -16,6 +16,7 @@ from sqlalchemy import (
     Result,
     Select,
     and_,
+    case,
     delete,
     func,
     or_,
@@ -196,10 +197,15 @@ class NotificationTables:
             return _progress(await _drop(connection, row, limit))
 
     async def settle(
-        self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, dropped_told: bool
+        self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, reported: int
     ) -> bool:
         """See the Protocol."""
-        reported: dict[str, Any] = {"dropped": 0, "dropped_since": None, "dropped_until": None}
+        none_left = _p.dropped <= reported
+        dropped: dict[str, Any] = {
+            "dropped": func.greatest(_p.dropped - reported, 0),
+            "dropped_since": case((none_left, None), else_=_p.dropped_since),
+            "dropped_until": case((none_left, None), else_=_p.dropped_until),
+        }
         return await self._change(
             receiver,
             mode,
@@ -208,7 +214,7 @@ class NotificationTables:
             delivered=_p.delivered + delivered,
             failures=0,
             error="",
-            **(reported if dropped_told else {}),
+            **(dropped if reported else {}),
         )
 
     async def postpone(

@@ -277,11 +277,11 @@ class NotificationStore(Protocol):
         ...
 
     async def settle(
-        self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, dropped_told: bool
+        self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, reported: int
     ) -> bool:
         """Move the cursor to ``line`` after a delivery. False if the claim is lost, and nothing is written.
 
-        ``dropped_told``: the message about dropped events was delivered, so the count begins again.
+        ``reported``: the number of dropped events in the message about them, if it was delivered. Others can have been dropped since.
         """
         ...
 

@@ -394,12 +394,10 @@ class Delivery:
             await self._send(turn, channel, send)
             if send.failure is not None:
                 raise send.failure
-        await self._moved(turn, progress.line, 0, dropped_told=True)
+        await self._moved(turn, progress.line, 0, reported=progress.dropped)
         return True
 
-    async def _moved(
-        self, turn: Turn, line: int, delivered: int, *, dropped_told: bool = False
-    ) -> None:
+    async def _moved(self, turn: Turn, line: int, delivered: int, *, reported: int = 0) -> None:
         progress = turn.progress
         kept = await self._store.settle(
             turn.name,
@@ -407,11 +405,11 @@ class Delivery:
             self._by,
             line,
             delivered=delivered,
-            dropped_told=dropped_told,
+            reported=reported,
         )
         if not kept:
             raise ClaimLost
-        dropped = 0 if dropped_told else progress.dropped
+        dropped = progress.dropped - reported
         turn.progress = Progress(
             progress.receiver,
             progress.mode,

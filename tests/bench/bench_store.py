@@ -135,7 +135,7 @@ class Bench:
         waits = [await timed(self._prune) for _ in range(ROUNDS)]
         self._keep(f"prune {size:,} events that are needed", 0, waits)
         for receiver, mode in receivers:
-            await rows.settle(receiver, mode, "bench", end, delivered=size, dropped_told=True)
+            await rows.settle(receiver, mode, "bench", end, delivered=size, reported=size)
         deletions = [await timed(self._prune) for _ in range(ROUNDS)]
         self._keep("prune 5,000 events", 5000, deletions)
 

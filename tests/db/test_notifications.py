@@ -132,19 +132,19 @@ async def test_one_replica_delivers_to_a_receiver_at_a_time(outbox: Outbox) -> N
     # The cursor moves only while the claim is one's own.
     key = progress.receiver, progress.mode
     one, two = [each.id for each in await rows.events(progress.line, 10)]
-    assert not await rows.settle(*key, other, one, delivered=1, dropped_told=False)
+    assert not await rows.settle(*key, other, one, delivered=1, reported=0)
     assert not await rows.extend(*key, other, 60.0)
     assert await rows.drop_beyond(*key, other, max_age=DAY, max_rows=0) is None
     await rows.postpone(*key, other, 60.0, "not mine")
     await rows.release(*key, other)
     assert await rows.claim([key], other, 60.0) is None
-    assert await rows.settle(*key, by, one, delivered=1, dropped_told=False)
+    assert await rows.settle(*key, by, one, delivered=1, reported=0)
     assert await rows.extend(*key, by, 60.0)
     await rows.release(*key, by)
     assert (await outbox.claim("c", key)).line == one
     # It never moves back.
-    assert await rows.settle(*key, "c", two, delivered=1, dropped_told=False)
-    assert await rows.settle(*key, "c", one, delivered=0, dropped_told=False)
+    assert await rows.settle(*key, "c", two, delivered=1, reported=0)
+    assert await rows.settle(*key, "c", one, delivered=0, reported=0)
     await rows.release(*key, "c")
     assert await rows.claim([key], "c", 60.0) is None
 
@@ -157,7 +157,7 @@ async def test_an_expired_claim_and_a_postponed_receiver_are_offered_again(outbo
     assert await rows.claim([OPS], "b", 60.0) is None
     await asyncio.sleep(1.1)
     assert (await outbox.claim("b", OPS)).line == line
-    assert not await rows.settle(*OPS, "a", line + 1, delivered=1, dropped_told=False)
+    assert not await rows.settle(*OPS, "a", line + 1, delivered=1, reported=0)
     await rows.postpone(*OPS, "b", 1.0, "timeout\0")
     assert await rows.claim([OPS], "a", 60.0) is None
     await asyncio.sleep(1.1)
@@ -196,10 +196,14 @@ async def test_events_beyond_the_bounds_are_dropped_and_counted(outbox: Outbox) 
     assert until - since == pytest.approx(7300.0 - 49.0, abs=5.0)
     # They stay counted until the message about them was delivered, also with nothing else to deliver.
     last = (await rows.events(0, 100))[-1].id
-    assert await rows.settle(*OPS, "a", last, delivered=3, dropped_told=False)
+    assert await rows.settle(*OPS, "a", last, delivered=3, reported=0)
     await rows.release(*OPS, "a")
     assert (await outbox.claim("b", OPS)).dropped == 4
-    assert await rows.settle(*OPS, "b", last, delivered=0, dropped_told=True)
+    # One of them was dropped after the message was made.
+    assert await rows.settle(*OPS, "b", last, delivered=0, reported=3)
+    (status,) = await rows.statuses()
+    assert (status.dropped, status.waiting) == (1, 0)
+    assert await rows.settle(*OPS, "b", last, delivered=0, reported=1)
     (status,) = await rows.statuses()
     assert (status.delivered, status.dropped, status.waiting) == (3, 0, 0)
     await rows.release(*OPS, "b")
@@ -220,10 +224,10 @@ async def test_events_are_deleted_when_no_receiver_can_get_them(
     assert await rows.claim([CHAT], "b", 60.0) is None
     # Rows stay until each receiver is past them.
     one, two = [each.id for each in await rows.events(0, 10)]
-    assert await rows.settle(*OPS, "a", one, delivered=1, dropped_told=False)
+    assert await rows.settle(*OPS, "a", one, delivered=1, reported=0)
     assert await outbox.prune() == 1
     assert await outbox.names() == ["two"]
-    assert await rows.settle(*OPS, "a", two, delivered=1, dropped_told=False)
+    assert await rows.settle(*OPS, "a", two, delivered=1, reported=0)
     assert (await outbox.prune(), await outbox.names()) == (1, [])
     # A receiver that is configured again before that gets the events within its bounds. Deleted ones count as dropped.
     for module in ("queuectl.db.notifications", "tests.doubles.notifications"):

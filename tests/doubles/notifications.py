@@ -147,14 +147,16 @@ class MemoryNotifications:
         return cursor.progress
 
     async def settle(
-        self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, dropped_told: bool
+        self, receiver: str, mode: Mode, by: str, line: int, *, delivered: int, reported: int
     ) -> bool:
         cursor = await self._own(receiver, mode, by)
         if cursor is None:
             return False
         progress = replace(cursor.progress, line=max(line, cursor.progress.line), failures=0)
-        if dropped_told:
+        if reported and progress.dropped <= reported:
             progress = replace(progress, dropped=0, dropped_since=None, dropped_until=None)
+        elif reported:
+            progress = replace(progress, dropped=progress.dropped - reported)
         cursor.progress, cursor.error = progress, ""
         cursor.delivered += delivered
         return True
