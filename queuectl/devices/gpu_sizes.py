@@ -92,10 +92,12 @@ class GpuSizes:
         config: QueueConfig,
         last: GpuSizes | None = None,
     ) -> GpuSizes:
-        """The sizes; the same object as ``last`` if nothing has changed since."""
+        """The sizes; the same object as ``last`` if nothing has changed since but amounts of quota."""
         if last is None or last._inventory.classes is not inventory.classes:
             return cls(fleet, inventory, config, Matching(inventory.classes))
-        if (last._fleet, last._inventory, last._config) == (fleet, inventory, config):
+        same = (last._fleet, last._inventory) == (fleet, inventory)
+        if same and config.has_policies_of(last._config):
+            last._config = config  # the next comparison is one of identities
             return last
         return cls(fleet, inventory, config, last._matching)
 

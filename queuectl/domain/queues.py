@@ -6,7 +6,7 @@ Only supported fields are here. The parser (objects/configuration/queue_config.p
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Final
 
@@ -542,6 +542,17 @@ class QueueConfig:
     top_ups: Mapping[str, TopUp] = field(default_factory=dict)
     reservations: Mapping[str, AdvanceReservation] = field(default_factory=dict)
     checks: Mapping[str, AdmissionCheck] = field(default_factory=dict)
+
+    def has_policies_of(self, config: QueueConfig) -> bool:
+        """Whether they differ at most in the revision, and in what :meth:`ClusterQueue.has_policies_of` leaves out."""
+        if self is config:
+            return True
+        mine, others = self.cluster_queues, config.cluster_queues
+        if mine.keys() != others.keys():
+            return False
+        own = {one.name for one in fields(self)} - {"revision", "cluster_queues"}
+        same = all(getattr(self, name) == getattr(config, name) for name in own)
+        return same and all(queue.has_policies_of(others[name]) for name, queue in mine.items())
 
     def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""

@@ -22,7 +22,6 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig, needed_checks
 from queuectl.domain.reasons import WAITS_TO_EVICT, Code, Reason
 from queuectl.domain.records import NamespaceRecord
-from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, Placement, PodSet, PodShape, Workload
@@ -133,7 +132,10 @@ class SnapshotBuilder:
         self._learned = 0
         self._frozen_at = -inf  # unix seconds
         self._holding: dict[str, _Holding] = {}
-        self._config: QueueConfig | None = None
+        self._config = (
+            QueueConfig()
+        )  # with the policies of the last one, and the same object while these stay
+        self._last_config: QueueConfig | None = None
         self._never_preempting: frozenset[str] = frozenset()
         self._fleet: Fleet | None = None
         self._records: list[NamespaceRecord] = []
@@ -153,8 +155,8 @@ class SnapshotBuilder:
         self._frozen_at = now
         device_mirror = self._mirror.devices
         devices = device_mirror.inventory(self._mirror.fleet)
-        admitted = tuple(self._admitted(config, now))
-        pending = tuple(self._pending(config, now))
+        admitted = tuple(self._admitted(self._config, now))
+        pending = tuple(self._pending(self._config, now))
         if self._mirror.arrays:
             pending = in_rank_order(opened_by_one(pending, self._mirror.jobs, self._ledger))
         other_pods = self._usage.other_pods
@@ -182,9 +184,15 @@ class SnapshotBuilder:
         )
 
     def _drop_outdated(self, config: QueueConfig) -> None:
-        """Drop the parts that depend on the queues, namespaces, priority classes, nodes or devices that have changed."""
+        """Drop the parts that depend on the queues, namespaces, priority classes, nodes or devices that have changed.
+
+        No part depends on amounts of quota.
+        """
         records = list(self._mirror.namespaces.values())
-        if config is not self._config or records != self._records:
+        first, last = self._last_config is None, self._last_config
+        self._last_config = config
+        same = config is last or (not first and config.has_policies_of(self._config))
+        if not same or records != self._records:
             self._config, self._records = config, records
             self._namespaces = {record.name: dict(record.labels) for record in records}
             self._ending = frozenset(record.name for record in records if record.deleting)
@@ -214,12 +222,12 @@ class SnapshotBuilder:
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
         """The request of the gang for the planner; the same object until job or priority change."""
         last = self._asked.get(entry.uid)
-        rules = self._config.rules if self._config is not None else Rules()
+        rules = self._config.rules
         user = job.user(rules.user_label, rules.trusted_submitters)
         updates = entry.checks.updates
         base = self._ledger.get(job.index.job_uid) if job.index is not None else None
         gang = base.placement if base is not None else None
-        evicts = preempts(job, self._config or QueueConfig(), self._never_preempting)
+        evicts = preempts(job, self._config, self._never_preempting)
         claims = self._mirror.devices.named_claims
         shared = [claims.get((job.namespace, n)) for one in job.podsets for n in one.shared_claims]
         if shared:
@@ -229,7 +237,7 @@ class SnapshotBuilder:
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if last and last[0] is job and last[1] == place and last[2] is self._sizes:
             return last[3]
-        config = self._config if self._config is not None else QueueConfig()
+        config = self._config
         sizes = self._sizes if self._sizes is not None else self._mirror.gpus(config)
         podsets, growth = updated(job.podsets, updates), growth_of(job)
         if gang is not None and growth is not None:

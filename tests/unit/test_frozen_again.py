@@ -100,7 +100,7 @@ OF_USES: list[dict[str, Any]] = [
     {"state": UseState.IDLE, "weight": 0.0},
     {"deleted": True},
 ]
-OTHERS = ["configuration", "namespace", "node", "class"]
+OTHERS = ["configuration", "quota", "namespace", "node", "class"]
 STEPS = st.one_of(
     st.tuples(st.just("job"), st.integers(0, 1), st.sampled_from(OF_JOBS)),
     st.tuples(st.just("entry"), st.integers(0, 1), st.sampled_from(OF_ENTRIES)),
@@ -177,7 +177,13 @@ class Changing(World):
     def others_change(self, what: str) -> None:
         """A change of another object than the gang."""
         if what == "configuration":
-            self.config = STOPPED if self.config is DRAINED else DRAINED
+            stopped = self.config.cluster_queues["cq"].stop_policy is StopPolicy.HOLD
+            self.config = DRAINED if stopped else STOPPED
+        elif what == "quota":
+            queue = self.config.cluster_queues["cq"]
+            group = ResourceGroup((GPU,), (FlavorQuotas("f", {GPU: self.version}),))
+            queues = {"cq": replace(queue, groups=(group,))}
+            self.config = replace(self.config, revision=self.version, cluster_queues=queues)
         elif what == "namespace":
             ending = not self.mirror.namespaces["a"].deleting
             self.see(NamespaceRecord("a", self.version, (), deleting=ending))
@@ -218,7 +224,11 @@ CHECKPOINTS = [RUNS, *(("pod", 0, change) for change in OF_PODS)]
 CHANGED = [RUNS, ("entry", 0, {"priority": 7}), *(("job", 0, change) for change in OF_JOBS)]
 
 
+QUOTA_EDITS = [("quota", 0, {}), RUNS, ("quota", 0, {}), *OTHERS_CHANGE, ("quota", 0, {})]
+
+
 @settings(max_examples=40)
+@example(QUOTA_EDITS)
 @example(MEASURED)
 @example(IDLE)
 @example(CHECKPOINTS)
@@ -244,6 +254,21 @@ def test_pending_and_running_gangs_are_those_of_a_new_builder(
         for before, after in zip(kept.pending, again.pending, strict=True):
             entry = world.ledger.get(before.workload.uid)
             assert before is after or (entry is not None and entry.lease is not None)
+
+
+def test_gangs_are_the_same_objects_after_an_edit_of_quota() -> None:
+    """The caches of the planner stay valid, and no gang is made again."""
+    world = Changing()
+    for step in (RUNS, ("time", 0, {}), ("quota", 0, {})):
+        world.step(*step)
+    before = world.builder.freeze(world.config, world.now, SolverLimits())
+    world.step("quota", 0, {})
+    after = world.builder.freeze(world.config, world.now, SolverLimits())
+    assert after.config is world.config
+    assert [*map(id, after.pending), *map(id, after.admitted)] == [
+        *map(id, before.pending),
+        *map(id, before.admitted),
+    ]
 
 
 QUOTAS = FlavorQuotas("f", {GPU: 64, CHARGED: 64})

@@ -214,6 +214,9 @@ class LeaderState:
             self.holdings.configure(self.config, self.ledger)
             self._evaluate_all()
             return
+        if not queues:  # amounts of quota: no pass over the ledger for each edit
+            self.holdings.reconfigure(self.config, ())
+            return
         entries = [e for e in self.ledger if (e.namespace, e.queue) in queues]
         self.holdings.reconfigure(self.config, entries)
         jobs = self._mirror.jobs.values()
