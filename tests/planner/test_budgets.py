@@ -22,7 +22,7 @@ from queuectl.domain.budgets import (
 from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.spending import (
     Spending,
     forecast,
@@ -30,7 +30,7 @@ from queuectl.domain.spending import (
     report,
     with_priority,
 )
-from queuectl.domain.workload import Duration, Workload
+from queuectl.domain.workload import Duration, Placement, Workload
 from queuectl.planner import plan
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanRule, verify
@@ -274,3 +274,14 @@ def test_a_report_states_which_gangs_have_the_lower_priority(spent: float, low: 
     rule = budget(when_spent=WhenSpent.LOWER_PRIORITY, priority_when_spent=-5)
     snapshot = lowered(spending(rule, [of("a")], [], spent))
     assert report(snapshot).lacks == {("b", "a"): low}
+
+
+def test_the_lease_of_a_gang_with_fewer_pods_holds_what_these_cost() -> None:
+    rule = budget(10, **WHOLE)
+    part = gang("part", replace(podset(count=4, gpu=1), min_count=1))
+    part = replace(part, duration=Duration(2 * HOUR, enforced=True))
+    (whole,) = placed(part, {"n0": 1}).podsets
+    lease = CapacityLease(Placement((replace(whole, pods=1),)), (), NOW - 60, NOW + 600)
+    urgent = of("urgent", 1, run=8, priority=1)
+    starts, waits = decided(spending(rule, [Pending(part, lease=lease), urgent]))
+    assert "urgent" in starts, waits

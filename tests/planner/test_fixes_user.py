@@ -129,6 +129,22 @@ def test_earlier_pending_gangs_of_the_user_are_counted() -> None:
     assert not raised.least
 
 
+@pytest.mark.parametrize(
+    ("most", "own", "offered"), [(None, None, True), (0, None, False), (None, 5, False)]
+)
+def test_a_higher_priority_is_offered_only_if_the_gang_can_have_it(
+    most: int | None, own: int | None, offered: bool
+) -> None:
+    """Not above ``maxPriority`` of the queue, and not while a spent Budget lowers each priority."""
+    first, last = of("ben", "first", 8), of("ann", "last", 8, at=1.0)
+    waiting: list[Pending | Workload] = [first, Pending(last, own_priority=own)]
+    rule = replace(queue(), max_priority=most)
+    snapshot = world(NODES[:1], waiting, [], rule)
+    found = diagnose(snapshot, "last")
+    assert found is not None
+    assert (Remedy.RAISE_PRIORITY in remedies(found)) is offered
+
+
 def test_without_capacity_no_higher_cap_is_offered() -> None:
     full = [runs("ben", f"r{i}", 8, f"n{i}") for i in range(4)]
     snapshot = capped(3, [of("ann", "a", 4)], full)

@@ -605,3 +605,16 @@ def test_quota_of_a_cohort_that_victims_have_left_is_not_borrowed_in_the_meantim
     other = gpus("other", asks, "a", priority=HIGH)
     made = planned(quota_only(queues, [entry, other], leaving))
     assert ("other" in {a.uid for a in made.admitted}) is starts
+
+
+def test_a_lease_that_a_limit_ends_is_free_for_others_in_the_same_plan() -> None:
+    """It is of a gang that was held for its checks, so no victim leaves for it."""
+    nodes = [node("n0", gpu=8), node("n1", gpu=8)]
+    rule = replace(queue(), max_per_user=(("nvidia.com/gpu", 8),))
+    held = replace(whole("held"), user="ada")
+    lease = CapacityLease(placed(held, {"n1": 1}), (), NOW - 60, NOW + 1e9)
+    busy = holding(replace(whole("busy"), user="ada"), {"n0": 1})
+    pending = [Pending(held, lease=lease), replace(whole("other", queued_at=1.0), user="bob")]
+    made = planned(world(nodes, pending, [busy], rule))
+    assert started(made) == {"other": (("n1", 1),)}
+    assert codes(made) == {"held": Code.MAX_PER_USER}

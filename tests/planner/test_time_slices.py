@@ -98,6 +98,19 @@ def test_only_the_first_gang_that_waits_gets_a_time_slice() -> None:
     ]
 
 
+@pytest.mark.parametrize("first", [{"preempts": False}, {"claims": ("data",)}])
+def test_a_gang_that_no_eviction_can_start_leaves_the_time_slice_to_the_next_one(
+    first: dict[str, Any],
+) -> None:
+    """It evicts no gang, or it uses a ResourceClaim of a gang that keeps running."""
+    keeps = replace(of("keeps", 0), claims=("data",))
+    running = [ran(SLICE), holding(keeps, {"n0": 1}, started_at=NOW)]
+    waiting = [replace(of("first", 8, 0.0), **first), of("second", 8, 1.0)]
+    assert victims(world(NODES, waiting, running, sliced())) == [
+        ("r", "second", PreemptionReason.TIME_SLICE)
+    ]
+
+
 def test_a_plan_is_due_at_the_end_of_the_next_time_slice() -> None:
     snapshot = world(NODES, [of("p")], [ran(100)], sliced())
     assert next_plan_due(snapshot, plan(snapshot)) == NOW + SLICE - 100

@@ -227,8 +227,8 @@ class AdmissionCycle:
         over = self._over_limit(gang)
         if over is not None:
             # A gang that only its checks have held releases its capacity: nothing else would end its lease.
-            waits = self.leases.holds(uid) and pending.lease is not None and pending.lease.victims
-            self._refuse(pending, (over,), lease=pending.lease if waits else None)
+            keeps = pending.lease is not None and bool(pending.lease.victims)
+            self._refuse_with_lease(pending, over, keeps=keeps)
             return
         head = self._head(gang)
         if self.leases.holds(uid) and self._leased(gang, head):
@@ -295,10 +295,15 @@ class AdmissionCycle:
             held = held if self.classes.candidate(pending, queue).ready else None
         lower = refused or held
         if lower is not None:
-            keeps = refused is None and self.leases.holds(pending.workload.uid)
-            lease = pending.lease if keeps else None
-            self._refuse(pending, (after_rank(lower.ref),), lease=lease)
+            self._refuse_with_lease(pending, after_rank(lower.ref), keeps=refused is None)
         return lower is not None
+
+    def _refuse_with_lease(self, pending: Pending, why: Reason, *, keeps: bool) -> None:
+        """Refuse a gang that can have a lease, which it keeps, or which ends."""
+        holds = self.leases.holds(pending.workload.uid)
+        if holds and not keeps:
+            self._end_leases(pending.workload.uid)
+        self._refuse(pending, (why,), lease=pending.lease if holds and keeps else None)
 
     def waits(self, after_eviction: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
         """Why a gang does not evict yet; None when it does."""
@@ -391,6 +396,7 @@ class AdmissionCycle:
     def _end_leases(self, *uids: str) -> None:
         for uid in uids:
             self.leases.give_up(uid)
+            self.limits.give_up(uid)
         if uids:
             self.classes.forget_refusals()
 
@@ -617,9 +623,15 @@ class AdmissionCycle:
         )
         if not gang.grows:
             self.heads.wait(gang.queue, head)
-            if gang.queue is not None and lease is None:
+            if gang.queue is not None and lease is None and self._waits_for_turn(gang, reasons):
                 self.state.turns.add(gang.queue.name)
         self._refuse(gang.pending, reasons, lease, proof)
+
+    def _waits_for_turn(self, gang: Candidate, reasons: tuple[Reason, ...]) -> bool:
+        """Whether the end of a time slice can start a gang. If not, gangs behind it have the turn."""
+        workload = gang.pending.workload
+        in_vain = reasons[0].waits_for_capacity or self.limits.claims.in_use(workload) is not None
+        return workload.evicts and not in_vain
 
     def _refuse(
         self,

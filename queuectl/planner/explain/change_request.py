@@ -192,8 +192,12 @@ def higher_priority(ctx: GangContext) -> Iterator[SuggestedFix]:
     own = ctx.pending.workload
     if own.grows:
         return  # a pod has the priority of the gang that it extends
+    if ctx.pending.own_priority is not None:
+        return  # a spent Budget lowers each priority
     before = [p.workload for p in ctx.snapshot.pending if place(p.workload) < place(own)]
     for priority in sorted({w.priority for w in before})[:_PRIORITIES_TRIED]:
+        if ctx.queue is not None and ctx.queue.capped(priority + 1) <= priority:
+            return
         change = RaisePriority(ctx.uid, priority + 1)
         ahead = next(w for w in before if w.priority == priority)
         message = f"raise the priority to {priority + 1} or more, above {ahead.ref} ({priority})"

@@ -27,6 +27,7 @@ from queuectl.domain.spending import Spending, start_cost
 from queuectl.domain.words import format_time, is_or_are
 from queuectl.domain.workload import Workload
 from queuectl.planner.order.queue_order import StrictFifoHeads, behind
+from queuectl.planner.problem.request import as_placed
 from queuectl.planner.problem.usage import charges_of
 
 
@@ -240,7 +241,10 @@ class Budgets:
                 yield name, (CountedLimit(row, "", balance.granted, used, need, cost, state),)
 
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
-        return {b.row: b.adds for _, bounds in self.shared(pending.workload) for b in bounds}
+        if pending.lease is None:
+            return {}
+        held = as_placed(pending, pending.lease.placement).workload
+        return {b.row: b.adds for _, bounds in self.shared(held) for b in bounds}
 
 
 AMOUNT_LIMITS: Final[tuple[type[AmountLimit], ...]] = (ResourceQuotas, UserCaps, Budgets)
@@ -335,6 +339,10 @@ class GangLimits:
             for _, bounds in kind.shared(workload):
                 for bound in bounds:
                     self._taken[bound.row] += bound.adds
+
+    def give_up(self, uid: str) -> None:
+        """The lease of a gang ends."""
+        self._taken.subtract(self._leased.pop(uid, {}))
 
     def _exceeded(
         self, workload: Workload, bounds: Iterable[CountedLimit]
