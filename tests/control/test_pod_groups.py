@@ -301,3 +301,31 @@ async def test_a_group_without_pods_keeps_its_request_and_can_be_held_after_a_re
 
 def request_of(entry: Entry) -> tuple[object, ...]:
     return entry.queue, entry.cluster_queue, entry.priority, entry.gpus, entry.pods, entry.user
+
+
+@pytest.mark.parametrize("again", ["the leader starts again", "the leader reads its state again"])
+async def test_a_pod_that_succeeded_and_was_deleted_stays_counted(world: Rig, again: str) -> None:
+    for number in (1, 2, 3):
+        world.cluster.submit_pod(pod(f"g-{number}", "g", 3, gpus=1))
+    entry = await group_entry(world, "g", State.RUNNING)
+    document = world.cluster.server.get("pods", "default", "g-1")
+    world.cluster.controllers.set_phase(document, "Succeeded")
+
+    def slots(entry: Entry) -> int:
+        podsets = entry.placement.podsets if entry.placement is not None else ()
+        return sum(podset.pods or podset.count for podset in podsets)
+
+    await world.until_entry(entry.uid, lambda e: slots(e) == 2, "its slot is free")
+    world.cluster.delete_pod_of_user("g-1")
+    await world.until(lambda: len(of_group(world, "g")) == 2, "it is deleted")
+    if again == "the leader starts again":
+        await world.restart()
+    else:
+        assert world.loop is not None
+        await world.loop._reload()
+    world.cluster.submit_pod(pod("other-1", gpus=1))
+    await group_entry(world, "other-1", State.RUNNING)
+    assert len(running(world, "g")) == 2, "no pod is deleted"
+    succeed(world, "g")
+    done = await group_entry(world, "g", State.FINISHED)
+    assert (done.reason.code, done.evictions) == (Code.SUCCEEDED, 0)

@@ -179,6 +179,11 @@ class PodGroup:
             before = self.record
             if self.entry is not None and self.entry.placement is not None:
                 self.started = _placed(self.entry, pods, succeeded, self.total)
+                left = self.total - _slots(self.entry) - succeeded.total()
+                if (
+                    left >= 0
+                ):  # the placement has no slots of pods that have succeeded, whether they still exist or not
+                    self.vanished = Counter({"": left})
             elif before is not None and before.suspended and before.podsets:
                 self.started = {podset.name: podset for podset in before.podsets}
             else:
@@ -283,7 +288,7 @@ def _placed(
     shapes = _grouped(pods)
     planned = entry.planned.requests if entry.planned is not None else {}
     placed = {p.podset: p.pods if p.pods is not None else p.count for p in entry.placement.podsets}
-    freed = total - sum(placed.values()) >= succeeded.total()
+    freed = total - _slots(entry) >= succeeded.total()
     found = {}
     for name, count in placed.items():
         shape = shapes.get(name)
@@ -293,6 +298,12 @@ def _placed(
             shape = PodSet(name, 1, PodShape(planned[name]))
         found[name] = replace(shape, count=count + (succeeded[name] if freed else 0))
     return found
+
+
+def _slots(entry: Entry) -> int:
+    """The slots of its placement."""
+    podsets = entry.placement.podsets if entry.placement is not None else ()
+    return sum(p.pods if p.pods is not None else p.count for p in podsets)
 
 
 def _remembered(entry: Entry) -> JobRecord:
