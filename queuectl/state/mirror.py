@@ -303,7 +303,7 @@ class Mirror:
             case Unreadable():
                 self._set_aside(delta)
             case Deleted():
-                self._delete(delta.resource, delta.key)
+                self._delete(delta.resource, delta.key, delta.version)
             case ListCompleted():
                 for key in self._keys(delta.resource) - delta.keys:
                     self._delete(delta.resource, key)
@@ -856,7 +856,7 @@ class Mirror:
                 self.unschedulable.add(pod.owner)
             self._keep_indexes(self._arrays.pod_changed(pod.owner))
 
-    def _delete(self, resource: str, key: str) -> None:
+    def _delete(self, resource: str, key: str, version: int = 0) -> None:
         self._is_readable(resource, key)
         if resource in device_objects.RESOURCES:
             self.devices.delete(resource, key)
@@ -875,7 +875,7 @@ class Mirror:
             self.planning_changed |= self.nodes.drop(key)
         elif resource in self._kinds:
             self._groups.remove_set(key)
-            self._keep_parent(self._parents.remove_child(key))
+            self._keep_parent(self._parents.remove_child(key, version))
             self._forget_job(key)
         elif resource in (NAMESPACES, PRIORITY_CLASSES):
             named = self.namespaces if resource == NAMESPACES else self.priority_classes

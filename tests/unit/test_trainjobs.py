@@ -168,6 +168,30 @@ class TestJobsOfJobSets:
             assert left is not None
             assert left.podsets[0].count == 3
 
+    def test_the_pods_of_a_complete_job_count_as_ended_until_the_status_of_the_jobset_does(
+        self,
+    ) -> None:
+        """The watch shows the Job first. The gang would expect more pods than it has slots, and be evicted."""
+        mirror = Mirror.of(KINDS)
+        jobset = replace(read(self.alone), suspended=False)
+        mirror.apply([Upserted(jobset), Upserted(self.job(succeeded=2))])
+        mirror.apply([Deleted("jobs", "j1", 9)])
+        [job] = mirror.jobs.values()
+        assert job.pods_at_once == {podset.name: 1 for podset in job.podsets}
+        mirror.apply([Upserted(replace(jobset, version=10))])
+        [job] = mirror.jobs.values()
+        assert job.pods_at_once == {podset.name: 3 for podset in job.podsets}
+
+    def test_the_status_of_a_jobset_that_is_newer_than_the_end_of_its_job_counts_alone(
+        self,
+    ) -> None:
+        mirror = Mirror.of(KINDS)
+        jobset = replace(read(self.alone), suspended=False, version=10)
+        mirror.apply([Upserted(self.job(succeeded=2)), Upserted(jobset)])
+        mirror.apply([Deleted("jobs", "j1", 9)])
+        [job] = mirror.jobs.values()
+        assert job.pods_at_once == {podset.name: 3 for podset in job.podsets}
+
     @pytest.mark.parametrize(
         "gone", [Deleted("jobs", "j1", 9), ListCompleted("jobs", frozenset(), 9)]
     )

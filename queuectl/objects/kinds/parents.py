@@ -24,12 +24,15 @@ class Parents:
         self._begun: dict[str, JobRecord] = {}  # Jobs of JobSets with ended pods
         # Uid of a JobSet to the ended pods of these Jobs, by podset.
         self._ended = defaultdict[str, Counter[str]](Counter)
+        # The same of Jobs that are complete, until the status of their JobSet counts them.
+        self._completed = defaultdict[str, Counter[str]](Counter)
 
     def put(self, job: JobRecord) -> JobRecord:
         """The record of a job with what its children state. Other jobs stay as they are."""
         if job.kind not in _KINDS:
             return job
         self._jobs[job.uid] = job
+        self._completed.pop(job.uid, None)
         return self._whole(job)
 
     def put_child(self, child: JobRecord) -> JobRecord | None:
@@ -46,6 +49,7 @@ class Parents:
         else:
             self._children[child.parent] = child
             self._parents[child.uid] = child.parent
+            self._completed.pop(child.uid, None)
         return self._of(child.parent)
 
     def queues(self, uid: str) -> bool:
@@ -53,11 +57,21 @@ class Parents:
         job = self._jobs.get(uid)
         return job is not None and job.queue is not None
 
-    def remove_child(self, uid: str) -> JobRecord | None:
-        """The new record of its job. A job that runs keeps its request: its controller creates its JobSet again."""
+    def remove_child(self, uid: str, version: int = 0) -> JobRecord | None:
+        """The new record of its job. A job that runs keeps its request: its controller creates its JobSet again.
+
+        A Job of a JobSet is removed when it is complete. In most cases, the watch shows that before it shows the status of the JobSet.
+
+        ``version``: at which it was removed; 0 = unknown.
+        """
         begun = self._begun.pop(uid, None)
         if begun is not None:
             self._forget(begun)
+            jobset = self._jobs.get(begun.parent) or self._children.get(
+                self._parents.get(begun.parent, "")
+            )
+            if jobset is not None and not jobset.suspended and jobset.version < version:
+                self._completed[begun.parent].update(ended_in(begun))
             return self._of(begun.parent)
         parent = self._parents.get(uid, "")
         job = self._jobs.get(parent)
@@ -70,9 +84,11 @@ class Parents:
     def drop(self, uid: str) -> None:
         """Forget a job that no longer exists."""
         self._jobs.pop(uid, None)
+        self._completed.pop(uid, None)
         child = self._children.pop(uid, None)
         if child is not None:
             self._parents.pop(child.uid, None)
+            self._completed.pop(child.uid, None)
 
     def children(self, kind: str) -> Iterable[str]:
         """The uids of the children of a kind."""
@@ -95,5 +111,6 @@ class Parents:
         jobset = job if job.kind == JOB_SET.kind else self._children.get(job.uid)
         if jobset is None:
             return job
-        jobset = without_ended(jobset, self._ended.get(jobset.uid, {}))
+        ended = self._ended.get(jobset.uid, Counter()) + self._completed.get(jobset.uid, Counter())
+        jobset = without_ended(jobset, ended)
         return jobset if job.kind == JOB_SET.kind else composed(job, jobset)
