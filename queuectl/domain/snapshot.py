@@ -148,6 +148,7 @@ class Admitted:
         ends_at: unix seconds at which it leaves, as planning assumes; None = unknown.
         end_enforced: the controller ends it then; otherwise it can run longer.
         final: it does not start again after an eviction, which loses all its work.
+        held: it has not started: it holds its place for its admission checks, and will run from some time on.
     """
 
     workload: Workload
@@ -166,6 +167,7 @@ class Admitted:
     ends_at: float | None = None
     end_enforced: bool = False
     final: bool = False
+    held: bool = False
 
     @property
     def gpus(self) -> Fraction:

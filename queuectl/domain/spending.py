@@ -15,7 +15,9 @@ from queuectl.domain.workload import Workload
 
 
 def running_cost(snapshot: Snapshot, balance: BudgetBalance, gang: Admitted) -> int:
-    """Units that a running gang uses until its end; one that is leaving, until now."""
+    """Units that a running gang uses until its end; one that is leaving, until now; one that is held, in its whole run from now."""
+    if gang.held:
+        return balance.start_cost(gang.gpus, _seconds(gang.workload), snapshot.now)
     if gang.leaving:
         return balance.cost(gang.gpus, max(gang.started_at, balance.counted), snapshot.now)
     return balance.running_cost(gang.gpus, gang.started_at, gang.ends_at, snapshot.now)
@@ -23,8 +25,11 @@ def running_cost(snapshot: Snapshot, balance: BudgetBalance, gang: Admitted) -> 
 
 def start_cost(snapshot: Snapshot, balance: BudgetBalance, workload: Workload) -> int:
     """Units that a pending gang uses in this month if it starts now."""
-    seconds = workload.duration.seconds if workload.duration is not None else None
-    return balance.start_cost(workload.gpus, seconds, snapshot.now)
+    return balance.start_cost(workload.gpus, _seconds(workload), snapshot.now)
+
+
+def _seconds(workload: Workload) -> float | None:
+    return workload.duration.seconds if workload.duration is not None else None
 
 
 class Spending:

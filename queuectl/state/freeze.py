@@ -414,6 +414,7 @@ class SnapshotBuilder:
             started_at=entry.since,
             utilization=0.0,
             evictions=entry.preempted_at,
+            held=True,
         )
 
     def _made_pending(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Pending:

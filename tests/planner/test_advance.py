@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.domain.checks import AdmissionCheck, CheckRule
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueConfig, QueueingStrategy
@@ -20,7 +21,7 @@ from queuectl.domain.reservations import (
     ReservedCapacity,
     occurrences,
 )
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import PlanRule, verify
@@ -401,3 +402,30 @@ def test_no_gang_that_keeps_its_limit_holds_reserved_capacity(
     placed = {state.name for state in clock.plans[0][2].reserved if state.nodes}
     for _, _, made in clock.plans:  # a Reservation that has nodes never loses them to a gang
         assert not placed & {state.name for state in made.reserved if not state.nodes}
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_gang_that_its_checks_can_hold_leaves_the_nodes_of_a_reservation(ready: bool) -> None:
+    """It ends before the Reservation begins only if it starts now."""
+    short = Pending(
+        job("short", 1, 50.0, gpu=2), ready_checks=frozenset({"license"} if ready else ())
+    )
+    made = cluster(reserved(4), pending=[])
+    (main, own) = made.config.cluster_queues.values()
+    checked = replace(main, admission_checks=(CheckRule("license"),))
+    made = replace(
+        made,
+        config=replace(
+            made.config,
+            cluster_queues={"main": checked, "own": own},
+            checks={"license": AdmissionCheck("license", "queuectl.dev/external")},
+        ),
+        pending=(short,),
+    )
+    found = plan(made)
+    assert verify(made, found) == ()
+    assert [one.uid for one in found.admitted] == (["short"] if ready else [])
+    held = [one for one in found.pending if one.lease is not None]
+    assert held == []
+    (state,) = found.reserved
+    assert len(state.nodes) == 4

@@ -285,3 +285,14 @@ def test_the_lease_of_a_gang_with_fewer_pods_holds_what_these_cost() -> None:
     urgent = of("urgent", 1, run=8, priority=1)
     starts, waits = decided(spending(rule, [Pending(part, lease=lease), urgent]))
     assert "urgent" in starts, waits
+
+
+def test_a_gang_that_its_checks_hold_commits_its_whole_run() -> None:
+    """It runs from its approval on, however long it was held."""
+    rule = budget(10, **WHOLE)
+    held = replace(runs("held", 1, None), held=True, started_at=NOW - 5 * HOUR)
+    held = replace(held, workload=of("held", 1, run=8))
+    starts, waits = decided(spending(rule, [of("next", 1, run=4)], [held]))
+    assert (starts, waits["next"].reasons[0].code) == ([], Code.BUDGET_SPENT)
+    starts, _ = decided(spending(rule, [of("next", 1, run=2)], [held]))
+    assert starts == ["next"]

@@ -33,7 +33,13 @@ from queuectl.domain.workload import (
 )
 from queuectl.planner.problem.flavors import Flavors, Members, members_of
 from queuectl.planner.problem.fleet import Ints, Mask, Tree
-from queuectl.planner.problem.limit_rows import beside, plain, reservation_of_row, rows_beside
+from queuectl.planner.problem.limit_rows import (
+    awaits_checks,
+    beside,
+    plain,
+    reservation_of_row,
+    rows_beside,
+)
 from queuectl.planner.problem.problem import Problem, Shape, Slices
 
 # ---- Fewer pods, and parts
@@ -511,7 +517,9 @@ def starting_at(problem: Problem, request: GangRequest, at: float) -> GangReques
     if not snapshot.reservations:
         return request
     workload = request.pending.workload
-    until = inf if workload.duration is None else at + workload.duration.seconds
+    until = inf
+    if workload.duration is not None and not awaits_checks(snapshot, request.pending):
+        until = at + workload.duration.seconds
     return beside_these(problem, request, beside(snapshot, workload, until, at))
 
 

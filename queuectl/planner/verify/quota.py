@@ -256,7 +256,11 @@ def check_budgets(index: PlanIndex) -> Iterator[PlanViolation]:
                 if gang.ends_at is not None and gang.ends_at > snapshot.now:
                     ends = gang.ends_at
                 ends = snapshot.now if gang.leaving else ends
-                held += balance.cost(gang.gpus, max(gang.started_at, balance.counted), ends)
+                begins = max(gang.started_at, balance.counted)
+                if gang.held:  # it has not started
+                    run, begins = gang.workload.duration, snapshot.now
+                    ends = begins + (run.seconds if run is not None else UNKNOWN_RUN)
+                held += balance.cost(gang.gpus, begins, ends)
         for claim in index.claims:
             if claim.workload.uid in index.running or balance not in spending.of(claim.workload):
                 continue  # counted where it is
