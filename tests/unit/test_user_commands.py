@@ -9,6 +9,7 @@ import pytest
 
 from queuectl.control.leader.commands import GONE, NOTHING_NEW, TOO_LATE, carry_out
 from queuectl.domain.commands import DONE, Action, Command
+from queuectl.domain.containment import Containment
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
@@ -34,7 +35,10 @@ def barred(entry: Entry, command: Command) -> str | None:
 def carried(
     entry: Entry, *commands: Command, observed: tuple[EntryChange, ...] = ()
 ) -> tuple[list[State], dict[int, str]]:
-    changes, answers = carry_out(commands, Ledger([entry]), observed, 9.0, Rules(), barred)
+    contained = Containment(lambda: 9.0)
+    changes, answers = carry_out(
+        commands, Ledger([entry]), observed, 9.0, Rules(), barred, contained
+    )
     return [change.after.state for change in changes], {a.id: a.outcome for a in answers}
 
 
