@@ -24,7 +24,7 @@ from queuectl.db.tables import metadata
 from queuectl.domain.errors import StoreError, UnusableSchema
 from tests.support.postgres import TestPostgres
 
-HEAD = "0116_pre"
+HEAD = "0117_pre"
 REVISION = """
 from alembic import op
 

@@ -321,7 +321,7 @@ def test_a_pod_is_not_added_to_a_gang_that_stops(state: State, waits: bool) -> N
     ids=["its gang runs", "its gang stops", "the plan stops its gang", "it stops another gang"],
 )
 def test_a_plan_adds_no_pod_to_a_gang_that_stops(base: State, plan: Plan, starts: bool) -> None:
-    ledger = Ledger([entry("u", base), entry(THIRD)])
+    ledger = Ledger([entry("u", base), replace(entry(THIRD), cluster_queue="")])
     seen = mirror(RESUMED, pod("p2", 2))
     workload = replace(gang(THIRD, *seen.jobs[THIRD].podsets), queue="main")
     snapshot = Snapshot(9.0, Fleet(()), QueueConfig(), pending=(Pending(workload),))

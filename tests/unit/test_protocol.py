@@ -255,7 +255,11 @@ SPLIT = PodSetPlacement(
 def pools(placed: PodSetPlacement, pods: list[PodRecord]) -> dict[str, tuple[str | None, str, int]]:
     """Pod to the node it is pinned to, the pool it is to run in and the number of its tolerations."""
     entry = replace(ENTRY, placement=Placement((placed,)))
-    found = outstanding_writes(entry, RESUMED, pods, NODES, {"a": A, "b": B})
+    nodes = {
+        name: replace(node, labels={**node.labels, "pool": "b" if name == "n3" else "a"})
+        for name, node in NODES.items()
+    }
+    found = outstanding_writes(entry, RESUMED, pods, nodes, {"a": A, "b": B})
     asked = {w.name: (pin_of(w), w.patch["spec"]) for w in found}
     return {
         name: (pin, spec["nodeSelector"]["pool"], len(spec.get("tolerations", [])))
