@@ -114,7 +114,7 @@ class Conflict(StoreError):
 
 
 class TooManyCommands(StoreError):
-    """So many commands of one workload wait that no other is added."""
+    """The number of commands of one workload that wait is at its limit."""
 
 
 class NotFound(StoreError):

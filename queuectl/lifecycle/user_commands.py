@@ -20,7 +20,7 @@ from queuectl.lifecycle.transitions import evict, next_of, rejoin
 def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> EntryChange | None:
     """The change that a command makes now, or None if it is obsolete or changes nothing.
 
-    A user who lets a gang start again may have removed the cause for which kube-scheduler refused nodes.
+    Nodes that kube-scheduler refused are no longer excluded: the user can have removed the cause.
     """
     if objection(entry, command.action) is not None:
         return None

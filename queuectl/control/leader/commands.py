@@ -85,7 +85,7 @@ def _carried_out(
     rules: Rules,
     command_refusal: Callable[[Entry, Command], str | None],
 ) -> tuple[EntryChange | None, str | None]:
-    """The change, or why there is none."""
+    """The change, or the reason for which nothing changes."""
     reserved = None if command.admin else reserved_to_admins(entry, command.action)
     why = (
         reserved

@@ -98,19 +98,19 @@ class StartEstimator:
     async def estimate(self) -> None:
         """Estimate once, for all pending gangs. An estimate that takes too long has no effect."""
         leader_state, estimates = self._leader_state, self._leader_state.estimates
-        began, found = time.perf_counter(), None
+        began, starts = time.perf_counter(), None
         with contextlib.suppress(TookTooLong):
             async with self._throttle.turn():
                 snapshot = leader_state.snapshot(seek_room=False)
                 given = estimates.current(leader_state.ledger, snapshot)
                 work = partial(self._worked_out, given)
                 began = time.perf_counter()
-                found = await self._throttle.work_out(work, MOST_SECONDS)
-        if found is None:
+                starts = await self._throttle.work_out(work, MOST_SECONDS)
+        if starts is None:
             log.warning("estimate_stopped", seconds=round(time.perf_counter() - began, 1))
             return
-        new = estimates.replace(found, leader_state.ledger)
-        self._metrics.observe((queue, start - found.computed_at) for queue, start in new)
+        new = estimates.replace(starts, leader_state.ledger)
+        self._metrics.observe((queue, start - starts.computed_at) for queue, start in new)
 
     def _worked_out(self, estimate_input: EstimateInput, stop: StopSignal) -> ExpectedStarts | None:
         """The expected starts; None if it was stopped."""

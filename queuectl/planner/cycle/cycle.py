@@ -628,7 +628,7 @@ class AdmissionCycle:
         self._refuse(gang.pending, reasons, lease, proof)
 
     def _waits_for_turn(self, gang: Candidate, reasons: tuple[Reason, ...]) -> bool:
-        """Whether the end of a time slice can start a gang. If not, gangs behind it have the turn."""
+        """Whether the end of a time slice can start a gang. If not, it is for a gang behind it."""
         workload = gang.pending.workload
         in_vain = reasons[0].waits_for_capacity or self.limits.claims.in_use(workload) is not None
         return workload.evicts and not in_vain
