@@ -139,7 +139,7 @@ def _events(change: EntryChange) -> Iterator[Event]:
 def _content(
     change: EntryChange, event_type: EventType
 ) -> tuple[str, Mapping[str, str | int | float]]:
-    """The message and the details. Without a reason and details if these cannot be written, such as a time after the year 9999.
+    """The message and the details. Without a reason and details if these cannot be written, such as a time that is not a number.
 
     The events are in the transaction of all changes of a cycle: an error in one of them would undo the others.
     """

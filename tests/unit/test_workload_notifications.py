@@ -181,7 +181,7 @@ def test_a_notice_comes_before_the_eviction() -> None:
 def test_a_time_that_cannot_be_written_costs_the_details_of_its_event_only() -> None:
     """An error here would undo the commit of a whole cycle, again and again."""
     notice = changes(*RUNS, EVICTED, rules=GRACE)[-1]
-    far = replace(notice, after=replace(notice.after, stop_at=1e15))
+    far = replace(notice, after=replace(notice.after, stop_at=float("nan")))
     first, second = events_of([far, notice])
     assert (first.message, first.details) == ("Job team-a/train will be evicted", {})
     assert (first.type, first.uid) == (second.type, second.uid)
