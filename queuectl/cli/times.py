@@ -47,6 +47,6 @@ def _moment(text: str, option: str, sign: int) -> float:
     except (RequestError, ValueError) as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from error
     if not FIRST_TIME <= at <= LAST_TIME:
-        text = f"{option}: {text!r} is too long: the calendar ends with the year 9999"
-        raise CommandFailed(text, Exit.BAD_INPUT)
+        why = f"{option}: {text!r} is too long: the calendar ends with the year 9999"
+        raise CommandFailed(why, Exit.BAD_INPUT)
     return at

@@ -43,7 +43,7 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
 
     Raises:
         Conflict: the request id was used for something else.
-        TooManyCommands: of this workload wait.
+        TooManyCommands: the number of commands that wait for this workload is at its limit.
     """
     open_of_it = select(commands.c.id).where(_OPEN, commands.c.uid == command.uid)
     waiting = await connection.scalars(open_of_it.limit(MOST_WAITING))

@@ -23,6 +23,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.reservations import Occurrence
+from queuectl.domain.words import LAST_TIME
 from queuectl.domain.workload import Placement, Workload, gpus_of
 
 
@@ -42,7 +43,7 @@ class CapacityLease:
     expires_at: float
 
 
-NO_END: Final = 253402300799.0
+NO_END: Final = float(LAST_TIME)
 """The end of a lease that ends with what it waits for: the last second of the year 9999."""
 
 

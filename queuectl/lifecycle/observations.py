@@ -42,7 +42,7 @@ from queuectl.lifecycle.transitions import Dependents, Timers, alarm_of
 from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.configuration.queue_config import drain
 from queuectl.objects.kubernetes.nodes import priority_values
-from queuectl.state.claims import priority_of
+from queuectl.state.claims import priority_now, priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror, asked_of
@@ -435,10 +435,8 @@ class Observer:
             job = self._mirror.jobs.get(entry.uid)
             if job is None:
                 continue
-            own = entry.priority_set is not None
-            if self._mirror.sized(job, config).gpus != entry.gpus or not (
-                own or priority_of(job, config, classes) == entry.priority
-            ):
+            known = priority_now(entry, job, config, classes), self._mirror.sized(job, config).gpus
+            if known != (entry.priority, entry.gpus):
                 yield entry.uid
 
 

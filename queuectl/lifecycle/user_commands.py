@@ -20,7 +20,7 @@ from queuectl.lifecycle.transitions import evict, next_of, rejoin
 def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> EntryChange | None:
     """The change that a command makes now, or None if it is obsolete or changes nothing.
 
-    Nodes that kube-scheduler refused are no longer excluded: the user can have removed the cause.
+    Release, activate and requeue also end the exclusion of nodes that kube-scheduler refused: users send them after they fix the cause.
     """
     if objection(entry, command.action) is not None:
         return None

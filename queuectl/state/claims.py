@@ -40,6 +40,15 @@ def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, i
     return priority if queue is None else queue.capped(priority)
 
 
+def priority_now(
+    entry: Entry, job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]
+) -> int:
+    """The priority that a command has set, otherwise :func:`priority_of`."""
+    if entry.priority_set is not None:
+        return entry.priority
+    return priority_of(job, config, pod_classes)
+
+
 def preempts(job: JobRecord, config: QueueConfig, never: Collection[str]) -> bool:
     """Whether other gangs can be evicted for it: not if a PriorityClass of pods that never preempts gives its priority."""
     named = config.priority_class_of(job.priority_class)

@@ -132,10 +132,8 @@ class SnapshotBuilder:
         self._learned = 0
         self._frozen_at = -inf  # unix seconds
         self._holding: dict[str, _Holding] = {}
-        self._config = (
-            QueueConfig()
-        )  # with the policies of the last one, and the same object while these stay
-        self._last_config: QueueConfig | None = None
+        # Of the last snapshot, and one with the same policies, which is the same object as long as these stay.
+        self._last_config = self._config = QueueConfig()
         self._never_preempting: frozenset[str] = frozenset()
         self._fleet: Fleet | None = None
         self._records: list[NamespaceRecord] = []
@@ -189,9 +187,8 @@ class SnapshotBuilder:
         No part depends on amounts of quota.
         """
         records = list(self._mirror.namespaces.values())
-        first, last = self._last_config is None, self._last_config
+        same = config is self._last_config or config.has_policies_of(self._config)
         self._last_config = config
-        same = config is last or (not first and config.has_policies_of(self._config))
         if not same or records != self._records:
             self._config, self._records = config, records
             self._namespaces = {record.name: dict(record.labels) for record in records}

@@ -42,6 +42,15 @@ async def messages(world: Rig, uid: str) -> list[str]:
     return [line.reason.message for line in await world.store.history(uid)]
 
 
+async def one_waits(world: Rig) -> tuple[str, str]:
+    """A gang of high priority that runs on two nodes, and one of low priority that waits for them."""
+    first = world.cluster.submit(gang("Job", "first", 2, "high"))
+    await world.until_state(first, State.RUNNING)
+    low = world.cluster.submit(gang("Job", "low", 2))
+    await world.until_state(low, State.PENDING)
+    return first, low
+
+
 async def answered(world: Rig, uid: str, action: Action, **more: Any) -> str:
     """Enqueue a command, and return its result."""
     kept = await world.ask(uid, action, **more)
@@ -76,10 +85,7 @@ async def test_a_priority_with_a_time_limit_expires_without_another_event(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
-        first = world.cluster.submit(gang("Job", "first", 2, "high"))
-        await world.until_state(first, State.RUNNING)
-        low = world.cluster.submit(gang("Job", "low", 2))
-        await world.until_state(low, State.PENDING)
+        _, low = await one_waits(world)
         until = time.time() + 1.5
         assert await answered(world, low, Action.PRIORITY, priority=90, until=until) == DONE
         boosted = await entry_of(world, low)
@@ -504,10 +510,7 @@ async def test_a_pending_gang_has_the_priority_of_its_class_after_a_reset(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
-        first = world.cluster.submit(gang("Job", "first", 2, "high"))
-        await world.until_state(first, State.RUNNING)
-        low = world.cluster.submit(gang("Job", "low", 2))
-        await world.until_state(low, State.PENDING)
+        first, low = await one_waits(world)
         assert await answered(world, low, Action.PRIORITY, priority=90) == DONE
         assert (await entry_of(world, low)).priority == 90
         assert await answered(world, low, Action.PRIORITY) == DONE

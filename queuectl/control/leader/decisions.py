@@ -34,7 +34,7 @@ from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.outstanding_writes import planned_of
 from queuectl.objects.kubernetes.nodes import priority_values
-from queuectl.state.claims import priority_of
+from queuectl.state.claims import priority_now
 from queuectl.state.durations import stated_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -123,9 +123,7 @@ class Decider:
         if entry.cluster_queue != (queue.name if queue is not None else ""):
             return False  # its LocalQueue leads to another one, and the gang is not observed yet
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
-        priority = entry.priority
-        if entry.priority_set is None:
-            priority = priority_of(job, config, self._classes)
+        priority = priority_now(entry, job, config, self._classes)
         asked = (workload.queue, workload.priority, workload.user)
         return asked == (job.queue or "", priority, user) and asked[:2] == (
             entry.queue,

@@ -147,7 +147,7 @@ class LedgerWriter:
             log.warning("refused_plan_not_stored", error=str(error))
 
     def drop(self) -> None:
-        """Cancel the write in progress: the state is read again, or the process is no longer the leader."""
+        """Cancel the write in progress before the state is read again, or when the process no longer leads."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.cancel()

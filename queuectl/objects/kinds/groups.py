@@ -179,10 +179,9 @@ class PodGroup:
             before = self.record
             if self.entry is not None and self.entry.placement is not None:
                 self.started = _placed(self.entry, pods, succeeded, self.total)
-                left = self.total - _slots(self.entry) - succeeded.total()
-                if (
-                    left >= 0
-                ):  # the placement has no slots of pods that have succeeded, whether they still exist or not
+                left = self.total - sum(_slots(self.entry).values()) - succeeded.total()
+                # Then the placement has no slots of pods that have succeeded, whether they still exist or not.
+                if left >= 0:
                     self.vanished = Counter({"": left})
             elif before is not None and before.suspended and before.podsets:
                 self.started = {podset.name: podset for podset in before.podsets}
@@ -287,8 +286,8 @@ def _placed(
     assert entry.placement is not None
     shapes = _grouped(pods)
     planned = entry.planned.requests if entry.planned is not None else {}
-    placed = {p.podset: p.pods if p.pods is not None else p.count for p in entry.placement.podsets}
-    freed = total - _slots(entry) >= succeeded.total()
+    placed = _slots(entry)
+    freed = total - sum(placed.values()) >= succeeded.total()
     found = {}
     for name, count in placed.items():
         shape = shapes.get(name)
@@ -300,10 +299,10 @@ def _placed(
     return found
 
 
-def _slots(entry: Entry) -> int:
-    """The slots of its placement."""
+def _slots(entry: Entry) -> dict[str, int]:
+    """The slots of its placement, by podset."""
     podsets = entry.placement.podsets if entry.placement is not None else ()
-    return sum(p.pods if p.pods is not None else p.count for p in podsets)
+    return {p.podset: p.pods if p.pods is not None else p.count for p in podsets}
 
 
 def _remembered(entry: Entry) -> JobRecord:

@@ -360,19 +360,19 @@ def beside(
 
 
 def end_of(snapshot: Snapshot, gang: Pending | Admitted) -> float:
-    """The unix seconds at which a gang leaves; a pending one starts now. Infinite if unknown, as for one that its checks hold at first."""
+    """The unix seconds at which a gang leaves; a pending one starts now. Infinite if unknown."""
     if isinstance(gang, Pending):
-        duration = gang.workload.duration
-        unknown = duration is None or awaits_checks(snapshot, gang)
-        return inf if unknown or duration is None else snapshot.now + duration.seconds
+        return end_from(snapshot, gang, snapshot.now)
     return inf if gang.ends_at is None else max(gang.ends_at, snapshot.now + 1)
 
 
-def awaits_checks(snapshot: Snapshot, pending: Pending) -> bool:
-    """Whether a gang can be held for an admission check before it starts."""
-    queue = snapshot.queue_of(pending.workload)
+def end_from(snapshot: Snapshot, pending: Pending, at: float) -> float:
+    """The unix seconds at which a gang leaves that starts then. Infinite if unknown, as for one that its checks can hold first."""
+    duration, queue = pending.workload.duration, snapshot.queue_of(pending.workload)
     checks = queue.admission_checks if queue is not None else ()
-    return any(rule.name not in pending.ready_checks for rule in checks)
+    if duration is None or any(rule.name not in pending.ready_checks for rule in checks):
+        return inf
+    return at + duration.seconds
 
 
 def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 
 import numpy as np
 
@@ -34,8 +33,8 @@ from queuectl.domain.workload import (
 from queuectl.planner.problem.flavors import Flavors, Members, members_of
 from queuectl.planner.problem.fleet import Ints, Mask, Tree
 from queuectl.planner.problem.limit_rows import (
-    awaits_checks,
     beside,
+    end_from,
     plain,
     reservation_of_row,
     rows_beside,
@@ -517,9 +516,7 @@ def starting_at(problem: Problem, request: GangRequest, at: float) -> GangReques
     if not snapshot.reservations:
         return request
     workload = request.pending.workload
-    until = inf
-    if workload.duration is not None and not awaits_checks(snapshot, request.pending):
-        until = at + workload.duration.seconds
+    until = end_from(snapshot, request.pending, at)
     return beside_these(problem, request, beside(snapshot, workload, until, at))
 
 
