@@ -409,10 +409,9 @@ class Claim:
     """One ResourceClaim of the cluster.
 
     Attributes:
-        owner: uid of the pod that it was made for; None for a claim that a user made.
+        owner: uid of the pod that it was made for; None for a claim that a user made, and for one that only other pods use.
         allocated: None = not allocated.
         node: the nodes that its allocation can be used from; None = each node.
-        reserved_for: uids of pods.
     """
 
     uid: str
@@ -422,7 +421,6 @@ class Claim:
     owner: str | None = None
     allocated: tuple[AllocatedDevice, ...] | None = None
     node: tuple[SelectorTerm, ...] | None = None
-    reserved_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -227,6 +227,9 @@ class DeviceMirror:
         if old is not None and record.version <= old.version:
             return
         holder = _holder(record)
+        if old is not None and _holder(old) != holder:
+            self._forget_claim(old)
+            old = None
         self._claims[record.uid] = record
         self._by_holder.setdefault(holder, {})[record.uid] = record
         self.moved.add(holder)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from queuectl.control.leader.leader_state import LeaderState
@@ -30,7 +31,7 @@ from queuectl.domain.devices import (
 )
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.jobs import JobRecord, PodPhase
-from queuectl.domain.ledger import Loaded, State
+from queuectl.domain.ledger import Entry, Loaded, State
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import (
@@ -44,6 +45,8 @@ from queuectl.domain.records import (
     TaintRuleRecord,
 )
 from queuectl.domain.snapshot import Pending, SolverLimits
+from queuectl.objects.kubernetes.resource_claims import read_claim
+from queuectl.objects.kubernetes.resource_wire import WireResourceClaim
 from queuectl.state.checks import over_nodes
 from tests.unit.test_state import ENTRY, JOB, LIVE, World, on, pod
 
@@ -353,3 +356,67 @@ class TestInvariants:
         violations = over_nodes(world.ledger, world.mirror)
         assert violations
         assert all("4 of 0 example.com/gpu" in one.message for one in violations)
+
+
+def made_for(owner: str, users: Sequence[str], version: int) -> ClaimRecord:
+    """A claim with this pod as its owner, which these pods use (by uid)."""
+    document = {
+        "metadata": {
+            "namespace": "a",
+            "name": "made",
+            "uid": "c-made",
+            "resourceVersion": str(version),
+            "ownerReferences": [{"kind": "Pod", "name": "x", "uid": owner, "controller": True}],
+        },
+        "spec": {
+            "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}
+        },
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [
+                        {"request": "gpu", "driver": DRIVER, "pool": "n1", "device": "gpu-3"}
+                    ]
+                }
+            },
+            "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in users],
+        },
+    }
+    return read_claim(msgspec.convert(document, WireResourceClaim))
+
+
+class Leader:
+    """Follows the cluster as a leader does."""
+
+    def __init__(self, *records: Any, entries: Sequence[Entry] = ()) -> None:
+        self.world = World(records=[published("n1"), CLASSED, *records])
+        self.state = LeaderState(self.world.mirror, SolverLimits(), 10.0, lambda: 100.0, 60.0)
+        self.state.load(Loaded(tuple(entries), (), 1))
+
+    @property
+    def other_devices(self) -> list[DeviceId]:
+        self.state.observer.observe(self.state.config, 100.0)
+        held = self.state.snapshot(seek_room=False).other_devices
+        return [one.id for own in held.values() for one in own]
+
+
+@pytest.mark.parametrize(
+    ("users", "counted"), [(["p"], False), (["p", "other"], False), (["other"], True), ([], False)]
+)
+def test_a_claim_counts_with_the_gang_of_its_owner_unless_only_other_pods_use_it(
+    users: list[str], counted: bool
+) -> None:
+    one = template("one", spec())
+    job = claimed(JOB, ClaimReference("g", template="one"))
+    runs = replace(job, version=9, suspended=False, attempt=1)
+    leader = Leader(one, runs, on("p", "n1"), made_for("p", users, 2), entries=[LIVE])
+    assert leader.other_devices == ([gpu("n1", 3)] if counted else [])
+
+
+def test_a_claim_with_a_new_owner_leaves_nothing_with_the_one_before() -> None:
+    leader = Leader(made_for("p", [], 2))
+    assert leader.other_devices == [gpu("n1", 3)]
+    leader.world.see(made_for("q", [], 3))
+    assert leader.other_devices == [gpu("n1", 3)]
+    leader.world.mirror.apply([Deleted("resourceclaims", "c-made", 9)])
+    assert leader.other_devices == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from queuectl.domain.devices import (
@@ -90,23 +90,24 @@ def read_claim(wire: WireResourceClaim) -> ClaimRecord:
     namespace = meta.namespace or "default"
     allocation = status.allocation if status is not None else None
     reserved = (status.reserved_for if status is not None else None) or ()
+    users = {one.uid for one in reserved if one.resource == "pods"}
     content = Claim(
         uid=meta.uid or f"ResourceClaim/{namespace}/{meta.name}",
         namespace=namespace,
         name=meta.name,
         spec=spec,
-        owner=_pod(meta),
+        owner=_made_for(meta, users),
         allocated=None if allocation is None else tuple(_allocated(allocation)),
         node=None if allocation is None else _nodes(allocation),
-        reserved_for=tuple(one.uid for one in reserved if one.resource == "pods"),
     )
     return ClaimRecord(namespace, content.uid, version_of(meta.resource_version), content, error)
 
 
-def _pod(meta: Meta) -> str | None:
+def _made_for(meta: Meta, users: Collection[str]) -> str | None:
+    """The pod that owns it, unless only other pods use it: any user can write an owner."""
     for owner in meta.owner_references or ():
         if owner.kind == "Pod" and owner.controller:
-            return owner.uid
+            return owner.uid if not users or owner.uid in users else None
     return None
 
 
