@@ -12,6 +12,7 @@ from queuectl.domain.fleet import HOSTNAME, Taint
 from queuectl.domain.plan import Proof
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
+    ClusterQueue,
     FlavorQuotas,
     Fungibility,
     QueueingStrategy,
@@ -21,6 +22,7 @@ from queuectl.domain.queues import (
     WhenCan,
     WithinClusterQueue,
 )
+from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import (
     PodSetPlacement,
     TopologyMode,
@@ -30,6 +32,7 @@ from queuectl.planner import plan
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import gang, holding, podset, queue, world
 from tests.planner.documents import Doc, cluster_queue, flavor, planned, workload
+from tests.planner.plans import lease
 from tests.planner.splits import A, B, C, broken, by_flavor, charged, on, splitting, started
 
 # Quota alone: no nodes are given, each pod requests one GPU.
@@ -267,6 +270,27 @@ def test_capacity_used_by_a_split_gang_is_not_given_twice() -> None:
     assert started(snapshot, "h") is None
     gangs[1] = gang("h", podset(count=2, gpu=1), queued_at=1)
     assert started(replace(snapshot, pending=world(fleet, gangs).pending), "h") == {"b": 2}
+
+
+@pytest.mark.parametrize(
+    ("requested", "main", "keeps"),
+    [(6, splitting(), True), (5, splitting(), False), (6, splitting(split=False), False)],
+    ids=["the same gang", "with another number of pods", "in a queue that no longer splits"],
+)
+def test_a_split_gang_starts_on_its_leased_capacity(
+    requested: int, main: ClusterQueue, keeps: bool
+) -> None:
+    fleet = [on("a", "n0"), on("b", "n1")]
+    asks = gang("g", podset(count=6, gpu=1))
+    placement = plan(world(fleet, [asks], (), splitting(), flavors=(A, B))).admitted[0].placement
+    held = Pending(gang("g", podset(count=requested, gpu=1), queued_at=1), lease(placement))
+    urgent = gang("urgent", podset(count=4, gpu=1), priority=1)
+    snapshot = world(fleet, [held, urgent], (), main, flavors=(A, B))
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    assert [a.uid for a in made.admitted] == (["g"] if keeps else ["urgent"])
+    if keeps:
+        assert made.admitted[0].placement == placement
 
 
 def test_a_strict_queue_keeps_every_flavor_of_a_pending_head_that_could_be_split() -> None:

@@ -368,9 +368,7 @@ def made_for(owner: str, users: Sequence[str], version: int) -> ClaimRecord:
             "resourceVersion": str(version),
             "ownerReferences": [{"kind": "Pod", "name": "x", "uid": owner, "controller": True}],
         },
-        "spec": {
-            "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}
-        },
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}},
         "status": {
             "allocation": {
                 "devices": {

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,7 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.words import counted
+from queuectl.domain.workload import Placement, PodSet
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     Reservation,
@@ -40,7 +41,13 @@ from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, as_placed, quota_only, request_of
+from queuectl.planner.problem.request import (
+    GangRequest,
+    as_placed,
+    in_parts,
+    quota_only,
+    request_of,
+)
 from queuectl.planner.quota import QuotaUse
 
 
@@ -312,20 +319,30 @@ def _migrating(problem: Problem) -> Iterator[Pending]:
 def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLease | None:
     """A lease as a request confined to its own nodes; None when a node is lost or no longer allowed."""
     pending = as_placed(pending, lease.placement)
-    workload = pending.workload
-    placed = [p for s in workload.podsets if (p := lease.placement.of(s.name)) is not None]
-    flavors = flavors_of(workload, lease.placement)
-    queue = problem.snapshot.queue_of(workload)
-    if len(placed) < len(workload.podsets) or not admits(problem, workload, queue, flavors):
-        return None  # the configuration has changed since the lease was given
+    if any(not _whole(podset, lease.placement) for podset in pending.workload.podsets):
+        return None  # the gang has changed since the lease was given
+    config, queue = problem.snapshot.config, problem.snapshot.queue_of(pending.workload)
+    workload, placement, cut = in_parts(pending.workload, lease.placement, config)
+    flavors = flavors_of(workload, placement)
+    split_refused = cut is not None and queue is not None and not queue.split_flavors
+    if split_refused or not admits(problem, workload, queue, flavors):
+        return None  # the configuration has changed since then
     position = problem.index.position
     within = {
         number: problem.mask_of([position[name] for name, _ in p.nodes if name in position])
-        for number, p in enumerate(placed)
+        for number, p in enumerate(placement.podsets)
         if p.nodes
     }
-    request = request_of(problem, pending, queue, flavors, within=within)
+    pending = replace(pending, workload=workload)
+    request = replace(request_of(problem, pending, queue, flavors, within=within), cut=cut)
     if lease.placement.awaits_nodes:
         return _ValidLease(lease, quota_only(request), ())
-    node_counts = node_counts_of(problem, request, lease.placement)
+    node_counts = node_counts_of(problem, request, placement)
     return None if node_counts is None else _ValidLease(lease, request, node_counts)
+
+
+def _whole(podset: PodSet, placement: Placement) -> bool:
+    """Whether the placement has the podset, and if it is split, all its pods."""
+    placed = placement.of(podset.name)
+    shares = placed.shares if placed is not None else ()
+    return placed is not None and sum(s.pods for s in shares) in (0, podset.count)

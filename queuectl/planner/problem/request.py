@@ -127,17 +127,17 @@ def topologies(flavors: Mapping[str, str], config: QueueConfig) -> tuple[str, ..
     return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
-def cut_running(gang: Admitted, config: QueueConfig) -> tuple[Admitted, SplitGang | None]:
-    """A running gang in parts, one for each share; as it is, and None, where no podset is split."""
-    if not any(placed.shares for placed in gang.placement.podsets):
-        return gang, None
+def in_parts(
+    workload: Workload, placement: Placement, config: QueueConfig
+) -> tuple[Workload, Placement, SplitGang | None]:
+    """A gang and its placement in parts, one for each share; as they are, and None, where no podset is split."""
+    if not any(placed.shares for placed in placement.podsets):
+        return workload, placement, None
     podsets: list[PodSet] = []
     placements: list[PodSetPlacement] = []
-    lost: list[tuple[str, str, int]] = []
     numbers: list[int] = []
-    for number, podset in enumerate(gang.workload.podsets):
-        placed = gang.placement.of(podset.name) or PodSetPlacement(podset.name, ())
-        missing = {node: count for name, node, count in gang.lost if name == podset.name}
+    for number, podset in enumerate(workload.podsets):
+        placed = placement.of(podset.name) or PodSetPlacement(podset.name, ())
         for at, share in enumerate(placed.by_share()):
             part, own = podset, share
             if placed.shares:
@@ -146,11 +146,24 @@ def cut_running(gang: Admitted, config: QueueConfig) -> tuple[Admitted, SplitGan
             podsets.append(part)
             placements.append(own)
             numbers.append(number)
-            lost += [(part.name, node, count) for node, count in _taken(own, missing)]
-    workload = replace(gang.workload, podsets=tuple(podsets))
-    placement = Placement(tuple(placements))
-    parts = replace(gang, workload=workload, placement=placement, lost=tuple(lost))
-    return parts, SplitGang(gang.workload, tuple(numbers))
+    cut = SplitGang(workload, tuple(numbers))
+    return replace(workload, podsets=tuple(podsets)), Placement(tuple(placements)), cut
+
+
+def cut_running(gang: Admitted, config: QueueConfig) -> tuple[Admitted, SplitGang | None]:
+    """A running gang in parts, as :func:`in_parts` makes them; each lost pod belongs to one of them."""
+    workload, placement, cut = in_parts(gang.workload, gang.placement, config)
+    if cut is None:
+        return gang, None
+    missing: dict[str, dict[str, int]] = {}
+    for name, node, count in gang.lost:
+        missing.setdefault(name, {})[node] = count
+    lost = [
+        (own.podset, node, count)
+        for number, own in zip(cut.podsets, placement.podsets, strict=True)
+        for node, count in _taken(own, missing.get(gang.workload.podsets[number].name, {}))
+    ]
+    return replace(gang, workload=workload, placement=placement, lost=tuple(lost)), cut
 
 
 def _taken(share: PodSetPlacement, missing: dict[str, int]) -> Iterator[tuple[str, int]]:
