@@ -64,6 +64,16 @@ class MigChange:
         """Its nodes in one of these phases."""
         return [r for r in self.active if r.node.mig is not None and r.node.mig.phase in phases]
 
+    def abandoned(self, now: float, timeout: float) -> bool:
+        """Whether only nodes are left to which the MIG manager has not given their old configuration in time."""
+        late = (
+            r.node.mig is not None
+            and r.node.mig.phase is MigPhase.ROLLING_BACK
+            and now - r.node.mig.since > timeout
+            for r in self.active
+        )
+        return all(late)
+
 
 def active_changes(nodes: Iterable[NodeRecord]) -> list[MigChange]:
     """The changes with a node that still changes. ``nodes``: those with a change."""

@@ -106,7 +106,9 @@ class MigReconfigurer:
         if now < self._search_at or all(f.mig_reconfiguration is MigMode.PLAN for f in flavors):
             return None
         nodes, rule = self._mirror.nodes, self._settings
-        if active_changes(nodes.reconfigured):
+        if any(
+            not c.abandoned(now, rule.timeout_seconds) for c in active_changes(nodes.reconfigured)
+        ):
             return None  # one gang at a time
         wait, backoff = rule.wait_seconds, rule.backoff_seconds
         gangs = waited(self._planning.ledger, nodes.reconfigured, now, wait, backoff)

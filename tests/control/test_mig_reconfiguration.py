@@ -108,6 +108,22 @@ async def test_a_mig_manager_that_does_not_answer_is_a_failure(database_url: str
 
 
 @pytest.mark.gpus
+async def test_a_mig_manager_that_never_answers_stops_the_changes_of_its_own_node_only(
+    database_url: str,
+) -> None:
+    async with mig_rig(database_url, timeout_seconds=0.5) as mig:
+        mig.manager.busy = True
+        gang = mig.notebooks()
+        name = await mig.until_phase(MigPhase.ROLLING_BACK)
+        mig.manager.slow, mig.manager.busy = {name}, False
+        mig.rig.cluster.delete_job(gang)
+        other = mig.rig.cluster.submit(job("more-notebooks", 20, SMALL, 1))
+        await mig.rig.until_state(other, State.RUNNING)
+        assert mig.phase(name) is MigPhase.ROLLING_BACK
+        assert mig.cordoned(name)
+
+
+@pytest.mark.gpus
 async def test_pods_that_do_not_leave_end_the_change(database_url: str) -> None:
     async with mig_rig(database_url, timeout_seconds=2.0) as mig:
         tunes = await mig.two_tunes()

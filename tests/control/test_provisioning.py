@@ -436,6 +436,34 @@ async def test_a_request_with_a_finalizer_is_deleted_once(database_url: str) -> 
         assert len(deletions) == len(set(deletions)), deletions
 
 
+async def test_only_templates_that_queuectl_made_are_deleted_with_a_request(
+    database_url: str,
+) -> None:
+    """A user who can create ProvisioningRequests, and not delete PodTemplates, writes one with the annotation of queuectl."""
+    async with rig(database_url, 0) as world:
+        await provisions(world)
+        server = world.cluster.server
+        for name in ("of-the-team", "ppt-forged-1-main"):
+            template = {
+                "apiVersion": "v1",
+                "kind": "PodTemplate",
+                "template": {"spec": {"containers": []}},
+            }
+            server.create(
+                "podtemplates", {**template, "metadata": {"name": name, "namespace": "default"}}
+            )
+        templates = [
+            {"podTemplateRef": {"name": n}, "count": 1}
+            for n in ("of-the-team", "ppt-forged-1-main")
+        ]
+        metadata = {"name": "forged-1", "namespace": "default", "annotations": {WORKLOAD: "gone"}}
+        server.create(
+            "provisioningrequests", {"metadata": metadata, "spec": {"podSets": templates}}
+        )
+        await world.until(lambda: not requests(world), "the request is deleted")
+        assert [t["metadata"]["name"] for t in server.all("podtemplates")] == ["of-the-team"]
+
+
 def test_each_podset_has_its_own_template() -> None:
     names = [
         "a-b",

@@ -111,7 +111,11 @@ def read_provisioning_request(wire: WireProvisioningRequest) -> ProvisioningReco
         state=state,
         message=message[:_LONGEST_MESSAGE],
         details=dict(status.provisioning_class_details or {}),
-        templates=tuple(p.pod_template_ref.name for p in wire.spec.pod_sets or ()),
+        templates=tuple(
+            name
+            for p in wire.spec.pod_sets or ()
+            if _is_template_of(meta.name, name := p.pod_template_ref.name)
+        ),
         deleting=meta.deletion_timestamp is not None,
     )
 
@@ -129,6 +133,11 @@ def template_name(request: str, podset: str) -> str:
     if plain != podset:
         plain += f"-{hashlib.sha256(podset.encode()).hexdigest()[:_DIGEST]}"
     return _limited(f"ppt-{request}-{plain}")
+
+
+def _is_template_of(request: str, template: str) -> bool:
+    """Whether its name is one that :func:`template_name` gives: a user can write a request that names other objects."""
+    return template.startswith(f"ppt-{request}-"[: _LONGEST_NAME - _DIGEST - 1])
 
 
 def _limited(name: str, end: str = "") -> str:
