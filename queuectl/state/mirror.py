@@ -816,11 +816,14 @@ class Mirror:
         old = self.pods.get(pod.uid)
         if old is not None and pod.version <= old.version:
             return
+        if old is not None and old.kueue_workload and old.kueue_workload != pod.kueue_workload:
+            self._kueue_pods.remove(old)
         if pod.member is not None:
             differs = self._groups.put(pod)
             owned = pod if old is None else replace(old, version=pod.version, member=pod.member)
             owned = pod if differs else owned
         else:
+            self._groups.remove(pod.uid)
             owned = self._arrays.owner(self._kueue_pods.put(pod))
             differs = old is None or _state_of(old) != _state_of(owned)
         if differs:
