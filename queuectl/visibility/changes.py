@@ -36,13 +36,13 @@ class JobChange:
 def changes_between(
     before: Mapping[str, Entry], after: Mapping[str, Entry], version: int
 ) -> Iterator[JobChange]:
-    """The changes between two reads, by uid."""
-    for uid, entry in after.items():
-        if before.get(uid) is not entry:
-            yield JobChange(version, before.get(uid), entry)
+    """The changes between two reads, by uid. A job that was created again has the name of the one that ended, whose end is first."""
     for uid, entry in before.items():
         if uid not in after:
             yield JobChange(version, entry, None)
+    for uid, entry in after.items():
+        if before.get(uid) is not entry:
+            yield JobChange(version, before.get(uid), entry)
 
 
 class ChangeLog:

@@ -22,6 +22,15 @@ def test_changes_are_what_differs_between_two_reads() -> None:
     assert (gone.after, gone.last) == (None, ONE)
 
 
+def test_a_job_that_was_created_again_ends_before_it_begins() -> None:
+    """Both have the same name: a client that keeps objects by name would otherwise forget the new one."""
+    again = replace(ONE, uid="u3")
+    assert list(changes_between({"u1": ONE}, {"u3": again}, 7)) == [
+        JobChange(7, ONE, None),
+        JobChange(7, None, again),
+    ]
+
+
 def test_a_watch_begins_a_little_before_its_version_and_never_before_what_is_known() -> None:
     log = ChangeLog(10_000)
     log.add([JobChange(version, None, ONE) for version in (11_000, 12_000, 12_000, 13_000)])
