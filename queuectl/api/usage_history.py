@@ -29,7 +29,7 @@ class UsageHistory:
         self._as_of: float | None = None
         self._rows: dict[int, tuple[QueueHour, ...]] = {}
         self._capacity: dict[int, float] = {}
-        self._read_at: dict[int, float] = {}
+        self._read: dict[int, tuple[float, bool]] = {}  # when, and whether it was complete then
 
     async def points(
         self, now: float, hours: int, counts: Callable[[QueueHour], bool], *, capacity: bool
@@ -54,16 +54,16 @@ class UsageHistory:
 
     def _is_due(self, hour: int, now: float) -> bool:
         """Whether an hour is to be read: it never was, or it was not complete and some time has passed."""
-        read_at = self._read_at.get(hour)
-        if read_at is None:
+        if hour not in self._read:
             return True
-        complete = self._as_of is not None and hour + HOUR <= self._as_of
+        read_at, complete = self._read[hour]
         return not complete and now - read_at >= _FRESH_SECONDS
 
     def _keep(self, usage: UsageHours, due: list[int], now: float) -> None:
         if (usage.as_of or 0.0) < (self._as_of or 0.0):  # the database was restored from a backup
-            self._rows, self._capacity, self._read_at = {}, {}, {}
+            self._rows, self._capacity, self._read = {}, {}, {}
         self._as_of = usage.as_of
+        until = usage.as_of or 0.0
         rows: dict[int, list[QueueHour]] = {hour: [] for hour in due}
         for row in usage.rows:
             if row.hour in rows:
@@ -71,7 +71,8 @@ class UsageHistory:
         oldest = due[-1] - LONGEST * HOUR
         self._rows = _since(oldest, self._rows | {hour: tuple(of) for hour, of in rows.items()})
         self._capacity = _since(oldest, self._capacity | dict(usage.capacity))
-        self._read_at = _since(oldest, self._read_at | dict.fromkeys(due, now))
+        states = {hour: (now, hour + HOUR <= until) for hour in due}
+        self._read = _since(oldest, self._read | states)
 
 
 def _since(oldest: int, by_hour: dict[int, _Kept]) -> dict[int, _Kept]:

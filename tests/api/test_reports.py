@@ -439,6 +439,28 @@ async def test_a_past_hour_is_read_once(stored: AnyStore, monkeypatch: pytest.Mo
     assert read.pop() == Period(int(HOUR_AT + HOUR), int(HOUR_AT + 2 * HOUR))
 
 
+async def test_an_hour_is_read_again_when_it_is_complete(
+    stored: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a reader of the next hour alone was first to learn that it is complete."""
+    read: list[Period] = []
+    as_of = HOUR_AT + 0.5 * HOUR
+
+    async def hours(period: Period) -> UsageHours:
+        read.append(period)
+        return UsageHours(as_of, (), {})
+
+    monkeypatch.setattr(stored.usage, "hours", hours)
+    history = UsageHistory(stored)
+    await history.points(HOUR_AT + 0.5 * HOUR, 1, lambda row: True, capacity=False)
+    as_of = HOUR_AT + 1.1 * HOUR
+    await history.points(HOUR_AT + 1.1 * HOUR, 1, lambda row: True, capacity=False)
+    await history.points(HOUR_AT + 1.1 * HOUR, 2, lambda row: True, capacity=False)
+    assert read[-1] == Period(int(HOUR_AT), int(HOUR_AT + 2 * HOUR))
+    await history.points(HOUR_AT + 1.2 * HOUR, 2, lambda row: True, capacity=False)
+    assert read[-1] == Period(int(HOUR_AT + HOUR), int(HOUR_AT + 2 * HOUR))
+
+
 async def test_a_restored_database_is_read_again(stored: AnyStore) -> None:
     history = UsageHistory(stored)
     now = HOUR_AT + 1.5 * HOUR
