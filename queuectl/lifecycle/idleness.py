@@ -23,6 +23,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.words import counted_gpus, format_time
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
+from queuectl.objects.times import parse_time
 from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.preempt.protections import protected_until
 from queuectl.state.claims import exempt_from_idle_reclaim
@@ -40,13 +41,29 @@ class IdlenessResult(NamedTuple):
     plan_again: bool
 
 
+_STRICTNESS = {mode: number for number, mode in enumerate(ReclaimMode)}
+
+
 @dataclass(frozen=True, slots=True)
 class _Warned:
-    """An idle gang, with the times of its warnings (unix seconds)."""
+    """An idle gang, with the times of its warnings and the end of its grace period that they announced (unix seconds).
+
+    Attributes:
+        mode: the consequence that they announced.
+    """
 
     attempt: int
+    mode: ReclaimMode
+    ends: float
     first: float
     second: float | None = None
+
+    def allows(self, entry: Entry, rule: IdleReclaim) -> bool:
+        """Whether its warnings are for this start, and announced what the policy does now, or more."""
+        return self.attempt == entry.attempt and _STRICTNESS[rule.mode] <= _STRICTNESS[self.mode]
+
+    def grace_ends(self, rule: IdleReclaim) -> float:
+        return max(self.ends, self.first + rule.grace)
 
 
 class Idleness:
@@ -109,12 +126,14 @@ class Idleness:
     def since(self, entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> float | None:
         """The start of its idle time (unix seconds), if it can be evicted as idle now; otherwise None."""
         warned, use = self._warned.get(entry.uid), self._uses.get(entry.uid)
-        if warned is None or use is None or warned.attempt != entry.attempt:
-            return None
         queue = config.cluster_queues.get(entry.cluster_queue)
-        if queue is None or not self._counts(entry, job, queue, use):
+        if warned is None or use is None or queue is None:
             return None
-        over = use.at >= warned.first + queue.idle_reclaim.grace
+        if not warned.allows(entry, queue.idle_reclaim):
+            return None
+        if not self._counts(entry, job, queue, use):
+            return None
+        over = use.at >= warned.grace_ends(queue.idle_reclaim)
         return use.since if over and self._is_fresh(use, now) else None
 
     def changes(self, config: QueueConfig, now: float, busy: Container[str]) -> list[EntryChange]:
@@ -142,12 +161,13 @@ class Idleness:
         for change in changes:
             if change.note is None or change.note.reason.code is not Code.IDLE_GPUS:
                 continue
-            uid, attempt = change.after.uid, change.after.attempt
+            uid, details = change.after.uid, change.note.reason.details
             warned = self._warned.get(uid)
-            if warned is None or warned.attempt != attempt:
-                self._warned[uid] = _Warned(attempt, change.at)
+            mode, ends = ReclaimMode(details["mode"]), parse_time(details["graceEnds"])
+            if warned is None or details["warning"] == 1:
+                self._warned[uid] = _Warned(change.after.attempt, mode, ends, change.at)
             else:
-                self._warned[uid] = replace(warned, second=change.at)
+                self._warned[uid] = replace(warned, mode=mode, ends=ends, second=change.at)
 
     def _idle(self, uid: str, config: QueueConfig) -> tuple[Entry, JobRecord, ClusterQueue] | None:
         """A gang that the last evaluation found idle, in a queue with a policy for idle gangs."""
@@ -175,12 +195,13 @@ class Idleness:
         use, warned, rule = self._uses[entry.uid], self._warned.get(entry.uid), queue.idle_reclaim
         if not self._is_fresh(use, now):
             return None
-        if warned is None or warned.attempt != entry.attempt:
-            return NoteAdded(_warning(entry, use, queue, now, 1))
+        if warned is None or not warned.allows(entry, rule):
+            return NoteAdded(_warning(entry, use, queue, now + rule.grace, 1))
+        ends = warned.grace_ends(rule)
         if warned.second is None:
-            due = use.at >= warned.first + rule.grace / 2
-            return NoteAdded(_warning(entry, use, queue, warned.first, 2)) if due else None
-        over = use.at > warned.second and use.at >= warned.first + rule.grace
+            due = use.at >= (warned.first + ends) / 2
+            return NoteAdded(_warning(entry, use, queue, ends, 2)) if due else None
+        over = use.at > warned.second and use.at >= ends
         if rule.mode is not ReclaimMode.ALWAYS or not over:
             return None
         gang = self._read_gang(entry, job, config, now)
@@ -200,9 +221,9 @@ def _counts(entry: Entry, use: GangUse, rule: IdleReclaim) -> bool:
     return rule.mode is not ReclaimMode.OFF and whole and rested
 
 
-def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, number: int) -> Reason:
-    """``first``: the time of the first warning (unix seconds), when the grace period starts."""
-    rule, ends = queue.idle_reclaim, format_time(first + queue.idle_reclaim.grace)
+def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, until: float, number: int) -> Reason:
+    """``until``: the end of the grace period (unix seconds)."""
+    rule, ends = queue.idle_reclaim, format_time(until)
     what = {
         ReclaimMode.DRY_RUN: f"ClusterQueue {queue.name} only reports this (idleReclaim: DryRun)",
         ReclaimMode.ON_DEMAND: f"from {ends} on it is evicted when another gang needs its capacity",

@@ -238,6 +238,33 @@ class TestTakeable:
         leader.world.see(replace(RESUMED, version=99, idle_reclaim=False))
         assert leader.gang(FIRST + ENDS).idle_since is None
 
+    @pytest.mark.parametrize("now", [ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS])
+    @pytest.mark.parametrize("before", list(ReclaimMode))
+    def test_a_stricter_mode_needs_its_own_warnings(
+        self, before: ReclaimMode, now: ReclaimMode
+    ) -> None:
+        """Warnings of the earlier mode did not say that the gang is evicted so."""
+        unprotected = replace(RULE, mode=before)
+        keep = Protection(max_evictions_per_day=0)
+        leader = Leader(config=configured(unprotected, protection=keep))
+        leader.idle(ENDS)
+        leader.config = configured(replace(RULE, mode=now), protection=keep)
+        stricter = list(ReclaimMode).index(now) > list(ReclaimMode).index(before)
+        changed = FIRST + ENDS + EVERY
+        leader.sample(changed)
+        assert (leader.gang(changed).idle_since is None) is stricter
+        assert leader.idle(ENDS, start=changed) == (WARNED_TWICE if stricter else [])
+        assert leader.gang(changed + ENDS).idle_since is not None
+
+    def test_a_shorter_grace_does_not_end_before_the_announced_time(self) -> None:
+        leader = Leader(config=configured(replace(RULE, grace=10 * GRACE)))
+        leader.idle(GRACE)
+        leader.config = configured()
+        leader.idle(9 * GRACE, start=FIRST + GRACE)
+        assert leader.gang(FIRST + 10 * GRACE).idle_since is None
+        leader.idle(2 * EVERY, start=FIRST + 10 * GRACE + EVERY)
+        assert leader.gang(FIRST + 10 * GRACE + 3 * EVERY).idle_since is not None
+
     def test_a_mode_that_is_switched_off_ends_it(self) -> None:
         leader = Leader()
         leader.idle(ENDS)
