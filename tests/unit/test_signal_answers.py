@@ -23,7 +23,8 @@ class Answering:
     """A server that answers everything with one text."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.status, self.body = 200, ""
+        self.status = 200
+        self.body: str | bytes = ""
         self.headers: list[str | None] = []
         outer = self
 
@@ -34,7 +35,7 @@ class Answering:
                 self.do_GET()
 
             def do_GET(self) -> None:
-                body = outer.body.encode()
+                body = outer.body.encode() if isinstance(outer.body, str) else outer.body
                 self.send_response(outer.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -82,10 +83,16 @@ def success(*values: str, labels: str = '"namespace":"team","pod":"train-0"') ->
         (200, success("fast"), "'fast' is not a number"),
         (400, '{"status":"error","error":"parse error"}', "parse error"),
         (401, "unauthorized", "HTTP 401"),
+        (200, success("1").encode().replace(b"team", b"\xff"), "not an answer"),
+        (200, '{"more":' + "[" * 100_000, "not an answer"),
+    ],
+    ids=[
+        *("not JSON", "empty", "cut off", "no result", "no number", "an error", "unauthorized"),
+        *("not UTF-8", "nested"),
     ],
 )
 async def test_a_malformed_answer_of_prometheus_is_reported(
-    answering: Answering, status: int, body: str, says: str
+    answering: Answering, status: int, body: str | bytes, says: str
 ) -> None:
     answering.status, answering.body = status, body
     source = PrometheusSource(answering.url, rules=False)
@@ -116,6 +123,10 @@ async def test_the_token_is_read_each_time_and_a_deleted_token_is_reported(
         token.write_text(text)
         await source.sample(120.0, 1000.0, set())
     assert set(answering.headers) == {"Bearer one", "Bearer two"}
+    for unusable in (b"\xff", "café".encode(), b"one\ntwo"):
+        token.write_bytes(unusable)
+        with pytest.raises(SourceUnavailable):
+            await source.sample(120.0, 1000.0, set())
     token.unlink()
     with pytest.raises(SourceUnavailable, match="token"):
         await source.sample(120.0, 1000.0, set())
@@ -147,6 +158,17 @@ async def test_of_an_exporters_text_only_what_can_be_read_counts(
     sample = await source.sample(120.0, 1000.0, KNOWN)
     await source.close()
     assert (sample.gpus, len(sample.pods)) == (gpus, pods)
+
+
+@pytest.mark.parametrize("used", ["+Inf", "NaN", "-1"])
+async def test_memory_of_an_impossible_size_is_unknown(answering: Answering, used: str) -> None:
+    memory = LINE.replace("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_FB_USED")
+    free = LINE.replace("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_FB_FREE")
+    answering.body = f"{LINE}0.5\n{memory}{used}\n{free}1\n"
+    source = ExporterSource([answering.url])
+    (row,) = (await source.sample(120.0, 1000.0, KNOWN)).pods
+    await source.close()
+    assert row.memory_held is None
 
 
 async def test_a_host_stands_for_all_its_addresses_of_the_moment(

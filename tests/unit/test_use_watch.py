@@ -266,6 +266,26 @@ class TestWatch:
         assert watched.alarm("unreachable") is None  # it shows nothing any more
         assert watched.registry.get_sample_value(*trust) is None
 
+    async def test_an_evaluation_that_fails_leaves_no_earlier_result(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An old, low use would go on making its gang a cheap victim."""
+        watched = Watched()
+        watched.source.busy = 0.0
+        assert (await watched.sample()).state is UseState.IDLE
+
+        async def fails(*_: Any) -> UtilizationSample:
+            raise RuntimeError("unexpected")
+
+        monkeypatch.setattr(watched.source, "sample", fails)
+        put: list[Mapping[str, GangUse]] = []
+        with pytest.raises(RuntimeError, match="unexpected"):
+            await watched.watch.run(
+                lambda: watched.made.ledger, lambda: CONFIG, frozenset, put.append
+            )
+        (uses,) = put
+        assert (uses["u1"].state, uses["u1"].weight) == (UseState.UNKNOWN, None)
+
     async def test_jobs_that_are_not_trusted_are_logged_once_for_each_change(self) -> None:
         watched = Watched()
         with structlog.testing.capture_logs() as logs:

@@ -93,3 +93,43 @@ def test_an_evaluation_without_samples_counts_as_missing(
     """Exporters are scraped twice in each configured interval, and half of the window is missing."""
     missing = set(range(8, 24))
     assert seen(tmp_path, DIALECTS["recorded"], missing, 0.5, 0.76, per_scrape=2) == ""
+
+
+EACH = 'job="dcgm-exporter",namespace="team",pod="train-0",Hostname="n"'
+BUSY, COARSE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
+NEEDS = {
+    PodSignal.MEMORY_HELD: ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"),
+    PodSignal.TENSOR: ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",),
+    PodSignal.MEMORY_BUSY: ("DCGM_FI_PROF_DRAM_ACTIVE",),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("signal", "use"), [*((signal, BUSY) for signal in NEEDS), (PodSignal.MEMORY_HELD, COARSE)]
+)
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_value_of_some_gpus_of_a_pod_is_no_value_of_the_pod(
+    tmp_path: Path, dialect: str, signal: PodSignal, use: str, gpus: int
+) -> None:
+    """The pod has two GPUs, of which ``gpus`` export the metric."""
+    metrics = [(use, 2), *((name, gpus) for name in NEEDS[signal])]
+    series = [
+        {"series": f'{name}{{{EACH},UUID="GPU-{number}"}}', "values": f"1x{END // SCRAPE}"}
+        for name, count in metrics
+        for number in range(count)
+    ]
+    query = DIALECTS[dialect].pods(HONORED, WINDOW)[signal]
+    found = [{"labels": "{}", "value": 1}] if gpus == 2 else []
+    test = {
+        "interval": f"{SCRAPE}s",
+        "input_series": series,
+        "promql_expr_test": [
+            {"expr": f"count({query.text})", "eval_time": f"{END}s", "exp_samples": found}
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
+    file.write_text(yaml.safe_dump(document))
+    code, output = promtool("test", "rules", file)
+    assert code == 0, output

@@ -313,7 +313,13 @@ class UseWatch:
         self._metrics.trust(self._source.trusts)
         try:
             while True:
-                put(await self.sample(held_gangs(self._mirror, ledger(), config(), borrowing())))
+                gangs = held_gangs(self._mirror, ledger(), config(), borrowing())
+                try:
+                    put(await self.sample(gangs))
+                except Exception:
+                    # Until the task is started again, its last results are too old to be a price.
+                    put(self._tracker.nothing(gangs, self._clock(), "an evaluation failed"))
+                    raise
                 await asyncio.sleep(self._every)
         finally:
             self._metrics.forget()

@@ -47,7 +47,9 @@ class ContainerMetrics:
         return {pod: ContainerUse(cores[pod], memory[pod]) for pod in cores.keys() & memory.keys()}
 
     async def _by_pod(self, series: str, at: float) -> dict[PodKey, float]:
-        answer = await self._api.ask(f"sum by (namespace, pod) ({series})", at)
+        # Two scrape jobs can have the same container.
+        each = f"max by (namespace, pod, container) ({series})"
+        answer = await self._api.ask(f"sum by (namespace, pod) ({each})", at)
         sums = {
             (s.metric.get("namespace", ""), s.metric.get("pod", "")): sample_number(s)
             for s in answer

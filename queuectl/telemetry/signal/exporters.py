@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from socket import SOCK_STREAM
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -400,7 +401,7 @@ class WindowSamples:
             float(self._high[row, metric]) if self._samples[row, metric] else None
             for metric in (TENSOR, MEMORY_BUSY)
         )
-        held = used / (used + free) if used + free > 0 else None  # False if one is NaN
+        held = used / (used + free) if 0 < used + free < inf else None  # False if one is NaN
         if self._samples[row, HELD]:
             held = min(max(float(self._last[row, HELD]), 0.0), 1.0)
         return GpuWindow(busy, coarse, tensor, memory_busy, held)

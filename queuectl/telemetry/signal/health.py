@@ -177,7 +177,7 @@ class HealthQueries:
     ) -> GpuFault | None:
         """The fault of one series; None for a value that does not count, or without a node."""
         node, gpu = labels.get(self.names.node), labels.get(self.names.gpu, "?")
-        if not node or (signal is HealthSignal.XID and int(reading) not in rules.xids):
+        if not node or (signal is HealthSignal.XID and reading not in rules.xids):
             return None
         text = {
             HealthSignal.XID: f"XID {reading:.0f}",

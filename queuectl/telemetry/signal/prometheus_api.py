@@ -73,7 +73,7 @@ class PrometheusApi:
             answer = msgspec.json.decode(response.content, type=_Answer)
         except httpx2.HTTPError as error:
             raise SourceUnavailable(f"Prometheus: {str(error) or type(error).__name__}") from error
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise SourceUnavailable(
                 f"Prometheus: HTTP {response.status_code} is not an answer to a query"
             ) from error
@@ -88,8 +88,8 @@ class PrometheusApi:
         if self._token_file is None:
             return {}
         try:
-            token = await asyncio.to_thread(self._token_file.read_text)
-        except OSError as error:
+            token = await asyncio.to_thread(self._token_file.read_text, "ascii")
+        except (OSError, UnicodeError) as error:
             raise SourceUnavailable(f"Prometheus: token: {error}") from error
         return {"Authorization": f"Bearer {token.strip()}"}
 

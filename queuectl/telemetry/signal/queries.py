@@ -56,16 +56,16 @@ class Raw:
 
     def pods(self, labels: PodLabelNames, window: float) -> Mapping[PodSignal, Query]:
         """The queries of all values of all pods, over the window that ends now."""
-        names, by = self._names, _by(labels)
+        names = self._names
         queries = self._measured(names.busy, labels, window)
-        queries[PodSignal.MEMORY_HELD] = self._memory_held(by, labels)
+        queries[PodSignal.MEMORY_HELD] = self._memory_held(labels)
         queries[PodSignal.SHARED] = self._shared(names.busy, labels)
         for value, gauge in (
             (PodSignal.TENSOR, names.tensor),
             (PodSignal.MEMORY_BUSY, names.memory_busy),
         ):
             if gauge is not None:
-                queries[value] = self._busiest(gauge, labels, window)
+                queries[value] = self._highest(gauge, labels, window)
         return queries
 
     def coarse(self, labels: PodLabelNames, window: float) -> Mapping[PodSignal, Query]:
@@ -97,13 +97,39 @@ class Raw:
         """Matchers for series of whole GPUs, or of instances of one."""
         return "".join(f',{label}=""' for label in self._names.parts)
 
-    def _memory_held(self, by: str, labels: PodLabelNames) -> Query:
-        gauge = self._names.memory_held
+    def _memory_held(self, labels: PodLabelNames) -> Query:
+        gauge, by = self._names.memory_held, _by(labels)
         if gauge is not None:
-            return Query(f"max by ({by}) ({self._series(gauge.name, labels)})", gauge.full)
-        names = self._names
-        held, free = (self._series(m, labels) for m in (names.memory_used, names.memory_free))
-        return Query(f"max by ({by}) ({held} / ({held} + {free}))")
+            held, full = self._series(gauge.name, labels), gauge.full
+        else:
+            used, free = (
+                self._series(m, labels) for m in (self._names.memory_used, self._names.memory_free)
+            )
+            held, full = f"({used} / ({used} + {free}))", 1.0
+        whole = self._of_each_gpu(held, self._any_series(labels), labels)
+        return Query(f"max by ({by}) ({held}) and {whole}", full)
+
+    def _highest(self, gauge: Gauge, labels: PodLabelNames, window: float) -> Query:
+        """Of pods whose GPUs all have the metric."""
+        seen, any_gpu = (
+            f"last_over_time({series}[{duration(window)}])"
+            for series in (self._series(gauge.name, labels), self._any_series(labels))
+        )
+        whole = self._of_each_gpu(seen, any_gpu, labels)
+        return Query(f"{self._busiest(gauge, labels, window).text} and {whole}", gauge.full)
+
+    def _of_each_gpu(self, series: str, any_gpu: str, labels: PodLabelNames) -> str:
+        """The pods of which as many GPUs are in ``series`` as in ``any_gpu``: a value of some of them is no value of the pod."""
+        by = _by(labels)
+        each = f"{by},{','.join(self._names.device)}"
+        have, all_gpus = (
+            f"count by ({by}) (group by ({each}) ({one}))" for one in (series, any_gpu)
+        )
+        return f"({have} >= {all_gpus})"
+
+    def _any_series(self, labels: PodLabelNames) -> str:
+        """The use of each GPU of a pod."""
+        return f'{{{self._any_gpu()},{self._trust.selector},{labels.pod}!=""{self._whole()}}}'
 
     def _busiest(self, gauge: Gauge, labels: PodLabelNames, window: float) -> Query:
         series = self._series(gauge.name, labels)
