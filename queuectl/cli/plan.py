@@ -23,6 +23,7 @@ from queuectl.distribution import version
 from queuectl.domain.diagnosis import Diagnosis, SuggestedFix
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import MakeRoom
+from queuectl.domain.words import LAST_TIME
 from queuectl.objects.configuration.queue_config import is_single
 from queuectl.objects.documents import Document
 from queuectl.objects.files.plans import plan_document
@@ -403,6 +404,9 @@ def _clock(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text) if text.replace(".", "", 1).isdecimal() else parse_time(text)
+        at = float(text) if text.replace(".", "", 1).isdecimal() else parse_time(text)
     except ValueError as error:
         raise BadInput(f"--now: {error}") from None
+    if at > LAST_TIME:
+        raise BadInput(f"--now: {text[:40]}: the calendar ends with the year 9999")
+    return at

@@ -267,7 +267,7 @@ def document_in(what: str, body: bytes, *fields: str) -> dict[str, Any]:
     """
     try:
         document = _read_document(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         text = body[:100].decode(errors="replace")
         raise ClusterUnavailable(f"{what}: the answer is not an object: {error}: {text}") from error
     for field in fields:
@@ -290,7 +290,7 @@ def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
     """
     try:
         status = _read_status(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         status = _Status(message=body[:300].decode(errors="replace").strip())
     message = f"{what}: {code}: {status.message or status.reason or 'no reason given'}"
     reasons = {cause.reason for cause in status.causes()}

@@ -42,7 +42,7 @@ async def cluster_uid(kubeconfig: Path | None) -> str:
         )  # there is a right to list, and none to get
         answer = await api.request("GET", _PATH, query=query)
         items = msgspec.json.decode(answer, type=_Namespaces).items
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise ClusterUnavailable(f"GET {_PATH}: {error}") from error
     finally:
         await api.close()

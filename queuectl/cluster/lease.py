@@ -12,11 +12,12 @@ import msgspec
 
 from queuectl.cluster.client import METADATA_ONLY, Api
 from queuectl.cluster.writes import MANAGER, merge_patch, micro_time
-from queuectl.domain.errors import ObjectGone
+from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.records import LeaderRecord
 from queuectl.objects.times import time_or_none
 
 EPOCH_ANNOTATION: Final = "queuectl.dev/epoch"
+_MOST_DIGITS: Final = 18  # of an epoch, which the database counts in 64 bits
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -49,13 +50,13 @@ class Lease:
     async def read(self) -> LeaderRecord | None:
         """See ``Cluster.read_leader``. ``renewed`` is by the holder's clock: use the time since ``version`` changed instead."""
         try:
-            lease = _lease(await self._api.request("GET", f"{self._collection}/{self._name}"))
+            lease = self._read(await self._api.request("GET", f"{self._collection}/{self._name}"))
         except ObjectGone:
             return None
         epoch = (lease.metadata.annotations or {}).get(EPOCH_ANNOTATION, "")
         return LeaderRecord(
             holder=lease.spec.holder_identity or "",
-            epoch=int(epoch) if epoch.isdecimal() else 0,
+            epoch=int(epoch) if epoch.isdecimal() and len(epoch) <= _MOST_DIGITS else 0,
             renewed=time_or_none(lease.spec.renew_time) or 0.0,
             duration=float(lease.spec.lease_duration_seconds or 0),
             version=lease.metadata.resource_version,
@@ -89,4 +90,10 @@ class Lease:
             body={"metadata": metadata, "spec": spec},
             accept=METADATA_ONLY,
         )
-        return _lease(body).metadata.resource_version
+        return self._read(body).metadata.resource_version
+
+    def _read(self, body: bytes) -> _Lease:
+        try:
+            return _lease(body)
+        except ValueError as error:
+            raise ClusterUnavailable(f"{self._collection}: not a Lease: {error}") from error

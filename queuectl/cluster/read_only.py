@@ -148,7 +148,7 @@ class ReadOnlyCluster:
             raw = await self._api.request("GET", path, query=query)
             try:
                 page = decoded(_page, raw, LEVELS + 2)
-            except msgspec.MsgspecError as error:
+            except ValueError as error:
                 raise ClusterUnavailable(f"{path}: not a list: {error}") from error
             bodies += _typed(page)
             token = page.metadata.next

@@ -70,7 +70,7 @@ async def confirm_absent(api: Api, path: str) -> None:
         if base.removeprefix("/apis/") not in served:
             return
         listed = _resources(await api.request("GET", base)).resources
-    except (ObjectGone, msgspec.MsgspecError) as error:
+    except (ObjectGone, ValueError) as error:
         text = f"{path}: answered 404, and the API server does not list what it serves: {error}"
         raise ClusterUnavailable(text) from error
     if any(one.name == plural for one in listed):
@@ -133,7 +133,7 @@ async def discover(api: Api) -> Server:
     body = await api.request("GET", "/version")
     try:
         version = _version(body)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         text = body[:100].decode(errors="replace")
         raise ClusterUnavailable(
             f"GET /version: no version of Kubernetes: {error}: {text}"

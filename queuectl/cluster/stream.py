@@ -122,7 +122,7 @@ class ResourceFeed:
             batch.events += 1
             try:
                 self._event(decoded(_event, line, LEVELS + 1), batch)
-            except msgspec.MsgspecError as error:
+            except ValueError as error:
                 batch.error = ClusterUnavailable(f"{self.resource.path}: not a watch: {error}")
             if batch.error is not None:
                 break
@@ -139,7 +139,7 @@ class ResourceFeed:
             batch = WatchBatch(events=len(page.items))
             for item in page.items:
                 self._upsert(item, batch.deltas)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise ClusterUnavailable(f"{self.resource.path}: not a list: {error}") from error
         self.version = page.metadata.resource_version
         if not page.metadata.next:
@@ -283,7 +283,7 @@ async def current_version(api: Api, path: str) -> int:
     body = await api.request("GET", path, query=[("limit", "1")], accept=_METADATA_ONLY)
     try:
         return int(_versioned_list(body).metadata.resource_version)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except ValueError as error:
         raise ClusterUnavailable(f"{path}: not a list: {error}") from error
 
 
@@ -341,7 +341,7 @@ def identify(document: bytes | msgspec.Raw) -> ObjectIdentity:
     """The identity of one object. Each part is read alone, so no other part can hide it, at any depth.
 
     Raises:
-        msgspec.MsgspecError: the bytes are not a JSON object with metadata.
+        ValueError: the bytes are not a JSON object with metadata.
     """
     found = _identified(shallow(bytes(document), _IDENTITY_LEVELS))
     meta, spec, status = found.metadata, _part(_fields, found.spec), _part(_fields, found.status)
@@ -379,7 +379,7 @@ def _strings(fields: _Fields, name: str) -> Mapping[str, str]:
 def _part(decode: Callable[[msgspec.Raw], _Value], raw: msgspec.Raw) -> _Value | None:
     try:
         return decode(raw)
-    except msgspec.MsgspecError:
+    except ValueError:
         return None
 
 

@@ -63,12 +63,12 @@ async def _list(api: Api, path: str) -> list[PriorAdmission]:
         body = await api.request("GET", path, query=query)
         try:
             page = decoded(_page, body, LEVELS + 2)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise ClusterUnavailable(f"{path}: not a list: {error}") from error
         for raw in page.items:
             try:
                 admission = read_prior_admission(_workload(raw))
-            except (msgspec.MsgspecError, RequestError) as error:
+            except (ValueError, RequestError) as error:
                 log.warning("%s: a Workload is passed over: %s", path, error)
                 continue
             if admission is not None:

@@ -124,7 +124,7 @@ def meant(
 def _metadata(target: str, body: bytes) -> _Meta:
     try:
         return decoded(_object, body, LEVELS).metadata
-    except msgspec.MsgspecError:
+    except ValueError:
         text = body[:100].decode(errors="replace")
         raise ClusterUnavailable(f"{target}: the answer is not an object: {text}") from None
 

@@ -263,10 +263,20 @@ def _about(snapshot: Snapshot, parts: _Input) -> Iterator[str]:
 
 
 def newest_time(documents: Iterable[Document]) -> float:
-    """The newest time in the documents, in unix seconds; 0 without one. Deadlines do not count."""
+    """The newest time that the API server or a controller wrote, in unix seconds; 0 without one. Deadlines do not count.
+
+    These are the times of the metadata and those of the status. Users write any time into annotations and specs.
+    """
     newest = 0.0
     seen: set[int] = set()
-    stack: list[Any] = [document.body for document in documents]
+    stack: list[Any] = []
+    for document in documents:
+        meta, status = document.body.get("metadata"), document.body.get("status")
+        if isinstance(meta, dict):
+            written = ("creationTimestamp", "managedFields")
+            stack.append({key: meta[key] for key in written if key in meta})
+        if isinstance(status, dict):
+            stack.append(status)
     while stack:
         part = stack.pop()
         if id(part) in seen:

@@ -130,6 +130,10 @@ class Setting:
         if given.other_pods:
             nodes = counted(len(given.other_pods), "node")
             yield f"the input has pods on {nodes}, which the simulation leaves out"
+        free = sorted(f.name for f in self.config.flavors.values() if f.topology is None)
+        if self.events and free:
+            names = ", ".join(free)
+            yield f"--events: no event affects jobs in ResourceFlavors without a Topology ({names}): they have no nodes"
         if self.begins is None and (self.config.budgets or self.config.reservations):
             start = format_time(self.begin)
             what = f"for Budgets and Reservations, second 0 of the trace is {start}"

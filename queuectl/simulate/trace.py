@@ -24,6 +24,8 @@ from queuectl.domain.workload import Placement, PodSet
 # ---- Traces
 
 NAMESPACE: Final = "default"
+LATEST: Final = 1e11
+"""The last second, 3,000 years from the first, at which a job is submitted or a node changes."""
 _NEEDED: Final = ("submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod", "queue")
 _EVENT: Final = ("time", "node", "state")
 _USE: Final = "gpu_util_pct"
@@ -195,7 +197,7 @@ def read_events(content: bytes, name: str) -> tuple[NodeEvent, ...]:
         state = row.required("state")
         if state not in _STATES:
             raise row.invalid("state", f"{state!r} is not one of {', '.join(_STATES)}")
-        events.append(NodeEvent(row.seconds("time"), row.required("node"), state == "up"))
+        events.append(NodeEvent(row.moment("time"), row.required("node"), state == "up"))
     return tuple(sorted(events, key=lambda event: event.time))
 
 
@@ -250,7 +252,7 @@ def _job(row: Row) -> TraceJob:
     return TraceJob(
         rank=0,
         line=row.line,
-        submit=row.seconds("submit_s"),
+        submit=row.moment("submit_s"),
         duration=row.seconds("duration_s"),
         pods=row.integer("nodes_or_pods", 1),
         gpus_per_pod=row.integer("gpus_per_pod", 0),
@@ -391,6 +393,13 @@ class Row:
         self.required(column)
         found = self.number(column)
         assert found is not None
+        return found
+
+    def moment(self, column: str) -> float:
+        """A second of the trace."""
+        found = self.seconds(column)
+        if found > LATEST:
+            raise self.invalid(column, f"{self.text(column)!r} is later than second {LATEST:.0e}")
         return found
 
     def integer(self, column: str, least: int) -> int:

@@ -17,9 +17,11 @@ from aiohttp.test_utils import TestServer
 
 from queuectl.cluster.client import Api, Expired, Forbidden, NotServed, failure
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import _policies, _probe_status, kueue_keys_act, kueue_runs
 from queuectl.cluster.server import Server, discover, mismatches
 from queuectl.cluster.stream import current_version
+from queuectl.cluster.takeover import read_admissions
 from queuectl.domain.errors import (
     BadInput,
     ClusterBusy,
@@ -215,6 +217,8 @@ NO_ANSWERS = (
     b'{"major": "1"}',
     b'{"status": {"allowed": "yes"}, "metadata": [], "spec": 1}',
     b'{"metadata": {"resourceVersion": "new"}}',
+    b'{"metadata": {"annotations": {"queuectl.dev/epoch": "%s"}}}' % (b"9" * 5000),
+    b'{"metadata": {"resourceVersion": "\xff"}, "major": "\xff", "kind": "\xff"}',
 )
 """Successful responses of a proxy, or of another server."""
 
@@ -232,10 +236,12 @@ ASKED: dict[str, Callable[[Api], Awaitable[object]]] = {
     "Kueue's keys": partial(kueue_keys_act, namespace="default"),
     "declared kinds": partial(mismatches, kinds=KINDS),
     "a collection": partial(current_version, path="/api/v1/pods"),
+    "the Lease": lambda api: Lease(api, "default", "leader").read(),
+    "admissions of a Kueue": read_admissions,
 }
 
 
-@pytest.mark.parametrize("body", NO_ANSWERS)
+@pytest.mark.parametrize("body", NO_ANSWERS, ids=lambda body: str(body[:40]))
 @pytest.mark.parametrize("asked", ASKED)
 async def test_a_response_that_is_not_from_an_api_server_is_not_an_answer(
     tmp_path: Path, asked: str, body: bytes

@@ -10,7 +10,12 @@ import pytest
 
 from queuectl.control.leader.election import POLL_SECONDS, Leadership
 from queuectl.control.progress import SteadyClock
-from queuectl.domain.errors import ClusterUnavailable, LeadershipLost, WriteRefused
+from queuectl.domain.errors import (
+    ClusterUnavailable,
+    LeadershipLost,
+    StoreUnavailable,
+    WriteRefused,
+)
 from queuectl.domain.records import LeaderRecord
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -96,6 +101,31 @@ def test_a_leader_whose_renewals_fail_ends_before_its_lease(answer: Answer) -> N
             async with asyncio.timeout(100.0):
                 await leader.keep()
         assert now() <= server.landed + DURATION
+
+    run(story())
+
+
+class CutOff(MemoryStore):
+    """A database that does not answer."""
+
+    async def now(self) -> float:
+        raise StoreUnavailable("no answer")
+
+    async def take_over(self, holder: str, floor: int) -> int:
+        raise StoreUnavailable("no answer")
+
+
+def test_a_replica_without_the_database_leaves_the_lease_to_another_one() -> None:
+    async def story() -> None:
+        server, clock = FakeCluster(), SteadyClock(now)
+        without = Leadership(
+            server, CutOff(MemoryDatabase()), clock, holder="b", duration=DURATION, renew=RENEW
+        )
+        tries = asyncio.create_task(without.acquire())
+        await asyncio.sleep(10 * RENEW)
+        async with asyncio.timeout(RENEW):
+            await leadership(server, "c").acquire()
+        tries.cancel()
 
     run(story())
 

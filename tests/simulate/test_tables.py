@@ -60,6 +60,7 @@ def test_a_gzipped_trace_is_the_same_as_a_plain_one() -> None:
         ("0,1,1.5,1,a", "nodes_or_pods: '1.5' is not an integer of at least 1"),
         ("0,1,1,0.46,a", "gpus_per_pod: '0.46' is not an integer of at least 0"),
         ("0,1,1,1", "4 cells instead of 5"),
+        ("1e15,1,1,1,a", "submit_s: '1e15' is later than second 1e+11"),
     ],
 )
 def test_a_wrong_cell_of_a_trace_is_named(row: str, message: str) -> None:
@@ -117,6 +118,7 @@ def test_events_have_an_optional_header(header: str) -> None:
         ("3,,up", "node: is empty"),
         ("3,n1", "2 cells instead of 3 (time, node, state)"),
         ("x,n1,up", "time: 'x' is not a number"),
+        ("1e15,n1,up", "time: '1e15' is later than second 1e+11"),
     ],
 )
 def test_a_wrong_cell_of_an_event_is_named(row: str, message: str) -> None:

@@ -730,6 +730,7 @@ def test_now_is_the_newest_time_of_the_input_unless_it_is_given() -> None:
         metadata={
             "creationTimestamp": "2026-08-22T08:00:00Z",
             "deletionTimestamp": "2030-01-01T00:00:00Z",
+            "annotations": {"example.com/culledTime": "2099-01-01T00:00:00Z"},
         },
     )
     assert load(body).snapshot.now == 1787389200.0

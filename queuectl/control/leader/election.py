@@ -109,6 +109,7 @@ class Leadership:
                 self._expires = expires
                 return None
             log.warning("lease_expired", holder=current.holder)
+        await self._store.now()  # a replica without the database leaves the Lease to the others
         try:
             return await self._cluster.write_leader(mine, current)
         except WriteConflict:
