@@ -119,6 +119,7 @@ class Reflector:
         self._by_pages = False  # for the next list
         self._failures = 0
         self._absent = False
+        self._lacking: set[str] = set()  # versions of its API that are not served
         self._asked = asyncio.Event()  # for another stream, before the current one ends
         self._list_again = False  # by that stream
         self._brief = False  # that stream is a brief watch
@@ -315,6 +316,7 @@ class Reflector:
 
     def _complete(self) -> None:
         self._listed = True
+        self._lacking.clear()
         if self._absent:
             self._absent = False
             self._reported.discard(self._absence)
@@ -342,9 +344,12 @@ class Reflector:
             await self._pause(unconfirmed)
             return
         self._listed = False
-        if self._resource.older is not None:
-            self._use(self._resource.older)
-            return
+        self._lacking.add(self._resource.path)
+        for version in (self._newest, self._newest.older):
+            if version is not None and version.path not in self._lacking:
+                self._use(version)
+                return
+        self._lacking.clear()
         if not self._absent:
             self._report(error)
             self._feed, nothing = ResourceFeed(self._resource, self._containment), WatchBatch()

@@ -27,6 +27,8 @@ from __future__ import annotations
 from typing import Final
 
 MOST_REFUSAL: Final = 1_000
+LONGEST_WAIT: Final = 60.0
+"""Seconds; the API server, or a proxy before it, cannot make a client wait longer."""
 """Characters of the message of a refusal. It quotes text of a user, which can be of any length."""
 
 
@@ -133,7 +135,7 @@ class ClusterUnavailable(ClusterError):
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else min(retry_after, LONGEST_WAIT)
 
 
 class ClusterBusy(ClusterUnavailable):

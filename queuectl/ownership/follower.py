@@ -183,13 +183,15 @@ class ObjectFollower:
                 return batch, objects
 
     def _decided(self, confirmed: str) -> tuple[Batch, Mapping[DocumentKey, FollowedObject]]:
+        # In this order: a kind that becomes known in between has its objects.
+        known, last_edit = frozenset(self._observed.known_kinds), self._observed.last_edit
         objects = self._observed.objects()
         stored = {key: one for key, one in self._documents.items() if key.kind in self._kinds}
         batch = self._reducer.decide(
             stored,
             objects,
-            self._observed.known_kinds,
-            last_edit=self._observed.last_edit,
+            known,
+            last_edit=last_edit,
             now=self._clock(),
             confirmed=confirmed,
         )

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from queuectl.cluster.client import Expired, Forbidden
 from queuectl.control.leader.actuator import Actuator
-from queuectl.control.leader.schedule import LAST_RETRY, LONGEST_WAIT, Retries, Wakeup
+from queuectl.control.leader.schedule import LAST_RETRY, Retries, Wakeup
 from queuectl.domain.errors import (
+    LONGEST_WAIT,
     ClusterBusy,
     ClusterError,
     ClusterUnavailable,
@@ -145,7 +146,7 @@ def test_a_write_over_a_newer_version_is_sent_at_once_after_a_conflict() -> None
 @given(
     st.sampled_from([one for one in WriteOutcome if one is not WriteOutcome.TOOK_EFFECT]),
     st.integers(1, 1500),
-    st.none() | st.floats(0, 1e300),
+    st.none() | st.floats(0, 1e300).map(lambda at: ClusterUnavailable("", at).retry_after),
 )
 def test_each_delay_is_positive_and_bounded(
     outcome: WriteOutcome, count: int, asked: float | None

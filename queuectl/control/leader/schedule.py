@@ -111,8 +111,6 @@ class Turns:
 FIRST_RETRY: Final = 0.2  # seconds; the delay doubles with each failure in a row
 LAST_RETRY: Final = 10.0
 _REFUSED_RETRY: Final = 1.0
-LONGEST_WAIT: Final = 60.0
-"""Seconds; the API server, or a proxy before it, cannot ask for more."""
 
 
 @dataclass(slots=True)
@@ -156,7 +154,7 @@ class Retries:
         count = old.count + 1 if old is not None and old.kind == kind else 1
         least = _REFUSED_RETRY if outcome is WriteOutcome.REFUSED else FIRST_RETRY
         if server_delay is not None:
-            least = min(server_delay, LONGEST_WAIT)
+            least = server_delay
         delay = max(least, doubling(FIRST_RETRY, LAST_RETRY, count))
         # After an outage, the events of the watch show that the server answers again. A refusal does not end with an event.
         early = now + (delay if outcome is WriteOutcome.REFUSED else least)
