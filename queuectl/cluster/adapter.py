@@ -152,7 +152,7 @@ class KubernetesCluster:
     async def kueue_runs(self) -> bool:
         return await kueue_runs(self._api)
 
-    async def kueue_keys_act(self) -> bool:
+    async def kueue_keys_act(self) -> bool | None:
         return await kueue_keys_act(self._api, self._namespace)
 
     async def read_admissions(self) -> list[PriorAdmission]:

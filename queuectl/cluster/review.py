@@ -156,14 +156,17 @@ async def _exists(api: Api, target: str) -> bool:
     return True
 
 
-async def kueue_keys_act(api: Api, namespace: str) -> bool:
-    """Whether the policies gate a Job with Kueue's label, so that deploy/optional/kueue-keys.yaml is applied, at least in part."""
+async def kueue_keys_act(api: Api, namespace: str) -> bool | None:
+    """Whether the policies gate a Job with Kueue's label, so that deploy/optional/kueue-keys.yaml is applied, at least in part.
+
+    None = not known: the API server refuses the dry run, for example because of a ResourceQuota. The probe of the policies reports why.
+    """
     label = keys.KUEUE_PREFIX + keys.QUEUE_NAME
     kind = KINDS["Job"]
     try:
         made = await _dry_run(api, path(kind, namespace), _job(kind, {label: "probe"}))
     except WriteRefused:
-        return False  # the probe of the policies reports why
+        return None
     return keys.GATE in str(made["spec"])
 
 

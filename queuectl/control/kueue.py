@@ -39,15 +39,18 @@ class KueueDetector:
         self._version = 0  # of the document with the rule; 0 without one
         self._rule = KueueKeys.AUTO
 
-    async def keys_count(self) -> bool:
-        """Whether Kueue's keys count now. Retries until there is an answer."""
+    async def keys_count(self, unknown: bool = False) -> bool:
+        """Whether Kueue's keys count now. Retries until there is an answer. ``unknown``: the result where the API server refuses the probe."""
         while True:
             try:
                 await self._read_rule()
                 if self._rule is not KueueKeys.AUTO:
                     return self._rule is KueueKeys.ON
                 # In this order: the permission to check for a Kueue is a part of the opt-in.
-                return await self._cluster.kueue_keys_act() and not await self._cluster.kueue_runs()
+                acts = await self._cluster.kueue_keys_act()
+                if acts is None:
+                    return unknown
+                return acts and not await self._cluster.kueue_runs()
             except (ClusterError, StoreUnavailable) as error:
                 log.warning("kueue_not_detected", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -56,7 +59,7 @@ class KueueDetector:
         """Wait until the answer differs from ``since``; the new one."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            now = await self.keys_count()
+            now = await self.keys_count(unknown=since)
             if now is not since:
                 log.warning("kueue_keys_changed", enabled=now)
                 return now

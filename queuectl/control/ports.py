@@ -148,8 +148,8 @@ class Cluster(Election, Protocol):
     async def kueue_runs(self) -> bool:
         """Whether a Kueue is installed in this cluster."""
 
-    async def kueue_keys_act(self) -> bool:
-        """Whether the admission policies act on jobs with Kueue's label."""
+    async def kueue_keys_act(self) -> bool | None:
+        """Whether the admission policies act on jobs with Kueue's label; None = not known, because the probe is refused."""
 
     async def read_admissions(self) -> Sequence[PriorAdmission]:
         """The admissions of a Kueue that was stopped; empty if none was installed."""

@@ -55,6 +55,22 @@ async def test_the_rule_decides_and_auto_detects_kueue(
         await store.close()
 
 
+@pytest.mark.parametrize("counts", [True, False])
+async def test_a_refused_probe_changes_nothing(
+    counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all jobs with Kueue's keys would end for queuectl, and begin again without their holds."""
+    monkeypatch.setattr(kueue, "POLL_SECONDS", 0.0)
+    cluster = FakeCluster()
+    detector = KueueDetector(cluster, MemoryStore())
+    changed = asyncio.create_task(detector.changed(since=counts))
+    cluster.kueue_keys = None
+    await asyncio.sleep(0.01)
+    assert not changed.done()
+    cluster.kueue_keys = not counts
+    assert await changed is not counts
+
+
 async def test_a_change_is_noticed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kueue, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(kueue, "RETRY_SECONDS", 0.0)

@@ -133,7 +133,7 @@ class FakeCluster:
         self.deleted: list[str] = []  # pods that were deleted by force
         self.missing_policies: list[str] = []
         self.kueue = False  # a Kueue is installed
-        self.kueue_keys = True  # the policies include Kueue's label
+        self.kueue_keys: bool | None = True  # the policies include Kueue's label; None = refused
         self.workloads: list[Mapping[str, Any]] = []  # of an earlier Kueue
         self.leader: LeaderRecord | None = None
         self.budgets: dict[str, int] = {}  # PodDisruptionBudgets without a pod to spare, by pod
@@ -287,7 +287,7 @@ class FakeCluster:
         await self._answering()
         return self.kueue
 
-    async def kueue_keys_act(self) -> bool:
+    async def kueue_keys_act(self) -> bool | None:
         await self._answering()
         return self.kueue_keys
 

@@ -202,7 +202,8 @@ async def _examined_inside(
 
 
 async def _acting(api: Api, namespace: str, kinds: JobKinds, *, controller: bool) -> list[Finding]:
-    keys_count = await kueue_keys_act(api, namespace) and not await kueue_runs(api)
+    acts = await kueue_keys_act(api, namespace)
+    keys_count = bool(acts) and not await kueue_runs(api)
     try:
         return judge.acting(
             await probe_policies(
