@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from queuectl.control.checked_plan import CheckedPlan, checked_plan
+from queuectl.control.checked_plan import CheckedPlan
+from queuectl.control.contained_plan import planned_around
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.plan import Admission
 from queuectl.domain.quantity import NOTHING, Resources
@@ -38,10 +39,18 @@ from queuectl.reports.node_gpus import HeldGpus, cluster_gpus, sizes_of
 _CLUSTER: Final = "the cluster"
 _MOST_REFUSED: Final = 20
 """Objects that one moment leaves out for the first time: each one costs another reading of all objects."""
+_MOST_AGAIN: Final = 10
+"""Objects that could not be read, have changed since, and are tried again in one moment."""
 _MOST_NAMED: Final = 100
 """Objects that were left out whose reasons are recorded."""
 Body = dict[str, Any]
-_Version = tuple[str, str]
+
+
+class _Refusal(NamedTuple):
+    """Why an object cannot be read at a version."""
+
+    version: str
+    why: str
 
 
 @dataclass
@@ -59,7 +68,7 @@ class ClusterObserver:
     kinds: JobKinds = field(default_factory=lambda: KINDS)
     stop: StopSignal = field(default_factory=StopSignal)
     setting: Snapshot | None = None
-    _refused: dict[_Version, str] = field(default_factory=dict)
+    _refused: dict[str, _Refusal] = field(default_factory=dict)  # by object
 
     def moment(self, bodies: Sequence[Body], now: float) -> Moment:
         """The moment that these objects show.
@@ -80,7 +89,7 @@ class ClusterObserver:
         waiting: list[WaitingGang] = []
         decided = True
         if snapshot.pending:
-            checked = checked_plan(snapshot, self.stop, cache)
+            checked = planned_around(snapshot, self.stop, cache)
             waiting, decided = list(_waiting(checked)), checked.usable
         further = max(0, len(waiting) - MOST_GANGS) + max(0, len(unbound) - MOST_GANGS)
         if further:
@@ -110,32 +119,37 @@ class ClusterObserver:
 
     def _read(self, bodies: Sequence[Body], now: float) -> tuple[SnapshotInput, tuple[str, ...]]:
         """The snapshot, and the reasons why objects are not in it."""
-        present = {_version(body) for body in bodies}
-        self._refused = {key: why for key, why in self._refused.items() if key in present}
+        present = dict(map(_identity, bodies))
+        self._refused = {key: one for key, one in self._refused.items() if key in present}
+        changed = [key for key, one in self._refused.items() if one.version != present[key]]
+        for key in changed[:_MOST_AGAIN]:
+            del self._refused[key]
         for left in reversed(range(_MOST_REFUSED + 1)):
             documents = [
                 Document(Address(_CLUSTER, number, name=_name(body)), body)
                 for number, body in enumerate(bodies, 1)
-                if _version(body) not in self._refused
+                if _identity(body)[0] not in self._refused
             ]
             try:
                 reading = read_snapshot(documents, now, self.kinds)
             except DocumentError as error:
                 number = error.address.number
-                if not 1 <= number <= len(bodies) or _version(bodies[number - 1]) in self._refused:
+                if not 1 <= number <= len(bodies):
                     raise
-                self._refused[_version(bodies[number - 1])] = (
-                    f"{_name(bodies[number - 1])}: {error.reason}"
-                )
+                body = bodies[number - 1]
+                key, version = _identity(body)
+                if key in self._refused:
+                    raise
+                self._refused[key] = _Refusal(version, f"{_name(body)}: {error.reason}")
                 if not left:
                     raise
             else:
-                return reading, tuple(sorted(self._refused.values())[:_MOST_NAMED])
+                return reading, tuple(sorted(r.why for r in self._refused.values())[:_MOST_NAMED])
         raise AssertionError("the last pass returns or raises")
 
 
-def _version(body: Mapping[str, Any]) -> _Version:
-    """An object at one version. An object that was edited is read again. Documents of the catalog are their own version."""
+def _identity(body: Mapping[str, Any]) -> tuple[str, str]:
+    """An object, and its version. Documents of the catalog are their own version."""
     meta = body.get("metadata") or {}
     version = meta.get("resourceVersion")
     return f"{_name(body)} {meta.get('uid', '')}", str(body if version is None else version)

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.control import contained_plan
+from queuectl.control.checked_plan import CheckedPlan
 from queuectl.demo import scenario as m
 from queuectl.domain.quantity import GPU
 from queuectl.domain.shadow import Moment
-from queuectl.domain.snapshot import SolverLimits
+from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.objects.errors import DocumentError
 from queuectl.shadow.configuration import on_hosts
 from queuectl.shadow.observing import ClusterObserver
@@ -283,6 +285,45 @@ def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
         observed(*bodies, observer=observer)
     moment = observed(*bodies, observer=observer)
     assert (len(moment.left_out), fitting(moment)) == (30, {"w": 8.0})
+
+
+def test_objects_that_stay_unreadable_and_change_all_the_time_end_no_moment():
+    """A newer Kueue has a field that queuectl does not read, and writes the status of each Workload all the time."""
+    observer = ClusterObserver(SolverLimits())
+    lost, moments = 0, []
+    for number in range(8):
+        broken = [workload(f"broken-{n}", 1, 1) for n in range(30)]
+        for one in broken:
+            one["spec"]["podSets"] = []
+            one["metadata"]["resourceVersion"] = str(number)
+        bodies = [*queues(), node("a"), *broken, workload("w", 1, 8)]
+        try:
+            moments.append(observed(*bodies, observer=observer))
+        except DocumentError:
+            lost += 1
+    assert lost == 1
+    assert {(len(each.left_out), *fitting(each).items()) for each in moments} == {(30, ("w", 8.0))}
+    readable = [workload(f"broken-{n}", 1, 0) for n in range(30)]
+    for one in readable:
+        one["metadata"]["resourceVersion"] = "99"
+    for _ in range(3):
+        last = observed(*queues(), node("a"), *readable, workload("w", 1, 8), observer=observer)
+    assert last.left_out == ()
+
+
+def test_a_gang_with_which_planning_fails_is_left_out_of_the_plan_alone(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ordinary = contained_plan.checked_plan
+
+    def fails(snapshot: Snapshot, *more: Any) -> CheckedPlan:
+        if any(one.workload.name == "poison" for one in snapshot.pending):
+            raise RuntimeError("a defect")
+        return ordinary(snapshot, *more)
+
+    monkeypatch.setattr(contained_plan, "checked_plan", fails)
+    moment = observed(*queues(), node("a"), workload("poison", 1, 1), workload("w", 1, 8, at=1))
+    assert fitting(moment) == {"w": 8.0}
 
 
 def test_a_plan_that_was_stopped_decides_nothing():
