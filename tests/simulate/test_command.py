@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.simulate import simulate_command
-from tests.simulate.cases import trace
+from tests.simulate.cases import setting, trace
 from tests.traces.clusters import virtual_clusters
 
 app = typer.Typer()
@@ -222,3 +222,13 @@ def test_wrong_input_is_refused(arguments: tuple[str, ...], message: str) -> Non
     assert isinstance(failed, CommandFailed)
     assert failed.code is Exit.BAD_INPUT
     assert str(failed).startswith(message)
+
+
+def test_events_that_affect_no_job_are_named() -> None:
+    given, without = (
+        setting({"a": 1}, trace("0,1,1,8,a"), events="0,a-000,down\n", topology=topology)
+        for topology in (True, False)
+    )
+    assert list(given.warnings()) == []
+    (text,) = without.warnings()
+    assert text.startswith("--events: no event affects jobs in ResourceFlavors without a Topology (")
