@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.control.leader.accounting import Accountant, UsageInputs
+from queuectl.control.leader.accounting import LONGEST_SPAN, Accountant, UsageInputs
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.db.usage import UsageLedger
-from queuectl.domain.accounting import UNITS
+from queuectl.domain.accounting import HOUR, UNITS
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
 from queuectl.domain.events import Admit, Event, ObjectDeleted
@@ -227,6 +227,7 @@ async def test_allocated_and_waited_are_those_of_the_committed_history(
     monkeypatch.setattr(
         "queuectl.control.leader.accounting.BATCH", 3
     )  # entries of several transactions
+    monkeypatch.setattr("queuectl.control.leader.accounting.LONGEST_SPAN", 900.0)
     await empty(database_url)
     world = World(store, Lives(f"run{next(RUNS)}"))
     await world.lead()
@@ -479,6 +480,29 @@ async def test_a_job_that_is_submitted_again_waits_from_then_on(store: PostgresS
     world.now += 30.0
     await world.account("")
     assert (await total(store, world.now)).waited == pytest.approx(60.0 + 30.0)
+
+
+async def test_the_time_of_a_long_outage_is_accounted_for_in_several_transactions(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    world = World(store, Lives(f"run{next(RUNS)}"))
+    await world.lead()
+    await world.step([(0, 0)], 0.0)
+    await world.account("")
+    world.now += 3 * 24 * HOUR
+    written: list[float] = []
+    keep = world.usage_store.keep
+
+    async def noted(fold: Fold, **place: Any) -> None:
+        written.append(place["until"] - place["over"])
+        await keep(fold, **place)
+
+    monkeypatch.setattr(world.usage_store, "keep", noted)
+    await world.account("")
+    assert sum(written) == 3 * 24 * HOUR
+    assert max(written) == LONGEST_SPAN
+    for uid, amounts in world.sums.at(world.now).items():
+        assert (await world.stored())[uid] == pytest.approx(amounts)
 
 
 async def test_a_deposed_leader_writes_no_hours(store: PostgresStore):

@@ -231,4 +231,6 @@ def test_events_that_affect_no_job_are_named() -> None:
     )
     assert list(given.warnings()) == []
     (text,) = without.warnings()
-    assert text.startswith("--events: no event affects jobs in ResourceFlavors without a Topology (")
+    assert text.startswith(
+        "--events: no event affects jobs in ResourceFlavors without a Topology ("
+    )

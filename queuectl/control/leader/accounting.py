@@ -17,6 +17,7 @@ from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.ports import Clock
 from queuectl.db.ports import UsageStore
 from queuectl.domain.accounting import (
+    HOUR,
     AccountingTerms,
     ClusterGpus,
     Free,
@@ -39,6 +40,8 @@ from queuectl.state.marking import Marker
 log = structlog.get_logger()
 
 BATCH: Final = 1000  # marks folded in one transaction
+LONGEST_SPAN: Final = 4 * HOUR
+"""Seconds that one transaction accounts for: after a long outage, all hours of all workloads can be too many rows for its timeout."""
 TURN: Final = 500  # workloads that are accounted for before the event loop can run other tasks
 
 
@@ -147,6 +150,9 @@ class Accountant:
         while len(marks := await self._store.marks(BATCH)) == BATCH:
             await self._keep(self._meters, marks, now, whole=False)
         marks += self._unknown(self._meters, live, marks, now)
+        while self._until is not None and now - self._until > LONGEST_SPAN:
+            await self._keep(self._meters, marks, self._until + LONGEST_SPAN, whole=True)
+            marks = ()
         await self._keep(self._meters, marks, now, whole=True)
         self._checked = True
 
