@@ -246,7 +246,7 @@ class CarefulStart:
             elif same not in failed:
                 kept.append(one.suspect)
         self._containment.suspect(kept)
-        await self._keep()
+        await self._keep([one.suspect for one in due if one.suspect is not None])
         return released
 
     async def _search(self, earlier: Sequence[Suspect]) -> tuple[list[Suspect], bool]:
@@ -282,8 +282,11 @@ class CarefulStart:
     def _known(self) -> list[Suspect]:
         return [one.suspect for one in self._containment.suspects() if one.suspect is not None]
 
-    async def _keep(self) -> None:
+    async def _keep(self, tried: Sequence[Suspect] = ()) -> None:
+        """Write the suspects, and keep those that another process has found. ``tried``: of which this one has decided."""
         try:
+            found = await self._store.suspects()
+            self._set_aside([one for one in found if one not in tried])
             await self._store.keep_suspects(self._known())
         except StoreUnavailable as error:
             log.warning("suspects_not_written", error=str(error))

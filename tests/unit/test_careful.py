@@ -167,6 +167,28 @@ async def test_the_number_of_children_is_limited() -> None:
     assert len(process.suspects) == 2 * MOST_CHILDREN, "the next careful start finds more"
 
 
+async def test_the_suspects_that_another_process_finds_in_the_meantime_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine, others = gang(1, "a"), gang(2, "b")
+    process = Process(mine)
+    children = process.children
+
+    async def in_the_meantime(suspects: Sequence[Suspect]) -> ChildEnd:
+        if not children.given:
+            await process.store.keep_suspects([others])
+        return await children(suspects)
+
+    monkeypatch.setattr(process.start, "_run_child", in_the_meantime)
+    await process.died()
+    await process.start.begin()
+    assert set(await process.store.suspects()) == {mine, others}
+    process.now += LONGEST_SECONDS
+    children.poison = []
+    await process.followed(lambda: process.containment.empty)
+    assert await process.store.suspects() == ()
+
+
 @pytest.mark.parametrize("suspect", [None, gang(1)], ids=["no unit", "the same unit again"])
 async def test_a_careful_start_ends_if_no_unit_is_at_fault(suspect: Suspect | None) -> None:
     process = Process()
