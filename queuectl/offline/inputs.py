@@ -268,7 +268,7 @@ def newest_time(documents: Iterable[Document]) -> float:
     These are the times of the metadata and those of the status. Users write any time into annotations and specs.
     """
     newest = 0.0
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack: list[Any] = []
     for document in documents:
         meta, status = document.body.get("metadata"), document.body.get("status")
@@ -279,9 +279,9 @@ def newest_time(documents: Iterable[Document]) -> float:
             stack.append(status)
     while stack:
         part = stack.pop()
-        if id(part) in seen:
+        if id(part) in visited:
             continue
-        seen.add(id(part))
+        visited.add(id(part))
         for key, value in part.items() if isinstance(part, dict) else enumerate(part):
             if isinstance(value, (dict, list)):
                 stack.append(value)

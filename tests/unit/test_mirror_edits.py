@@ -153,7 +153,7 @@ def names(mirror: Mirror) -> dict[str, str]:
 
 
 def described(mirror: Mirror) -> dict[str, Any]:
-    """What the mirror derives from its objects, by the names of groups."""
+    """The data that the mirror derives from its objects, by the names of groups."""
     groups = names(mirror)
 
     def of(pods: Iterable[PodRecord]) -> list[tuple[object, ...]]:

@@ -81,7 +81,7 @@ def test_only_errors_of_the_device_count(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), -1.0, 79.5])
-def test_a_number_that_is_no_xid_does_not_count(number: float) -> None:
+def test_a_number_that_is_not_an_xid_does_not_count(number: float) -> None:
     labels = {"Hostname": "n1", "gpu": "3"}
     assert queries().fault(HealthSignal.XID, labels, number, RULES) is None
 

@@ -109,7 +109,7 @@ NEEDS = {
     ("signal", "use"), [*((signal, BUSY) for signal in NEEDS), (PodSignal.MEMORY_HELD, COARSE)]
 )
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_a_value_of_some_gpus_of_a_pod_is_no_value_of_the_pod(
+def test_a_pod_has_a_value_only_if_each_of_its_gpus_has_one(
     tmp_path: Path, dialect: str, signal: PodSignal, use: str, gpus: int
 ) -> None:
     """The pod has two GPUs, of which ``gpus`` export the metric."""

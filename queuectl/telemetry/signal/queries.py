@@ -119,7 +119,7 @@ class Raw:
         return Query(f"{self._busiest(gauge, labels, window).text} and {whole}", gauge.full)
 
     def _of_each_gpu(self, series: str, any_gpu: str, labels: PodLabelNames) -> str:
-        """The pods of which as many GPUs are in ``series`` as in ``any_gpu``: a value of some of them is no value of the pod."""
+        """The pods of which as many GPUs are in ``series`` as in ``any_gpu``: the pod has no value if one of them has none."""
         by = _by(labels)
         each = f"{by},{','.join(self._names.device)}"
         have, all_gpus = (
