@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuectl.control import contained_plan
-from queuectl.control.checked_plan import CheckedPlan
+from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.demo import scenario as m
 from queuectl.domain.quantity import GPU
 from queuectl.domain.shadow import Moment
@@ -314,7 +314,7 @@ def test_objects_that_stay_unreadable_and_change_all_the_time_end_no_moment():
 def test_a_gang_with_which_planning_fails_is_left_out_of_the_plan_alone(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    ordinary = contained_plan.checked_plan
+    ordinary = checked_plan
 
     def fails(snapshot: Snapshot, *more: Any) -> CheckedPlan:
         if any(one.workload.name == "poison" for one in snapshot.pending):
