@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +16,7 @@ from queuectl.cluster.stream import LEVELS, ResourceFeed, decoded, identify
 from queuectl.domain.containment import Containment
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import Record, Upserted
+from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE
 from queuectl.objects.kinds import KINDS
 from tests.support.mutations import Path, mutations, paths_of, sampled
@@ -266,3 +269,42 @@ def test_a_hostile_object_is_listed_and_streamed_like_its_neighbors(case: str) -
         assert batch.error is None
         assert [type(one) for one in batch.deltas[:3]] == 3 * [Upserted]
     assert containment.empty
+
+
+# ---- any number
+
+
+OWN_KEYS: Final = sorted(
+    value if "/" in value else keys.PREFIX + value
+    for name, value in vars(keys).items()
+    if name.isupper() and isinstance(value, str) and not value.endswith("/")
+)
+HUGE: Final = "999999999"  # the largest number of nine digits, which annotations can state
+
+
+@pytest.mark.parametrize("resource", READABLE)
+def test_a_huge_number_takes_no_longer_to_read(resource: str) -> None:
+    """Objects are read on the event loop, also those that are in no queue: one of them must not hold it up."""
+    wire, documents = READABLE[resource]
+    for document in (one for each in documents for one in (each, _running(each))):
+        changed = [_with_key(document, key) for key in OWN_KEYS]
+        changed += [
+            (str(path), json.loads(text))
+            for path in paths_of(document, wire)
+            for text in mutations(document, path, (HUGE, f'"{HUGE}"'))
+        ]
+        for what, one in changed:
+            began = time.process_time()
+            with contextlib.suppress(*UNREADABLE):
+                read(resource, json.dumps(one).encode())
+            assert time.process_time() - began < 1.0, what
+
+
+def _running(document: Document) -> Document:
+    return {**document, "spec": {**document.get("spec", {}), "suspend": False}}
+
+
+def _with_key(document: Document, key: str) -> tuple[str, Document]:
+    meta = document["metadata"]
+    marked = {field: {**meta.get(field, {}), key: HUGE} for field in ("labels", "annotations")}
+    return key, {**document, "metadata": {**meta, **marked}}

@@ -125,6 +125,10 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
     check_disruption(spec, key, "each eviction of a pod above the minimum")
     stated = least_pods(spec, meta.annotations, most, kueue)
     noted = base_count(meta)
+    if noted is not None and noted > LARGEST:
+        raise RequestError(
+            f"metadata.annotations: {keys.BASE_COUNT}: {noted} is more than {LARGEST} pods"
+        )
     base = (None if spec.suspend else noted) or stated or most
     # The gang is smaller than the minimum only if its user has made it so.
     first = max(base, stated or most)
@@ -142,7 +146,8 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
     succeeded = read_indexes(status.completed_indexes or "", spec.completions)
     failed = read_indexes(status.failed_indexes or "", spec.completions)
     ended = succeeded | failed
-    left = sum(n < most and n not in ended for n in range(base))
+    of_gang = min(base, most)
+    left = of_gang - sum(n < of_gang for n in ended)
     expected = ((PODSET, left),) if left < base and not spec.suspend else ()
     if spec.suspend:
         podset = still_asked(podset, base, left, ended)
