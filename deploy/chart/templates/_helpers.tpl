@@ -789,3 +789,24 @@ and no spaces
 {{- define "queuectl.bundledClaim" -}}
 data-queuectl-database-0
 {{- end }}
+
+{{/* The rule that users do not change the annotation from which queuectl holds a workload again after the loss of the database. */}}
+{{- define "queuectl.heldStatus" -}}
+- expression: >-
+    oldObject == null
+    || !oldObject.metadata.?annotations[?'queuectl.dev/status'].orValue('')
+      .matches('^(Deactivated: |(Held|Evicting): (Held|Deactivated))')
+    || object.metadata.?annotations[?'queuectl.dev/status'] == oldObject.metadata.?annotations[?'queuectl.dev/status']
+  message: >-
+    the annotation queuectl.dev/status of a workload that is held or deactivated is written by queuectl alone: it is
+    held again by it after the loss of the database
+{{- end }}
+
+{{/* The rule that an object in a queue keeps the label of queuectl, by which the bindings of the policies select it: Kueue's label can name the
+same queue. */}}
+{{- define "queuectl.keepsLabel" -}}
+- expression: >-
+    oldObject == null || variables.ours.hasValue() || !oldObject.metadata.?labels[?'queuectl.dev/queue-name'].hasValue()
+  message: >-
+    the label queuectl.dev/queue-name of a job in a queue cannot be removed: delete the job, and create it without the label
+{{- end }}
