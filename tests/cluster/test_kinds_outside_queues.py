@@ -316,7 +316,10 @@ def test_an_object_of_a_queued_job_is_changed_by_its_controller_alone(
         ),
         ("PATCH", {"metadata": {"ownerReferences": [OWNER]}}, "alone"),
         ("PATCH", {"metadata": {"labels": {"mine": "x"}}}, ""),
+        ("PATCH", {"metadata": {"labels": {KUEUE: "x"}}}, "alone"),
         ("DELETE", {"propagationPolicy": "Orphan"}, "together with its pods"),
+        ("PATCH", {"metadata": {"finalizers": ["orphan"]}}, ""),
+        ("DELETE", {}, "together with its pods"),
         ("DELETE", {"propagationPolicy": "Background"}, ""),
     ]
     for method, body, message in refusals:
@@ -328,6 +331,7 @@ def test_an_object_of_a_queued_job_is_changed_by_its_controller_alone(
             plane.user._request(method, path, body, kind)
 
 
+KUEUE = keys.KUEUE_PREFIX + keys.QUEUE_NAME
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "no-such", "controller": True}
 
 
@@ -385,6 +389,29 @@ def test_a_queued_sparkapplication_marks_its_pods_in_no_other_way(plane: Plane) 
         plane.user.create(collection(one), document, dryRun="All")
 
 
+@QUEUED
+def test_a_job_of_a_queue_keeps_the_label_by_which_it_is_protected(plane: Plane, one: One) -> None:
+    """A label of Kueue can name the same queue, so that the job would not change its queue."""
+    document = documents(one, queue="main")[0]
+    document["metadata"]["labels"][KUEUE] = "main"
+    made = plane.user.create(collection(one), document)
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    with pytest.raises(ApiServerError, match="cannot be removed"):
+        plane.user.patch(path, {"metadata": {"labels": {keys.QUEUE_LABEL: None}}})
+    plane.user.patch(path, {"metadata": {"labels": {KUEUE: None}}})
+
+
+@QUEUED
+def test_no_finalizer_leaves_the_pods_of_a_deleted_job_behind(plane: Plane, one: One) -> None:
+    """If a request names no policy, the API server follows the finalizer."""
+    made = plane.user.create(collection(one), documents(one, queue="main")[0])
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    plane.user.patch(path, {"metadata": {"finalizers": ["orphan"]}})
+    with pytest.raises(ApiServerError, match="together with its pods"):
+        plane.user.delete(path)
+    plane.user.delete(path, propagationPolicy="Background")
+
+
 # ---- the default queue
 
 
@@ -403,9 +430,6 @@ def with_default(plane: Plane) -> str:
 
     wait_until(acts, "the API server knows the namespace", 20)
     return name
-
-
-KUEUE = keys.KUEUE_PREFIX + keys.QUEUE_NAME
 
 
 @QUEUED

@@ -173,6 +173,20 @@ async def test_a_tenant_cannot_change_what_decides_about_a_pod_in_a_queue(
     await world.user_patch("Pod", "forged", {"metadata": {"labels": {"mine": "x"}}})
 
 
+async def test_a_tenant_cannot_change_the_status_of_a_held_pod(world: KubernetesWorld) -> None:
+    """After the loss of the database, it is held again by it."""
+    await created(world, a_pod(labels=QUEUE))
+    pod = await watched(world, "forged")
+    assert pod.member is not None
+    assert pod.member.job.face is not None
+    held = status_patch(pod.member.job.face, "Held: Held: by alice")
+    await world.cluster.patch_pod(world.namespace, "forged", held)
+    for status in ("Pending: Queued", None):
+        change = {"metadata": {"annotations": {keys.STATUS_ANNOTATION: status}}}
+        with pytest.raises(WriteRefused, match="written by queuectl alone"):
+            await world.user_patch("Pod", "forged", change)
+
+
 async def test_a_tenant_cannot_put_an_existing_pod_into_a_queue(world: KubernetesWorld) -> None:
     await created(world, a_pod())
     patch = {"metadata": {"labels": QUEUE, "annotations": {keys.SUBMITTED_BY: "alice"}}}
