@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from queuectl.cli.doctor import judge, shadow, technologies
+from queuectl.cli.doctor.cluster import checked_node
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
@@ -204,6 +205,23 @@ def test_many_nodes_are_not_all_named() -> None:
     (finding,) = judge.labels(unlabeled, [FLAVOR], [TOPOLOGY])
     assert finding.message.endswith("n0, n1, n2 and 2 more")
     assert finding.fix == "kubectl label node n0 rack=…"
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "says"),
+    [
+        ({"nvidia.com/gpu": "8"}, "8 GPUs on 1 of 1 nodes"),
+        ({"nvidia.com/gpu": "1k", "cpu": "1500m"}, "1000 GPUs on 1 of 1 nodes"),
+        ({"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "56"}, "8 GPUs on 1 of 1 nodes"),
+        ({"nvidia.com/gpu.shared": "4"}, "4 GPUs on 1 of 1 nodes"),
+        ({"gpu.intel.com/i915": "2"}, "2 GPUs on 1 of 1 nodes"),
+        ({"amd.com/gpu": "8"}, "8 GPUs on 1 of 1 nodes"),
+        ({"cpu": "64"}, "none of 1 nodes offers GPUs"),
+    ],
+)
+def test_gpus_of_each_vendor_and_their_parts_count(allocatable: dict[str, str], says: str) -> None:
+    document = {"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}
+    assert judge.nodes([checked_node(document)])[0].message == says
 
 
 def test_missing_flavors_are_a_warning() -> None:

@@ -22,7 +22,7 @@ from queuectl.domain.node_health import HealthMode, NodeHealthRules, UnhealthyNo
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import ClaimRecord, NodeRecord
+from queuectl.domain.records import ClaimRecord, Deleted, NodeRecord
 from queuectl.domain.rules import Rules
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.nodes import requeued
@@ -231,3 +231,14 @@ def test_a_taint_is_the_evidence_if_a_refused_pod_requests_an_extended_resource_
     found = [c.after for c in given.look().changes if c.after.state is State.EVICTING]
     text = f"kube-scheduler refuses pods: {EVIDENCE.replace('gpu-0', 'gpu-3')}"
     assert [(e.reason.message, e.excluded) for e in found] == [(text, ("n1",))] * (not by_plugin)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_pod_of_a_deleted_node_with_tainted_devices_breaks_no_observation(own: bool) -> None:
+    """The ResourceSlices of the node exist for longer than the node. ``own``: the pod has a claim."""
+    claims = [claim("p1", None, spec(8))] if own else []
+    given = world(*claims, taint_rule(pool="n1", device="gpu-3"))
+    given.see(pod("p1", gated=False, pin="n1", unschedulable=True, version=8))
+    given.mirror.apply([Deleted("nodes", "n1", 9)])
+    given.look()
+    assert given.mirror.containment.empty

@@ -29,6 +29,8 @@ from queuectl.cluster.review import (
 )
 from queuectl.cluster.server import MINIMUM, Server, confirm_absent, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
+from queuectl.domain.gpus import BY_NAME, summed
+from queuectl.domain.quantity import parse_quantity
 from queuectl.objects.kinds import JobKinds
 from queuectl.objects.kubernetes.nodes import API_VERSION
 
@@ -224,7 +226,7 @@ async def _mutation(api: Api, server: Server) -> list[Finding]:
 
 
 async def _nodes(api: Api) -> list[judge.CheckedNode]:
-    return [_node(each) for each in await list_items(api, "/api/v1/nodes")]
+    return [checked_node(each) for each in await list_items(api, "/api/v1/nodes")]
 
 
 async def _check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
@@ -259,15 +261,19 @@ def _unreachable(error: Exception) -> Finding:
     return Finding("cluster", Level.PROBLEM, f"no answer: {error}", fix)
 
 
-def _node(node: Document) -> judge.CheckedNode:
+def checked_node(node: Document) -> judge.CheckedNode:
+    """A Node, as the findings need it."""
     meta, status = node["metadata"], node.get("status") or {}
-    amounts = (status.get("allocatable") or {}).items()
-    gpus = sum(int(amount) for name, amount in amounts if name.rpartition("/")[2] == "gpu")
+    labels = meta.get("labels") or {}
+    gpus = summed(
+        BY_NAME.of(name, labels) * parse_quantity(name, str(amount), round_up=False)
+        for name, amount in (status.get("allocatable") or {}).items()
+    )
     ready = any(
         condition["type"] == "Ready" and condition["status"] == "True"
         for condition in status.get("conditions") or ()
     )
-    return judge.CheckedNode(meta["name"], meta.get("labels") or {}, gpus, ready)
+    return judge.CheckedNode(meta["name"], labels, gpus, ready)
 
 
 async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:

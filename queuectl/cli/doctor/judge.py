@@ -18,7 +18,9 @@ from queuectl.domain.errors import (
     UnusableSchema,
 )
 from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.gpus import Gpus, summed
 from queuectl.domain.records import LeaderRecord
+from queuectl.domain.words import counted_gpus
 
 Document = Mapping[str, Any]
 
@@ -45,11 +47,11 @@ _ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CheckedNode:
-    """A node. ``gpus``: the devices that it offers."""
+    """A node. ``gpus``: that it offers, in parts for MIG instances and shared GPUs."""
 
     name: str
     labels: Mapping[str, str]
-    gpus: int
+    gpus: Gpus
     ready: bool
 
 
@@ -201,8 +203,8 @@ def nodes(listed: Sequence[CheckedNode]) -> list[Finding]:
         message = f"none of {len(listed)} nodes offers GPUs"
         fix = "install the vendor's device plugin, and read the logs of its pods"
         return [Finding("nodes", Level.PROBLEM, message, fix)]
-    total = sum(node.gpus for node in with_gpus)
-    message = f"{total} GPUs on {len(with_gpus)} of {len(listed)} nodes"
+    total = summed(node.gpus for node in with_gpus)
+    message = f"{counted_gpus(total)} on {len(with_gpus)} of {len(listed)} nodes"
     findings = [Finding("nodes", Level.OK, message)]
     if away := [node.name for node in with_gpus if not node.ready]:
         message = f"{len(away)} nodes with GPUs are not ready: {some(away)}"
