@@ -562,7 +562,7 @@ class ClusterConformance:
         job = await submitted(world, {**document, "metadata": array})
         await start(world, job, 1)
         await world.user_patch("Job", "mine", {"spec": {"parallelism": 1}})
-        for change in ({mark: None}, {keys.BASE_COUNT: "2"}):
+        for change in ({mark: None}, {keys.BASE_COUNT: "2"}, {keys.ORIGINAL_PARALLELISM: "9"}):
             with pytest.raises(WriteRefused):
                 await world.user_patch("Job", "mine", {"metadata": {"annotations": change}})
 

@@ -218,7 +218,7 @@ def check_job(user: str, old: Document, new: Document) -> None:
     resizes = old["kind"] == "Job" and any(after.get(key) == "true" for key in (array, *elastic))
     resized = _shape(old) != _shape(new) and not resizes
     refuse(running and resized, "its pods cannot change while it runs")
-    lasting = (array, *elastic, keys.BASE_COUNT)
+    lasting = (array, *elastic, keys.BASE_COUNT, keys.ORIGINAL_PARALLELISM)
     differs = any(before.get(key) != after.get(key) for key in lasting)
     refuse(running and differs, "it cannot become an array or elastic now, or stop being one")
     changed = before.get(keys.SUBMITTED_BY) != after.get(keys.SUBMITTED_BY)

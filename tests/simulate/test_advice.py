@@ -16,9 +16,10 @@ from queuectl.cli.advise import advise_command
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.simulate import simulate_command
 from queuectl.domain.errors import BadInput
+from queuectl.objects.documents import read_documents
 from queuectl.simulate.advice.advice import Advice, Interval, Ranked
 from queuectl.simulate.advice.blocks import Blocks, blocks_of
-from queuectl.simulate.advice.changes import Change, Kind, _split
+from queuectl.simulate.advice.changes import Change, Kind, _split, _unused
 from queuectl.simulate.advice.objectives import Evaluation, Objective, read_objectives
 from queuectl.simulate.advice.texts import summary
 from queuectl.simulate.report import document
@@ -136,6 +137,13 @@ def test_a_quota_split_follows_demand_in_whole_nodes_and_keeps_the_sum(
     expected: dict[str, int],
 ) -> None:
     assert _split(quotas, demand, largest, share, 8) == expected
+
+
+def test_a_new_cohort_has_a_name_that_no_other_cohort_has() -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": virtual_clusters({"a": 1}, "shared")}
+    documents = read_documents(json.dumps(listed).encode(), "c.json")
+    assert _unused(documents) == "shared-2"
+    assert _unused(()) == "shared"
 
 
 def test_objectives_have_weights_that_add_up_to_1() -> None:

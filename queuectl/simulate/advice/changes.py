@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count
 from math import gcd
 from typing import Any, Final
 
@@ -127,9 +128,6 @@ def changed_objects(before: Iterable[Document], after: Iterable[Document]) -> li
 
 _SHARES: Final = {"halfway to demand": 0.5, "by demand": 1.0}
 
-COHORT: Final = "shared"
-"""Name of the cohort that a change makes."""
-
 _COHORT: Final = {
     "kueue.x-k8s.io/v1beta1": "cohort",
     "kueue.x-k8s.io/v1beta2": "cohortName",
@@ -176,6 +174,7 @@ def _shared(documents: Sequence[Document], present: Mapping[str, Split]) -> Iter
         if document.kind == "ClusterQueue"
         and not any((document.body.get("spec") or {}).get(name) for name in _COHORT.values())
     }
+    cohort = _unused(documents)
     for flavor, quotas in sorted(present.items()):
         queues = sorted(quotas)
         if not free.issuperset(queues):
@@ -184,11 +183,20 @@ def _shared(documents: Sequence[Document], present: Mapping[str, Split]) -> Iter
         def edit(body: dict[str, Any], queues: Sequence[str] = queues) -> None:
             if body["metadata"]["name"] in queues:
                 field = _COHORT.get(str(body.get("apiVersion")), "cohortName")
-                set_field(field, to=COHORT)(body)
+                set_field(field, to=cohort)(body)
                 set_field("preemption", "reclaimWithinCohort", to="Any")(body)
 
         name = f"one cohort of {' and '.join(queues)}, which reclaim their quota (flavor {flavor})"
         yield Change((Kind.QUOTA,), name, edit)
+
+
+def _unused(documents: Sequence[Document]) -> str:
+    """The name of a cohort that the documents do not name."""
+    specs = [document.body.get("spec") or {} for document in documents]
+    taken = {str(spec.get(name)) for spec in specs for name in (*_COHORT.values(), "parentName")}
+    taken |= {d.body["metadata"]["name"] for d in documents if d.kind == "Cohort"}
+    names = ("shared" if number == 1 else f"shared-{number}" for number in count(1))
+    return next(name for name in names if name not in taken)
 
 
 def _present(documents: Sequence[Document]) -> dict[str, Split]:
