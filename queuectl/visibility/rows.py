@@ -68,6 +68,7 @@ class LastKnown:
         self._clock = clock
         self._known: KnownWorkloads | None = None
         self._entries: Mapping[str, Entry] = {}
+        self._shown: Mapping[str, Entry] = {}  # those that are objects, by uid
         self._namespaces: frozenset[str] = frozenset()
         self._reading: asyncio.Task[None] | None = None
         self._failing = False
@@ -126,13 +127,18 @@ class LastKnown:
 
     async def _take_over(self, live: LiveWorkloads, began: float) -> None:
         entries = {entry.uid: entry for entry in live.entries}
+        if self._known is not None and _same(self._entries, entries):
+            by_key, shown = self._known.by_key, self._shown
+        else:
+            by_key = await asyncio.to_thread(_by_key, entries.values())
+            shown = {entry.uid: entry for entry in by_key.values()}
         workloads, version = self._known, int(live.at * 1000)
         if workloads is None:
             self.log, changes = ChangeLog(version), []
         else:
             # The clock of another server can be behind, and a watch begins after a version.
             version = max(version, workloads.version + 1)
-            changes = await asyncio.to_thread(_changes, self._entries, entries, version)
+            changes = await asyncio.to_thread(_changes, self._shown, shown, version)
         same = workloads is not None and not changes
         positions = (
             workloads.positions
@@ -140,16 +146,16 @@ class LastKnown:
             else await asyncio.to_thread(positions_in, entries.values())
         )
         if began >= self._moves_due:
-            changes += _moves(entries, self._announced, positions, version)
+            changes += _moves(shown, self._announced, positions, version)
             self._announced, self._moves_due = positions, began + MOVES_SECONDS
         if workloads is not None and not changes:
             self._known = replace(workloads, version=version, read_at=began)
             return
         before = workloads.versions if workloads is not None else {}
         self._known = await asyncio.to_thread(
-            _known_of, entries, before, changes, version, began, positions
+            _known_of, by_key, before, changes, version, began, positions
         )
-        self._entries = entries
+        self._entries, self._shown = entries, shown
         assert self.log is not None
         self.log.add(changes)
         changed, self._changed = self._changed, asyncio.Event()
@@ -185,12 +191,28 @@ def _moves(
     return [
         JobChange(version, entries[uid], entries[uid])
         for uid, position in positions.items()
-        if announced.get(uid, position) != position
+        if uid in entries and announced.get(uid, position) != position
     ]
 
 
+def _same(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> bool:
+    return len(before) == len(after) and all(before.get(uid) is one for uid, one in after.items())
+
+
+def _by_key(entries: Iterable[Entry]) -> dict[tuple[str, str], Entry]:
+    """The workloads by namespace and name of their objects. Of two with the same name, it has the newer one."""
+    by_key: dict[tuple[str, str], Entry] = {}
+    for entry in entries:
+        key = (entry.namespace, object_name(entry))
+        other = by_key.get(key)
+        # The pods of a deleted job can still end when another one has its name.
+        if other is None or (entry.queued_at, entry.uid) > (other.queued_at, other.uid):
+            by_key[key] = entry
+    return dict(sorted(by_key.items()))
+
+
 def _known_of(
-    entries: Mapping[str, Entry],
+    by_key: Mapping[tuple[str, str], Entry],
     versions: Mapping[str, int],
     changes: Iterable[JobChange],
     version: int,
@@ -199,17 +221,11 @@ def _known_of(
 ) -> KnownWorkloads:
     """The workloads after a read. An object without a change keeps its version."""
     new = {change.last.uid for change in changes}
-    by_key: dict[tuple[str, str], Entry] = {}
-    for entry in entries.values():
-        key = (entry.namespace, object_name(entry))
-        other = by_key.get(key)
-        # The pods of a deleted job can still end when another one has its name.
-        if other is None or (entry.queued_at, entry.uid) > (other.queued_at, other.uid):
-            by_key[key] = entry
+    uids = (entry.uid for entry in by_key.values())
     return KnownWorkloads(
         version,
         began,
-        dict(sorted(by_key.items())),
-        {uid: version if uid in new else versions.get(uid, version) for uid in entries},
+        by_key,
+        {uid: version if uid in new else versions.get(uid, version) for uid in uids},
         positions,
     )

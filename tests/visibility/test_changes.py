@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.queries import LiveWorkloads
 from queuectl.visibility.changes import ChangeLog, JobChange, changes_between
+from queuectl.visibility.rows import LastKnown
+from tests.doubles.store import MemoryStore
 
 ONE = Entry("u1", "Job", "team-a", "one", State.PENDING)
 TWO = Entry("u2", "Job", "team-a", "two", State.PENDING)
@@ -29,6 +33,25 @@ def test_a_job_that_was_created_again_ends_before_it_begins() -> None:
         JobChange(7, ONE, None),
         JobChange(7, None, again),
     ]
+
+
+async def test_a_job_that_is_created_again_while_the_earlier_one_ends_is_one_object() -> None:
+    again = replace(ONE, uid="u3", queued_at=5.0)
+    reads = [(ONE,), (ONE, again), (again,)]
+
+    class Reads(MemoryStore):
+        async def live_workloads(self, before: Collection[Entry]) -> LiveWorkloads:
+            return LiveWorkloads(reads.pop(0), 1000.0 - len(reads))
+
+    now = 0.0
+    rows = LastKnown(Reads(), lambda: now)
+    while reads:
+        now += 10.0
+        await rows.recent()
+    assert rows.log is not None
+    changes = rows.log.read(0, 10)
+    assert changes is not None
+    assert [(one.before, one.after) for one in changes] == [(ONE, None), (None, again)]
 
 
 def test_a_watch_begins_a_little_before_its_version_and_never_before_what_is_known() -> None:
