@@ -412,6 +412,28 @@ def test_no_finalizer_leaves_the_pods_of_a_deleted_job_behind(plane: Plane, one:
     plane.user.delete(path, propagationPolicy="Background")
 
 
+def test_a_statefulset_of_a_queue_states_its_name(plane: Plane) -> None:
+    """Admission names the group of its pods after it, before the API server generates a name."""
+    labels = {"app": "x"}
+    container = {"name": "main", "image": "x"}
+    document = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"generateName": "serves-", "labels": {keys.QUEUE_LABEL: "main"}},
+        "spec": {
+            "serviceName": "x",
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    path = "/apis/apps/v1/namespaces/default/statefulsets"
+    with pytest.raises(ApiServerError, match=r"set metadata\.name"):
+        plane.user.create(path, document, dryRun="All")
+    document["metadata"] = {"name": "serves", "labels": {keys.QUEUE_LABEL: "main"}}
+    made = plane.user.create(path, document, dryRun="All")
+    assert made["spec"]["template"]["metadata"]["labels"][keys.PREFIX + keys.POD_GROUP] == "serves"
+
+
 # ---- the default queue
 
 
