@@ -279,19 +279,21 @@ OWN_KEYS: Final = sorted(
     for name, value in vars(keys).items()
     if name.isupper() and isinstance(value, str) and not value.endswith("/")
 )
-HUGE: Final = "999999999"  # the largest number of nine digits, which annotations can state
+LARGEST_NUMBER: Final = (
+    "999999999"  # the largest number of nine digits, which annotations can state
+)
 
 
 @pytest.mark.parametrize("resource", READABLE)
-def test_a_huge_number_takes_no_longer_to_read(resource: str) -> None:
-    """Objects are read on the event loop, also those that are in no queue: one of them must not hold it up."""
+def test_a_number_of_nine_digits_takes_no_longer_to_read(resource: str) -> None:
+    """Objects are read on the event loop, including those that are in no queue: one of them must not hold it up."""
     wire, documents = READABLE[resource]
     for document in (one for each in documents for one in (each, _running(each))):
         changed = [_with_key(document, key) for key in OWN_KEYS]
         changed += [
             (str(path), json.loads(text))
             for path in paths_of(document, wire)
-            for text in mutations(document, path, (HUGE, f'"{HUGE}"'))
+            for text in mutations(document, path, (LARGEST_NUMBER, f'"{LARGEST_NUMBER}"'))
         ]
         for what, one in changed:
             began = time.process_time()
@@ -306,5 +308,7 @@ def _running(document: Document) -> Document:
 
 def _with_key(document: Document, key: str) -> tuple[str, Document]:
     meta = document["metadata"]
-    marked = {field: {**meta.get(field, {}), key: HUGE} for field in ("labels", "annotations")}
+    marked = {
+        field: {**meta.get(field, {}), key: LARGEST_NUMBER} for field in ("labels", "annotations")
+    }
     return key, {**document, "metadata": {**meta, **marked}}

@@ -16,7 +16,15 @@ from queuectl.localcluster import build
 from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import kubectl
 from tests.support import chart
-from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
+from tests.support.chart import (
+    BASE_VALUES,
+    CHART,
+    DEPLOY,
+    WEBHOOK,
+    documents,
+    helm,
+    rendered,
+)
 from tests.support.chart_values import ALL, IMAGE, RUNBOOK, by_name, of_kind, pod
 
 pytestmark = pytest.mark.system
@@ -163,3 +171,12 @@ def test_the_manifests_for_older_servers_are_the_chart_with_the_webhook() -> Non
 def words(document: Document) -> list[str]:
     """kustomize changes the line breaks of expressions."""
     return json.dumps(document, sort_keys=True).replace("\\n", " ").split()
+
+
+def test_the_account_of_an_operator_that_is_not_installed_is_not_trusted() -> None:
+    account = "system:serviceaccount:ray-system:kuberay-operator"
+    trusting = [name for name, text in rendered(BASE_VALUES).items() if account in text]
+    assert "validating-policies" in trusting
+    without = rendered({**BASE_VALUES, "kubeRayOperator": {"serviceAccount": ""}})
+    assert [name for name, text in without.items() if "ray-system" in text] == []
+    assert "system:serviceaccount:jobset-system:" in without["validating-policies"]

@@ -9,7 +9,7 @@ controllers create the pods. */}}
 {{- $root := . }}{{ $accounts := list -}}
 {{- range (include "queuectl.kinds" . | fromYaml).kinds }}
 {{- $one := .controller | default (get $root.Values (.operator | default "trainingOperator")) }}
-{{- $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}
+{{- if $one.serviceAccount }}{{ $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}{{ end }}
 {{- end -}}
 '{{ join "', '" (uniq $accounts) }}'
 {{- end }}
@@ -677,7 +677,7 @@ kube-controller-manager can have one account, the last one. Arguments: the root,
 {{- if eq .created.plural $plural }}
 {{- if .created.operator }}
 {{- $one := get $root.Values .created.operator }}
-{{- $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}
+{{- if $one.serviceAccount }}{{ $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}{{ end }}
 {{- else }}
 {{- $accounts = concat $accounts (list (printf "system:serviceaccount:kube-system:%s" .created.controller) "system:kube-controller-manager") }}
 {{- end }}
