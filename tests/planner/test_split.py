@@ -293,6 +293,20 @@ def test_a_split_gang_starts_on_its_leased_capacity(
         assert made.admitted[0].placement == placement
 
 
+def test_the_podsets_of_a_lease_are_found_by_name() -> None:
+    """The podsets of the gang can have another order by now."""
+    fleet = [on("a", "n0"), on("b", "n1")]
+    first, second = (
+        replace(podset(count=4, gpu=1, select={"model": model}), name=model) for model in "ab"
+    )
+    before = world(fleet, [gang("g", first, second)], (), splitting(), flavors=(A, B))
+    placement = plan(before).admitted[0].placement
+    held = Pending(gang("g", second, first, queued_at=1), lease(placement))
+    urgent = gang("urgent", podset(count=1, gpu=1), priority=1)
+    made = plan(world(fleet, [held, urgent], (), splitting(), flavors=(A, B)))
+    assert [a.uid for a in made.admitted] == ["g"]
+
+
 def test_a_strict_queue_keeps_every_flavor_of_a_pending_head_that_could_be_split() -> None:
     fleet = [on("a", "n0"), on("b", "n1")]
     gangs = [gang("head", podset(count=9, gpu=1)), gang("g", podset(count=1, gpu=1), queued_at=1)]

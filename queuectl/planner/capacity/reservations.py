@@ -330,8 +330,8 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLea
     position = problem.index.position
     within = {
         number: problem.mask_of([position[name] for name, _ in p.nodes if name in position])
-        for number, p in enumerate(placement.podsets)
-        if p.nodes
+        for number, podset in enumerate(workload.podsets)
+        if (p := placement.of(podset.name)) is not None and p.nodes
     }
     pending = replace(pending, workload=workload)
     request = replace(request_of(problem, pending, queue, flavors, within=within), cut=cut)
