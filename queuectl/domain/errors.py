@@ -27,9 +27,9 @@ from __future__ import annotations
 from typing import Final
 
 MOST_REFUSAL: Final = 1_000
+"""Characters of the message of a refusal. It quotes text of a user, which can be of any length."""
 LONGEST_WAIT: Final = 60.0
 """Seconds; the API server, or a proxy before it, cannot make a client wait longer."""
-"""Characters of the message of a refusal. It quotes text of a user, which can be of any length."""
 
 
 def requirement(message: str) -> str:

@@ -41,6 +41,7 @@ class IdlenessResult(NamedTuple):
     plan_again: bool
 
 
+# ReclaimMode lists the modes from the mildest to the strictest.
 _STRICTNESS = {mode: number for number, mode in enumerate(ReclaimMode)}
 
 
@@ -129,9 +130,7 @@ class Idleness:
         queue = config.cluster_queues.get(entry.cluster_queue)
         if warned is None or use is None or queue is None:
             return None
-        if not warned.allows(entry, queue.idle_reclaim):
-            return None
-        if not self._counts(entry, job, queue, use):
+        if not (warned.allows(entry, queue.idle_reclaim) and self._counts(entry, job, queue, use)):
             return None
         over = use.at >= warned.grace_ends(queue.idle_reclaim)
         return use.since if over and self._is_fresh(use, now) else None

@@ -121,11 +121,7 @@ class LostDevices:
     def __init__(self, mirror: Mirror) -> None:
         """Of this copy of the cluster."""
         self._mirror = mirror
-        lost = mirror.devices.out_of_placement(mirror.fleet)
-        # The ResourceSlices of a deleted node can exist for a while.
-        self.nodes: Mapping[str, tuple[Device, ...]] = {
-            name: devices for name, devices in lost.items() if name in mirror.fleet.by_name
-        }
+        self.nodes: Mapping[str, tuple[Device, ...]] = mirror.devices.out_of_placement(mirror.fleet)
 
     def eviction(self, entry: Entry, job: JobRecord) -> Evict | None:
         """The stop of a gang whose pods are deleted and cannot be replaced on their nodes; None if the gang has none of these."""

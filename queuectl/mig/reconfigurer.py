@@ -106,9 +106,8 @@ class MigReconfigurer:
         if now < self._search_at or all(f.mig_reconfiguration is MigMode.PLAN for f in flavors):
             return None
         nodes, rule = self._mirror.nodes, self._settings
-        if any(
-            not c.abandoned(now, rule.timeout_seconds) for c in active_changes(nodes.reconfigured)
-        ):
+        active = active_changes(nodes.reconfigured)
+        if not all(change.abandoned(now, rule.timeout_seconds) for change in active):
             return None  # one gang at a time
         wait, backoff = rule.wait_seconds, rule.backoff_seconds
         gangs = waited(self._planning.ledger, nodes.reconfigured, now, wait, backoff)

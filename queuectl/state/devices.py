@@ -140,7 +140,9 @@ class DeviceMirror:
         """The devices with a taint that has an effect, by node; the same object until the inventory changes."""
         inventory = self.inventory(fleet)
         if self._out is None or self._out[0] is not inventory:
-            self._out = inventory, out_of_placement(inventory)
+            # The ResourceSlices of a deleted node can exist for a while.
+            lost = out_of_placement(inventory)
+            self._out = inventory, {name: lost[name] for name in lost if name in fleet.by_name}
         return self._out[1]
 
     def keys(self, resource: str) -> set[str]:

@@ -802,11 +802,24 @@ data-queuectl-database-0
     held again by it after the loss of the database
 {{- end }}
 
-{{/* The rule that an object in a queue keeps the label of queuectl, by which the bindings of the policies select it: Kueue's label can name the
+{{/* Whether an object in a queue keeps the label of queuectl, by which the bindings of the policies select it: Kueue's label can name the
 same queue. */}}
+{{- define "queuectl.hasKeptLabel" -}}
+oldObject == null || object.metadata.?labels[?'queuectl.dev/queue-name'].hasValue() || !oldObject.metadata.?labels[?'queuectl.dev/queue-name'].hasValue()
+{{- end }}
+
+{{/* How a deletion propagates. Only for Jobs of batch/v1, orphan is the default of the API server. The finalizer orphan, which users can add,
+makes it the default of an object. */}}
+{{- define "queuectl.propagation" -}}
+request.?options.?orphanDependents.orValue(false) ? 'Orphan'
+: request.?options.?propagationPolicy.orValue(request.resource.resource == 'jobs'
+  || oldObject.metadata.?finalizers.orValue([]).exists(name, name == 'orphan') ? 'Orphan' : 'Background')
+{{- end }}
+
+{{/* The rule that it keeps the label. */}}
 {{- define "queuectl.keepsLabel" -}}
 - expression: >-
-    oldObject == null || variables.ours.hasValue() || !oldObject.metadata.?labels[?'queuectl.dev/queue-name'].hasValue()
+    {{ include "queuectl.hasKeptLabel" . }}
   message: >-
     the label queuectl.dev/queue-name of a job in a queue cannot be removed: delete the job, and create it without the label
 {{- end }}
