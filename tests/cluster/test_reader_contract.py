@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from queuectl.domain.records import Record, Upserted
 from queuectl.objects import keys
 from queuectl.objects.errors import UNREADABLE
 from queuectl.objects.kinds import KINDS
+from queuectl.state.mirror import Mirror
 from tests.support.mutations import Path, mutations, paths_of, sampled
 from tests.support.readable import READABLE, Document
 
@@ -300,6 +302,41 @@ def test_a_number_of_nine_digits_takes_no_longer_to_read(resource: str) -> None:
             with contextlib.suppress(*UNREADABLE):
                 read(resource, json.dumps(one).encode())
             assert time.process_time() - began < 1.0, what
+
+
+NEGATIVE: Final = ("-1", "-2147483648", '"-1"', '"-2147483648"')
+
+
+@pytest.mark.parametrize("resource", READABLE)
+def test_a_negative_number_never_becomes_a_negative_amount(resource: str) -> None:
+    """The mirror multiplies what an object states: its indexes have a record each."""
+    wire, documents = READABLE[resource]
+    for document in (one for each in documents for one in (each, _running(each))):
+        for path in paths_of(document, wire):
+            for text in mutations(document, path, NEGATIVE):
+                with contextlib.suppress(*UNREADABLE):
+                    record = read(resource, text)
+                    if record is not None:
+                        _apply(record)
+                        assert _error(record) or min(_amounts(record), default=0) >= 0, path
+
+
+def _apply(record: Record) -> None:
+    began = time.process_time()
+    Mirror.of(KINDS).apply([Upserted(record)])
+    assert time.process_time() - began < 1.0
+
+
+def _amounts(record: Record) -> Iterator[float]:
+    if not isinstance(record, JobRecord):
+        return
+    stated = (record.max_execution, record.expected_duration, record.warmup, record.utilization)
+    yield from (one for one in stated if one is not None)
+    if record.array is not None:
+        yield from (record.array.base, record.array.at_once, record.array.completions)
+    for podset in record.podsets:
+        yield podset.count - 1
+        yield from (*podset.shape.requests.values(), *podset.limits.values())
 
 
 def _running(document: Document) -> Document:

@@ -213,7 +213,8 @@ def _pytorch() -> list[Document]:
         "elasticPolicy": {"minReplicas": 1, "maxReplicas": 4},
         "pytorchReplicaSpecs": {"Worker": workers},
     }
-    return [whole, _of("PyTorchJob", elastic, elastic_job="true")]
+    own_field = elastic | {"pytorchReplicaSpecs": {"Worker": workers | {"template": _PLAIN}}}
+    return [whole, *(_of("PyTorchJob", one, elastic_job="true") for one in (elastic, own_field))]
 
 
 def _jobsets() -> list[Document]:
@@ -250,7 +251,7 @@ def _jobsets() -> list[Document]:
     ]
 
 
-def _ray() -> tuple[Document, Document]:
+def _ray() -> tuple[list[Document], Document]:
     workers = {"groupName": "w", "replicas": 2, "minReplicas": 1, "maxReplicas": 4, "numOfHosts": 1}
     cluster = {
         "headGroupSpec": {"template": _PLAIN},
@@ -264,9 +265,12 @@ def _ray() -> tuple[Document, Document]:
         "submitterPodTemplate": _PLAIN,
     }
     status = {"jobDeploymentStatus": "Suspended", "jobStatus": "PENDING"}
-    return _of("RayCluster", {"suspend": True, **cluster}, elastic_job="true"), _of(
-        "RayJob", job, status
-    )
+    own_field = {"workerGroupSpecs": [workers | {"template": _PLAIN}]}
+    clusters = (cluster, cluster | own_field)
+    elastic = [
+        _of("RayCluster", {"suspend": True, **one}, elastic_job="true") for one in clusters
+    ]
+    return elastic, _of("RayJob", job, status)
 
 
 def _spark() -> list[Document]:
@@ -321,7 +325,7 @@ def _spark() -> list[Document]:
 def _wrapped() -> list[Document]:
     job = _job({"suspend": False})
     pod = {"apiVersion": "v1", "kind": "Pod", **_PLAIN}
-    ray, _ = _ray()
+    (ray, *_), _ = _ray()
     ray = {**ray, "metadata": {}, "spec": {**ray["spec"], "suspend": False}}
     ray["spec"]["workerGroupSpecs"] = [
         one | {"template": _PLAIN} for one in ray["spec"]["workerGroupSpecs"]
@@ -542,7 +546,7 @@ def _mpi() -> list[Document]:
     return [one]
 
 
-_RAY_CLUSTER, _RAY_JOB = _ray()
+_RAY_CLUSTERS, _RAY_JOB = _ray()
 _WITH_OWN_FIELDS: Final[dict[str, list[Document]]] = {
     "Job": [
         _job({}),
@@ -551,7 +555,7 @@ _WITH_OWN_FIELDS: Final[dict[str, list[Document]]] = {
     ],
     "PyTorchJob": _pytorch(),
     "JobSet": _jobsets(),
-    "RayCluster": [_RAY_CLUSTER],
+    "RayCluster": _RAY_CLUSTERS,
     "RayJob": [_RAY_JOB],
     "MPIJob": _mpi(),
     "TrainJob": [_trainjob()],

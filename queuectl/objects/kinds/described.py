@@ -465,6 +465,8 @@ def _least(kind: DescribedKind, document: Any, entry: PodSetPlace, count: int) -
     meta = entry.template.metadata if entry.template is not None else None
     text = keys.either(meta.annotations if meta else None, keys.MIN_COUNT, kueue=False)
     stated = kind.stated_least(document, entry)
+    if stated is not None and stated < 0:
+        raise RequestError(f"{entry.path}: minReplicas: {stated} is less than 0")
     if text is None:
         return min(stated, count) if stated else None
     key = f"{entry.template_path}.metadata.annotations: {keys.PREFIX}{keys.MIN_COUNT}"
