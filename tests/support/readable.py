@@ -267,9 +267,7 @@ def _ray() -> tuple[list[Document], Document]:
     status = {"jobDeploymentStatus": "Suspended", "jobStatus": "PENDING"}
     own_field = {"workerGroupSpecs": [workers | {"template": _PLAIN}]}
     clusters = (cluster, cluster | own_field)
-    elastic = [
-        _of("RayCluster", {"suspend": True, **one}, elastic_job="true") for one in clusters
-    ]
+    elastic = [_of("RayCluster", {"suspend": True, **one}, elastic_job="true") for one in clusters]
     return elastic, _of("RayJob", job, status)
 
 

@@ -235,7 +235,7 @@ async def test_the_last_known_workloads_stay_with_a_warning_while_the_database_i
     served.now += 2.0
     # No request waits for a database that failed before: a read in the background notices that it works.
     async with asyncio.timeout(30):
-        while "warning" in (await served.get(JOBS)).headers:
+        while "warning" in (await served.get(JOBS)).headers:  # noqa: ASYNC110 - each look is a request
             await asyncio.sleep(0.01)
 
 
