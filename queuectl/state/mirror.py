@@ -221,7 +221,8 @@ class Mirror:
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
-        self._own_queues: dict[str, str] = {}  # children with their own queue, by their parent
+        # Children with their own queue, by the namespace and uid of their parent.
+        self._own_queues: dict[tuple[str, str], str] = {}
         self._kueue_pods = KueuePods(self.kinds)
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # the pods that declare checkpoints
@@ -636,7 +637,7 @@ class Mirror:
 
     def _upsert_object(self, record: JobRecord) -> None:
         """A job, a set of gangs, or the object with the pod templates of another job."""
-        if record.parent and (record.queue is None or self._parents.queues(record.parent)):
+        if record.parent and (record.queue is None or self._parents.queues(record)):
             self._put_child(record)
             return
         tables = (self.jobs, self.arrays, self._groups.sets)
@@ -645,9 +646,9 @@ class Mirror:
         if old is None or record.version > old.version:
             self._upsert_job(self._parents.put(record), old)
             if record.parent:
-                self._own_queues[record.parent] = record.uid
-            child = self.jobs.get(self._own_queues.get(record.uid, ""))
-            if child is not None and self._parents.queues(record.uid):
+                self._own_queues[record.namespace, record.parent] = record.uid
+            child = self.jobs.get(self._own_queues.get((record.namespace, record.uid), ""))
+            if child is not None and self._parents.queues(child):
                 self._put_child(child)
 
     def _put_child(self, record: JobRecord) -> None:
@@ -907,7 +908,7 @@ class Mirror:
             self._larger.forget(member)
             if job is not None:
                 self._prior.pop(_key(job), None)
-                self._own_queues.pop(job.parent, None)
+                self._own_queues.pop((job.namespace, job.parent), None)
                 self._by_namespace[job.namespace].discard(member)
                 if not self._by_namespace[job.namespace]:
                     del self._by_namespace[job.namespace]

@@ -342,6 +342,10 @@ QUEUED = pytest.mark.parametrize(
 )
 
 
+_CHILD_KINDS = {child.kind for one in DESCRIPTIONS for child in one.children}
+CHILDREN = [one for one in DESCRIPTIONS if one.kind in _CHILD_KINDS]
+
+
 def labels_of(one: One, stored: Document) -> list[Document]:
     """The labels of the pods of each place."""
     found = []
@@ -399,6 +403,27 @@ def test_a_job_of_a_queue_keeps_the_label_by_which_it_is_protected(plane: Plane,
     with pytest.raises(ApiServerError, match="cannot be removed"):
         plane.user.patch(path, {"metadata": {"labels": {keys.QUEUE_LABEL: None}}})
     plane.user.patch(path, {"metadata": {"labels": {KUEUE: None}}})
+
+
+@pytest.mark.parametrize("one", CHILDREN, ids=lambda one: one.kind)
+def test_no_job_of_a_queue_becomes_a_part_of_another_job(plane: Plane, one: Description) -> None:
+    """Its pods would run on, and count in no quota."""
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"}
+    document = documents(one, queue="main")[0]
+    made = plane.user.create(collection(one), document)
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    plane.user.patch(path, {"metadata": {"ownerReferences": [owner]}})
+    controller = {
+        "apiVersion": "v1",
+        "kind": "TrainJob",
+        "name": "y",
+        "uid": "y",
+        "controller": True,
+    }
+    for one_more in ([controller], [owner, controller], [owner | {"controller": True}]):
+        with pytest.raises(ApiServerError, match="gets no other controller"):
+            plane.user.patch(path, {"metadata": {"ownerReferences": one_more}})
+    plane.user.patch(path, {"metadata": {"ownerReferences": []}})
 
 
 @QUEUED

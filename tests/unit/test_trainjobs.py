@@ -23,6 +23,7 @@ from queuectl.objects.kinds.trainjob import composed, jobset_of
 from queuectl.offline.inputs import SnapshotInput, read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.doubles.apiserver import operated
+from tests.support.jobs import job_of
 from tests.support.trainjobs import replicated, training_runtime, trainjob
 
 PODS = PodSetManifest(1, gpus=8)
@@ -94,6 +95,42 @@ class TestMirror:
         mirror.apply([ListCompleted("jobsets", frozenset(), 9)])
         assert mirror.jobs["t1"].awaits
 
+    def test_a_jobset_that_was_created_again_stays_when_a_new_list_lacks_the_old_one(
+        self, mirror: Mirror
+    ) -> None:
+        again = replace(child_of(self.job, version=12), uid="second")
+        mirror.apply([Upserted(child_of(self.job)), Upserted(again)])
+        for version in (13, 14):
+            mirror.apply([ListCompleted("jobsets", frozenset({"second"}), version)])
+            assert mirror.jobs["t1"].awaits == ""
+
+    @pytest.mark.parametrize("suspended", [True, False])
+    @pytest.mark.parametrize("queue", [None, "main"])
+    def test_a_jobset_of_another_namespace_is_no_child(
+        self, mirror: Mirror, suspended: bool, queue: str | None
+    ) -> None:
+        real = child_of(self.job)
+        mirror.apply(
+            [Upserted(real), Upserted(replace(read(self.job), suspended=suspended, version=7))]
+        )
+        before = mirror.jobs["t1"]
+        other = stored(train(nodes=500, suspend=True), "t1")
+        forged = replace(child_of(other, version=8), namespace="team-b", uid="forged", queue=queue)
+        mirror.apply([Upserted(forged)])
+        assert mirror.jobs["t1"] == before
+        mirror.apply([Deleted("jobsets", "forged", 9)])
+        assert mirror.jobs == {"t1": before}
+
+    @pytest.mark.parametrize("kind", ["Job", "TFJob", "RayCluster"])
+    def test_a_job_that_names_a_trainjob_as_its_controller_stays_in_its_own_queue(
+        self, mirror: Mirror, kind: str
+    ) -> None:
+        job = stored(job_of(kind, "own", pods=2, gpus=1), "u1")
+        owner = {"kind": "TrainJob", "name": "train", "uid": "t1", "controller": True}
+        job["metadata"] |= {"namespace": "team-a", "ownerReferences": [owner]}
+        mirror.apply([Upserted(read(job))])
+        assert mirror.jobs["u1"].queue is not None
+
     def test_a_running_trainjob_keeps_its_request_without_its_jobset(self, mirror: Mirror) -> None:
         mirror.apply([Upserted(child_of(self.job))])
         runs = replace(read(self.job), suspended=False, version=7)
@@ -115,6 +152,7 @@ class TestJobsOfJobSets:
     alone = jobset | {
         "metadata": {
             "name": "alone",
+            "namespace": "team-a",
             "uid": "js1",
             "resourceVersion": "5",
             "labels": {keys.PREFIX + keys.QUEUE_NAME: "main"},
@@ -126,6 +164,7 @@ class TestJobsOfJobSets:
         owner = {"kind": "JobSet", "name": "x", "uid": "js1", "controller": True}
         metadata = {
             "name": "x-node-0",
+            "namespace": "team-a",
             "uid": "j1",
             "resourceVersion": str(version),
             "labels": {"jobset.sigs.k8s.io/replicatedjob-name": "node"},
@@ -152,6 +191,10 @@ class TestJobsOfJobSets:
         assert self.count(mirror) == 1
         mirror.apply([Upserted(self.job(7, succeeded=1))])
         assert self.count(mirror) == 1
+
+    def test_a_job_of_another_namespace_is_no_child(self, mirror: Mirror) -> None:
+        mirror.apply([Upserted(replace(self.job(succeeded=2), uid="forged", namespace="team-b"))])
+        assert self.count(mirror) == 2
 
     def test_jobs_that_replace_their_ended_pods_free_none(self) -> None:
         """A Job with more completions than pods at a time keeps as many pods while some succeed."""

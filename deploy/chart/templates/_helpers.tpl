@@ -76,6 +76,11 @@ object with the pod templates of a job has the label itself. Arguments: the root
 {{- end }}
 {{- end }}
 
+{{/* The uids of the objects whose controllers made an object. Argument: the object. */}}
+{{- define "queuectl.controllers" -}}
+{{ . }}.metadata.?ownerReferences.orValue([]).filter(one, one.?controller.orValue(false)).map(one, one.uid)
+{{- end }}
+
 {{/* The changes of pod templates in an entry of a list of them, as an optional. Arguments: the patches of the kind, and the expression of the
 entry. */}}
 {{- define "queuectl.changes" -}}

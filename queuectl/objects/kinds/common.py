@@ -15,6 +15,7 @@ from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.kinds.description import JOB_SET
 from queuectl.objects.kinds.notify import read_notify
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
@@ -150,7 +151,7 @@ def read_job(
         unborn=fields.unborn,
         list_indexes=fields.list_indexes,
         missing=fields.missing,
-        parent=controller_of(meta, keys.PARENT_KINDS),
+        parent=controller_of(meta, keys.PARENT_KINDS) if kind == JOB_SET.kind else "",
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
 

@@ -13,48 +13,54 @@ from queuectl.objects.kinds.trainjob import composed
 
 _KINDS = keys.PARENT_KINDS | {JOB_SET.kind}
 
+_Key = tuple[str, str]
+"""Namespace and uid of a job. A child in another namespace can name any uid."""
+
 
 class Parents:
     """JobSets, and the jobs of :data:`~queuectl.objects.keys.PARENT_KINDS`, as their own objects have them, and their children."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobRecord] = {}
-        self._children: dict[str, JobRecord] = {}  # JobSets, by the uid of the job
-        self._parents: dict[str, str] = {}  # uid of such a JobSet to that of the job
+        self._jobsets: dict[str, JobRecord] = {}  # those that are children, by their own uid
+        self._children: dict[_Key, JobRecord] = {}  # the newest of them, by the job
         self._begun: dict[str, JobRecord] = {}  # Jobs of JobSets with ended pods
-        # Uid of a JobSet to the ended pods of these Jobs, by podset.
-        self._ended = defaultdict[str, Counter[str]](Counter)
+        # JobSet to the ended pods of these Jobs, by podset.
+        self._ended = defaultdict[_Key, Counter[str]](Counter)
         # The same of Jobs that are complete, until the status of their JobSet counts them.
-        self._completed = defaultdict[str, Counter[str]](Counter)
+        self._completed = defaultdict[_Key, Counter[str]](Counter)
 
     def put(self, job: JobRecord) -> JobRecord:
         """The record of a job with what its children state. Other jobs stay as they are."""
         if job.kind not in _KINDS:
             return job
         self._jobs[job.uid] = job
-        self._completed.pop(job.uid, None)
+        self._completed.pop(_key(job), None)
         return self._whole(job)
 
     def put_child(self, child: JobRecord) -> JobRecord | None:
         """The new record of its job; None if the job is not known, or the child does not change it."""
         of_jobset = child.kind == BATCH_JOB.kind
-        known = self._begun.get(child.uid) if of_jobset else self._children.get(child.parent)
+        known = (self._begun if of_jobset else self._jobsets).get(child.uid)
         if known is not None and known.version >= child.version:
             return None
+        parent = _parent(child)
         if of_jobset:
             if known is not None:
                 self._forget(known)
             self._begun[child.uid] = child
-            self._ended[child.parent].update(ended_in(child))
+            self._ended[parent].update(ended_in(child))
         else:
-            self._children[child.parent] = child
-            self._parents[child.uid] = child.parent
-            self._completed.pop(child.uid, None)
-        return self._of(child.parent)
+            newest = self._children.get(parent)
+            if newest is not None and newest.version >= child.version:
+                return None
+            self._children[parent] = self._jobsets[child.uid] = child
+            self._completed.pop(_key(child), None)
+        return self._of(parent)
 
-    def queues(self, uid: str) -> bool:
-        """Whether the job is known, and names a queue."""
-        job = self._jobs.get(uid)
+    def queues(self, child: JobRecord) -> bool:
+        """Whether the job of a child is known, and names a queue."""
+        job = self._job(_parent(child))
         return job is not None and job.queue is not None
 
     def remove_child(self, uid: str, version: int = 0) -> JobRecord | None:
@@ -67,50 +73,76 @@ class Parents:
         begun = self._begun.pop(uid, None)
         if begun is not None:
             self._forget(begun)
-            jobset = self._jobs.get(begun.parent) or self._children.get(
-                self._parents.get(begun.parent, "")
-            )
+            parent = _parent(begun)
+            jobset = self._job(parent) or self._child(parent)
             if jobset is not None and not jobset.suspended and jobset.version < version:
-                self._completed[begun.parent].update(ended_in(begun))
-            return self._of(begun.parent)
-        parent = self._parents.get(uid, "")
-        job = self._jobs.get(parent)
-        if job is not None and not job.suspended:
+                self._completed[parent].update(ended_in(begun))
+            return self._of(parent)
+        child = self._jobsets.get(uid)
+        if child is None:
             return None
-        self._children.pop(parent, None)
-        self._parents.pop(uid, None)
+        parent = _parent(child)
+        newest = self._children.get(parent) is child
+        job = self._job(parent)
+        if newest and job is not None and not job.suspended:
+            return None
+        del self._jobsets[uid]
+        if not newest:
+            return None
+        del self._children[parent]
         return job
 
     def drop(self, uid: str) -> None:
         """Forget a job that no longer exists."""
-        self._jobs.pop(uid, None)
-        self._completed.pop(uid, None)
-        child = self._children.pop(uid, None)
+        job = self._jobs.pop(uid, None)
+        if job is None:
+            return
+        self._completed.pop(_key(job), None)
+        child = self._children.pop(_key(job), None)
         if child is not None:
-            self._parents.pop(child.uid, None)
-            self._completed.pop(child.uid, None)
+            self._jobsets.pop(child.uid, None)
+            self._completed.pop(_key(child), None)
 
     def children(self, kind: str) -> Iterable[str]:
         """The uids of the children of a kind."""
-        known = (*self._children.values(), *self._begun.values())
+        known = (*self._jobsets.values(), *self._begun.values())
         return [child.uid for child in known if child.kind == kind]
 
     def _forget(self, job: JobRecord) -> None:
         """The ended pods of a Job no longer count."""
-        ended = self._ended[job.parent]
+        ended = self._ended[_parent(job)]
         ended.subtract(ended_in(job))
         if not any(ended.values()):
-            del self._ended[job.parent]
+            del self._ended[_parent(job)]
 
-    def _of(self, uid: str) -> JobRecord | None:
-        """The record of a job, also by the uid of its JobSet; None if it is not known, or is elastic."""
-        job = self._jobs.get(self._parents.get(uid, uid))
+    def _job(self, key: _Key) -> JobRecord | None:
+        job = self._jobs.get(key[1])
+        return job if job is not None and _key(job) == key else None
+
+    def _child(self, key: _Key) -> JobRecord | None:
+        """The JobSet with this key that is a child."""
+        jobset = self._jobsets.get(key[1])
+        return jobset if jobset is not None and _key(jobset) == key else None
+
+    def _of(self, key: _Key) -> JobRecord | None:
+        """The record of a job, also by the key of its JobSet; None if it is not known, or is elastic."""
+        jobset = self._child(key)
+        job = self._job(_parent(jobset) if jobset is not None else key)
         return self._whole(job) if job is not None and job.array is None else None
 
     def _whole(self, job: JobRecord) -> JobRecord:
-        jobset = job if job.kind == JOB_SET.kind else self._children.get(job.uid)
+        jobset = job if job.kind == JOB_SET.kind else self._children.get(_key(job))
         if jobset is None:
             return job
-        ended = self._ended.get(jobset.uid, Counter()) + self._completed.get(jobset.uid, Counter())
+        key = _key(jobset)
+        ended = self._ended.get(key, Counter()) + self._completed.get(key, Counter())
         jobset = without_ended(jobset, ended)
         return jobset if job.kind == JOB_SET.kind else composed(job, jobset)
+
+
+def _key(job: JobRecord) -> _Key:
+    return job.namespace, job.uid
+
+
+def _parent(child: JobRecord) -> _Key:
+    return child.namespace, child.parent
