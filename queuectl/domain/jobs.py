@@ -435,7 +435,7 @@ class PodRecord:
         owner: uid of the controller owner reference, "" if none. If that is a child of a workload, uid of the workload.
         owner_kind: kind in that reference. Both are a claim of the creator of the pod; see ``owned_by``.
         maker: uid of the pod that created it for the workload, "" if none did.
-        pin: node that its required node affinity names; None without one. A pinned pod counts on that node before it is bound.
+        pin: node that its required node affinity names; None without one.
         host: the hostname label that its node selector requires, which limits it in the same way; None without one.
         node: node it is bound to, None before.
         gated: it still carries the gate ``queuectl.dev/placement``.

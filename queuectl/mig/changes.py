@@ -26,7 +26,7 @@ from queuectl.domain.records import NodeRecord
 from queuectl.mig.configurations import applied, nvidia_gpus
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import node_of
+from queuectl.state.usage import node_taken
 
 INCOMPLETE_SECONDS: Final = 30.0  # after which a change ends that some of its nodes did not begin
 
@@ -119,7 +119,7 @@ def gpu_holders(
         if _on_gpus(entry, mirror.jobs.get(entry.uid), nodes)
     )
     pods = any(
-        not pod.terminal and any(map(nvidia_gpus, pod.requests)) and node_of(pod, hosts) in nodes
+        not pod.terminal and any(map(nvidia_gpus, pod.requests)) and node_taken(pod, hosts) in nodes
         for pod in mirror.pods.values()
     )
     return GpuHolders(gangs, pods or bool(gangs))

@@ -2,8 +2,8 @@
 
 A node's use is the committed slots of live attempts plus each non-terminal pod that fills no such slot: pods of
 other owners, of older attempts and of evicted gangs. One pod fills one slot: of the pods of a gang on a node, those beyond its
-slots count as other pods. A pinned pod counts on its node before it is bound. A gated pod counts on the node of a pin that was sent, until
-the watch shows its effect. Another gated pod does not count.
+slots count as other pods. A pod that queuectl pinned counts on its node before it is bound. A gated pod counts on the node of a pin that was
+sent, until the watch shows its effect. Another gated pod does not count.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ from queuectl.state.mirror import Mirror
 def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
     """The node of the pod, or the node to which it is pinned. ``names``: of :func:`names_of`."""
     return pod.node if pod.node is not None or pod.gated else pinned_to(pod, names)
+
+
+def node_taken(pod: PodRecord, names: Mapping[str, str]) -> str | None:
+    """The node of the pod, or the node to which queuectl pinned it, if it is not terminal. ``names``: of :func:`names_of`.
+
+    Any user can pin a pod to each node. Such a pod counts when it is bound, because it may never fit.
+    """
+    return node_of(pod, names) if pod.node is not None or pod.attempt else None
 
 
 def pinned_to(pod: PodRecord, names: Mapping[str, str]) -> str | None:
@@ -261,7 +269,7 @@ class OtherPodUsage:
 
     def node_and_attempt(self, pod: PodRecord) -> tuple[str | None, int]:
         """The node on which the pod counts, if it is not terminal, and the attempt that it belongs to there."""
-        sent, node = self._pins.of(pod), node_of(pod, self.names)
+        sent, node = self._pins.of(pod), node_taken(pod, self.names)
         if node is None and sent is not None:
             return sent.node, sent.attempt
         return node, pod.attempt

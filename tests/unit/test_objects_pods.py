@@ -365,13 +365,6 @@ def test_a_gated_pod_with_an_affinity_that_is_too_large_for_a_pin_is_refused_lik
         read_podset("main", 4096, msgspec.convert({"spec": larger}, Template), "spec.template")
 
 
-def test_an_unbound_pod_of_a_daemonset_does_not_count_on_its_node() -> None:
-    owner = {"uid": "o", "kind": "DaemonSet", "controller": True}
-    spec = {"affinity": write_required(pinned(None, "node-7"))}
-    assert pod(spec=spec).pin == "node-7"
-    assert pod(spec=spec, metadata={"ownerReferences": [owner]}).pin is None
-
-
 def test_a_pin_names_the_node_drops_our_gate_and_keeps_all_else() -> None:
     flavor = Toleration("spot", "Exists", effect=Effect.NO_SCHEDULE)
     patch = pin_patch(pod(spec=GATED), "n1", {"gpu": "h100", "tier": "a"}, [flavor])

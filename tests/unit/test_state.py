@@ -220,10 +220,16 @@ class TestUsage:
             pytest.param(None, on("p", "n1", owner=""), {"n1"}, id="and a bare pod"),
             pytest.param(None, pod("p", owner=""), set(), id="a gated pod uses nothing"),
             pytest.param(
-                None, pod("p", owner="", gated=False, pin="n2"), {"n2"}, id="a pinned one does before it is bound"
+                None, pod("p", gated=False, pin="n2"), {"n2"}, id="a pinned one of a start does before it is bound"
             ),
             pytest.param(
-                None, pod("p", owner="", gated=False, host="n2"), {"n2"}, id="so does one with the hostname of a node"
+                None, pod("p", gated=False, host="n2"), {"n2"}, id="so does one with the hostname of a node"
+            ),
+            pytest.param(
+                None, pod("p", owner="", attempt=0, gated=False, pin="n2"), set(), id="one that a user pinned does not: it may never fit"
+            ),
+            pytest.param(
+                None, pod("p", owner="", attempt=0, gated=False, host="n2"), set(), id="nor does one that selects a hostname"
             ),
             pytest.param(
                 None, on("p", "n1", owner="", terminating=True), {"n1"}, id="a terminating one still does"
@@ -248,11 +254,11 @@ class TestUsage:
     ) -> None:
         nodes = (Node("n1", {HOSTNAME: "n2"}), Node("n2", {HOSTNAME: "n1.local"}))
         records = [NodeRecord(one, 2) for one in nodes]
-        world = World(records=[*records, pod("p", owner="", gated=False, **pins)])
+        world = World(records=[*records, pod("p", gated=False, **pins)])
         assert set(world.freeze().other_pods) == {node}
 
     def test_a_pod_counts_on_the_node_that_it_selects_when_that_node_appears(self) -> None:
-        world = World(records=[pod("p", owner="", gated=False, host="n9")])
+        world = World(records=[pod("p", gated=False, host="n9")])
         world.look()
         assert set(world.usage.other_pods) == {"n9"}
         world.see(NodeRecord(Node("n9.example.com", {HOSTNAME: "n9"}), 2))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from queuectl.domain.arrays import parted
 from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
-from queuectl.domain.jobs import DAEMON_SET, PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.node_affinity import (
@@ -87,9 +87,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
     attempt, podset, rank = _membership(meta.labels, index_labels)
     ready, unschedulable = _conditions(status)
     required = spec.affinity.node_affinity if spec.affinity else None
-    # A DaemonSet has an unbound pod for each node. If they counted there before they fit, one user could block all nodes.
-    pinned_by_name = required is not None and owner_kind != DAEMON_SET
-    pin = pin_in(required) if pinned_by_name else None
+    pin = pin_in(required) if required is not None else None
     host = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
     return PodRecord(
         namespace=intern(meta.namespace or "default"),
