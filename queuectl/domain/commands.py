@@ -17,7 +17,8 @@ class Action(StrEnum):
 
     HOLD = "hold"  # wait, evicted first if it runs, until released
     RELEASE = "release"
-    REQUEUE = "requeue"  # end its back-off; a gang that runs is evicted and queues again
+    # End its back-off, and permit the nodes that kube-scheduler refused; a gang that runs is evicted and queues again.
+    REQUEUE = "requeue"
     PREEMPT = "preempt"  # evicted for the next gang: it queues behind those of its priority
     DEACTIVATE = "deactivate"  # as hold, but until it is activated
     ACTIVATE = "activate"
@@ -165,10 +166,10 @@ def objection(entry: Entry, action: Action) -> str | None:
         case Action.RELEASE:
             return None if held else f"{state}, not held"
         case Action.REQUEUE:
-            may = entry.state is State.BACKOFF or entry.state.live
-            return (
-                None if may else f"{state}; only a running gang or one in back-off can be requeued"
-            )
+            avoids = entry.state is State.PENDING and bool(entry.excluded)
+            may = avoids or entry.state is State.BACKOFF or entry.state.live
+            which = "runs, is in back-off, or avoids nodes that kube-scheduler refused"
+            return None if may else f"{state}; only a gang that {which} can be requeued"
         case Action.PREEMPT:
             return None if entry.state.live else f"{state}; only a running gang can be preempted"
         case Action.MOVE if not entry.state.waiting:
@@ -215,6 +216,8 @@ def change_of(entry: Entry, command: Command) -> str:
             return f"it is {'evicted and then ' if runs else ''}held until it is released"
         case Action.DEACTIVATE:
             return f"it is {'evicted and then ' if runs else ''}deactivated until it is activated"
+        case Action.REQUEUE if entry.state is State.PENDING:
+            return "it can use the nodes again that kube-scheduler refused"
         case Action.REQUEUE if not runs:
             return "its back-off ends, and it queues again"
         case Action.REQUEUE | Action.PREEMPT:

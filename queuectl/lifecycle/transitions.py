@@ -83,6 +83,8 @@ def evict(
     failed = code in FAILED_START
     grace = notice(entry, code, rules)
     behind |= failed and rules.pods_ready.requeue_by_eviction
+    # A user who requeues it has fixed the cause for which kube-scheduler refused the nodes.
+    kept = () if code is Code.REQUEUED else entry.excluded
     return move(
         entry,
         State.EVICTING,
@@ -99,7 +101,7 @@ def evict(
         evicted_for=code,
         preempted_at=_preemptions(entry, code, now),
         failures=entry.failures + 1 if failed else entry.failures,
-        excluded=tuple(sorted({*entry.excluded, *excluded})),
+        excluded=tuple(sorted({*kept, *excluded})),
         parked=parked if parked is not None else entry.parked,
     )
 

@@ -173,7 +173,7 @@ def test_a_gang_that_needs_several_flavors_keeps_its_place() -> None:
 def test_a_gang_keeps_its_place_if_kube_scheduler_refused_a_node_for_it() -> None:
     nodes, refused = [node("n1", gpu=8), WHOLE], frozenset({"n2"})
     snapshot = waiting(nodes, podset(count=2, gpu=8), podset(gpu=1), excluded=refused)
-    keeps_its_place(snapshot, "n2 (refused by kube-scheduler)")
+    keeps_its_place(snapshot, "n2 (refused by kube-scheduler until the gang is requeued)")
 
 
 @pytest.mark.parametrize(

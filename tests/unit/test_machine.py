@@ -312,9 +312,17 @@ def test_a_user_who_lets_a_gang_start_again_ends_the_exclusion_of_nodes(
     events: tuple[Event, ...],
 ) -> None:
     """Kube-scheduler refused them for a claim that did not exist, for example."""
-    entry = run(SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained())
-    assert entry.excluded == ("n2",)
-    assert run(*events, entry=entry).excluded == ()
+    waits = run(SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained())
+    pending = run(RetryDue(), entry=waits)
+    starting = run(Admit(MOVED), entry=pending)
+    assert (waits.state, pending.state, starting.state) == (
+        State.BACKOFF,
+        State.PENDING,
+        State.STARTING,
+    )
+    for entry in (waits, pending, starting):
+        assert entry.excluded == ("n2",)
+        assert run(*events, entry=entry).excluded == ()
 
 
 @pytest.mark.parametrize(

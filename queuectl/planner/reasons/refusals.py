@@ -75,7 +75,9 @@ def _why_not_usable(snapshot: Snapshot, node: Node, excluded: Collection[str]) -
     if node.name in excluded:
         announcing = snapshot.config.rules.interruption_taints
         taint = next((t.key for t in node.taints if t.key in announcing), None)
-        return "refused by kube-scheduler" if taint is None else f"taken away soon: taint {taint}"
+        if taint is not None:
+            return f"taken away soon: taint {taint}"
+        return "refused by kube-scheduler until the gang is requeued"
     return next((f"taint {t.key}:{t.effect}" for t in node.taints if t.passes), "")
 
 
