@@ -259,7 +259,7 @@ class Observer:
         self._plan_again |= after.state is not before.state
         self._plan_again |= after.refused_write is not before.refused_write
         self._plan_again |= after.checks is not before.checks
-        self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready))
+        self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready, now))
         if before.placement is not after.placement:
             self._plan_again = True  # pods that have succeeded have freed their slots
         if before.state.live and self.on_lost_nodes(before):

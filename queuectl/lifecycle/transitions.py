@@ -198,10 +198,24 @@ def awaits_replacements(entry: Entry, now: float) -> bool:
     return entry.evicted_for is not None and now < entry.since + _REPLACED_WITHIN
 
 
+_CONFIRMED_WITHIN: Final = 600.0
+"""Seconds in which the controller of an evicted job must confirm that the job is suspended, if no pod of the job exists."""
+
+
+def unconfirmed_at(entry: Entry) -> float:
+    """The time (unix seconds) from which an eviction needs no confirmation of the job's controller.
+
+    The controller may not exist, or not know the kind. Its later pods would have the gate, and belong to an earlier attempt.
+    """
+    return entry.since + _CONFIRMED_WITHIN
+
+
 # ---- Observations without a change
 
 
-def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReadyRules) -> float | None:
+def alarm_of(
+    entry: Entry, job: JobRecord | None, rules: PodsReadyRules, now: float
+) -> float | None:
     """The first moment (unix seconds) at which time alone changes its state, or None."""
     requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
     due = entry.checks.due if entry.awaits_checks else None
@@ -210,6 +224,8 @@ def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReadyRules) -> floa
         moments += entry.checks.unasked.values()
     if job is not None and job.absent:
         moments.append(entry.since + _REPLACED_WITHIN)
+    if entry.state is State.EVICTING and now < unconfirmed_at(entry):
+        moments.append(unconfirmed_at(entry))
     limit = entry.execution_limit(job.max_execution) if job is not None else None
     if entry.state.live and limit is not None:
         moments.append((entry.started_at or entry.since) + limit - entry.past_seconds)

@@ -44,7 +44,7 @@ from queuectl.lifecycle.failures import (
 )
 from queuectl.lifecycle.provisioning import unanswered
 from queuectl.lifecycle.refusals import WriteRefusal
-from queuectl.lifecycle.transitions import awaits_replacements
+from queuectl.lifecycle.transitions import awaits_replacements, unconfirmed_at
 from queuectl.state.readiness import all_ready, held_by_others, not_ready, still_needed
 
 
@@ -151,7 +151,7 @@ def _leaving(
         waiting = [pod for pod in pods if pod.waits]
         stopped = job.suspended and all(pod.attempt >= entry.attempt for pod in waiting)
     withdrawn = job.suspended and refused and not terms.may_start
-    if (stopped or withdrawn) and job.drained and gone:
+    if (stopped or withdrawn) and gone and (job.drained or now >= unconfirmed_at(entry)):
         yield Drained()
     elif stopped:
         yield WriteAccepted()

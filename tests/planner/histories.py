@@ -229,7 +229,8 @@ class Simulation:
         moments = list(self._ending.values())
         for entry in self._ledger:
             job = self._mirror.jobs.get(entry.uid)
-            moments.append(alarm_of(entry, job, self._config.rules.pods_ready) or 0.0)
+            alarm = alarm_of(entry, job, self._config.rules.pods_ready, self.now)
+            moments.append(alarm or 0.0)
             moments += self._samples_due(entry)
             if entry.lease is not None:
                 moments.append(entry.lease.expires_at)

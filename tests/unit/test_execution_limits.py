@@ -75,7 +75,7 @@ def test_a_gang_is_stopped_at_the_limit_of_its_start(
     entry: Entry, stated: float | None, ends: float | None
 ) -> None:
     job = replace(RESUMED, max_execution=stated)
-    assert alarm_of(entry, job, CONFIG.rules.pods_ready) == ends
+    assert alarm_of(entry, job, CONFIG.rules.pods_ready, now=10.0) == ends
     if ends is None:
         return
     for now, state in ((ends - 1.0, State.RUNNING), (ends, State.EVICTING)):

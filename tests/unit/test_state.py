@@ -486,9 +486,13 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
     ("an evicted gang without", replace(LIVE, state=State.EVICTING, intent=Intent.STOP), GONE,
      [pod("p1", gated=False, node="n1", phase=PodPhase.FAILED)], 20, State.PENDING, Code.QUEUED),
     ("a suspension its controller has not confirmed", replace(LIVE, state=State.EVICTING, intent=Intent.STOP),
-     replace(GONE, drained=False), [], 20, State.EVICTING, Code.QUEUED),
+     replace(GONE, drained=False), [], 599, State.EVICTING, Code.QUEUED),
+    ("nor in ten minutes: the controller may not exist", replace(LIVE, state=State.EVICTING, intent=Intent.STOP),
+     replace(GONE, drained=False), [], 600, State.PENDING, Code.QUEUED),
+    ("but a pod is left", replace(LIVE, state=State.EVICTING, intent=Intent.STOP),
+     replace(GONE, drained=False), [on("p1", "n1", terminating=True)], 600, State.EVICTING, Code.QUEUED),
     ("a withdrawn start whose write has not landed", replace(LIVE, state=State.EVICTING, intent=Intent.STOP),
-     replace(GONE, attempt=0), [], 20, State.EVICTING, Code.QUEUED),
+     replace(GONE, attempt=0), [], 600, State.EVICTING, Code.QUEUED),
     ("a gang that lost a pod is given time", RUNNING, RESUMED, READY[:1], 50, State.RUNNING, Code.WAIT_FOR_RECOVERY),
     ("and is evicted when it is not whole again in time", replace(RUNNING, unready_since=20.0), RESUMED, READY[:1], 70,
      State.EVICTING, Code.PODS_READY_TIMEOUT),
@@ -767,6 +771,8 @@ def test_only_time_rings() -> None:
             replace(RUNNING, past_seconds=50.0), replace(RESUMED, max_execution=60.0), 20.0, id="what is left"
         ),
         pytest.param(NOTIFIED, RESUMED, 100.0, id="under notice"),
+        pytest.param(replace(NOTIFIED, stop_at=None), GONE, 600.0, id="to confirm a suspension"),
+        pytest.param(replace(NOTIFIED, stop_at=None, since=-590.0), GONE, None, id="no longer than that"),
         pytest.param(replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, 50.0, id="in back-off"),
         pytest.param(replace(ENTRY, requeue_at=50.0), JOB, None, id="to borrow: that is the planner's"),
         pytest.param(replace(ENTRY, priority_set=70, priority_until=40.0), JOB, 40.0, id="a priority waiting"),
@@ -774,7 +780,7 @@ def test_only_time_rings() -> None:
     ],
 )  # fmt: skip
 def test_the_time_of_the_next_check(entry: Entry, job: JobRecord, at: float | None) -> None:
-    assert alarm_of(entry, job, CONFIG.rules.pods_ready) == at
+    assert alarm_of(entry, job, CONFIG.rules.pods_ready, now=10.0) == at
 
 
 @pytest.mark.parametrize(

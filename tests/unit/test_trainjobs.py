@@ -106,7 +106,7 @@ class TestMirror:
 
     @pytest.mark.parametrize("suspended", [True, False])
     @pytest.mark.parametrize("queue", [None, "main"])
-    def test_a_jobset_of_another_namespace_is_no_child(
+    def test_a_jobset_of_another_namespace_does_not_count(
         self, mirror: Mirror, suspended: bool, queue: str | None
     ) -> None:
         real = child_of(self.job)
@@ -192,7 +192,7 @@ class TestJobsOfJobSets:
         mirror.apply([Upserted(self.job(7, succeeded=1))])
         assert self.count(mirror) == 1
 
-    def test_a_job_of_another_namespace_is_no_child(self, mirror: Mirror) -> None:
+    def test_a_job_of_another_namespace_does_not_count(self, mirror: Mirror) -> None:
         mirror.apply([Upserted(replace(self.job(succeeded=2), uid="forged", namespace="team-b"))])
         assert self.count(mirror) == 2
 
