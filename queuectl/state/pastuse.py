@@ -272,8 +272,8 @@ class BudgetSums:
         self._advance(until)
 
     def note(self, changes: Iterable[EntryChange]) -> None:
-        """Apply committed changes: gangs that end."""
-        for change in changes if self._budgets else ():
+        """Apply committed changes: gangs that end. A Budget that is created before the next folding pays for them too."""
+        for change in changes:
             before = change.before
             if before is None or not holds(before.state) or holds(change.after.state):
                 continue

@@ -412,13 +412,19 @@ def replace_queues(rule: UsageFairness, queues: dict[tuple[str, str], LocalQueue
 # ---- budgets
 
 
-def test_a_budget_counts_a_gang_that_has_ended_until_its_hours_are_in_the_ledger() -> None:
+@pytest.mark.parametrize("created", ["before it ends", "after it has ended"])
+def test_a_budget_counts_a_gang_that_has_ended_until_its_hours_are_in_the_ledger(
+    created: str,
+) -> None:
     config = QueueConfig(budgets={"b": Budget("b", BudgetScope.CLUSTER_QUEUE, "cq", 10_000)})
     sums = BudgetSums()
-    sums.learn(config.budgets, SpentUnits(until=100.0))
     runs = Entry("u1", "Job", "a", "train", State.RUNNING, cluster_queue="cq", gpus=16)
     ended = EntryChange(runs, replace(runs, state=State.FINISHED), 160.0)
-    sums.note([ended])
+    if created == "after it has ended":
+        sums.note([ended])
+    sums.learn(config.budgets, SpentUnits(until=100.0))
+    if created == "before it ends":
+        sums.note([ended])
     (before,) = sums.balances(config, 200.0)
     assert before.ended == before.cost(runs.gpus, 100.0, 160.0) > 0
     sums.add(Fold(100.0, 170.0, AccountingTerms()), 170.0)
