@@ -42,7 +42,7 @@ from queuectl.domain.gpus import (
     of_parts,
 )
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import PodSet, PodShape
 
@@ -65,7 +65,11 @@ class NodeGpus:
 
 
 class GpuSizes:
-    """For the nodes, devices and configuration of one time; see :meth:`of`."""
+    """For the nodes, devices and configuration of one time; see :meth:`of`.
+
+    Attributes:
+        basis: the same object as long as the sizes of pods without a node are the same.
+    """
 
     def __init__(
         self, fleet: Fleet, inventory: DeviceInventory, config: QueueConfig, matching: Matching
@@ -83,6 +87,7 @@ class GpuSizes:
         self._of_nodes: dict[str, NodeGpus] = {}
         self._known: dict[tuple[str, str | DeviceRequest], Fraction] = {}
         self._pods: dict[tuple[PodShape, str], Fraction] = {}
+        self.basis = object()
 
     @classmethod
     def of(
@@ -96,10 +101,22 @@ class GpuSizes:
         if last is None or last._inventory.classes is not inventory.classes:
             return cls(fleet, inventory, config, Matching(inventory.classes))
         same = (last._fleet, last._inventory) == (fleet, inventory)
-        if same and config.has_policies_of(last._config):
+        if same and _sizes_alike(config, last._config):
             last._config = config  # the next comparison is one of identities
             return last
-        return cls(fleet, inventory, config, last._matching)
+        found = cls(fleet, inventory, config, last._matching)
+        if _sizes_alike(config, last._config) and found._has_kinds_of(last):
+            found.basis, found._known, found._pods = last.basis, last._known, last._pods
+        return found
+
+    def _has_kinds_of(self, last: GpuSizes) -> bool:
+        """Whether the nodes differ at most in fields on which no size of a pod without a node depends."""
+        if self._inventory.nodes != last._inventory.nodes:
+            return False
+        before, now = last._fleet.nodes, self._fleet.nodes
+        if len(before) == len(now) and all(map(_same_kind, before, now)):
+            return True
+        return not self._inventory.nodes and self._kind_keys == last._kind_keys
 
     # -- before a pod has a node
 
@@ -335,6 +352,17 @@ class GpuSizes:
             kinds.setdefault((offered, *map(node.labels.get, keys)), node)
         return list(kinds.values())
 
+    @cached_property
+    def _kind_keys(self) -> set[tuple[object, ...]]:
+        """The kinds as values."""
+        labels = {key for f in self._config.flavors.values() for key, _ in f.node_labels}
+        found: set[tuple[object, ...]] = set()
+        for node in self._all_kinds:
+            offered = frozenset(name for name, amount in node.allocatable.items() if amount)
+            keys = labels.union(*map(label_keys, offered))
+            found.add((offered, *((key, node.labels.get(key)) for key in sorted(keys))))
+        return found
+
     def _kinds_with(self, resource: str) -> list[Node]:
         """One node of each kind whose device plugin offers a resource."""
         if resource not in self._kinds:
@@ -382,6 +410,44 @@ class GpuSizes:
         options = (option for option in request.options if not option.admin)
         sizes = [self.devices.requested(option, devices) for option in options]
         return max((size for size in sizes if size is not None), default=None)
+
+
+def _sizes_alike(config: QueueConfig, other: QueueConfig) -> bool:
+    """Whether sizes do not differ: they depend on the flavors, and on which of them a ClusterQueue has for a resource."""
+    if config is other:
+        return True
+    mine, theirs, rules, known = (
+        config.cluster_queues,
+        other.cluster_queues,
+        config.rules,
+        other.rules,
+    )
+    return (
+        config.flavors == other.flavors
+        and rules.accounting.gpus == known.accounting.gpus
+        and rules.device_classes == known.device_classes
+        and mine.keys() == theirs.keys()
+        and all(
+            queue is theirs[name] or _offered_by(queue) == _offered_by(theirs[name])
+            for name, queue in mine.items()
+        )
+    )
+
+
+def _offered_by(queue: ClusterQueue) -> list[tuple[tuple[str, ...], list[str]]]:
+    return [(group.covered, [one.flavor for one in group.flavors]) for group in queue.groups]
+
+
+def _same_kind(before: Node, now: Node) -> bool:
+    """Whether a node has its labels and offers its resources as before. This is faster than its kind."""
+    if before is now:
+        return True
+    if before.name != now.name or before.labels != now.labels:
+        return False
+    had, has = before.allocatable, now.allocatable
+    return had == has or (
+        had.keys() == has.keys() and all(bool(had[name]) is bool(has[name]) for name in had)
+    )
 
 
 def with_sizes(snapshot: Snapshot) -> Snapshot:

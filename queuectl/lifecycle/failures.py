@@ -37,14 +37,18 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         for p in placed
     ):
         return Evict(Reason(Code.CHANGED_OUTSIDE, "its number of pods changed while it ran"))
+    planned = entry.planned.requests if entry.planned is not None else {}
+    fitting: dict[str, Resources] = {}  # pods that are alike share this object
     for pod in pods:
+        if fitting.get(pod.podset) is pod.requests:
+            continue
         podset = asked.get(pod.podset)
         if podset is None or pod.terminal:
             continue
-        planned = entry.planned.requests if entry.planned is not None else {}
         most = planned.get(pod.podset, podset.shape.requests)
         if not pod.requests.fits(most):
             return _too_large(entry, podset, pod, most)
+        fitting[pod.podset] = pod.requests
     return None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.containment import Boundary, SetAside, entering, never_contained
@@ -86,7 +85,7 @@ class Observer:
         self._usage = usage
         self._unschedulable = unschedulable
         self._plan_again = False
-        self._sizes: GpuSizes | None = None
+        self._basis: object = None  # of the sizes
         self._classes: Mapping[str, int] = {}  # value of each PriorityClass of the cluster
         self.alarms = Timers()
         self.log_messages: list[str] = []  # for the log; the reader clears it
@@ -428,9 +427,9 @@ class Observer:
         """The waiting workloads that have another size or priority since nodes, devices, PriorityClasses or the configuration changed."""
         sizes = self._mirror.gpus(config)
         classes = priority_values(self._mirror.priority_classes.values())
-        if sizes is self._sizes and classes == self._classes:
+        if sizes.basis is self._basis and classes == self._classes:
             return
-        self._sizes, self._classes = sizes, classes
+        self._basis, self._classes = sizes.basis, classes
         for entry in self._ledger.entries(*_WAITING):
             job = self._mirror.jobs.get(entry.uid)
             if job is None:

@@ -6,15 +6,20 @@ Each check reads one moment. The watch can be behind the ledger, so a violation 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from queuectl.domain.jobs import PodRecord
+from queuectl.domain.fleet import Node
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Invariant, InvariantViolation, State, violations
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
+from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_of
+
+_LIVE: Final = tuple(state for state in State if state.live)
 
 
 def of_gang(entry: Entry, mirror: Mirror, names: Mapping[str, str]) -> Iterator[InvariantViolation]:
@@ -63,6 +68,53 @@ def _misplaced(
             return
 
 
+@dataclass(frozen=True)
+class CommittedSlots:
+    """The committed slots of one moment, which a thread can add up.
+
+    Attributes:
+        gangs: those with slots, with their jobs.
+        nodes: by name.
+        backed: extended resources that a DeviceClass backs.
+    """
+
+    gangs: Sequence[tuple[Entry, JobRecord]]
+    nodes: Mapping[str, Node]
+    backed: Container[str]
+
+    @classmethod
+    def of(cls, ledger: Ledger, mirror: Mirror) -> CommittedSlots:
+        """Those of a ledger."""
+        known = ((entry, mirror.jobs.get(entry.uid)) for entry in ledger.entries(*_LIVE))
+        gangs = tuple((entry, job) for entry, job in known if job is not None and entry.placement)
+        return cls(gangs, mirror.fleet.by_name, mirror.devices.backed)
+
+    def used(self) -> dict[str, tuple[Resources, Entry]]:
+        """By node: the sum of its slots, and the gang that started last there.
+
+        Resources that a node has by ResourceSlices only are left out: kube-scheduler allocates devices for them.
+        """
+        sums: dict[str, Counter[str]] = {}
+        newest: dict[str, Entry] = {}
+        for entry, job in self.gangs:
+            shapes = {podset.name: podset.shape.requests for podset in job.podsets}
+            for podset in entry.placement.podsets if entry.placement is not None else ():
+                for node, count in podset.nodes:
+                    use = sums.setdefault(node, Counter())
+                    has = self.nodes[node].allocatable if node in self.nodes else NOTHING
+                    for name, amount in shapes.get(podset.podset, NOTHING).items():
+                        if name not in self.backed or name in has:
+                            use[name] += amount * count
+                    known = newest.setdefault(node, entry)
+                    if (entry.started_at or 0.0) > (known.started_at or 0.0):
+                        newest[node] = entry
+        return {node: (Resources(use), newest[node]) for node, use in sums.items()}
+
+    def over(self) -> list[InvariantViolation]:
+        """Nodes whose slots exceed their capacity now."""
+        return [*_over(self.used(), {name: node.allocatable for name, node in self.nodes.items()})]
+
+
 class HighWaterMarks:
     """The largest capacity that each node has had. A node that has lost a device is not a violation: no gang was started on it since.
 
@@ -71,48 +123,19 @@ class HighWaterMarks:
 
     def __init__(self) -> None:
         self._most: dict[str, Resources] = {}
+        self._seen: Mapping[str, Node] = {}
 
-    def over(self, entries: Iterable[Entry], mirror: Mirror) -> list[InvariantViolation]:
-        """Nodes whose committed slots exceed each capacity that they have had since the first call."""
-        used = slots_used(entries, mirror)
-        most = self._most
-        self._most = {}
-        for node in mirror.fleet.nodes:
-            seen = most.get(node.name, used[node.name][0] if node.name in used else NOTHING)
-            self._most[node.name] = _most(seen, node.allocatable)
-        return [*_over(used, self._most)]
-
-
-def over_nodes(entries: Iterable[Entry], mirror: Mirror) -> list[InvariantViolation]:
-    """Nodes whose committed slots exceed their capacity now."""
-    has = {node.name: node.allocatable for node in mirror.fleet.nodes}
-    return [*_over(slots_used(entries, mirror), has)]
-
-
-def slots_used(entries: Iterable[Entry], mirror: Mirror) -> dict[str, tuple[Resources, Entry]]:
-    """By node: the sum of the committed slots of live attempts, and the gang that started last there.
-
-    Resources that a node has by ResourceSlices only are left out: kube-scheduler allocates devices for them.
-    """
-    nodes, backed = mirror.fleet.by_name, mirror.devices.backed
-    sums: dict[str, Counter[str]] = {}
-    newest: dict[str, Entry] = {}
-    for entry in entries:
-        job = mirror.jobs.get(entry.uid)
-        if job is None or not entry.state.live or entry.placement is None:
-            continue
-        shapes = {podset.name: podset.shape.requests for podset in job.podsets}
-        for podset in entry.placement.podsets:
-            for node, count in podset.nodes:
-                use = sums.setdefault(node, Counter())
-                has = nodes[node].allocatable if node in nodes else NOTHING
-                for name, amount in shapes.get(podset.podset, NOTHING).items():
-                    if name not in backed or name in has:
-                        use[name] += amount * count
-                known = newest.setdefault(node, entry)
-                if (entry.started_at or 0.0) > (known.started_at or 0.0):
-                    newest[node] = entry
-    return {node: (Resources(use), newest[node]) for node, use in sums.items()}
+    def over(self, slots: CommittedSlots) -> list[InvariantViolation]:
+        """Nodes whose slots exceed each capacity that they have had since the first call."""
+        used, most, known = slots.used(), self._most, self._seen
+        for name in most.keys() - slots.nodes.keys():
+            del most[name]
+        for name, node in slots.nodes.items():
+            if known.get(name) is not node:
+                seen = most.get(name, used[name][0] if name in used else NOTHING)
+                most[name] = _most(seen, node.allocatable)
+        self._seen = slots.nodes
+        return [*_over(used, most)]
 
 
 def _over(

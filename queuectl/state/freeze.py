@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from math import inf
 from typing import NamedTuple
 
@@ -65,6 +65,22 @@ placement of the elastic gang that it extends; whether it evicts others; and the
 once they are allocated."""
 
 
+class _Asked(NamedTuple):
+    """The request of a gang, and what it depends on. ``joins``: the nodes and queues of a pod that joins an elastic gang."""
+
+    job: JobRecord
+    place: _Place
+    basis: object
+    joins: tuple[Fleet, QueueConfig] | None
+    workload: Workload
+
+    def of(self, basis: object, joins: tuple[Fleet, QueueConfig] | None) -> bool:
+        """Whether sizes, nodes and queues are the same objects."""
+        if self.joins is None or joins is None:
+            return self.basis is basis and self.joins is joins
+        return self.basis is basis and all(a is b for a, b in zip(self.joins, joins, strict=True))
+
+
 def never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
     """No gang is idle without a source of utilization."""
 
@@ -122,7 +138,7 @@ class SnapshotBuilder:
         self._ledger = ledger
         self._usage = usage
         self._node_quota = NodeQuota()
-        self._asked: dict[str, tuple[JobRecord, _Place, GpuSizes | None, Workload]] = {}
+        self._asked: dict[str, _Asked] = {}
         self._sizes: GpuSizes | None = None
         self._sharing: set[str] = set()  # uids of the gangs whose pods share claims
         self._claims: Mapping[tuple[str, str], Claim] = {}
@@ -145,7 +161,7 @@ class SnapshotBuilder:
         """The snapshot at ``now`` (unix seconds), without workloads that the watch no longer shows, and without device rows."""
         sizes = self._mirror.gpus(config)
         config = self._node_quota.of(config, self._mirror.fleet)
-        self._resized = sizes is not self._sizes
+        self._resized = self._sizes is None or sizes.basis is not self._sizes.basis
         self._sizes = sizes
         self._drop_outdated(config)
         if now < self._frozen_at:  # the clock was set back: what had passed is yet to come
@@ -187,18 +203,22 @@ class SnapshotBuilder:
         No part depends on amounts of quota.
         """
         records = list(self._mirror.namespaces.values())
-        same = config is self._last_config or config.has_policies_of(self._config)
+        if config is not self._last_config and not config.has_policies_of(self._config):
+            self._drop_in(_queues_that_differ(self._config, config))
+            self._config = config
         self._last_config = config
-        if not same or records != self._records:
-            self._config, self._records = config, records
+        if records != self._records:
+            had, has = ({one.name: one for one in of} for of in (self._records, records))
+            names = {name for name in had.keys() | has.keys() if had.get(name) != has.get(name)}
+            self._records = records
             self._namespaces = {record.name: dict(record.labels) for record in records}
             self._ending = frozenset(record.name for record in records if record.deleting)
-            self._inadmissible = {}
-            self._waiting = {}
+            self._drop_in(lambda namespace, _: namespace in names)
+        if self._resized:
             self._holding = {}
-        if self._mirror.fleet is not self._fleet or self._resized:
-            self._fleet = self._mirror.fleet
-            self._holding = {}
+        if self._mirror.fleet is not self._fleet:
+            before, self._fleet = self._fleet, self._mirror.fleet
+            self._drop_on(_nodes_that_differ(before, self._fleet))
         if self._mirror.devices.named_claims is not self._claims:
             self._claims = self._mirror.devices.named_claims
             for uid in self._sharing:
@@ -216,6 +236,37 @@ class SnapshotBuilder:
             self._avoided = avoided
             self._waiting = {}
 
+    def _drop_in(self, concerned: Callable[[str, str], bool]) -> None:
+        """Drop what depends on LocalQueues, by namespace and name."""
+        for kept in (self._waiting, self._holding):
+            for uid in [
+                uid
+                for uid, last in kept.items()
+                if concerned(last.entry.namespace, last.entry.queue)
+            ]:
+                del kept[uid]
+        self._inadmissible = {
+            key: why for key, why in self._inadmissible.items() if not concerned(*key)
+        }
+
+    def _drop_on(self, nodes: Container[str]) -> None:
+        """Drop running gangs with slots on these nodes, and the gangs that depend on all nodes."""
+        on = [
+            uid
+            for uid, last in self._holding.items()
+            if last.admitted.workload.growth is not None
+            or any(name in nodes for p in last.admitted.placement.podsets for name, _ in p.nodes)
+        ]
+        for uid in on:
+            del self._holding[uid]
+        unsupported = [
+            uid
+            for uid, last in self._waiting.items()
+            if (why := last.pending.blocked) is not None and why.code is Code.UNSUPPORTED
+        ]
+        for uid in unsupported:
+            del self._waiting[uid]
+
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
         """The request of the gang for the planner; the same object until job or priority change."""
         last = self._asked.get(entry.uid)
@@ -231,11 +282,12 @@ class SnapshotBuilder:
             self._sharing.add(entry.uid)
         order = (entry.priority, entry.queue, entry.cluster_queue, entry.queue_order_time)
         place = (*order, user, updates, gang, evicts, tuple(shared))
+        sizes = self._sizes if self._sizes is not None else self._mirror.gpus(self._config)
+        joins = (self._mirror.fleet, self._config) if gang is not None else None
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
-        if last and last[0] is job and last[1] == place and last[2] is self._sizes:
-            return last[3]
+        if last and last.job is job and last.place == place and last.of(sizes.basis, joins):
+            return last.workload
         config = self._config
-        sizes = self._sizes if self._sizes is not None else self._mirror.gpus(config)
         podsets, growth = updated(job.podsets, updates), growth_of(job)
         if gang is not None and growth is not None:
             growth = replace(growth, rules=podsets[0].shape.rules)
@@ -252,12 +304,12 @@ class SnapshotBuilder:
             preemptible=job.preemptible,
             preempts=evicts,
             user=user,
-            duration=last[3].duration if last is not None else None,
+            duration=last.workload.duration if last is not None else None,
             growth=growth,
         )
-        if last is not None and last[3] == workload:
-            workload = last[3]
-        self._asked[entry.uid] = (job, place, self._sizes, workload)
+        if last is not None and last.workload == workload:
+            workload = last.workload
+        self._asked[entry.uid] = _Asked(job, place, sizes.basis, joins, workload)
         return workload
 
     def _begun(
@@ -271,9 +323,8 @@ class SnapshotBuilder:
 
     def _lasting(self, workload: Workload, duration: Duration | None) -> Workload:
         """The workload with another duration, also for later snapshots."""
-        job, place, sizes, _ = self._asked[workload.uid]
         workload = replace(workload, duration=duration)
-        self._asked[workload.uid] = (job, place, sizes, workload)
+        self._asked[workload.uid] = self._asked[workload.uid]._replace(workload=workload)
         return workload
 
     def forget(self, uid: str) -> None:
@@ -660,6 +711,33 @@ class SnapshotBuilder:
             and not pod.terminal
             for pod in self._mirror.pods_of(entry)
         )
+
+
+def _queues_that_differ(before: QueueConfig, now: QueueConfig) -> Callable[[str, str], bool]:
+    """Whether a LocalQueue (namespace, name), its ClusterQueue or a rule of all queues differs in more than amounts of quota."""
+    general = {one.name for one in fields(now)} - {"revision", "cluster_queues", "local_queues"}
+    if any(getattr(before, name) != getattr(now, name) for name in general):
+        return lambda *_: True
+    had, has = before.cluster_queues, now.cluster_queues
+    differing = {
+        name
+        for name in had.keys() | has.keys()
+        if name not in had or name not in has or not has[name].has_policies_of(had[name])
+    }
+    mine, earlier = now.local_queues, before.local_queues
+
+    def differs(namespace: str, name: str) -> bool:
+        queue = mine.get((namespace, name))
+        same = queue == earlier.get((namespace, name))
+        return not same or (queue is not None and queue.cluster_queue in differing)
+
+    return differs
+
+
+def _nodes_that_differ(before: Fleet | None, now: Fleet) -> set[str]:
+    """Names of the nodes."""
+    had, has = before.by_name if before is not None else {}, now.by_name
+    return {name for name in had.keys() | has.keys() if had.get(name) is not has.get(name)}
 
 
 def _depends_on_others(job: JobRecord) -> bool:

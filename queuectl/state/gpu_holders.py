@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,25 +66,23 @@ class HeldGang:
 
 def held_gangs(
     mirror: Mirror, ledger: Ledger, config: QueueConfig, borrowing: Container[str] = ()
-) -> list[HeldGang]:
-    """All gangs that hold GPUs now; ``borrowing``: ClusterQueues that use more than their nominal quota."""
-    gangs = []
-    sizes = mirror.gpus(config)
-    for entry in ledger.entries(State.STARTING, State.RUNNING):
-        weights = config.rules.accounting.gpus
+) -> Iterator[HeldGang]:
+    """The gangs that hold GPUs, each as it is when it is read; the ledger can change in between.
+
+    ``borrowing``: ClusterQueues that use more than their nominal quota.
+    """
+    sizes, weights = mirror.gpus(config), config.rules.accounting.gpus
+    for entry in list(ledger.entries(State.STARTING, State.RUNNING)):
         pods = tuple(_pods(entry, mirror, weights, sizes))
         if pods:
-            gangs.append(
-                HeldGang(
-                    entry.uid,
-                    entry.attempt,
-                    entry.cluster_queue,
-                    _rule(entry, mirror.jobs.get(entry.uid), config, borrowing),
-                    _ready_at(entry, pods),
-                    pods,
-                )
+            yield HeldGang(
+                entry.uid,
+                entry.attempt,
+                entry.cluster_queue,
+                _rule(entry, mirror.jobs.get(entry.uid), config, borrowing),
+                _ready_at(entry, pods),
+                pods,
             )
-    return gangs
 
 
 def _rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from queuectl.domain.arrays import index_uid
 from queuectl.domain.containment import Boundary
 from queuectl.domain.devices import (
     Claim,
@@ -18,19 +20,21 @@ from queuectl.domain.devices import (
     PoolSlice,
     PublishedDevice,
 )
-from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.fleet import HOSTNAME, Effect, Node, Requirement, Taint, Toleration
 from queuectl.domain.gpus import PodGpus
-from queuectl.domain.jobs import JobRecord, PodPhase
+from queuectl.domain.jobs import ArrayStatus, JobRecord, PodPhase
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.node_health import UnhealthyNodes
-from queuectl.domain.quantity import GPU
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     FlavorQuotas,
+    LabelSelector,
     LocalQueue,
     QueueConfig,
     ResourceFlavor,
     ResourceGroup,
     StopPolicy,
+    Topology,
 )
 from queuectl.domain.records import (
     ClaimRecord,
@@ -43,7 +47,15 @@ from queuectl.domain.records import (
 )
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import Duration, PodSet
+from queuectl.domain.workload import (
+    Duration,
+    Placement,
+    PodSet,
+    PodShape,
+    TopologyMode,
+    TopologyRequest,
+)
+from queuectl.lifecycle.observations import Observer
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import asked_of
@@ -418,3 +430,218 @@ def test_an_expectation_is_estimated_again_when_it_is_due_and_after_more_runs_ar
     durations.learn(())
     durations.due_at = lambda uid: 0.0  # type: ignore[method-assign]
     assert seconds(202.0) == 3.0
+
+
+# ---- nodes, namespaces and queues: only gangs that they concern are made again
+
+NODE_NAMES = ("n1", "n2", "n3")
+POOL, OTHER_POOL = ("pool", "whole"), ("pool", "parts")
+OF_NODES: list[dict[str, Any]] = [
+    {"ready": False},
+    {"ready": True},
+    {"unschedulable": True},
+    {"taints": (Taint("k", Effect.NO_SCHEDULE),)},
+    {"labels": dict([POOL])},
+    {"labels": {**PARTS, **dict([OTHER_POOL])}},
+    {"labels": {**PARTS, **dict([POOL])}},
+    {"allocatable": Resources({})},
+    {"allocatable": SHAPE.requests * 2},
+    {"allocatable": Resources({"nvidia.com/gpu": 7, "nvidia.com/mig-1g.10gb": 7})},
+    {"failed": Resources({"nvidia.com/gpu": 1})},
+    {},  # the node leaves, or comes back
+]
+MIG = PodSet("main", 2, PodShape(Resources({"nvidia.com/mig-1g.10gb": 2})))
+TWO_QUEUES = replace(
+    SIZED,
+    cluster_queues={
+        "cq": SIZED.cluster_queues["cq"],
+        "second": replace(SIZED.cluster_queues["cq"], name="second"),
+    },
+    local_queues={
+        ("a", "q"): LocalQueue("a", "q", "cq"),
+        ("b", "q"): LocalQueue("b", "q", "second"),
+    },
+    flavors={"f": ResourceFlavor("f", topology="t"), "g": ResourceFlavor("g", (OTHER_POOL,))},
+    topologies={"t": Topology("t", ("pool", HOSTNAME))},
+)
+ON_FLAVOR = Placement((replace(PLACEMENT.podsets[0], flavors={GPU: "f"}),))
+IN_ONE_POOL = TopologyRequest(TopologyMode.REQUIRED, "pool")
+
+
+def _queue(config: QueueConfig, name: str, **changes: Any) -> QueueConfig:
+    queues = dict(config.cluster_queues)
+    return replace(config, cluster_queues={**queues, name: replace(queues[name], **changes)})
+
+
+def _flavors(*names: str) -> tuple[ResourceGroup, ...]:
+    quotas = tuple(FlavorQuotas(name, {GPU: 64, CHARGED: 64}) for name in names)
+    return (ResourceGroup((GPU, CHARGED), quotas),)
+
+
+def _local(config: QueueConfig, namespace: str, **changes: Any) -> QueueConfig:
+    locals_ = dict(config.local_queues)
+    key = (namespace, "q")
+    known = locals_.get(key) or LocalQueue(namespace, "q", "cq")
+    return replace(config, local_queues={**locals_, key: replace(known, **changes)})
+
+
+def _flavor(config: QueueConfig, name: str, **changes: Any) -> QueueConfig:
+    flavors = dict(config.flavors)
+    return replace(config, flavors={**flavors, name: replace(flavors[name], **changes)})
+
+
+EDITS: list[Callable[[QueueConfig], QueueConfig]] = [
+    lambda config: _queue(config, "cq", stop_policy=StopPolicy.HOLD),
+    lambda config: _queue(config, "cq", stop_policy=StopPolicy.NONE),
+    lambda config: _queue(config, "second", groups=_flavors("g")),
+    lambda config: _queue(config, "second", groups=_flavors("f", "g")),
+    lambda config: _queue(config, "cq", groups=_flavors("g")),
+    lambda config: _queue(config, "cq", groups=_flavors("f")),
+    lambda config: _queue(
+        config, "cq", namespace_selector=LabelSelector((Requirement("x", "In", ("y",)),))
+    ),
+    lambda config: _queue(config, "cq", unhealthy_nodes=UnhealthyNodes.DRAIN),
+    lambda config: _local(config, "a", cluster_queue="second"),
+    lambda config: _local(config, "a", cluster_queue="missing"),
+    lambda config: _local(config, "b", stop_policy=StopPolicy.HOLD_AND_DRAIN),
+    lambda config: _local(config, "b", stop_policy=StopPolicy.NONE),
+    lambda config: replace(config, local_queues={}),
+    lambda config: _flavor(config, "f", node_labels=(POOL,)),
+    lambda config: _flavor(config, "g", node_labels=()),
+    lambda config: _flavor(config, "f", tolerations=(Toleration("k", "Exists"),)),
+    lambda config: replace(config, topologies={"t": Topology("t", (HOSTNAME,))}),
+    lambda config: replace(config, cluster_queues={"cq": config.cluster_queues["cq"]}),
+    lambda config: TWO_QUEUES,
+]
+IN_PARTS, WITHOUT_GPUS, WITH_GPUS, ONLY_PARTS, ONLY_WHOLE = (
+    ("node", "n1", OF_NODES[5]),
+    ("node", "n1", OF_NODES[7]),
+    ("node", "n1", OF_NODES[8]),
+    ("edit", "", EDITS[4]),
+    ("edit", "", EDITS[5]),
+)
+SURROUNDINGS = st.one_of(
+    st.tuples(st.just("node"), st.sampled_from(NODE_NAMES), st.sampled_from(OF_NODES)),
+    st.tuples(st.just("edit"), st.just(""), st.sampled_from(EDITS)),
+    st.tuples(st.just("namespace"), st.sampled_from("abc"), st.sampled_from(["y", "z", None])),
+    st.tuples(st.just("devices"), st.sampled_from(NODE_NAMES), st.booleans()),
+    st.tuples(st.just("class"), st.just(""), st.booleans()),
+)
+
+
+class Surrounded:
+    """Gangs that wait and run while nodes, devices, namespaces and queues change."""
+
+    def __init__(self) -> None:
+        whole = replace(JOB, uid="u0", name="u0")
+        shares = replace(JOB, uid="u1", name="u1", podsets=(SHARING,))
+        of_parts = replace(JOB, uid="u2", name="u2", namespace="b", podsets=(MIG,))
+        runs = replace(RESUMED, uid="u3", name="u3")
+        grows = replace(
+            RESUMED, uid="u5", name="u5", array=ArrayStatus(3, 3, base=2, podset="main")
+        )
+        grows = replace(grows, podsets=(PodSet("main", 2, SHAPE, topology=IN_ONE_POOL),))
+        runs_parts = replace(RESUMED, uid="u4", name="u4", namespace="b", podsets=(MIG,))
+        self.entries = [
+            *(replace(ENTRY, uid=one.uid, name=one.name) for one in (whole, shares)),
+            replace(ENTRY, uid="u2", name="u2", namespace="b", cluster_queue="second"),
+            replace(LIVE, uid="u3", name="u3"),
+            replace(LIVE, uid="u4", name="u4", namespace="b", cluster_queue="second"),
+            replace(LIVE, uid="u5", name="u5", placement=ON_FLAVOR),
+            replace(ENTRY, uid=index_uid("u5", 2), name="u5_2", pods=1),
+        ]
+        nodes = {name: Node(name, {HOSTNAME: name}, SHAPE.requests) for name in NODE_NAMES}
+        self.version = 100
+        self.records: dict[tuple[str, str], Any] = {
+            **{("nodes", name): NodeRecord(node, 2) for name, node in nodes.items()},
+            **{
+                ("jobs", one.uid): one for one in (whole, shares, of_parts, runs, runs_parts, grows)
+            },
+            **{("namespaces", name): NamespaceRecord(name, 1) for name in "ab"},
+            ("deviceclasses", CLASS.name): DeviceClassRecord(CLASS.name, 2, CLASS),
+            ("resourceclaims", "a/pair"): ClaimRecord("a", "pair", 3, PAIR),
+        }
+        self.config = replace(TWO_QUEUES, revision=1)
+        self.kept = self.anew()
+        self.observer = Observer(self.kept.mirror, self.kept.ledger, self.kept.usage, 30.0)
+
+    def anew(self) -> World:
+        """The same state in a mirror that has seen nothing else."""
+        world = World(*self.entries, records=self.records.values())
+        gone = [
+            Deleted("nodes", name, 99) for name in NODE_NAMES if ("nodes", name) not in self.records
+        ]
+        world.mirror.apply(gone)
+        return world
+
+    def step(self, what: str, name: str, change: Any) -> None:
+        self.version += 1
+        if what == "edit":
+            self.config = replace(change(self.config), revision=self.version)
+        elif what == "node" and not change and ("nodes", name) in self.records:
+            self._delete("nodes", name)
+        elif what == "node":
+            known = self.records.get(("nodes", name))
+            node = known.node if known is not None else Node(name, {HOSTNAME: name}, SHAPE.requests)
+            labels = {"labels": {HOSTNAME: name, **change["labels"]}} if "labels" in change else {}
+            self._put("nodes", name, NodeRecord(replace(node, **change | labels), self.version))
+        elif what == "namespace" and change is None and name == "c":
+            self._delete("namespaces", name)
+        elif what == "namespace":
+            labels_of = (("x", change),) if change else ()
+            self._put("namespaces", name, NamespaceRecord(name, self.version, labels_of))
+        elif what == "devices" and change:
+            devices = replace(parts_of_gpus(name), version=self.version)
+            self._put("resourceslices", devices.name, devices)
+        elif what == "devices":
+            self._delete("resourceslices", parts_of_gpus(name).name)
+        else:
+            record = PriorityClassRecord("pods", self.version, 5, default=True, preempts=change)
+            self._put("priorityclasses", "pods", record)
+
+    def _put(self, resource: str, key: str, record: Any) -> None:
+        self.records[resource, key] = record
+        self.kept.see(record)
+
+    def _delete(self, resource: str, key: str) -> None:
+        if self.records.pop((resource, key), None) is not None:
+            self.kept.mirror.apply([Deleted(resource, key, self.version)])
+
+
+@settings(max_examples=150)
+@example([IN_PARTS, ONLY_PARTS, ONLY_WHOLE])
+@example([ONLY_PARTS, WITHOUT_GPUS, IN_PARTS, WITH_GPUS])
+@given(st.lists(SURROUNDINGS, min_size=1, max_size=8))
+def test_gangs_follow_nodes_devices_namespaces_and_queues(
+    steps: list[tuple[str, str, Any]],
+) -> None:
+    world = Surrounded()
+    world.kept.snapshot_builder.freeze(world.config, 20.0, SolverLimits())
+    for step in steps:
+        world.step(*step)
+        kept = world.kept.snapshot_builder.freeze(world.config, 20.0, SolverLimits())
+        fresh = world.anew().freeze(20.0, world.config)
+        assert kept.pending == fresh.pending
+        assert kept.admitted == fresh.admitted
+        assert kept.namespaces == fresh.namespaces
+
+
+@settings(max_examples=100)
+@example([IN_PARTS, ONLY_PARTS, ONLY_WHOLE])
+@example([ONLY_PARTS, WITHOUT_GPUS, IN_PARTS, WITH_GPUS])
+@given(st.lists(SURROUNDINGS, min_size=1, max_size=8))
+def test_the_size_in_the_ledger_follows_nodes_and_devices(
+    steps: list[tuple[str, str, Any]],
+) -> None:
+    """No job is observed again for them, but those whose size they change."""
+    world = Surrounded()
+    world.kept.mirror.touched |= {entry.uid for entry in world.entries}
+    for step in [("class", "", True), *steps]:
+        world.step(*step)
+        if step[0] == "edit":
+            world.kept.mirror.touched |= {entry.uid for entry in world.entries}
+        seen = world.observer.observe(world.config, 20.0)
+        world.kept.ledger.apply(seen.changes)
+        mirror = world.anew().mirror
+        for entry in world.kept.ledger.entries(State.PENDING):
+            assert entry.gpus == mirror.sized(mirror.jobs[entry.uid], world.config).gpus

@@ -47,7 +47,7 @@ from queuectl.domain.records import (
 from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.objects.kubernetes.resource_claims import read_claim
 from queuectl.objects.kubernetes.resource_wire import WireResourceClaim
-from queuectl.state.checks import over_nodes
+from queuectl.state.checks import CommittedSlots
 from tests.unit.test_state import ENTRY, JOB, LIVE, World, on, pod
 
 DRIVER = "gpu.example.com"
@@ -351,9 +351,9 @@ class TestInvariants:
         asked = replace(podset, shape=replace(podset.shape, requests=Resources(amounts)))
         running = replace(JOB, version=9, suspended=False, attempt=1, podsets=(asked,))
         world = World(LIVE, records=[published("n1"), CLASSED, running])
-        assert over_nodes(world.ledger, world.mirror) == []
+        assert CommittedSlots.of(world.ledger, world.mirror).over() == []
         world.mirror.apply([Deleted("deviceclasses", "gpu", 9)])
-        violations = over_nodes(world.ledger, world.mirror)
+        violations = CommittedSlots.of(world.ledger, world.mirror).over()
         assert violations
         assert all("4 of 0 example.com/gpu" in one.message for one in violations)
 

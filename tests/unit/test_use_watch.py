@@ -92,7 +92,7 @@ class TestGangs:
 
     def test_gangs_without_gpus_are_none_of_this(self) -> None:
         made = World(RUNNING, records=[RESUMED, on("p1", "n1", requests=Resources({"cpu": 1}))])
-        assert held_gangs(made.mirror, made.ledger, CONFIG) == []
+        assert not list(held_gangs(made.mirror, made.ledger, CONFIG))
 
     def test_instances_and_other_vendors_gpus_count_and_nothing_else_does(self) -> None:
         asked = {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 2, "amd.com/gpu": 4, "cpu": 9}
@@ -101,7 +101,7 @@ class TestGangs:
     def test_a_resource_that_the_configuration_calls_a_gpu_is_sampled_like_any_other(self) -> None:
         xe = Resources({"example.com/gpu": 2})
         made = World(RUNNING, records=[RESUMED, on("p1", "n1", requests=xe)])
-        assert held_gangs(made.mirror, made.ledger, CONFIG) == []
+        assert not list(held_gangs(made.mirror, made.ledger, CONFIG))
         accounting = Accounting(gpus=GpuWeights((("example.com/gpu", Fraction(1)),)))
         config = replace(CONFIG, rules=replace(CONFIG.rules, accounting=accounting))
         (gang,) = held_gangs(made.mirror, made.ledger, config)
@@ -189,7 +189,7 @@ class Watched:
         )
 
     async def sample(self) -> GangUse:
-        gangs = held_gangs(self.made.mirror, self.made.ledger, CONFIG)
+        gangs = list(held_gangs(self.made.mirror, self.made.ledger, CONFIG))
         return (await self.watch.sample(gangs))["u1"]
 
     def alarm(self, reason: str) -> float | None:

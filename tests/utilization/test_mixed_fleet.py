@@ -197,7 +197,7 @@ async def measured() -> AsyncIterator[Measured]:
             scrape_seconds=SCRAPE,
         )
         tracker = UseTracker(SCRAPE)
-        gangs = held_gangs(fleet.mirror, fleet.ledger, CONFIG)
+        gangs = list(held_gangs(fleet.mirror, fleet.ledger, CONFIG))
         for step in range(20):
             at = 1000.0 + SCRAPE * step
             recent = await source.sample(120.0, at, set())

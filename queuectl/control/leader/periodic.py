@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Final
 
@@ -259,6 +267,17 @@ class Maintenance:
 
 _SCRAPES = 4  # in the window of recent use, so that one of them can fail
 _LOGGED = (UseState.IDLE, UseState.STUCK)
+_TURN: Final = 200  # gangs that are read before the event loop can run other tasks
+
+
+async def _in_turns(gangs: Iterable[HeldGang]) -> list[HeldGang]:
+    """These gangs. Other tasks run in between."""
+    found = []
+    for gang in gangs:
+        found.append(gang)
+        if len(found) % _TURN == 0:
+            await asyncio.sleep(0)
+    return found
 
 
 class UseWatch:
@@ -313,7 +332,7 @@ class UseWatch:
         self._metrics.trust(self._source.trusts)
         try:
             while True:
-                gangs = held_gangs(self._mirror, ledger(), config(), borrowing())
+                gangs = await _in_turns(held_gangs(self._mirror, ledger(), config(), borrowing()))
                 try:
                     put(await self.sample(gangs))
                 except Exception:
@@ -455,9 +474,9 @@ class NodeHealthWatch:
         return judged
 
     async def compare(
-        self, gangs: Sequence[HeldGang], rules: NodeHealthRules, window: float = WINDOW
+        self, gangs: Iterable[HeldGang], rules: NodeHealthRules, window: float = WINDOW
     ) -> Sequence[Straggler] | None:
-        """The stragglers of these gangs; None without an answer of the source."""
+        """The stragglers of these gangs, which are read if the source answers; None without an answer."""
         if self._source is None or not rules.straggler_below or rules.mode is HealthMode.OFF:
             return None
         now = self._clock()
@@ -466,7 +485,8 @@ class NodeHealthWatch:
                 clocks = await self._source.clocks(window, now)
         except (SourceUnavailable, TimeoutError):
             return None  # logged with the faults
-        found = find_stragglers(gangs, clocks, self._mirror, rules, now, window)
+        held = await _in_turns(gangs)
+        found = find_stragglers(held, clocks, self._mirror, rules, now, window)
         self._metrics.compared(found)
         return found
 
