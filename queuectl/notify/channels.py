@@ -24,12 +24,21 @@ class NotDelivered(Exception):
     Attributes:
         retry_after: seconds that the receiver asks for; None without a request.
         whole: the fault is the receiver's, not the message's: further messages of this turn fail as well.
+        address: the fault is that of the mail address: further messages to it fail as well.
     """
 
-    def __init__(self, text: str, *, retry_after: float | None = None, whole: bool = True) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        retry_after: float | None = None,
+        whole: bool = True,
+        address: bool = False,
+    ) -> None:
         super().__init__(text)
         self.retry_after = retry_after
         self.whole = whole
+        self.address = address
 
 
 class MessageRefused(Exception):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, TypeAlias
 
 import structlog
@@ -35,8 +35,8 @@ log = structlog.get_logger()
 OpenChannel: TypeAlias = Callable[[Receiver], Channel]
 Place: TypeAlias = tuple[str, str]  # id of a message, mail address
 
-BATCH: Final = 200  # events read at once
-CHUNK: Final = 64  # messages between two moves of the cursor
+BATCH: Final = 200  # events of digests that are read at once
+CHUNK: Final = 64  # messages without a known failure between two moves of the cursor
 TURN_SECONDS: Final = 30.0
 """After which a receiver with more events gives its place to one that waits."""
 FIRST_RETRY: Final = 2.0  # seconds
@@ -57,11 +57,12 @@ class ClaimLost(Exception):
 
 @dataclass(slots=True)
 class _Send:
-    """One message to one place. ``event``: id in the outbox."""
+    """One message to one place. ``event``: id in the outbox. ``kept``: it is not skipped, however often it fails."""
 
     event: int
     message: Message
     to: str
+    kept: bool = False
     sent: bool = False
     skipped: bool = False
     failure: NotDelivered | None = None
@@ -76,24 +77,36 @@ class _Send:
 
 
 @dataclass(slots=True)
+class Trial:
+    """What became of a message. ``failures``: while others were delivered."""
+
+    event: int
+    sent: bool = False
+    skipped: bool = False
+    failures: int = 0
+
+
+@dataclass(slots=True)
 class Ahead:
     """The memory of this process about the messages after the cursor of a receiver.
 
     Attributes:
-        settled: places that need no further message.
-        blamed: how often a message failed while others were delivered.
+        tried: the messages that were sent or skipped, or that failed for another reason than a fault of the whole receiver.
+        failing: mail addresses that were refused at the last try.
         digest_end: id of the last event of the digests that are being sent; None if none are. Later events are for the next ones.
     """
 
-    settled: set[Place] = field(default_factory=set)
-    blamed: Counter[Place] = field(default_factory=Counter)
+    tried: dict[Place, Trial] = field(default_factory=dict)
+    failing: set[str] = field(default_factory=set)
     digest_end: int | None = None
 
-    def forget(self, places: Iterable[Place]) -> None:
+    def doubts(self, send: _Send) -> bool:
+        """Whether a message that is not settled failed before, or its address did."""
+        return send.place in self.tried or send.to in self.failing
+
+    def forget(self, line: int) -> None:
         """Forget messages that the cursor has passed."""
-        for place in places:
-            self.settled.discard(place)
-            self.blamed.pop(place, None)
+        self.tried = {place: each for place, each in self.tried.items() if each.event > line}
 
 
 @dataclass(slots=True)
@@ -166,32 +179,26 @@ class Delivery:
         while not turn.stopping and time.monotonic() < end:
             await self._drop(turn, bounds.max_age, bounds.max_rows)
             begun |= await self._tell_dropped(turn, channel)
-            events = await self._store.events(turn.progress.line, BATCH)
-            if not events:
+            sends, last = await self._sends(turn)
+            if last == turn.progress.line:
                 if not begun:
                     await self._pause(turn, UNREADABLE_SECONDS)
                     return
                 break
             begun = True
-            while events and not turn.stopping:
-                events = await self._chunk(turn, channel, events)
+            await self._chunk(turn, channel, sends, last)
         await self.release(turn)
 
-    async def _chunk(
-        self, turn: Turn, channel: Channel, events: Sequence[Event]
-    ) -> Sequence[Event]:
-        """Send about :data:`CHUNK` messages of the first events. Returns the events that are left."""
-        sends, count = await self._sends(turn, events)
+    async def _chunk(self, turn: Turn, channel: Channel, sends: Sequence[_Send], last: int) -> None:
+        """Send messages and move the cursor; ``last``: the id of the last event whose messages are among them."""
         try:
             await self._pump(turn, channel, sends)
         finally:
-            line = self._line(sends, events[count - 1].id)
+            line = self._line(sends, last)
             if line > turn.progress.line:
                 delivered = sum(each.sent and each.event <= line for each in sends)
                 await self._moved(turn, line, delivered)
-                turn.ahead.forget(each.place for each in sends if each.event <= line)
         self._raise_failure(sends)
-        return () if any(not each.settled for each in sends) else events[count:]
 
     @staticmethod
     def _raise_failure(sends: Sequence[_Send]) -> None:
@@ -199,31 +206,48 @@ class Delivery:
         if failure is not None:
             raise failure
 
-    async def _sends(self, turn: Turn, events: Sequence[Event]) -> tuple[list[_Send], int]:
-        """The messages of the first events, and the number of those events."""
-        receiver = turn.receiver
+    async def _sends(self, turn: Turn) -> tuple[list[_Send], int]:
+        """The messages of the first events, and the id of the last of those events.
+
+        About :data:`CHUNK` of them have no known failure. Those that fail keep no later message back, however many they are.
+        """
         subscriptions = SubscriptionIndex(await self._store.subscriptions(turn.name))
-        places: list[tuple[Event, list[str]]] = []
-        total = 0
-        for event in events:
-            users = [
+        sends: list[_Send] = []
+        line, hopeful = turn.progress.line, 0
+        while hopeful < CHUNK and not turn.stopping:
+            events = await self._store.events(line, CHUNK)
+            if not events:
+                break
+            for event, to in await self._places(turn, events, subscriptions):
+                message = self._message(turn, event) if to else None
+                if message is not None:
+                    added = [_Send(event.id, message, each) for each in to]
+                    hopeful += sum(not turn.ahead.doubts(each) for each in added)
+                    sends += added
+                line = event.id
+                if hopeful >= CHUNK:
+                    break
+            await asyncio.sleep(0)
+        return sends, line
+
+    async def _places(
+        self, turn: Turn, events: Sequence[Event], subscriptions: SubscriptionIndex
+    ) -> list[tuple[Event, Sequence[str]]]:
+        """Where the message of each event goes. Two users can have one address."""
+        receiver = turn.receiver
+        users = [
+            [
                 each.user
                 for each in recipients(event, receiver.audience, subscriptions.about(event))
                 if each.mode is Mode.IMMEDIATE
             ]
-            places.append((event, users))
-            total += len(users)
-            if total >= CHUNK:
-                break
-        addresses = await self._addresses(receiver, (user for _, users in places for user in users))
-        sends: list[_Send] = []
-        for event, users in places:
-            # Two users can have one address.
-            to = dict.fromkeys(addresses[user] for user in users if user in addresses)
-            message = self._message(turn, event) if to else None
-            if message is not None:
-                sends.extend(_Send(event.id, message, each) for each in to)
-        return sends, len(places)
+            for event in events
+        ]
+        addresses = await self._addresses(receiver, chain.from_iterable(users))
+        return [
+            (event, tuple(dict.fromkeys(addresses[user] for user in own if user in addresses)))
+            for event, own in zip(events, users, strict=True)
+        ]
 
     def _message(self, turn: Turn, event: Event) -> Message | None:
         """The message of an event; None if it cannot be made: it delays no other."""
@@ -243,19 +267,29 @@ class Delivery:
         return {**await self._store.addresses(sorted(distinct)), **own} if distinct else own
 
     async def _pump(self, turn: Turn, channel: Channel, sends: Sequence[_Send]) -> None:
-        """Send messages over a channel, several at a time, until too many fail or it must stop."""
+        """Send messages over a channel, several at a time, until too many fail or it must stop.
+
+        Those that failed before are the last ones. An address that is refused gets no further message.
+        """
         for each in sends:
-            each.sent = each.place in turn.ahead.settled
-        waiting = iter([each for each in sends if not each.settled])
+            if (trial := turn.ahead.tried.get(each.place)) is not None:
+                each.sent, each.skipped = trial.sent, trial.skipped
+        left = sorted((each for each in sends if not each.settled), key=turn.ahead.doubts)
+        waiting = iter(left[: 2 * CHUNK])
         failures: list[NotDelivered] = []
+        closed: set[str] = set()
 
         async def lane() -> None:
             for each in waiting:
                 if turn.stopping or len(failures) >= MOST_FAILURES:
                     return
+                if each.to in closed:
+                    continue
                 await self._send(turn, channel, each)
                 if each.failure is not None:
                     failures.append(each.failure)
+                    if each.failure.address:
+                        closed.add(each.to)
                     if each.failure.whole:
                         failures.extend([each.failure] * MOST_FAILURES)
 
@@ -266,22 +300,29 @@ class Delivery:
             for task in lanes:
                 task.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
-            self._judge(turn, sends)
+            self._judge(turn, sends, left)
 
-    def _judge(self, turn: Turn, sends: Sequence[_Send]) -> None:
-        """Count what was sent, and skip a message that fails again and again while others do not."""
+    def _judge(self, turn: Turn, sends: Sequence[_Send], left: Sequence[_Send]) -> None:
+        """Count what was sent, and skip a message that fails again and again while others do not.
+
+        ``left``: the sends that were not settled before.
+        """
         ahead = turn.ahead
-        new = [each for each in sends if each.settled and each.place not in ahead.settled]
-        ahead.settled |= {each.place for each in new}
+        new = [each for each in left if each.settled]
+        for each in new:
+            ahead.tried[each.place] = Trial(each.event, each.sent, each.skipped)
         self._metrics.delivered(turn.name, sum(each.sent for each in new))
-        if not any(each.sent for each in new):
-            return
-        for each in sends:
-            if each.failure is None or each.settled:
-                continue
-            ahead.blamed[each.place] += 1
-            if ahead.blamed[each.place] >= MOST_ATTEMPTS:
-                each.skipped = True
+        failed = [each for each in left if each.failure is not None and not each.failure.whole]
+        ahead.failing |= {each.to for each in failed if each.failure and each.failure.address}
+        ahead.failing -= {each.to for each in new if each.sent}
+        # The receiver can break after a delivery, so only a new one counts. The digests of one time have no later ones to try.
+        signs = sends if turn.progress.mode is Mode.DIGEST else new
+        blamed = any(each.sent for each in signs)
+        for each in failed:
+            trial = ahead.tried.setdefault(each.place, Trial(each.event))
+            trial.failures += blamed
+            if trial.failures >= MOST_ATTEMPTS and not each.kept:
+                each.skipped = trial.skipped = True
                 self._skipped(turn, each.event, str(each.failure))
 
     async def _send(self, turn: Turn, channel: Channel, send: _Send) -> None:
@@ -331,9 +372,11 @@ class Delivery:
             await self._pause(turn, min(wait, receiver.digest_seconds))
             return
         turn.ahead.digest_end = last
+        # The next digests are due one period later. Until then, one that fails delays no other.
+        kept = -receiver.digest_seconds < wait <= 0
         addresses = await self._addresses(receiver, digests)
         sends = [
-            _Send(last, self._messages.of_digest(turn.name, digest, user), addresses[user])
+            _Send(last, self._messages.of_digest(turn.name, digest, user), addresses[user], kept)
             for user, digest in digests.items()
             if user in addresses
         ]
@@ -345,7 +388,6 @@ class Delivery:
         delivered = sum(digests[user].counts.total() for user in digests if user in addresses)
         await self._moved(turn, last, delivered)
         turn.ahead.digest_end = None
-        turn.ahead.forget(each.place for each in sends)
         await self.release(turn)
 
     async def _collected(self, turn: Turn) -> tuple[dict[str, Digest], int]:
@@ -377,6 +419,7 @@ class Delivery:
         if progress is None:
             raise ClaimLost
         turn.progress = progress
+        turn.ahead.forget(progress.line)
         if progress.dropped > before:
             count = progress.dropped - before
             self._metrics.dropped(turn.name, count)

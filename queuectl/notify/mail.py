@@ -172,7 +172,8 @@ async def _dial(addresses: Sequence[Address], port: int) -> socket.socket:
 def _recipient_refused(code: int) -> Exception:
     if code >= PERMANENT:
         return MessageRefused(f"the mail server refuses the address (SMTP {code})")
-    return NotDelivered(f"the mail server refuses the address now (SMTP {code})", whole=False)
+    text = f"the mail server refuses the address now (SMTP {code})"
+    return NotDelivered(text, whole=False, address=True)
 
 
 def _content_refused(code: int) -> Exception:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -208,7 +209,10 @@ async def test_a_message_that_cannot_be_made_or_is_refused_is_skipped() -> None:
     assert lab.count("notifications_delivered_total") == 2
 
 
-async def test_a_message_that_always_fails_is_skipped_once_others_are_delivered() -> None:
+@pytest.mark.parametrize("number", [3, 500])
+async def test_a_message_that_always_fails_is_skipped_once_others_are_delivered(
+    number: int,
+) -> None:
     lab = Lab(webhook())
     tries = 0
 
@@ -220,17 +224,61 @@ async def test_a_message_that_always_fails_is_skipped_once_others_are_delivered(
 
     lab.inboxes["ops"].answer = fails
     await lab.begin()
-    lab.add(*jobs(3))
+    lab.add(*jobs(number))
+    later = range(number, number + MOST_ATTEMPTS)
     async with lab.running():
-        for number in range(10, 10 + MOST_ATTEMPTS):
+        for each in later:
             before = tries
             await lab.until(lambda before=before: tries > before or lab.settled())  # type: ignore[misc]
-            lab.add(event(number, at=0.0))
+            lab.add(event(each, at=0.0))
         await lab.until(lab.settled)
     assert tries >= MOST_ATTEMPTS
-    names = lab.inboxes["ops"].names
-    assert sorted(names) == sorted({*names} - {"train-1"})  # no double
-    assert {"train-0", "train-2", "train-10"} <= set(names)
+    jobs_of_all = {f"train-{each}" for each in range(later.stop)}
+    assert sorted(lab.inboxes["ops"].names) == sorted(jobs_of_all - {"train-1"})  # no double
+    assert lab.count("notifications_refused_total") == 1
+
+
+@pytest.mark.parametrize("number", [1, 3, 300])
+async def test_mail_that_always_fails_delays_no_mail_to_other_addresses(number: int) -> None:
+    lab = Lab(mail())
+    lab.inboxes["mail"].at_once = 1  # as that of the channel
+    await lab.begin()
+    failing = ("ada", "cy", "di")
+    for user in (*failing, "bob"):
+        lab.tables.addresses[user] = f"{user}@a.example"
+        await lab.store.subscribe(Subscription(user, Scope.USER, user, "mail"))
+
+    async def answer(_: Message, to: str) -> None:
+        if not to.startswith("bob"):
+            raise NotDelivered("SMTP 452", whole=False, address=True)
+
+    lab.inboxes["mail"].answer = answer
+    lab.add(*(event(n, at=0.0, user=user) for n in range(number) for user in failing))
+    async with lab.running():
+        for expected in range(1, 10):
+            lab.add(event(1000 + expected, at=0.0, user="bob"))
+            await lab.until(lambda n=expected: len(lab.inboxes["mail"].got) == n)  # type: ignore[misc]
+        assert lab.count("notifications_refused_total", "mail") >= min(number, 2) * len(failing)
+
+
+@pytest.mark.parametrize("address", [False, True])
+async def test_mail_that_failed_goes_to_an_address_that_takes_it_later(address: bool) -> None:
+    lab = Lab(mail(to="ops@a.example"))
+    lab.inboxes["mail"].at_once = 1
+    await lab.begin()
+    tries = 0
+
+    async def answer(message: Message, _: str) -> None:
+        nonlocal tries
+        tries += message.subject.endswith("train-0")
+        if tries < 3:
+            raise NotDelivered("SMTP 451", whole=False, address=address)
+
+    lab.inboxes["mail"].answer = answer
+    lab.add(*jobs(400))
+    async with lab.running():
+        await lab.until(lab.settled)
+    assert sorted(lab.inboxes["mail"].names) == sorted(f"train-{n}" for n in range(400))
 
 
 async def test_a_receiver_that_is_broken_for_all_loses_nothing() -> None:
@@ -352,6 +400,58 @@ async def test_digests_to_users_that_were_sent_are_not_sent_again() -> None:
         await lab.until(lab.settled)
     counts = sorted((to, message.json["events"]) for message, to in lab.inboxes["mail"].got)
     assert counts == [(f"{user}@a.example", events) for user in ("ada", "bob") for events in (1, 3)]
+
+
+@pytest.mark.parametrize("failing", [("bob",), ("bob", "cy", "di", "eve")])
+async def test_a_digest_that_always_fails_is_skipped_when_the_next_ones_are_due(
+    failing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(mail(digest_seconds=60.0))
+    lab.inboxes["mail"].at_once = 1
+    await lab.begin()
+    for user in (*failing, "zoe"):
+        lab.tables.addresses[user] = f"{user}@a.example"
+        await lab.store.subscribe(Subscription(user, Scope.QUEUE, "gpus", "mail", mode=Mode.DIGEST))
+
+    async def answer(_: Message, to: str) -> None:
+        if not to.startswith("zoe"):
+            raise NotDelivered("SMTP 452", whole=False, address=True)
+
+    lab.inboxes["mail"].answer = answer
+    cursor = lab.tables.cursors["mail", Mode.DIGEST]
+    lab.add(*(replace(each, at=-61.0) for each in jobs(3)))
+    async with lab.running():
+        await lab.until(lambda: cursor.progress.failures > 5 * MOST_ATTEMPTS)
+        assert lab.count("notifications_refused_total", "mail") == 0
+        lab.add(event(3, at=0.0))
+        clock = SimpleNamespace(time=lambda: time.time() + 60.0, monotonic=time.monotonic)
+        monkeypatch.setattr(delivery, "time", clock)
+        await lab.until(lambda: len(lab.inboxes["mail"].got) == 2)
+    assert [message.json["events"] for message, _ in lab.inboxes["mail"].got] == [3, 1]
+    assert lab.count("notifications_refused_total", "mail") == len(failing)
+
+
+async def test_digests_that_fail_for_all_are_kept() -> None:
+    lab = Lab(mail(digest_seconds=60.0))
+    await lab.begin()
+    for user in ("ada", "bob"):
+        lab.tables.addresses[user] = f"{user}@a.example"
+        await lab.store.subscribe(Subscription(user, Scope.QUEUE, "gpus", "mail", mode=Mode.DIGEST))
+    broken = True
+
+    async def answer(_: Message, __: str) -> None:
+        if broken:
+            raise NotDelivered("SMTP 452", whole=False)
+
+    lab.inboxes["mail"].answer = answer
+    cursor = lab.tables.cursors["mail", Mode.DIGEST]
+    lab.add(*(replace(each, at=-200.0) for each in jobs(3)))
+    async with lab.running():
+        await lab.until(lambda: cursor.progress.failures > 2 * MOST_ATTEMPTS)
+        broken = False
+        await lab.until(lab.settled)
+    assert len(lab.inboxes["mail"].got) == 2
+    assert lab.count("notifications_refused_total", "mail") == 0
 
 
 async def test_users_with_one_address_get_each_event_once_and_each_of_their_digests() -> None:

@@ -71,7 +71,7 @@ async def test_a_refused_address_or_mail_is_skipped_and_others_are_not(tls: Tls)
             await channel.send(message(), "gone@lab.example")
         with pytest.raises(NotDelivered, match="SMTP 452") as later:
             await channel.send(message(), "full@lab.example")
-        assert not later.value.whole
+        assert (later.value.whole, later.value.address) == (False, True)
         with pytest.raises(MessageRefused, match="form"):
             await channel.send(message(), "a@b.example, c@d.example")
         await channel.send(message(), "ada@lab.example")
@@ -79,8 +79,9 @@ async def test_a_refused_address_or_mail_is_skipped_and_others_are_not(tls: Tls)
         with pytest.raises(MessageRefused, match="SMTP 554"):
             await channel.send(message(), "ada@lab.example")
         got.refuse_data = "451 later"
-        with pytest.raises(NotDelivered, match="SMTP 451"):
+        with pytest.raises(NotDelivered, match="SMTP 451") as later:
             await channel.send(message(), "ada@lab.example")
+        assert (later.value.whole, later.value.address) == (False, False)
         await channel.close()
     assert [mail.rcpt_tos for mail in got.mails] == [["ada@lab.example"]]
 
