@@ -360,6 +360,7 @@ class Delivery:
             default=None,
         )
         if first is None:
+            turn.ahead.digest_end = None  # the events before it can be dropped in the meantime
             if last > turn.progress.line:
                 await self._moved(turn, last, 0)
             await self._pause(turn, min(LOOK_SECONDS, receiver.digest_seconds))

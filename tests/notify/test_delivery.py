@@ -454,6 +454,33 @@ async def test_digests_that_fail_for_all_are_kept() -> None:
     assert lab.count("notifications_refused_total", "mail") == 0
 
 
+async def test_digests_go_on_after_an_outage_beyond_the_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.001)
+    audience = Audience("ops", everything=True, mode=Mode.DIGEST)
+    lab = Lab(webhook(audience=audience, digest_seconds=60.0, bounds=Bounds(max_age=60)))
+    await lab.begin()
+    down = True
+
+    async def answer(_: Message, __: str) -> None:
+        if down:
+            raise NotDelivered("HTTP 503")
+
+    lab.inboxes["ops"].answer = answer
+    cursor = lab.tables.cursors["ops", Mode.DIGEST]
+    lab.add(*(replace(each, at=-61.0) for each in jobs(3)))
+    async with lab.running():
+        await lab.until(lambda: cursor.progress.failures > 3)
+        lab.tables.events[:] = [replace(each, at=time.time() - 1000) for each in lab.tables.events]
+        lab.add(replace(event(10), at=-61.0))
+        down = False
+        await lab.until(lab.settled)
+    got = [message for message, _ in lab.inboxes["ops"].got]
+    assert "lab-dropped-ops-digest-3" in {message.id for message in got}
+    assert [message.json["events"] for message in got if message.title == "Digest"] == [1]
+
+
 async def test_users_with_one_address_get_each_event_once_and_each_of_their_digests() -> None:
     lab = Lab(mail(digest_seconds=60.0))
     await lab.begin()
