@@ -173,8 +173,9 @@ def read_jobs(
         name, text = trace, read_bytes(trace)
     else:
         assert history is not None
+        since = ago(history, "--history")
         with connect(server) as client:
-            found = recorded_trace(client, history, None)
+            found = recorded_trace(client, since, None)
         name, text = f"history of {history}", found.jobs_csv().encode()
         begins = found.begins if begins is None else begins
         if measured is None and any(item["utilization"] for item in found.jobs):

@@ -16,9 +16,10 @@ from typing import Annotated, Final
 import typer
 
 from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
-from queuectl.cli.times import hours
+from queuectl.cli.times import ago
 from queuectl.client.client import Client
 from queuectl.client.requests import by_cursor
+from queuectl.domain.words import format_time
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 _JOBS: Final = (
@@ -80,9 +81,11 @@ class RecordedTrace:
         )
 
 
-def recorded_trace(client: Client, since: str, until: str | None) -> RecordedTrace:
-    """All jobs of a period, page by page. ``since``, ``until``: a time, or how long ago."""
-    pages = list(client.pages(by_cursor(f"{PREFIX}/reports/jobs", since=hours(since), until=until)))
+def recorded_trace(client: Client, since: float, until: float | None) -> RecordedTrace:
+    """All jobs of a period, page by page. ``since``, ``until``: unix seconds; None = now."""
+    # Times, not durations: those begin at another full hour if a later page is read in the next one.
+    ends = {"since": format_time(since), "until": None if until is None else format_time(until)}
+    pages = list(client.pages(by_cursor(f"{PREFIX}/reports/jobs", **ends)))
     begin, end = pages[0]["since"], max(page["until"] for page in pages)
     return RecordedTrace([item for page in pages for item in page["items"]], end - begin, begin)
 
@@ -141,8 +144,10 @@ def trace_command(
 
     Needs the rights to get reports and to list workloads in all namespaces.
     """
+    begin = ago(since, "--since")
+    end = ago(until, "--until") if until is not None else None
     with connect(server) as client:
-        found = recorded_trace(client, since, until)
+        found = recorded_trace(client, begin, end)
     if utilization is not None:
         utilization.write_text(found.utilization_csv(anonymous=anonymous))
     sys.stdout.write(found.jobs_csv(anonymous=anonymous))

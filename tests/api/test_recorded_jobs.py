@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,11 @@ import pytest
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.routes import recorded_jobs
+from queuectl.cli import times
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.main import run
 from queuectl.cli.spent_budgets import ServerLedger
-from queuectl.client import ClientOptions
+from queuectl.client import ClientOptions, requests
 from queuectl.domain.accounting import (
     HOUR,
     AccountingTerms,
@@ -64,7 +66,8 @@ LIVES: dict[str, tuple[float, tuple[Event, ...]]] = {
 
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_jobs, "time", SimpleNamespace(time=lambda: NOW))
+    for module in (recorded_jobs, times):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: NOW))
 
 
 def lives() -> Iterator[Any]:
@@ -236,6 +239,32 @@ def test_the_trace_of_a_server_is_a_csv_for_simulations(printed: Callable[..., s
         "20",
         "true",
     )
+
+
+def test_pages_that_are_read_in_two_hours_have_the_same_begin(
+    printed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "LARGEST_PAGE", 1)
+    clock = count(NOW, HOUR)
+    monkeypatch.setattr(recorded_jobs, "time", SimpleNamespace(time=lambda: next(clock)))
+    lines = list(csv.DictReader(io.StringIO(printed("trace", "--since", "90m"))))
+    assert [(line["name"], line["submit_s"]) for line in lines] == [("ran", "100"), ("runs", "100")]
+    assert next(clock) > NOW + HOUR
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "names"),
+    [
+        ("30d", "1d", []),
+        ("3h", "60m", ["early", "ran", "runs"]),
+        (format_time(AT), format_time(NOW), ["ran", "runs"]),
+    ],
+)
+def test_a_trace_has_the_jobs_of_its_period(
+    printed: Callable[..., str], since: str, until: str, names: list[str]
+) -> None:
+    lines = csv.DictReader(io.StringIO(printed("trace", "--since", since, "--until", until)))
+    assert [line["name"] for line in lines] == names
 
 
 def test_an_anonymous_trace_has_no_names_of_jobs_and_users(printed: Callable[..., str]) -> None:
