@@ -1,8 +1,7 @@
 """Reads of bodies and of the stored configuration.
 
 Bodies become plain JSON values, within bounds, so that a small body cannot cost much. These functions are synchronous and hold nothing
-between calls: they may run in a thread. The YAML parser is libyaml's, read event by event. libyaml's own composer is not used: it
-recurses in C and ends the process on deeply nested input.
+between calls: they may run in a thread.
 """
 
 from __future__ import annotations
@@ -14,17 +13,14 @@ from typing import Any, Final
 
 import orjson
 import yaml
-from yaml._yaml import CParser
-from yaml.composer import Composer, ComposerError
-from yaml.constructor import SafeConstructor
-from yaml.resolver import Resolver
 
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.configuration.catalog import Catalog
-from queuectl.objects.documents import check_keys, place_of, problem_of
+from queuectl.objects.documents import place_of, problem_of
+from queuectl.objects.yaml_loader import YamlLoader
 
 # ---- The stored configuration
 
@@ -95,14 +91,7 @@ def read_yaml(body: bytes, most: int = MAX_VALUES) -> Any:
 
 def read_yaml_stream(body: bytes, most: int = MAX_VALUES) -> list[Any]:
     """The values of all documents of a YAML text, together within the bounds of one. Otherwise as :func:`read_yaml`."""
-    values: list[Any] = _read_yaml(body, most, _all)
-    return values
-
-
-def _all(loader: _Loader) -> list[Any]:
-    values = []
-    while loader.check_node():
-        values.append(loader.construct_document(loader.get_node()))
+    values: list[Any] = _read_yaml(body, most, _Loader.documents)
     return values
 
 
@@ -168,63 +157,32 @@ def _bounded(body: Any, most: int) -> Any:
 
 
 def _load(text: str, most: int, read: Callable[[_Loader], Any]) -> Any:
-    loader = _Loader(text, most)
+    loader = _Loader(text, most, MAX_DEPTH)
     try:
         return read(loader)
     finally:
         loader.dispose()
 
 
-class _Loader(Composer, CParser, SafeConstructor, Resolver):
-    """YAML as Kubernetes means it: dates stay text, keys are strings, and no aliases, tags of Python or merge keys.
+class _Loader(YamlLoader):
+    """Also without aliases, tags of Python and merge keys; keys are strings."""
 
-    The composer is the first base class, so that it replaces the composer of libyaml's parser.
-    """
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way
-        first: [
-            (tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"
-        ]
-        for first, resolvers in Resolver.yaml_implicit_resolvers.items()
-    }
-
-    def __init__(self, text: str, most: int) -> None:
-        CParser.__init__(self, text)
-        Composer.__init__(self)
-        SafeConstructor.__init__(self)
-        Resolver.__init__(self)
-        self._left = most
-        self._depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise self._refused("aliases are not supported")
-        self._left -= 1
-        if self._left < 0:
-            raise self._refused("too many values")
-        if self._depth > MAX_DEPTH:
-            raise self._refused(f"more than {MAX_DEPTH} mappings and lists are nested")
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+            raise self.refused("aliases are not supported")
+        return super().compose_node(parent, index)
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
         node = super().compose_scalar_node(anchor)
         if node.tag != _STR and len(node.value) > _LONGEST_NUMBER:
-            raise self._refused(f"a number has more than {_LONGEST_NUMBER} characters")
+            raise self.refused(f"a number has more than {_LONGEST_NUMBER} characters")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         if any(key.tag != _STR for key, _ in node.value):  # numbers can be made to collide
-            raise self._refused("a key is not a string")
-        check_keys(node)
+            raise self.refused("a key is not a string")
         return node
-
-    def _refused(self, why: str) -> ComposerError:
-        event: Any = self.peek_event()
-        return ComposerError(None, None, why, event.start_mark if event is not None else None)
 
 
 # ---- JSON Merge Patch (RFC 7386)

@@ -19,55 +19,19 @@ import yaml
 from queuectl.domain.errors import bounded
 from queuectl.objects.decoding import decoding_error
 from queuectl.objects.errors import Address, DocumentError
+from queuectl.objects.yaml_loader import RepeatedKey, YamlLoader
 
 T = TypeVar("T")
 
 _HEAD: Final = ("apiVersion", "kind", "metadata", "spec")
-_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
-
-
-class RepeatedKey(yaml.MarkedYAMLError):
-    """A mapping has two equal keys, of which a parser would drop the first."""
+_LEVELS: Final = 100
+"""Mappings and lists inside each other in a YAML file. CustomResourceDefinitions have up to 50."""
+_ALIASED: Final = 100_000
+"""Values that the aliases of a YAML file may add. Without aliases, a text has at most as many values as characters."""
 
 
 class _RefusedJson(ValueError):
     """JSON with two equal keys in an object, or with a number that no float can hold. Its place is not known."""
-
-
-def check_keys(mapping: yaml.MappingNode) -> None:
-    """Refuse a mapping with two equal keys. Raises RepeatedKey."""
-    first: dict[tuple[str, str], yaml.Mark] = {}
-    for key, value in mapping.value:
-        if not isinstance(key, yaml.ScalarNode):
-            continue
-        known = first.get((key.tag, key.value))
-        if known is not None:
-            text = f"key {key.value!r} appears twice, first on line {known.line + 1}"
-            # An alias has the mark of its anchor.
-            mark = key.start_mark if key.start_mark is not known else value.start_mark
-            raise RepeatedKey(problem=text, problem_mark=mark)
-        first[key.tag, key.value] = key.start_mark
-
-
-def _loader() -> Any:
-    """YAML as kubectl reads it: plain JSON values; a time stays the text it is; no key appears twice."""
-    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    resolvers = {
-        first: [pair for pair in pairs if pair[0] != _TIMESTAMP]
-        for first, pairs in base.yaml_implicit_resolvers.items()
-    }
-
-    def flatten_mapping(self: Any, node: Any) -> None:
-        if not getattr(node, "flat", False):  # its keys can override those of merged mappings
-            check_keys(node)
-            node.flat = True
-        base.flatten_mapping(self, node)
-
-    own = {"yaml_implicit_resolvers": resolvers, "flatten_mapping": flatten_mapping}
-    return type("_Loader", (base,), own)
-
-
-_LOADER: Final = _loader()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +166,7 @@ def _values(stream: str) -> tuple[list[Any], bool]:
         except ValueError:
             pass  # flow-style YAML also begins like this
     try:
-        values = list(yaml.load_all(stream, _LOADER))
+        values = _load_yaml(stream)
     except RepeatedKey:
         raise
     except yaml.YAMLError as error:
@@ -210,6 +174,15 @@ def _values(stream: str) -> tuple[list[Any], bool]:
     if refused is not None:
         raise refused
     return values, False
+
+
+def _load_yaml(stream: str) -> list[Any]:
+    """The values of all documents. Raises YAMLError and ValueError."""
+    loader = YamlLoader(stream, len(stream) + _ALIASED, _LEVELS)
+    try:
+        return loader.documents()
+    finally:
+        loader.dispose()
 
 
 def _load_json(stream: str) -> list[Any]:

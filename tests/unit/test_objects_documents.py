@@ -50,6 +50,27 @@ def test_a_key_can_override_that_of_a_merged_mapping() -> None:
     assert (document.body["x"], document.body["z"]) == ({"y": {"k": 2}}, {"k": 3})
 
 
+def multiplied(levels: int, of_ten: str) -> str:
+    """A text in which each line has ten aliases of the line before it."""
+    lines = ["  a0: &a0 {k: v}"]
+    for level in range(1, levels + 1):
+        aliases = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"  a{level}: &a{level} {of_ten.format(aliases)}")
+    return "\n".join(["apiVersion: v1", "kind: Pod", "spec:", *lines])
+
+
+@pytest.mark.parametrize("of_ten", ["[{}]", "{{<<: [{}]}}"])
+def test_aliases_may_add_a_bounded_number_of_values(of_ten: str) -> None:
+    assert names(multiplied(3, of_ten)) == ["Pod/"]
+    with pytest.raises(DocumentError, match=r"f\.yaml: line \d+, column \d+: .*too many values"):
+        read_documents(multiplied(9, of_ten), "f.yaml")
+
+
+def test_a_long_text_without_aliases_is_read() -> None:
+    items = "\n".join(["- {apiVersion: v1, kind: Pod}"] * 30_000)
+    assert len(read_documents(f"apiVersion: v1\nkind: List\nitems:\n{items}")) == 30_000
+
+
 def test_a_time_stays_the_text_it_is() -> None:
     (document,) = read_documents(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a, creationTimestamp: 2026-08-22T10:00:00Z}"
@@ -79,6 +100,8 @@ def test_a_time_stays_the_text_it_is() -> None:
         ('{"kind": "\\ud83d\\ude00", "kind": "Job"}', "f.yaml: key 'kind' appears twice in an object"),
         ('{"apiVersion": "v1", "kind": "Pod", "spec": 1e999}', "f.yaml: 1e999 is too large for a number"),
         ("[" * 5000, "f.yaml: "),  # which of the parser's limits is met first differs between Pythons
+        ("a: " + "[" * 100_000, "f.yaml: line 1, column 104: is not YAML: more than 100 mappings and lists are nested"),
+        ("a: &a {k: *b}", "f.yaml: line 1, column 11: is not YAML: found undefined alias 'b'"),
     ],
 )  # fmt: skip
 def test_a_broken_stream_is_refused_with_its_place(text: str, sentence: str) -> None:
