@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from queuectl.domain.errors import BadInput
 
-_DEFAULT: Final = Path("~/.kube/config")
+DEFAULT: Final = "~/.kube/config"
 
 ANOTHER_FILE: Final = "set KUBECONFIG to another file"
 _NEW_FILE: Final = "get a new kubeconfig for the cluster, or set KUBECONFIG to another file"
@@ -59,7 +59,7 @@ def current_context(
     Raises:
         BadInput: a file cannot be read or is not a kubeconfig, or it has no such context.
     """
-    named = files or os.environ.get("KUBECONFIG") or str(_DEFAULT)
+    named = files or os.environ.get("KUBECONFIG") or DEFAULT
     kubeconfigs = [(path, _read(path)) for path in _existing(named)]
     if not kubeconfigs:
         if files is None and context is None:
@@ -92,9 +92,17 @@ def current_context(
     )
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with the home directory for ``~``; unchanged if there is none, as in a container with a random uid."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def _existing(files: str) -> Iterator[Path]:
     for part in files.split(os.pathsep):
-        path = Path(part).expanduser()
+        path = expanded(part)
         if part and path.exists():
             yield path.absolute()
 

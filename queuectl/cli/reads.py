@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,20 +12,20 @@ from queuectl.cli.connection import connection_options
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.stream import LEVELS, decoded
+from queuectl.kubeconfig import DEFAULT, expanded
 
 Document = Mapping[str, Any]
 
 _PAGE: Final = 500
-_DEFAULT: Final = Path("~/.kube/config").expanduser()
 
 
 def cluster_connection() -> Connection:
     """The cluster that kubectl would use; in a pod, its own cluster."""
     chosen = connection_options()
-    path = Path(chosen.kubeconfig).expanduser() if chosen.kubeconfig else None
+    path = expanded(chosen.kubeconfig) if chosen.kubeconfig else None
     named = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
-    if path is None and not named and _DEFAULT.exists():
-        path = _DEFAULT
+    if path is None and not named and expanded(DEFAULT).exists():
+        path = expanded(DEFAULT)
     return Connection(kubeconfig=path, context=chosen.context)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from queuectl.client.errors import InvalidOption, NoCredentials, TokenNotIssued
-from queuectl.kubeconfig import KubeconfigContext
+from queuectl.kubeconfig import KubeconfigContext, expanded
 
 # ---- Bearer tokens
 
@@ -61,7 +61,7 @@ class Login:
 def _stamp(file: Path) -> object:
     """A value that changes with the file; a volume of Kubernetes replaces the file by a link."""
     try:
-        found = file.expanduser().stat()
+        found = expanded(file).stat()
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size
@@ -91,7 +91,7 @@ def from_file(path: Path) -> str:
         ClientError: the file cannot be read, or holds no token.
     """
     try:
-        content = path.expanduser().read_text(errors="replace")
+        content = expanded(path).read_text(errors="replace")
     except OSError as error:
         raise InvalidOption(f"token file {path}: {error.strerror}") from error
     return checked_token(content, f"token file {path}")

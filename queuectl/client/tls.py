@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from queuectl.client.errors import InvalidOption
+from queuectl.kubeconfig import expanded
 
 
 def trusted(path: Path | None, option: str, *, secure: bool) -> ssl.SSLContext | bool:
@@ -24,7 +25,7 @@ def trusted(path: Path | None, option: str, *, secure: bool) -> ssl.SSLContext |
     if path is None:
         return secure
     try:
-        context = ssl.create_default_context(cafile=path.expanduser())
+        context = ssl.create_default_context(cafile=expanded(path))
     except OSError as error:
         invalid = isinstance(error, ssl.SSLError)  # a subclass of OSError
         reason = "holds no certificate" if invalid else error.strerror

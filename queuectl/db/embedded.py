@@ -390,7 +390,12 @@ _LONGEST_SOCKET_PATH: Final = 103  # the smallest sun_path among our platforms, 
 
 def default_directory(major: int, environ: Mapping[str, str] = os.environ) -> Path:
     """``$XDG_STATE_HOME/queuectl/pg<major>``; ``/var/lib/queuectl/pg<major>`` for root if ``nobody`` has no access to it."""
-    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    try:
+        state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:
+        raise BadInput(
+            "the home directory is not known: set XDG_STATE_HOME to an absolute path"
+        ) from None
     if os.geteuid() == 0:
         existing = next(folder for folder in (state, *state.parents) if folder.exists())
         if not reachable(existing):

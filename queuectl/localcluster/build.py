@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queuectl.localcluster.errors import BuildError
+from queuectl.localcluster.folders import expanded
 from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.supervisor import KeeperHandle
 from queuectl.localcluster.versions import GO_MINIMUM, GO_WHEEL, UNITS, Unit
@@ -431,9 +432,9 @@ _CHUNK = 1 << 20
 def root() -> Path:
     """The cache folder of queuectl on this machine. It does not always exist."""
     if explicit := os.environ.get("QUEUECTL_CACHE"):
-        return Path(explicit).expanduser().absolute()
+        return expanded(explicit, "QUEUECTL_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "queuectl"
+    return expanded(base, "QUEUECTL_CACHE") / "queuectl"
 
 
 def folder(unit: Unit) -> Path:

@@ -19,6 +19,8 @@ from queuectl.localcluster.operators import OPERATORS, TRAINING_OPERATOR
 from queuectl.localcluster.spec import ClusterSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from queuectl.localcluster.layout import Layout
 
 app = typer.Typer(help="Run a Kubernetes control plane on this machine.", no_args_is_help=True)
@@ -28,7 +30,17 @@ DEFAULT_NAME = "queuectl"
 _BAD_INPUT = 2
 
 
+@contextlib.contextmanager
+def _fails_with_a_message() -> Iterator[None]:
+    """An error of a cluster, or of its files, ends the command with a message."""
+    try:
+        yield
+    except (LocalClusterError, OSError) as error:
+        _fail(str(error))
+
+
 @app.command()
+@_fails_with_a_message()
 def up(
     name: Name = DEFAULT_NAME,
     nodes: Annotated[
@@ -57,10 +69,7 @@ def up(
         spec = ClusterSpec(nodes=(NodeSpec.parse(nodes),), fsync=fsync, operators=names)
     except ValueError as error:
         _fail(str(error), _BAD_INPUT)
-    try:
-        cluster = LocalCluster.start(spec, name=name, progress=progress.for_terminal())
-    except LocalClusterError as error:
-        _fail(str(error))
+    cluster = LocalCluster.start(spec, name=name, progress=progress.for_terminal())
     if foreground:
         with cluster:
             _explain(cluster)
@@ -73,6 +82,7 @@ def up(
 
 
 @app.command()
+@_fails_with_a_message()
 def down(
     name: Name = DEFAULT_NAME,
     *,
@@ -87,6 +97,7 @@ def down(
 
 
 @app.command()
+@_fails_with_a_message()
 def status() -> None:
     """Show the clusters of this machine and their health."""
     places = layout.find_all()
@@ -100,6 +111,7 @@ def status() -> None:
 
 
 @app.command()
+@_fails_with_a_message()
 def exporters(
     name: Name = DEFAULT_NAME,
     port: Annotated[int, typer.Option(metavar="PORT", help="Loopback port to listen on.")] = 9400,
@@ -108,28 +120,23 @@ def exporters(
 
     The exporter of each node is at /metrics/NODE, until you press Ctrl-C.
     """
-    try:
-        cluster = LocalCluster.find(name)
-        with Exporters(port=port) as simulated, simulated.following(cluster.client):
-            for node, gpus in cluster.nodes.gpus().items():
-                simulated.add_node(node, gpus)
-            Console(stderr=True).print(f"Listening on {simulated.address}.", highlight=False)
-            _wait_for_interrupt()
-    except (LocalClusterError, OSError) as error:
-        _fail(str(error))
+    cluster = LocalCluster.find(name)
+    with Exporters(port=port) as simulated, simulated.following(cluster.client):
+        for node, gpus in cluster.nodes.gpus().items():
+            simulated.add_node(node, gpus)
+        Console(stderr=True).print(f"Listening on {simulated.address}.", highlight=False)
+        _wait_for_interrupt()
 
 
 @app.command("build")
+@_fails_with_a_message()
 def build_programs() -> None:
     """Build all programs, and check the cached ones.
 
     The programs include Prometheus. The check compares each byte.
     """
     shown = progress.for_terminal()
-    try:
-        assets = build.ensure(shown, thorough=True, units=versions.ALL_UNITS)
-    except LocalClusterError as error:
-        _fail(str(error))
+    assets = build.ensure(shown, thorough=True, units=versions.ALL_UNITS)
     shown.finish("All programs are built.")
     for name, path in assets.programs.items():
         Console().print(f"{name:<26} {path}", highlight=False, soft_wrap=True)

@@ -18,6 +18,7 @@ import yaml
 
 from queuectl.localcluster.certificates import KeyPair, write_secret
 from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.folders import expanded
 from queuectl.localcluster.keeper import remove_tree
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _DESCRIPTION = "cluster.json"
 def clusters() -> Path:
     """The folder of all clusters: `$XDG_STATE_HOME/queuectl/clusters`, otherwise under `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser().absolute() / "queuectl" / "clusters"
+    return expanded(base, "XDG_STATE_HOME") / "queuectl" / "clusters"
 
 
 @dataclass(frozen=True)
@@ -296,7 +297,7 @@ def audit_flags(layout: Layout, policy_file: str = "") -> tuple[str, ...]:
     wanted = os.environ.get(AUDIT_LOGS)
     if not wanted:
         return ()
-    logs = Path(wanted).expanduser().absolute()
+    logs = expanded(wanted, AUDIT_LOGS)
     logs.mkdir(parents=True, exist_ok=True)
     policy = layout.home / "audit-policy.yaml"
     policy.write_text(yaml.safe_dump(_POLICY))

@@ -283,6 +283,10 @@ def test_its_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch):
     state = {"XDG_STATE_HOME": "/state"}
     assert default_directory(18, state) == Path("/state/queuectl/pg18")
     assert default_directory(18, {}) == Path.home() / ".local/state/queuectl/pg18"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(BadInput, match="set XDG_STATE_HOME"):
+        default_directory(18, {})
 
 
 @as_root

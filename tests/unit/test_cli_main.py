@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.examples import EXAMPLES
 from queuectl.cli.lazy import Reader
 from queuectl.cli.main import run
+from queuectl.cli.reads import cluster_connection
 from queuectl.client import ClientError, InvalidOption, NoAnswer, NoCredentials, RequestRefused
+from queuectl.client.credentials import from_file
 from queuectl.domain.errors import BadInput, QueuectlError, StoreUnavailable
+from queuectl.kubeconfig import current_context
 
 EXTRAS = {
     "alembic", "asyncpg", "cryptography", "fastapi", "kubernetes_asyncio", "numpy", "ortools", "sqlalchemy",
@@ -255,6 +259,57 @@ def test_wrong_usage_is_reported_as_each_other_error(
 )
 def test_errors_become_exit_codes(error: QueuectlError, code: Exit) -> None:
     assert exit_code(error) is code
+
+
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account of a container with a random uid."""
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "QUEUECTL_CACHE", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("words", "variable"),
+    [
+        (("status",), "XDG_STATE_HOME"),
+        (("down", "--all"), "XDG_STATE_HOME"),
+        (("down",), "XDG_STATE_HOME"),
+        (("exporters",), "XDG_STATE_HOME"),
+        (("build",), "QUEUECTL_CACHE"),
+    ],
+    ids=str,
+)
+def test_a_local_cluster_needs_a_home_directory_or_a_variable(
+    words: tuple[str, ...],
+    variable: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    homeless(monkeypatch)
+    monkeypatch.setattr("sys.argv", ["queuectl", "localcluster", *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == Exit.FAILURE
+    assert f"is not known: set {variable} to" in capsys.readouterr().err
+
+
+def test_a_client_needs_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    homeless(monkeypatch)
+    assert current_context() is None
+    assert cluster_connection().kubeconfig is None
+    with pytest.raises(InvalidOption, match="token file ~/token: No such file"):
+        from_file(Path("~/token"))
+
+
+def test_a_file_system_error_of_a_local_cluster_is_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    monkeypatch.setattr("sys.argv", ["queuectl", "localcluster", "status"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == Exit.FAILURE
+    assert capsys.readouterr().err.startswith("localcluster: [Errno 20] Not a directory")
 
 
 @pytest.mark.parametrize(
