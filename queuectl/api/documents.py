@@ -21,7 +21,7 @@ from queuectl.api.reading import merged
 from queuectl.api.reservation_status import with_status
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import Conflict, NotFound
-from queuectl.domain.pastuse import AccountScope
+from queuectl.domain.pastuse import AccountScope, Used
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.config_kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.objects.configuration.links import (
@@ -114,8 +114,11 @@ class Documents:
         stored = await self._present(key, if_match, if_none_match)
         self._refuse_write(key, "edit" if stored is not None else "apply")
         conditional = if_match is not None or if_none_match is not None
-        await self._take_over_use(body)
-        return await self._keep(request, key, document, warnings, stored, conditional=conditional)
+        used = _stated_use(body)
+        answer = await self._keep(request, key, document, warnings, stored, conditional=conditional)
+        if used:
+            await self._store.start_use(used)
+        return answer
 
     async def patch(
         self, request: Request, key: DocumentKey, if_match: str | None, *, dry_run: bool
@@ -181,13 +184,6 @@ class Documents:
         if created:
             headers["Location"] = request.url.path
         return JSONResponse(body, 201 if created else 200, headers=headers)
-
-    async def _take_over_use(self, body: dict[str, Any]) -> None:
-        """Import the past use in the status of a Kueue LocalQueue, if queuectl has none for it."""
-        stated = read_used([as_document(body)])
-        own = [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
-        if own:
-            await self._store.start_use(own)
 
     async def dry_run(
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
@@ -296,6 +292,12 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
         detail = "; ".join(f"{error['field']} {error['reason']}" for error in errors)
         raise ApiProblem(P.INVALID_DOCUMENT, detail, errors=errors)
     return {**document, "metadata": metadata}
+
+
+def _stated_use(body: dict[str, Any]) -> Sequence[Used]:
+    """The past use in the status of a Kueue LocalQueue, which queuectl imports if it has none for it. Raises DocumentError."""
+    stated = read_used([as_document(body)])
+    return [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
 
 
 def _summary(change: str, changes: list[dict[str, Any]]) -> str:

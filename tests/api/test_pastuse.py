@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from queuectl.domain.identity import Right
+from queuectl.domain.ledger import Document
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from tests.api.conftest import AnyStore
 from tests.api.signed import ADMIN, asking, people, signed_app
@@ -102,6 +103,23 @@ async def test_past_use_that_kueue_states_is_taken_over_once(
     assert await store.past_use() == (Used(OWN, 1767225600.0, {"nvidia.com/gpu": 8.0}),)
     await api.put(LOCAL_PATH, json=stated("99"))
     assert [used.amounts for used in await store.past_use()] == [{"nvidia.com/gpu": 8.0}]
+
+
+async def test_a_document_that_is_not_stored_starts_no_past_use(
+    api: httpx2.AsyncClient, store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer changes the document between the check of its version and the write."""
+    tag = (await api.put(LOCAL_PATH, json=LOCAL_QUEUE)).headers["ETag"]
+    put_config = store.put_config
+
+    async def second(document: Document, if_match: int | None = None) -> int:
+        await put_config({**LOCAL_QUEUE, "spec": {"clusterQueue": "another"}})
+        return await put_config(document, if_match)
+
+    monkeypatch.setattr(store, "put_config", second)
+    answer = await api.put(LOCAL_PATH, json=stated("8"), headers={"If-Match": tag})
+    assert answer.status_code == 412
+    assert await store.past_use() == ()
 
 
 @pytest.mark.parametrize("amount", ["many", "-1"])
