@@ -8,11 +8,15 @@ process has imported the whole library before, it uses that.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Final
+
+from queuectl.kubeconfig import expanded
 
 _LIBRARY: Final = "kubernetes_asyncio"
 logging.getLogger(f"{_LIBRARY}.config").setLevel(logging.CRITICAL)  # it also raises what it logs
@@ -38,6 +42,11 @@ def _leave_out_what_is_generated() -> None:
 if _LIBRARY not in sys.modules:
     _leave_out_what_is_generated()
 
+# At its import, the library asks for the home directory. A container with a random uid has none.
+_HOMELESS: Final = expanded("~") == Path("~")
+if _HOMELESS:
+    os.environ["HOME"] = "/"
+
 # After the packages are replaced; otherwise these lines import all modules.
 from kubernetes_asyncio.client import ApiClient, Configuration  # noqa: E402
 from kubernetes_asyncio.config import (  # noqa: E402
@@ -45,6 +54,9 @@ from kubernetes_asyncio.config import (  # noqa: E402
     load_incluster_config,
     load_kube_config,
 )
+
+if _HOMELESS:
+    del os.environ["HOME"]
 
 __all__ = [
     "ApiClient",

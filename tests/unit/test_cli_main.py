@@ -301,6 +301,17 @@ def test_a_client_needs_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> No
         from_file(Path("~/token"))
 
 
+def test_the_library_of_kubernetes_is_imported_without_a_home_directory() -> None:
+    code = """
+import os, pwd
+os.environ.pop("HOME", None)
+pwd.getpwuid = {}.__getitem__
+import queuectl.cluster.library
+assert "HOME" not in os.environ
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_file_system_error_of_a_local_cluster_is_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
