@@ -262,7 +262,7 @@ def _sum(targets: Sequence[DeletionTarget]) -> str:
 
 def _confirm(targets: Sequence[DeletionTarget], *, several: bool) -> None:
     """Ask the user on a terminal. Without one, only a single job that is named is deleted without --yes."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         if several:
             raise CommandFailed(
                 f"standard input is not a terminal: give --yes to delete {_sum(targets)}",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
+import os
 import re
 import sys
 from typing import Annotated, Final
@@ -41,10 +45,16 @@ def main(
 
 
 def run() -> None:
-    """Run the program. An error that it raises on purpose becomes a line on stderr and an exit code."""
+    """Run the program. An error that it raises on purpose, or of the system, becomes a line on stderr and an exit code."""
     tune_interpreter()
+    codecs.register_error("json-escape", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="json-escape")
     try:
         code = app(prog_name=program.called(), standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except QueuectlError as error:
         typer.echo(printable(f"error: {message(error)}"), err=True)
         code = exit_code(error)
@@ -53,7 +63,28 @@ def run() -> None:
         code = Exit.BAD_INPUT
     except typer.Abort:
         code = Exit.FAILURE
+    except (OSError, UnicodeError) as error:
+        if not isinstance(error, BrokenPipeError):
+            typer.echo(printable(f"error: {error}"), err=True)
+        _discard_output()
+        code = Exit.FAILURE
     sys.exit(code or Exit.OK)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Characters that the encoding of the output does not have, as JSON and quoted YAML read them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _discard_output() -> None:
+    """Drop output that cannot be written. The interpreter would try again at its end, and print another error."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_wrong_usage(error: typer.TyperException) -> None:

@@ -162,12 +162,17 @@ def read_objects(names: Iterable[str]) -> list[Document]:
 
 def _of_one(name: str) -> Iterator[Document]:
     if name == "-":
+        if sys.stdin is None:
+            raise BadInput("stdin: is closed")
         yield from read_documents(sys.stdin.buffer.read(), "stdin")
         return
     if not Path(name).is_dir():
         yield from read_documents(read_bytes(name), name)
         return
-    files = sorted(file for file in Path(name).iterdir() if file.suffix in _SUFFIXES)
+    try:
+        files = sorted(file for file in Path(name).iterdir() if file.suffix in _SUFFIXES)
+    except OSError as error:
+        raise BadInput(f"{name}: {error.strerror or error}") from None
     if not files:
         raise BadInput(f"{name}: has no file that ends with {', '.join(_SUFFIXES)}")
     for file in files:

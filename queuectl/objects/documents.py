@@ -7,6 +7,7 @@ holding a ``List``, whose items count as separate objects. An item can be a ``Li
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ T = TypeVar("T")
 _HEAD: Final = ("apiVersion", "kind", "metadata", "spec")
 _LEVELS: Final = 100
 """Mappings and lists inside each other in a YAML file. CustomResourceDefinitions have up to 50."""
+_ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ALIASED: Final = 100_000
 """Values that the aliases of a YAML file may add. Without aliases, a text has at most as many values as characters."""
 
@@ -160,7 +163,7 @@ def _values(stream: str) -> tuple[list[Any], bool]:
     refused: _RefusedJson | None = None
     if stream.lstrip()[:1] in ("{", "["):
         try:
-            return _load_json(stream), True
+            return _load_json(stream), not _ESCAPED_SURROGATE.search(stream)
         except _RefusedJson as error:
             refused = error  # the parser of YAML knows the lines
         except ValueError:
@@ -237,7 +240,11 @@ def _check_plain(
     node: Any, path: str, address: Address, open_: set[int], checked: set[int]
 ) -> None:
     """Text keys and JSON values only, and no value inside itself (YAML's anchors could)."""
-    if node is None or isinstance(node, (str, bool, int)):
+    if node is None or isinstance(node, (bool, int)):
+        return
+    if isinstance(node, str):
+        if not node.isascii() and _SURROGATE.search(node):
+            raise DocumentError(address, path, "is not text: it has half of a surrogate pair")
         return
     if isinstance(node, float):
         if node != node or node in (float("inf"), float("-inf")):
@@ -253,6 +260,8 @@ def _check_plain(
     for key, part in node.items() if isinstance(node, dict) else enumerate(node):
         if isinstance(node, dict) and not isinstance(key, str):
             raise DocumentError(address, path, f"key {key!r} is not text")
+        if isinstance(key, str):
+            _check_plain(key, path, address, open_, checked)
         inner = f"{path}[{key}]" if isinstance(node, list) else f"{path}.{key}".lstrip(".")
         _check_plain(part, inner, address, open_, checked)
     open_.discard(id(node))

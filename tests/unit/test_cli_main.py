@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from queuectl.cli.examples import EXAMPLES
 from queuectl.cli.lazy import Reader
 from queuectl.cli.main import run
 from queuectl.cli.reads import cluster_connection
+from queuectl.cli.targets import read_objects
 from queuectl.client import ClientError, InvalidOption, NoAnswer, NoCredentials, RequestRefused
 from queuectl.client.credentials import from_file
 from queuectl.domain.errors import BadInput, QueuectlError, StoreUnavailable
@@ -321,6 +323,59 @@ def test_a_file_system_error_of_a_local_cluster_is_a_message(
         run()
     assert ended.value.code == Exit.FAILURE
     assert capsys.readouterr().err.startswith("localcluster: [Errno 20] Not a directory")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "err"),
+    [
+        ("version >/dev/full", Exit.FAILURE, "", "error: [Errno 28] No space left on device\n"),
+        ("completion bash >/dev/full", Exit.FAILURE, "", "error: [Errno 28] No space left on device\n"),
+        ("version | true; exit ${PIPESTATUS[0]}", None, "", ""),
+        ("plan -f - <&-", Exit.BAD_INPUT, "", "error: stdin: is closed\n"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_errors_of_the_system_are_reported_as_each_other_error(
+    words: str, code: Exit | None, out: str, err: str
+) -> None:
+    script = f"{shlex.quote(str(Path(sys.executable).with_name('queuectl')))} {words}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr[: len(err)]) == (out, err)
+    assert "Traceback" not in done.stderr
+    assert "ignored" not in done.stderr
+    assert code is None or done.returncode == code
+
+
+def test_a_character_that_the_output_cannot_hold_is_escaped() -> None:
+    """JSON still is JSON."""
+    code = """
+from queuectl.cli import main, render
+main.app = lambda **_: render.emit_json({"name": "\u00e9 \u8a9e \U0001f600"})
+main.run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        encoding="latin-1",
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert "\\u8a9e" in done.stdout
+    assert json.loads(done.stdout) == {"name": "\u00e9 \u8a9e \U0001f600"}
+
+
+def test_a_directory_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(BadInput, match=r"^docs: Permission denied$"):
+        read_objects(["docs"])
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,11 @@ def test_a_key_can_override_that_of_a_merged_mapping() -> None:
     assert (document.body["x"], document.body["z"]) == ({"y": {"k": 2}}, {"k": 3})
 
 
+def test_a_pair_of_surrogates_is_one_character() -> None:
+    text = '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "\\ud83d\\ude00"}}'
+    assert names(text) == ["Pod/\U0001f600"]
+
+
 def multiplied(levels: int, of_ten: str) -> str:
     """A text in which each line has ten aliases of the line before it."""
     lines = ["  a0: &a0 {k: v}"]
@@ -99,6 +104,9 @@ def test_a_time_stays_the_text_it_is() -> None:
         ("{apiVersion: v1, kind: List, items: {a: b}}", "f.yaml: document 1: items: must be a list, not dict"),
         ('{"kind": "\\ud83d\\ude00", "kind": "Job"}', "f.yaml: key 'kind' appears twice in an object"),
         ('{"apiVersion": "v1", "kind": "Pod", "spec": 1e999}', "f.yaml: 1e999 is too large for a number"),
+        ('{"apiVersion": "v1", "kind": "Pod"} {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x\\ud800y"}}',
+         "f.yaml: document 2: metadata.name: is not text: it has half of a surrogate pair"),
+        ('{"apiVersion": "v1", "kind": "Pod", "spec": {"\\uDFFF": 1}}', "f.yaml: document 1: spec: is not text: it has half"),
         ("[" * 5000, "f.yaml: "),  # which of the parser's limits is met first differs between Pythons
         ("a: " + "[" * 100_000, "f.yaml: line 1, column 104: is not YAML: more than 100 mappings and lists are nested"),
         ("a: &a {k: *b}", "f.yaml: line 1, column 11: is not YAML: found undefined alias 'b'"),
