@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -697,3 +697,33 @@ def test_queuectl_reads_logs_of_pods_only_if_that_is_enabled() -> None:
     assert granted({}) == (False, False)
     assert granted(enabled) == (True, True)
     assert granted({**enabled, "shadow": True}) == (False, False)
+
+
+DIGITS: Final = "0777"
+"""A name of Kubernetes that YAML reads as a number."""
+NAMES: Final = {"name", "namespace", "secretName", "storageClassName", "priorityClassName"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**ALL, "database": {**ALL["database"], "secretName": DIGITS, "caSecretName": DIGITS}, "tls": {"secretName": DIGITS}, "priorityClassName": DIGITS},
+        {**ALL, **WEBHOOK, "database": {"bundled": {"storageClassName": DIGITS}}, "priorityClassName": DIGITS},
+        {**RECEIVERS, "visibility": {"enabled": True}, "notifications": {**RECEIVERS["notifications"], "credentialsSecret": DIGITS}, "tls": {"issuerRef": {"name": DIGITS}}},
+    ],
+    ids=["own database", "bundled database", "notifications"],
+)  # fmt: skip
+def test_a_name_of_digits_stays_text(values: Mapping[str, Any]) -> None:
+    def wrong(node: Any, key: str) -> Iterator[str]:
+        if isinstance(node, list):
+            for part in node:
+                yield from wrong(part, key)
+        elif isinstance(node, dict):
+            for inner, part in node.items():
+                yield from wrong(part, inner)
+        elif key in NAMES and not isinstance(node, str):
+            yield f"{key}: {node}"
+
+    found = documents(values, namespace=DIGITS)
+    assert f"'{DIGITS}'" in str(found)
+    assert not list(wrong(found, ""))

@@ -264,7 +264,7 @@ capabilities: {drop: [ALL]}
   value: {{ . }}
 - name: QUEUECTL_DATABASE_DIRECT_URL
   valueFrom:
-    secretKeyRef: {name: {{ $.Values.database.secretName }}, key: direct-url, optional: true}
+    secretKeyRef: {name: {{ $.Values.database.secretName | quote }}, key: direct-url, optional: true}
 {{- end }}
 {{- end }}
 
@@ -287,12 +287,12 @@ capabilities: {drop: [ALL]}
     sources:
     {{- with .Values.database.caSecretName }}
     - secret:
-        name: {{ . }}
+        name: {{ . | quote }}
         items: [{key: ca.crt, path: ca.crt}]
     {{- end }}
     {{- if .Values.database.passwordFiles }}
     - secret:
-        name: {{ .Values.database.secretName }}
+        name: {{ .Values.database.secretName | quote }}
         items:
         - {key: migration-password, path: migration-password}
         - {key: password, path: password}
