@@ -93,7 +93,7 @@ def current_context(
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with the home directory for ``~``; unchanged if there is none, as in a container with a random uid."""
+    """A path with the home directory for ``~``; unchanged if the user has none, as in a container with a random uid."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -15,7 +15,7 @@ def expanded(folder: str, variable: str) -> Path:
         variable: of the environment, which names another folder.
 
     Raises:
-        LocalClusterError: there is no home directory, as in a container with a random uid.
+        LocalClusterError: the user has no home directory, as in a container with a random uid.
     """
     try:
         return Path(folder).expanduser().absolute()

@@ -78,7 +78,7 @@ class _Send:
 
 @dataclass(slots=True)
 class Trial:
-    """What became of a message. ``failures``: while others were delivered."""
+    """The outcome of a message so far. ``failures``: while others were delivered."""
 
     event: int
     sent: bool = False

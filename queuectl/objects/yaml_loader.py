@@ -53,7 +53,7 @@ class YamlLoader(Composer, CParser, SafeConstructor, Resolver):
         Args:
             text: the text.
             most: how many values it may hold, keys included. Those of an anchor count again at each alias.
-            levels: how many mappings and lists may be inside each other.
+            levels: the largest number of mappings and lists inside each other.
         """
         CParser.__init__(self, text)
         Composer.__init__(self)

@@ -262,7 +262,7 @@ async def test_mail_that_always_fails_delays_no_mail_to_other_addresses(number: 
 
 
 @pytest.mark.parametrize("address", [False, True])
-async def test_mail_that_failed_goes_to_an_address_that_takes_it_later(address: bool) -> None:
+async def test_mail_that_failed_is_delivered_when_its_address_takes_it(address: bool) -> None:
     lab = Lab(mail(to="ops@a.example"))
     lab.inboxes["mail"].at_once = 1
     await lab.begin()
