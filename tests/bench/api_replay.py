@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -210,6 +211,7 @@ class Replay:
         every: float,
         run_seconds: float = 5.0,
         heartbeats: float = 0.0,
+        readiness: float = 0.0,
         queues: int = QUEUES,
     ) -> dict[str, Any]:
         """Gangs that arrive in queues other than the first one, all of a burst at once, and statuses of nodes.
@@ -220,10 +222,12 @@ class Replay:
             every: seconds from one burst to the next.
             run_seconds: for which each gang runs.
             heartbeats: statuses of nodes in a second.
+            readiness: nodes in a second that are not ready, or ready again.
             queues: number of ClusterQueues in use.
         """
         began, events, writes = time.monotonic(), self.events, self.writes
-        beating = asyncio.create_task(self._heartbeats(heartbeats))
+        statuses = (self._heartbeats(heartbeats), self._readiness(readiness))
+        background = [asyncio.create_task(each) for each in statuses]
         arrived: list[Arrival] = []
         for burst in range(bursts):
             await asyncio.sleep(max(0.0, began + burst * every - time.monotonic()))
@@ -233,8 +237,7 @@ class Replay:
         if waiting:
             await asyncio.wait(waiting, timeout=LAST_SECONDS)
         seconds = time.monotonic() - began
-        beating.cancel()
-        for task in waiting:
+        for task in (*background, *waiting):
             task.cancel()
         return {
             "waits": [one.waited for one in arrived],
@@ -258,6 +261,14 @@ class Replay:
             for number in self._rng.sample(range(len(names)), max(1, int(rate / 10))):
                 self.server.edit("nodes", names[number], self._beat)
             await asyncio.sleep(0.1)
+
+    async def _readiness(self, rate: float) -> None:
+        """One node after the other, which is ready again next."""
+        for node in itertools.cycle(self.server.all("nodes")) if rate else ():
+            for status in ("False", "True"):
+                change = partial(condition, kind="Ready", status=status, at=time.time())
+                self.server.edit("nodes", node, change)
+                await asyncio.sleep(1.0 / rate)
 
     def _beat(self, node: Document) -> None:
         for one in node["status"]["conditions"]:

@@ -10,6 +10,7 @@ Phases, each with its own lines:
 
 - ``idle``: nothing happens;
 - ``heartbeats``: statuses of nodes without a change, 33 in a second, as kubelets send them;
+- ``nodes``: the same as ``single``, and two nodes in a second that are not ready, or ready again;
 - ``single``: a gang in another queue each second, which runs for 5 s: the cost of one change, and its wait;
 - ``bursts``: 50 gangs in other queues at once;
 - ``edits``: the same as ``single``, and 50 edits of the quotas of ClusterQueues in a second;
@@ -75,6 +76,7 @@ PHASES: Final[dict[str, dict[str, float]]] = {
     "idle": {"bursts": 20, "gangs": 0, "every": 1.0},
     "heartbeats": {"bursts": 10, "gangs": 0, "every": 1.0, "heartbeats": 33},
     "single": {"bursts": 20, "gangs": 1, "every": 1.0},
+    "nodes": {"bursts": 20, "gangs": 1, "every": 1.0, "readiness": 2},
     "edits": {"bursts": 20, "gangs": 1, "every": 1.0, "edits": 50},
     "bursts": {"bursts": 20, "gangs": 50, "every": 5.0, "run_seconds": 6.0},
     "stream": {"bursts": 30, "gangs": 5, "every": 1.0, "heartbeats": 100},
@@ -92,6 +94,7 @@ FIGURES: Final = (
     ("freeze", "bursts", "freeze"),
     ("changes", "bursts", "changes"),
     ("loop lag, 50 new gangs", "bursts", "loop lag"),
+    ("loop lag, nodes", "nodes", "loop lag"),
     ("loop lag, stream", "stream", "loop lag"),
     ("idle: a second of the event loop", "idle", "loop thread"),
 )

@@ -469,8 +469,9 @@ IN_ONE_POOL = TopologyRequest(TopologyMode.REQUIRED, "pool")
 
 
 def _queue(config: QueueConfig, name: str, **changes: Any) -> QueueConfig:
-    queues = dict(config.cluster_queues)
-    return replace(config, cluster_queues={**queues, name: replace(queues[name], **changes)})
+    queues = {**TWO_QUEUES.cluster_queues, **config.cluster_queues}
+    edited = replace(queues[name], **changes)
+    return replace(config, cluster_queues={**config.cluster_queues, name: edited})
 
 
 def _flavors(*names: str) -> tuple[ResourceGroup, ...]:
