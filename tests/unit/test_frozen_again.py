@@ -448,7 +448,7 @@ OF_NODES: list[dict[str, Any]] = [
     {"allocatable": SHAPE.requests * 2},
     {"allocatable": Resources({"nvidia.com/gpu": 7, "nvidia.com/mig-1g.10gb": 7})},
     {"failed": Resources({"nvidia.com/gpu": 1})},
-    {},  # the node leaves, or comes back
+    {},  # the node is deleted, or created again
 ]
 MIG = PodSet("main", 2, PodShape(Resources({"nvidia.com/mig-1g.10gb": 2})))
 TWO_QUEUES = replace(
