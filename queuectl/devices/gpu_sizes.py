@@ -412,24 +412,20 @@ class GpuSizes:
         return max((size for size in sizes if size is not None), default=None)
 
 
-def _sizes_alike(config: QueueConfig, other: QueueConfig) -> bool:
-    """Whether sizes do not differ: they depend on the flavors, and on which of them a ClusterQueue has for a resource."""
-    if config is other:
+def _sizes_alike(config: QueueConfig, before: QueueConfig) -> bool:
+    """Whether sizes are the same: they depend on the flavors, and on which of them a ClusterQueue has for a resource."""
+    if config is before:
         return True
-    mine, theirs, rules, known = (
-        config.cluster_queues,
-        other.cluster_queues,
-        config.rules,
-        other.rules,
-    )
+    rules, earlier_rules = config.rules, before.rules
+    queues, earlier = config.cluster_queues, before.cluster_queues
     return (
-        config.flavors == other.flavors
-        and rules.accounting.gpus == known.accounting.gpus
-        and rules.device_classes == known.device_classes
-        and mine.keys() == theirs.keys()
+        config.flavors == before.flavors
+        and rules.accounting.gpus == earlier_rules.accounting.gpus
+        and rules.device_classes == earlier_rules.device_classes
+        and queues.keys() == earlier.keys()
         and all(
-            queue is theirs[name] or _offered_by(queue) == _offered_by(theirs[name])
-            for name, queue in mine.items()
+            queue is earlier[name] or _offered_by(queue) == _offered_by(earlier[name])
+            for name, queue in queues.items()
         )
     )
 

@@ -31,9 +31,9 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
     if job.error is not None and not job.podsets:
         return Evict(Reason(Code.CHANGED_OUTSIDE, f"its object changed while it ran: {job.error}"))
     placed = entry.placement.podsets if entry.placement else ()
-    asked, left = {p.name: p for p in job.podsets}, needed(job, pods)
+    podsets, left = {p.name: p for p in job.podsets}, needed(job, pods)
     if any(
-        p.podset not in asked or _other_size(p, asked[p.podset], job, left[p.podset])
+        p.podset not in podsets or _other_size(p, podsets[p.podset], job, left[p.podset])
         for p in placed
     ):
         return Evict(Reason(Code.CHANGED_OUTSIDE, "its number of pods changed while it ran"))
@@ -42,7 +42,7 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
     for pod in pods:
         if fitting.get(pod.podset) is pod.requests:
             continue
-        podset = asked.get(pod.podset)
+        podset = podsets.get(pod.podset)
         if podset is None or pod.terminal:
             continue
         most = planned.get(pod.podset, podset.shape.requests)

@@ -84,7 +84,7 @@ def evict(
     grace = notice(entry, code, rules)
     behind |= failed and rules.pods_ready.requeue_by_eviction
     # A user who requeues it has fixed the cause for which kube-scheduler refused the nodes.
-    kept = () if code is Code.REQUEUED else entry.excluded
+    avoided = () if code is Code.REQUEUED else entry.excluded
     return move(
         entry,
         State.EVICTING,
@@ -101,7 +101,7 @@ def evict(
         evicted_for=code,
         preempted_at=_preemptions(entry, code, now),
         failures=entry.failures + 1 if failed else entry.failures,
-        excluded=tuple(sorted({*kept, *excluded})),
+        excluded=tuple(sorted({*avoided, *excluded})),
         parked=parked if parked is not None else entry.parked,
     )
 
