@@ -335,12 +335,10 @@ class AdmissionCycle:
 
         A pod of an elastic gang is also held back by each gang before it that waits for any of them.
         """
-        choices = [choice for choice, _ in gang.gang_class.requests]
-        ahead = [self.heads.ahead(gang.queue, choice.values()) for choice in choices]
-        if None not in ahead:
-            return next(iter(ahead), None)
-        if not gang.grows:
-            return None
+        head = self.heads.ahead_of_all(gang.queue, gang.gang_class.options)
+        if head is not None or not gang.grows:
+            return head
+        choices = (choice for choice, _ in gang.gang_class.requests)
         waiting = (self.heads.ahead_of_growth(gang.queue, choice.values()) for choice in choices)
         return next((head for head in waiting if head is not None), None)
 

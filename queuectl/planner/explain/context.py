@@ -260,8 +260,7 @@ def evicted_by(cycle: AdmissionCycle) -> list[Admitted]:
 
 
 def _head(cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue | None) -> Workload | None:
-    choices = [choice for choice, _ in cycle.classes.of(pending, queue).requests]
-    if not choices or any(cycle.heads.ahead(queue, choice.values()) is None for choice in choices):
+    if cycle.heads.ahead_of_all(queue, cycle.classes.of(pending, queue).options) is None:
         return None
     heads = {head.ref for head in cycle.heads.heads[queue.name if queue is not None else ""]}
     workloads = _workloads(cycle.problem.snapshot)

@@ -25,6 +25,7 @@ from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.plan_cycle import Prepared, begin, decide_up_to
 from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.preempt.shortage import borrows
+from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, shrinks
 from queuectl.planner.search.flavor_choice import Fit, Outcome, Refuted, Unknown
@@ -96,11 +97,12 @@ class _KnownFirst(LookAhead):
         queue: ClusterQueue | None,
         templates: Iterable[GangRequest],
         leased: GangRequest | None = None,
+        more: Options | None = None,
     ) -> Outcome:
         refusal = self.known_answers.refused.get(pending.workload.uid)
         if refusal is not None and not shrinks(pending.workload):
             return Refuted(refusal.reasons)
-        return super().choose(pending, queue, templates, leased)
+        return super().choose(pending, queue, templates, leased, more)
 
     def fit(self, request: GangRequest) -> Fit | Unknown | Reason:
         node_counts = self._node_counts(request)

@@ -22,6 +22,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.objects.configuration.queue_config import inadmissible_reason
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.problem import Problem
 
 Place: TypeAlias = tuple[int, float, str]
@@ -245,6 +246,18 @@ class StrictFifoHeads:
         """The first waiting head that could use one of these flavors."""
         heads = self.heads.get(queue.name, ()) if queue is not None else ()
         return next((head for head in heads if self.holds_back(head, flavors)), None)
+
+    def open(self, queue: ClusterQueue | None, options: Options) -> Options:
+        """The flavors of a gang that no head holds back."""
+        return options.without(lambda flavor: self.ahead(queue, (flavor,)) is not None)
+
+    def ahead_of_all(self, queue: ClusterQueue | None, options: Options) -> BlockingHead | None:
+        """The first waiting head that could use the flavors that a gang prefers; None if some choice of flavors is open to the gang."""
+        if options.impossible:
+            return None
+        head = self.ahead(queue, next(options.choices()).values())
+        some_open = bool(options.allowed) and not self.open(queue, options).impossible
+        return None if some_open else head
 
     def ahead_of_growth(
         self, queue: ClusterQueue | None, flavors: Iterable[str]

@@ -45,7 +45,7 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.rules import FairStrategy
-from queuectl.domain.snapshot import Admitted
+from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.exit_order import CandidateOrder, Fair, OtherQueues, Reclaim
@@ -276,6 +276,15 @@ def evictable(state: CycleState, request: GangRequest, queue: ClusterQueue) -> f
     """Uids of all gangs that some rule lets ``request`` evict, whether or not their exits would be enough."""
     by = Preemptor(state, request, queue)
     return frozenset(by.running.gangs[at].workload.uid for at in np.flatnonzero(_named(by)))
+
+
+def conceivable(state: CycleState, pending: Pending, queue: ClusterQueue) -> list[Admitted]:
+    """All gangs that a gang that waits may evict under some choice of flavors, and others of its cohort tree."""
+    by = Preemptor(state, GangRequest(pending, (), queue=queue.name), queue)
+    rules = (IDLE_WITHOUT_BORROWING, *rules_within(by))
+    own: Mask = np.logical_or.reduce([rule.names(by) for rule in rules])
+    found = own | (by.of_other_queues & by.staying)
+    return [by.running.gangs[at] for at in np.flatnonzero(found)]
 
 
 def _named(by: Preemptor) -> Mask:

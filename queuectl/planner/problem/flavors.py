@@ -8,9 +8,9 @@ such a one, in its group, a flavor with topology is left to the pods that ask fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
 from math import prod
 from typing import Final, TypeAlias
 
@@ -21,7 +21,8 @@ from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.problem.fleet import misfit
 from queuectl.planner.problem.problem import Problem
 
-MOST_CHOICES: Final = 4096  # combinations of flavors tried for one gang
+_LISTED: Final = 512
+"""Podset groups in the choices that are judged one by one for a gang: 64 choices for one with 8 podset groups."""
 
 Choice: TypeAlias = Mapping[tuple[int, int], str]  # (podset group, resource group) -> flavor
 Members: TypeAlias = tuple[int, ...]  # podsets that share a domain and flavors, by number
@@ -54,14 +55,28 @@ class Options:
     @property
     def complete(self) -> bool:
         """Whether :meth:`choices` goes through all of them."""
-        return prod(len(names) for names in self.allowed.values()) <= MOST_CHOICES
+        return prod(len(names) for names in self.allowed.values()) <= self._listed
+
+    @property
+    def _listed(self) -> int:
+        return max(1, _LISTED // max(1, len(self.members)))
 
     def choices(self) -> Iterator[Choice]:
-        """Choices in order of preference: the first podset's first flavor before anything else."""
-        keys = list(self.allowed)
-        combinations = product(*(self.allowed[key] for key in keys))
-        for _, names in zip(range(MOST_CHOICES), combinations, strict=False):
-            yield dict(zip(keys, names, strict=True))
+        """The first choices in order of preference: the first podset's first flavor before anything else.
+
+        :mod:`queuectl.planner.search.choice_walk` searches the others.
+        """
+        combinations = product(*self.allowed.values())
+        for names in islice(combinations, self._listed):
+            yield dict(zip(self.allowed, names, strict=True))
+
+    def without(self, held: Callable[[str], bool]) -> Options:
+        """The same without the flavors that are held."""
+        allowed = {
+            key: tuple(name for name in names if not held(name))
+            for key, names in self.allowed.items()
+        }
+        return replace(self, allowed=allowed)
 
     def flavors_by_podset(self, choice: Choice, queue: ClusterQueue, workload: Workload) -> Flavors:
         """Per podset, resource to flavor, for what the queue covers of its requests."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 from queuectl.domain.plan import Preemption, PreemptionReason, Proof
@@ -16,16 +17,20 @@ from queuectl.domain.queues import ClusterQueue, FlavorPreference, Fungibility, 
 from queuectl.domain.reasons import SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
+from queuectl.planner.capacity.node_counts import add_at
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import Feasibility, decide, fits_apart, place
 from queuectl.planner.preempt.find import Victims, find_victims
-from queuectl.planner.preempt.running import EvictionScope, any_yields
+from queuectl.planner.preempt.rules import conceivable
+from queuectl.planner.preempt.running import EvictionScope, any_yields, may_evict
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
+from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.fleet import FleetIndex, NodeRoom
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
 from queuectl.planner.reasons.refusals import awaiting_nodes, short_of_quota
+from queuectl.planner.search.choice_walk import Bounds, ChoiceWalk
 from queuectl.planner.solver import Solver, Status
 
 
@@ -87,6 +92,7 @@ class FlavorChooser:
         queue: ClusterQueue | None,
         templates: Iterable[GangRequest],
         leased: GangRequest | None = None,
+        more: Options | None = None,
     ) -> Outcome:
         """The best choice of flavors for a gang.
 
@@ -96,6 +102,7 @@ class FlavorChooser:
             templates: what it asks under each choice, most preferred first.
             leased: what its lease is for. It evicts no further gangs then, and waits for the lease rather than start under a choice
                 of flavors to which it prefers evictions.
+            more: its flavors, where the templates are only the first of many choices.
         """
         rule = queue.fungibility if queue is not None else Fungibility()
         search = _Search(self, queue, rule, self._lease(leased) if leased is not None else None)
@@ -106,7 +113,79 @@ class FlavorChooser:
                 return self._first_that_fits(choices) or outcome
             if outcome is not None:
                 return outcome
-        return search.end()
+        if more is None or queue is None:
+            return search.end()
+        return self._among_many(search, pending, queue, more)
+
+    def _among_many(
+        self, search: _Search, pending: Pending, queue: ClusterQueue, options: Options
+    ) -> Outcome:
+        """The outcome of a gang that fits under none of its first choices: of all choices, the first on which it fits, or could after evictions.
+
+        Evictions for the first choices are considered before those for others.
+        """
+        if search.leased is not None:
+            search.cleared.append(search.leased)
+        outcome = search.first(self._now(pending, queue, options)) or search.end()
+        if not isinstance(outcome, Refuted):
+            return outcome
+        search.evict_at_once()
+        found: Outcome | None = None
+        if may_evict(self.problem, pending.workload, queue):
+            found = search.first(self._after_evictions(pending, queue, options))
+        if found is None and search.in_vain:
+            ever = self.ever_possible(pending, queue, options)
+            found = search.first(ever, only_reason=True)
+        return found or search.end()
+
+    def _now(self, pending: Pending, queue: ClusterQueue, options: Options) -> ChoiceWalk:
+        """The choices on which a gang may fit now."""
+        borrows = pending.may_borrow(self.problem.snapshot.now)
+        left = self.state.quota.left(queue.name, borrows=borrows)
+        bounds = Bounds(left, self.state.free_without_admissions())
+        return ChoiceWalk(self.problem, self.solver, pending, queue, options, bounds, self._refuted)
+
+    def _after_evictions(
+        self, pending: Pending, queue: ClusterQueue, options: Options
+    ) -> ChoiceWalk:
+        """The choices on which a gang may fit if all gangs leave that it might evict."""
+        victims = conceivable(self.state, pending, queue)
+        later = self.state.later
+        free = later.free.copy()
+        for gang in victims:
+            add_at(free, *self.problem.use_of(gang))
+        with self.state.quota.without(victims, later.quota):
+            left = {
+                row: later.quota.left(queue.name, row)
+                for row in self.state.quota.nominal(queue.name)
+            }
+        bounds = Bounds(left, free)
+        return ChoiceWalk(
+            self.problem, self.solver, pending, queue, options, bounds, bounds.exceeded
+        )
+
+    def ever_possible(
+        self, pending: Pending, queue: ClusterQueue, options: Options, *, nodes: bool = True
+    ) -> ChoiceWalk:
+        """The choices on which a gang may fit unused quota and, if ``nodes`` count, empty nodes."""
+        free = self.problem.index.recovered.allocatable if nodes else None
+        bounds = Bounds(self.state.quota.most(queue.name), free, lasting=True)
+        beyond = partial(self.beyond, queue=queue, nodes=nodes)
+        return ChoiceWalk(self.problem, self.solver, pending, queue, options, bounds, beyond)
+
+    def _refuted(self, request: GangRequest) -> bool:
+        """Whether a part of a gang, or all of it, does not fit now."""
+        if not self.state.quota.fits(request):
+            return True
+        return decide(self.state, request, self.solver).status is Status.REFUTED
+
+    def beyond(
+        self, request: GangRequest, queue: ClusterQueue | None, *, nodes: bool = True
+    ) -> bool:
+        """Whether a request has never enough quota, or, if ``nodes`` count, never a place."""
+        if not self.state.quota.ever(request):
+            return True
+        return nodes and self.room(request, queue) is NodeRoom.NEVER
 
     def _first_that_fits(self, requests: Iterable[GangRequest]) -> Fit | None:
         """The first of the other choices on which a gang fits, where the limit of the cycle ends its search."""
@@ -310,6 +389,39 @@ class _Search:
         if why.code is not Code.WAITING_FOR_QUOTA:
             return True
         return entitled(self.by.state, request)
+
+    def evict_at_once(self) -> None:
+        """From here on, ask for the victims of each choice: those asked for so far are not enough."""
+        self.blocked.clear()
+        self.rule = replace(self.rule, when_can_preempt=WhenCan.MAY_STOP_SEARCH)
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether each choice so far never fits."""
+        return all(why.never_fits for why in self.why)
+
+    def first(self, walk: ChoiceWalk, *, only_reason: bool = False) -> Outcome | None:
+        """The outcome that ends the search among many choices; None after the last one.
+
+        Args:
+            walk: the choices.
+            only_reason: it also ends, without an outcome, at the first choice that can fit at another time.
+        """
+        for request in walk:
+            if (outcome := self.judge(request)) is not None:
+                return outcome
+            if only_reason and not self.in_vain:
+                return None
+        return self._in_doubt(walk.pending) if walk.ended else None
+
+    def _in_doubt(self, pending: Pending) -> Outcome:
+        """The outcome where a limit ended the walk: a start that borrows; at the last try, the best of what was passed over."""
+        if self.passed and self.leased is None:
+            return replace(min(self.passed, key=lambda fit: fit.heights), sure=False)
+        outcome: Outcome = Unknown()
+        if pending.budget >= self.by.solver.limits.max_budget:
+            outcome = self.end()
+        return Unknown() if isinstance(outcome, Refuted) else outcome
 
     def end(self) -> Outcome:
         """The best of what was passed over."""

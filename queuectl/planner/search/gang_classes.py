@@ -27,8 +27,8 @@ class GangClass:
     """Known results for all gangs of one kind.
 
     Attributes:
-        requests: what they ask under each choice of flavors, in order of preference.
-        flavors: all flavors of these choices; in a StrictFIFO queue, those of which it could ever get enough.
+        requests: what they ask under each choice of flavors, in order of preference; if there are many, under the first ones.
+        flavors: all flavors of all choices; in a StrictFIFO queue, those of which it could ever get enough.
         never: whether none of them would fit empty nodes and unused quota; None = not asked yet.
         refusal: why none of them fits, once proved.
         delays: why none of them that runs for at least ``delayed`` seconds starts alongside the planned starts, once proved.
@@ -96,7 +96,7 @@ class Candidate:
 
     @property
     def requests(self) -> list[GangRequest]:
-        """Its requests under each choice of flavors, the preferred first. Those of its class name the gang that made the class."""
+        """Those of its class, which name the gang that made the class, as its own."""
         return [replace(template, pending=self.pending) for _, template in self.gang_class.requests]
 
     @property
@@ -183,8 +183,8 @@ class GangClasses:
         for choice in options.choices() if not options.impossible else ():
             flavors = options.flavors_by_podset(choice, queue, pending.workload)
             requests.append((choice, request_of(self.problem, pending, queue, flavors)))
-        taken = frozenset(name for choice, _ in requests for name in choice.values())
-        return GangClass(options, requests, taken)
+        taken = frozenset(name for names in options.allowed.values() for name in names)
+        return GangClass(options, requests, taken if requests else frozenset())
 
     def set_aside(self) -> dict[ClassKey, Proved]:
         """Take out what was proved on the current capacity, to search with more of it; what never fits stays refused."""

@@ -14,10 +14,10 @@ a podset all take nodes or none does; where it requires a domain, they name the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from math import prod
 from typing import Final
 
@@ -32,7 +32,6 @@ from queuectl.planner.order.queue_order import BlockingHead, StrictFifoHeads, be
 from queuectl.planner.placement.feasible import decide
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
-from queuectl.planner.problem.fleet import NodeRoom
 from queuectl.planner.problem.request import (
     GangRequest,
     SplitGang,
@@ -335,7 +334,8 @@ class SizeSearch:
 
     def instead(self, gang: Candidate, leased: GangRequest) -> Fit | None:
         """A start now of a gang that has a lease, under a choice of flavors that it prefers to waiting for the lease."""
-        outcome = self.chooser.choose(gang.pending, gang.queue, self._open(gang), leased)
+        asked, more = self._open(gang)
+        outcome = self.chooser.choose(gang.pending, gang.queue, asked, leased, more)
         return outcome if isinstance(outcome, Fit) else None
 
     def never(self, gang: Candidate, *, nodes: bool) -> bool:
@@ -355,14 +355,11 @@ class SizeSearch:
         return kind.never
 
     def _never(self, gang: Candidate, *, nodes: bool) -> bool:
-        pending, queue, kind = gang.pending, gang.queue, gang.gang_class
-        asked = gang.requests
-        whole = kind.options.complete and all(
-            self._beyond(one, queue, nodes=nodes) for one in asked
-        )
+        pending, queue = gang.pending, gang.queue
+        whole = self._all_beyond(gang, nodes=nodes)
         if not whole or queue is None or not queue.split_flavors:
             return whole
-        refuted = self.chooser.choose(pending, queue, asked) if nodes else None
+        refuted = self.chooser.choose(pending, queue, gang.requests) if nodes else None
         return isinstance(refuted, Refuted) and self._never_split(gang, refuted)
 
     def _never_split(self, gang: Candidate, refuted: Refuted) -> bool:
@@ -373,11 +370,14 @@ class SizeSearch:
         found = split(self.chooser, gang.pending, queue, options, lambda _: True, refuted)
         return isinstance(found, Refuted) and found.why[0].never_fits
 
-    def _beyond(self, request: GangRequest, queue: ClusterQueue | None, *, nodes: bool) -> bool:
-        """Whether one choice of flavors has never enough quota, or never a place."""
-        if not self.chooser.state.quota.ever(request):
-            return True
-        return nodes and self.chooser.room(request, queue) is NodeRoom.NEVER
+    def _all_beyond(self, gang: Candidate, *, nodes: bool) -> bool:
+        """Whether each choice of flavors has never enough quota, or never a place."""
+        queue, options = gang.queue, gang.gang_class.options
+        beyond = partial(self.chooser.beyond, queue=queue, nodes=nodes)
+        if queue is None or options.complete:
+            return all(map(beyond, gang.requests))
+        walk = self.chooser.ever_possible(gang.pending, queue, options, nodes=nodes)
+        return all(map(beyond, walk)) and not walk.ended
 
     def _ask(self, gang: Candidate) -> Outcome:
         """The outcome of a gang with exactly these pods.
@@ -385,10 +385,11 @@ class SizeSearch:
         Heads hold back all choices only of a gang that never fits: it is asked for its reason.
         """
         pending, queue, kind = gang.pending, gang.queue, gang.gang_class
-        asked = self._open(gang) or [template for _, template in kind.requests]
-        outcome = self.chooser.choose(pending, queue, asked)
-        if isinstance(outcome, Refuted) and not kind.options.complete:
-            outcome = Unknown()
+        asked, more = self._open(gang)
+        if not asked and (more is None or more.impossible):
+            asked = [template for _, template in kind.requests]
+            more = None if more is None else kind.options
+        outcome = self.chooser.choose(pending, queue, asked, None, more)
         if not isinstance(outcome, Fit) and queue is not None and queue.split_flavors:
 
             def usable(choice: Choice) -> bool:
@@ -399,27 +400,38 @@ class SizeSearch:
             return self._unless_held_back(gang, outcome)
         return outcome
 
-    def _open(self, gang: Candidate) -> list[GangRequest]:
-        """The requests of a gang under the choices of flavors that no head holds back."""
-        return [
-            d
-            for choice, d in gang.gang_class.requests
-            if self.strict.ahead(gang.queue, choice.values()) is None
+    def _open(self, gang: Candidate) -> tuple[list[GangRequest], Options | None]:
+        """The requests of a gang under the choices of flavors that no head holds back; if they are many, the first ones, and its open flavors."""
+        queue, kind = gang.queue, gang.gang_class
+        requests = [
+            d for choice, d in kind.requests if self.strict.ahead(queue, choice.values()) is None
         ]
+        if queue is None or kind.options.complete:
+            return requests, None
+        more = self.strict.open(queue, kind.options)
+        if not requests and not more.impossible:
+            first, workload = next(more.choices()), gang.pending.workload
+            flavors = more.flavors_by_podset(first, queue, workload)
+            requests.append(request_of(self.classes.problem, gang.pending, queue, flavors))
+        return requests, more
 
     def _unless_held_back(self, gang: Candidate, refuted: Refuted) -> Refuted:
         """The refutation of a gang that never fits under the choices that are open to it.
 
         It waits behind a head if it could ever fit under a choice of flavors that the head holds back, or split over several.
         """
-        queue, kind = gang.queue, gang.gang_class
+        queue, options = gang.queue, gang.gang_class.options
+        beyond = partial(self.chooser.beyond, queue=queue)
         first: BlockingHead | None = None
-        for choice, template in kind.requests:
-            head = self.strict.ahead(queue, choice.values())
+        requests: Iterable[GangRequest] = gang.requests
+        if queue is not None and not options.complete:
+            requests = chain(requests, self.chooser.ever_possible(gang.pending, queue, options))
+        for request in requests:
+            head = self.strict.ahead(queue, request.flavor_names)
             if head is None:
                 continue
             first = first or head
-            if not self._beyond(replace(template, pending=gang.pending), queue, nodes=True):
+            if not beyond(request):
                 return Refuted((behind(head.ref), *refuted.why))
         if first is not None and not self._never_split(gang, refuted):
             return Refuted((behind(first.ref), *refuted.why))
