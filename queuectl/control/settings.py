@@ -175,7 +175,7 @@ class SolverSettings(BaseModel):
     wall_seconds: float = Field(
         10.0,
         gt=0,
-        description="longest time of a plan, in seconds; a plan that exceeds it is discarded",
+        description="longest time of one solve, in seconds; a plan with a longer one is discarded",
     )
     window: int = Field(1000, ge=1, description="number of pending gangs that one cycle considers")
     lease_seconds: float = Field(
