@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.plan import Plan
-from queuectl.domain.queues import Protection, WithinClusterQueue
+from queuectl.domain.queues import Protection, QueueingStrategy, WithinClusterQueue
+from queuectl.domain.reasons import Code
+from queuectl.domain.reservations import AdvanceReservation, Occurrence, ReservedCapacity
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.search.flavor_choice import FlavorChooser
-from tests.planner.build import gang, holding, node, podset, queue, world
+from tests.planner.build import NOW, gang, holding, node, podset, queue, resources, world
+from tests.planner.generate_features import Sizes, snapshot_of
 from tests.planner.queues import cq, gpus, quota_only, running
 from tests.support.examples import examples
 
@@ -233,6 +236,47 @@ def test_plans_are_the_same_as_with_an_empty_cache(
         assert made == plan(snapshot)
         if committed:
             snapshot = after(snapshot, made)
+
+
+def test_the_longest_run_before_a_reservation_counts_from_the_time_of_the_plan() -> None:
+    talk = AdvanceReservation(
+        "talk",
+        NOW + 1000,
+        NOW + 5000,
+        cluster_queue="other",
+        capacity=ReservedCapacity(1, resources(gpu=8, pods=1)),
+    )
+    waits = gang("waits", podset(gpu=4))
+    snapshot = world([node("n1", gpu=8)], [waits], [], queue("main"), queue("other"))
+    snapshot = replace(snapshot, reservations=(Occurrence(talk, talk.begins, talk.ends),))
+    cache = PlannerCache()
+    for passed in (0, 300, 900):
+        (refusal,) = plan(replace(snapshot, now=NOW + passed), cache=cache).pending
+        assert refusal.reasons[0].code is Code.RESERVATION_AHEAD
+        assert refusal.reasons[0].details["mostSeconds"] == 1000 - passed
+
+
+@pytest.mark.seeds
+def test_plans_are_the_same_as_with_an_empty_cache_when_only_time_has_passed() -> None:
+    for seed in range(examples(100)):
+        snapshot, cache = _keeping_refutations(seed), PlannerCache()
+        for passed in (0.0, 1.0, 100.0, 900.0):
+            later = replace(snapshot, now=snapshot.now + passed)
+            assert plan(later, cache=cache) == plan(later), (seed, passed)
+
+
+def _keeping_refutations(seed: int) -> Snapshot:
+    """A snapshot of all features but those with which a plan keeps no refutation."""
+    snapshot = snapshot_of(seed, Sizes(nodes=(3, 7), running=(2, 14), pending=(3, 10)))
+    queues = {
+        name: replace(queue, strategy=QueueingStrategy.BEST_EFFORT_FIFO, time_slice=None)
+        for name, queue in snapshot.config.cluster_queues.items()
+    }
+    return replace(
+        snapshot,
+        config=replace(snapshot.config, cluster_queues=queues),
+        admitted=tuple(running for running in snapshot.admitted if not running.lost),
+    )
 
 
 def after(snapshot: Snapshot, made: Plan) -> Snapshot:

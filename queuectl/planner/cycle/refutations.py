@@ -142,7 +142,7 @@ class Refutations:
         """Store the proof of a search that has ended, if it is one on what was held when the cycle began."""
         why, solver = self.cycle.classes.of(pending, queue).refusal, self.cycle.solver
         on_nodes = solver.placements > before.placements
-        if why is None or solver.calls > before.solves or _of_planned(why):
+        if why is None or solver.calls > before.solves or _of_this_plan(why):
             return
         if not (on_nodes and self._changed_now):
             rank = _eviction_rank(self.cycle.problem, pending, queue)
@@ -186,9 +186,9 @@ class Refutations:
         return pool.root if pool is not None else None
 
 
-def _of_planned(why: Iterable[Reason]) -> bool:
-    """Whether a planned start of this cycle is a reason."""
-    return any(reason.code is Code.WOULD_DELAY for reason in why)
+def _of_this_plan(why: Iterable[Reason]) -> bool:
+    """Whether a reason depends on the planned starts of this cycle or on its time: it states for how long a run fits from now."""
+    return any(reason.code in (Code.WOULD_DELAY, Code.RESERVATION_AHEAD) for reason in why)
 
 
 def _eviction_rank(problem: Problem, pending: Pending, queue: ClusterQueue | None) -> _EvictionRank:
