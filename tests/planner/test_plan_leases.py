@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,8 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.rules import Rules, UsageFairness
+from queuectl.domain.snapshot import Admitted, CapacityLease, PastUse, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
@@ -35,7 +37,9 @@ from tests.planner.build import (
     with_gpus,
     world,
 )
+from tests.planner.generate_features import Sizes, snapshot_of
 from tests.planner.queues import cq, gpus, quota_only, running
+from tests.support.examples import examples
 
 
 def planned(snapshot: Snapshot) -> Plan:
@@ -502,6 +506,172 @@ def test_a_pending_head_takes_the_lease_of_one_behind_it_in_a_strict_queue() -> 
         "g": Code.WAITING_IN_ORDER,
     }
     assert waits.pending[1].lease is None
+
+
+# Leases in a StrictFIFO queue that orders by past use.
+
+
+def by_use(snapshot: Snapshot, *, before: bool = False, **users: float) -> Snapshot:
+    """Past use counts in the ClusterQueue ``strict``."""
+    strict = replace(snapshot.config.cluster_queues["strict"], usage_fairness=True)
+    config = replace(
+        snapshot.config,
+        cluster_queues={**snapshot.config.cluster_queues, "strict": strict},
+        rules=Rules(usage_fairness=UsageFairness(half_life=3600.0, before_priority=before)),
+    )
+    return replace(snapshot, config=config, past_use=PastUse(users=users))
+
+
+STRICT = queue("strict", strategy=QueueingStrategy.STRICT_FIFO)
+
+
+def of(user: str, workload: Workload) -> Workload:
+    return replace(workload, user=user)
+
+
+def test_a_new_lease_does_not_change_the_order_by_past_use() -> None:
+    """Of the gangs of the StrictFIFO queue, that of bob is first, before and after another gang of bob has a lease."""
+    leases = of("bob", whole("leases", queue="other", priority=HIGH))
+    first = of("bob", whole("first", 2, queue="strict", priority=2))
+    second = of("eve", whole("second", queue="strict", priority=2, queued_at=1.0))
+    running = [
+        runs("a", "a0", queue="other"),
+        runs("b", "b0", queue="strict"),
+        runs("c", "c0", queue="other", priority=HIGH),
+    ]
+    nodes = [node("a0", gpu=8), node("b0", gpu=8), node("c0", gpu=8)]
+    snapshot = by_use(
+        world(nodes, [leases, first, second], running, STRICT, queue("other")), bob=1.0, eve=1.0
+    )
+    made = planned(snapshot)
+    assert [(p.victim, p.preemptor) for p in made.preempted] == [("a", "leases")]
+    assert codes(made)["second"] is Code.WAITING_IN_ORDER
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(
+    ("head", "before", "ends"),
+    [
+        pytest.param(of("bob", whole("head", 2, queue="strict")), False, False, id="used less"),
+        pytest.param(
+            of("bob", whole("head", 2, queue="strict", priority=HIGH)),
+            False,
+            True,
+            id="of a higher priority",
+        ),
+        pytest.param(
+            of("bob", whole("head", 2, queue="strict", priority=HIGH)),
+            True,
+            False,
+            id="of a higher priority, which counts after past use",
+        ),
+        pytest.param(
+            of("eve", whole("head", 2, queue="strict")), True, True, id="of the same user"
+        ),
+    ],
+)
+def test_past_use_alone_ends_no_lease(head: Workload, before: bool, ends: bool, left: bool) -> None:
+    """When the lease was given, its user had used less than the other one."""
+    entry = leased(of("eve", whole("g", queue="strict", queued_at=9.0)), "a0")
+    running = [runs("busy", "a1", queue="strict", priority=2 * HIGH)]
+    if not left:
+        running.append(runs("v", "a0", queue="strict", leaving=True))
+    nodes = [node("a0", gpu=8), node("a1", gpu=8)]
+    made = planned(
+        by_use(world(nodes, [head, entry], running, STRICT), before=before, bob=1.0, eve=2.0)
+    )
+    refused = {refusal.uid: refusal for refusal in made.pending}
+    assert "g" in started(made) if left and not ends else (refused["g"].lease is None) is ends
+
+
+def test_a_gang_of_the_same_user_that_waits_behind_another_one_ends_a_lease_too() -> None:
+    """Otherwise the gang with the lease would pass it."""
+    nodes = [node("a0", gpu=8), node("a1", gpu=8)]
+    pending: list[Workload | Pending] = [
+        of("bob", whole("head", 2, queue="strict")),
+        of("eve", whole("earlier", queue="strict", queued_at=1.0)),
+        leased(of("eve", whole("g", queue="strict", queued_at=9.0)), "a0"),
+    ]
+    running = [runs("busy", "a1", queue="strict", priority=HIGH)]
+    made = planned(by_use(world(nodes, pending, running, STRICT), bob=1.0, eve=2.0))
+    assert started(made) == {}
+    assert codes(made)["earlier"] is codes(made)["g"] is Code.WAITING_IN_ORDER
+
+
+@pytest.mark.seeds
+def test_no_lease_ends_while_only_past_use_changes() -> None:
+    """Victims go on leaving, and each plan has another past use."""
+    leases = 0
+    for seed in range(examples(150)):
+        rng = random.Random(seed)
+        snapshot = _ordered_by_use(seed, rng)
+        made = planned(snapshot)
+        holders = {r.uid for r in made.pending if r.lease is not None and r.lease.victims}
+        leases += len(holders)
+        for _ in range(2 if holders and not made.moved else 0):
+            snapshot = replace(
+                _while_victims_leave(snapshot, made), past_use=_any_use(snapshot, rng)
+            )
+            made = plan(snapshot)
+            holders -= {admission.uid for admission in made.admitted}
+            assert holders <= {r.uid for r in made.pending if r.lease is not None}, seed
+    assert leases > examples(150) // 10
+
+
+def _ordered_by_use(seed: int, rng: random.Random) -> Snapshot:
+    """A snapshot of StrictFIFO queues in which nothing but a plan and past use changes anything."""
+    snapshot = snapshot_of(seed, Sizes(nodes=(3, 6), running=(4, 12), pending=(4, 10), hinders=0.0))
+    config = snapshot.config
+    queues = {
+        name: replace(
+            made,
+            strategy=QueueingStrategy.STRICT_FIFO,
+            usage_fairness=True,
+            time_slice=None,
+            within_cluster_queue=WithinClusterQueue.LOWER_PRIORITY,
+        )
+        for name, made in config.cluster_queues.items()
+    }
+    by_use = UsageFairness(half_life=3600.0, before_priority=rng.random() < 0.5)
+    config = replace(
+        config,
+        cluster_queues=queues,
+        cohorts={name: replace(cohort, backfill=None) for name, cohort in config.cohorts.items()},
+        rules=replace(config.rules, usage_fairness=by_use),
+    )
+    return replace(
+        snapshot,
+        config=config,
+        admitted=tuple(g for g in snapshot.admitted if not g.lost and not g.leaving),
+        pending=tuple(replace(p, borrows_at=None) for p in snapshot.pending),
+        past_use=_any_use(snapshot, rng),
+    )
+
+
+def _any_use(snapshot: Snapshot, rng: random.Random) -> PastUse:
+    return PastUse(
+        {name: rng.random() for name in snapshot.config.local_queues},
+        {name: rng.random() for name in snapshot.config.cluster_queues},
+        {user: rng.random() for user in ("ann", "bob", "eve")},
+    )
+
+
+def _while_victims_leave(snapshot: Snapshot, made: Plan) -> Snapshot:
+    """One second after the plan: its gangs run, and its victims have not left yet."""
+    waiting = {p.workload.uid: p for p in snapshot.pending}
+    refused = {refusal.uid: refusal for refusal in made.pending}
+    leave = {p.victim for p in made.preempted} | {e.uid for e in made.evicted}
+    stay = [
+        replace(g, leaving=True, returns=True) if g.workload.uid in leave else g
+        for g in snapshot.admitted
+    ]
+    start = [
+        Admitted(waiting[a.uid].workload, a.placement, started_at=snapshot.now)
+        for a in made.admitted
+        if a.uid in waiting
+    ]
+    left = [replace(p, lease=refused[uid].lease) for uid, p in waiting.items() if uid in refused]
+    return replace(snapshot, now=snapshot.now + 1, admitted=(*stay, *start), pending=tuple(left))
 
 
 def test_leases_hold_quota_too() -> None:

@@ -150,14 +150,13 @@ class Leases:
             yield uid, held.request, held.node_counts
 
     def behind(self, pending: Pending, queue: ClusterQueue, order: QueueOrder) -> list[GangRequest]:
-        """Of gangs that wait in its queue at later places; the place of a gang that migrates is kept."""
-        here = order.within(pending.workload, queue)
+        """Of gangs that wait in its queue and are always behind it; the place of a gang that migrates is kept."""
         return [
             request
             for uid, request, _ in self.held()
             if uid not in self.state.leaving
             and request.queue == queue.name
-            and order.within(request.pending.workload, queue) > here
+            and order.always_before(pending.workload, request.pending.workload, queue)
         ]
 
     @property

@@ -349,10 +349,10 @@ class AdmissionCycle:
             self._end_leases(gang.uid)
             return False
         leased = self.leases.request(gang.uid)
-        ahead = self.heads.ahead(gang.queue, leased.flavor_names)
+        ahead = self.heads.ahead_of_lease(leased.pending.workload, gang.queue, leased.flavor_names)
         if ahead is None and gang.grows:
             ahead = head
-        # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
+        # Heads that are always before it in its queue may use the capacity, and so may the gang itself with fewer pods.
         taken = ahead is not None and not (ahead.leased or ahead.put_off)
         if taken or self.limits.short(leased.pending.workload):
             self._end_leases(gang.uid)
@@ -382,7 +382,7 @@ class AdmissionCycle:
             return False
         if refuted.why[0].never_fits:
             return False  # it holds back no gang
-        head = BlockingHead(gang.pending.workload.ref, gang.gang_class.flavors, leased=False)
+        head = BlockingHead(gang.pending.workload, gang.gang_class.flavors, leased=False)
         behind = [
             request.pending.workload.uid
             for request in self.leases.behind(gang.pending, queue, self.heads.order)
@@ -435,6 +435,7 @@ class AdmissionCycle:
     def _admit(self, admission: TentativeAdmission) -> None:
         workload = admission.request.pending.workload
         self.state.admit(admission)
+        self.heads.order.start(workload, admission.request.charges)
         if self._take(admission.request):
             self.classes.forget_refusals()  # they were for earlier planned starts
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
@@ -446,10 +447,9 @@ class AdmissionCycle:
         self.considered += 1
 
     def _take(self, request: GangRequest) -> bool:
-        """Count what a gang takes wherever takings count; whether it had a planned start."""
+        """Count what a gang gets or has reserved wherever both count; whether it had a planned start."""
         workload = request.pending.workload
         self.limits.take(workload)
-        self.heads.order.start(workload, request.charges)
         return self.planned.starts(workload.uid)
 
     def _preempt(self, gang: Candidate, after_eviction: FitsAfterEviction) -> None:
@@ -617,7 +617,7 @@ class AdmissionCycle:
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
         head = BlockingHead(
-            gang.pending.workload.ref, gang.gang_class.flavors, lease is not None, put_off
+            gang.pending.workload, gang.gang_class.flavors, lease is not None, put_off
         )
         if not gang.grows:
             self.heads.wait(gang.queue, head)

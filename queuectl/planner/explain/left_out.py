@@ -167,6 +167,9 @@ def _keep_order(ctx: GangContext, cycle: AdmissionCycle) -> None:
     """Keep the flavors and the quota that gangs before it in the queue order wait for."""
     known = ctx.cycle
     cycle.heads.heads = {name: list(heads) for name, heads in known.heads.heads.items()}
+    cycle.heads.of_accounts = {
+        account: list(heads) for account, heads in known.heads.of_accounts.items()
+    }
     cycle.heads.waiting = {name: list(heads) for name, heads in known.heads.waiting.items()}
     for uid, rows in known.withheld.items():
         if uid != ctx.uid:

@@ -18,6 +18,7 @@ from queuectl.domain.queues import (
     QueueingStrategy,
 )
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.rules import UsageFairness
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.objects.configuration.queue_config import inadmissible_reason
@@ -29,6 +30,9 @@ Place: TypeAlias = tuple[int, float, str]
 Rank: TypeAlias = tuple[
     int | float | str, ...
 ]  # smaller is earlier; compared within one kind of order
+
+_Account: TypeAlias = tuple[str, str | None, str | None]
+"""Namespace, LocalQueue and user."""
 
 Number = TypeVar("Number", np.float64, npt.NDArray[np.float64])
 
@@ -46,6 +50,11 @@ def stretch(now: float, queued_at: Number, seconds: Number) -> Number:
 def place(workload: Workload) -> Place:
     """Sort key of the queue order where past use does not count: priority first, then time queued, then uid."""
     return -workload.priority, workload.queued_at, workload.uid
+
+
+def _account(workload: Workload) -> _Account:
+    """For whom past use is counted."""
+    return workload.namespace, workload.queue, workload.user
 
 
 def behind(head: str, why: str = "is pending") -> Reason:
@@ -85,13 +94,25 @@ class QueueOrder:
         """Among gangs of one ClusterQueue."""
         if queue is not None and queue.name in self.shortest:
             return -workload.priority, -self._stretch(workload), workload.queued_at, workload.uid
-        rule = self.snapshot.config.rules.usage_fairness
-        if rule is None or queue is None or not queue.usage_fairness:
+        rule = self._by_use(queue)
+        if rule is None:
             return place(workload)
         used = self._of_local_queue(workload), self._of_user(workload)
         if rule.before_priority:
             return *used, *place(workload)
         return -workload.priority, *used, workload.queued_at, workload.uid
+
+    def always_before(self, first: Workload, later: Workload, queue: ClusterQueue | None) -> bool:
+        """Whether a gang is before another one of its ClusterQueue whatever was used lately: in this plan and in those after it."""
+        rule = self._by_use(queue)
+        if rule is None or _account(first) == _account(later):
+            return place(first) < place(later)
+        return not rule.before_priority and first.priority > later.priority
+
+    def _by_use(self, queue: ClusterQueue | None) -> UsageFairness | None:
+        """The rule by which past use counts in a ClusterQueue; None if it does not."""
+        counts = queue is not None and queue.usage_fairness
+        return self.snapshot.config.rules.usage_fairness if counts else None
 
     def _stretch(self, workload: Workload) -> float:
         """See :func:`stretch`; the least if its length is unknown, and of a pod of an elastic gang: others are before it."""
@@ -156,10 +177,15 @@ class BlockingHead:
         put_off: it was not searched for, so whether it needs the capacity is unknown.
     """
 
-    ref: str
+    workload: Workload
     flavors: frozenset[str]
     leased: bool
     put_off: bool = False
+
+    @property
+    def ref(self) -> str:
+        """``namespace/name``."""
+        return self.workload.ref
 
 
 def _add(heads: list[BlockingHead], head: BlockingHead) -> None:
@@ -174,6 +200,7 @@ class StrictFifoHeads:
     Attributes:
         order: inside each ClusterQueue.
         heads: by ClusterQueue, the heads that wait for capacity.
+        of_accounts: the same of each account alone: past use does not change their order.
         waiting: by ClusterQueue of any strategy, the gangs that wait for capacity which is not held for them. No elastic gang grows
             on flavors that they can use.
         at_limits: by ClusterQueue and limit, the head that waits for that limit.
@@ -184,6 +211,7 @@ class StrictFifoHeads:
     problem: Problem
     order: QueueOrder = field(init=False)
     heads: dict[str, list[BlockingHead]] = field(default_factory=dict)
+    of_accounts: dict[tuple[str, _Account], list[BlockingHead]] = field(default_factory=dict)
     waiting: dict[str, list[BlockingHead]] = field(default_factory=dict)
     at_limits: dict[tuple[str, Hashable], str] = field(default_factory=dict)
     returning: dict[str, list[tuple[Workload, BlockingHead]]] = field(default_factory=dict)
@@ -201,7 +229,7 @@ class StrictFifoHeads:
         """Note a gang that is to be in its ClusterQueue again, before the first gang behind it is considered."""
         queue = self.problem.snapshot.queue_of(workload)
         if queue is not None:
-            head = BlockingHead(workload.ref, flavors, leased)
+            head = BlockingHead(workload, flavors, leased)
             self.returning.setdefault(queue.name, []).append((workload, head))
 
     def advance_to(self, pending: Pending) -> Iterator[Workload]:
@@ -232,6 +260,8 @@ class StrictFifoHeads:
             _add(self.waiting.setdefault(queue.name, []), head)
         if queue is not None and queue.strict:
             _add(self.heads.setdefault(queue.name, []), head)
+            account = _account(head.workload)
+            _add(self.of_accounts.setdefault((queue.name, account), []), head)
 
     def wait_at_limit(self, queue: ClusterQueue | None, limit: Hashable, ref: str) -> None:
         """Note a gang that waits for a limit: later gangs that count against it wait too."""
@@ -258,6 +288,24 @@ class StrictFifoHeads:
         head = self.ahead(queue, next(options.choices()).values())
         some_open = bool(options.allowed) and not self.open(queue, options).impossible
         return None if some_open else head
+
+    def ahead_of_lease(
+        self, workload: Workload, queue: ClusterQueue | None, flavors: Iterable[str]
+    ) -> BlockingHead | None:
+        """The first waiting head that could use one of these leased flavors, and is before the gang whatever was used lately."""
+        if queue is None:
+            return None
+        heads = self.heads.get(queue.name, [])
+        own = self.of_accounts.get((queue.name, _account(workload)), [])
+        return next(
+            (
+                head
+                for head in (*heads, *own)
+                if self.order.always_before(head.workload, workload, queue)
+                and self.holds_back(head, flavors)
+            ),
+            None,
+        )
 
     def ahead_of_growth(
         self, queue: ClusterQueue | None, flavors: Iterable[str]
