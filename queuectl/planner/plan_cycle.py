@@ -384,7 +384,7 @@ def dry_run(
         kind = cycle.classes.of(pending, queue)
         if id(kind) in hopeless:
             continue
-        cycle.stop_withholding(pending.workload.uid)
+        cycle.state.quota.stop_withholding(pending.workload.uid)
         outcome = chooser.choose(pending, queue, cycle.open_requests(pending, queue))
         gangs_tried += 1
         if solver.ended():

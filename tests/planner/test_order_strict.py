@@ -76,6 +76,45 @@ def test_a_strict_head_keeps_its_own_unused_quota_from_borrowers(
     assert started(pair(strategy, [(4, 0)], [1], uses=(0, 6))) == starts
 
 
+def test_the_reason_names_the_head_for_which_quota_is_kept() -> None:
+    """Of 22 GPUs, a uses its 2 and borrows 4, and a gang of c takes 8. The head of c, which is equal to that gang, lacks a node,
+    not quota, and keeps the other 8.
+    """
+    queues = [
+        replace(queue(name, gpu=amount, strategy=strategy), cohort="top")
+        for name, amount, strategy in (("a", 2, BEST), ("b", 4, BEST), ("c", 16, STRICT))
+    ]
+    runs = holding(gang("ra", podset(gpu=6), queue="a"), {"n0": 1})
+    pending = [
+        gang("starts", podset(gpu=8), queue="c", priority=5),
+        gang("head", podset(gpu=8), queue="c", priority=5, queued_at=1.0),
+        gang("borrows", podset(gpu=1), queue="a"),
+        gang("own", podset(gpu=2), queue="b"),
+    ]
+    nodes = [node("n0", gpu=8), node("n1", gpu=5), node("n2", gpu=8)]
+    made = planned(world(nodes, pending, [runs], *queues))
+    assert [admission.uid for admission in made.admitted] == ["starts"]
+    reasons = {refusal.uid: refusal.reasons[0] for refusal in made.pending}
+    kept = "8 are kept for team/head, the first gang that waits for it in StrictFIFO ClusterQueue c"
+    for uid, unused in (
+        ("borrows", "0 of nominal quota 2 unused, 8 left to borrow in cohort top"),
+        ("own", "4 of nominal quota 4 unused, 4 left to borrow in cohort top"),
+    ):
+        assert reasons[uid].code is Code.WAITING_FOR_QUOTA
+        assert reasons[uid].message.endswith(f"{unused}, but {kept}")
+        (row,) = reasons[uid].details["quota"]
+        assert row["keptFor"] == [{"gang": "team/head", "clusterQueue": "c", "amount": 8}]
+        assert row["left"] == 0
+
+
+def test_the_reason_names_no_head_that_keeps_no_quota_from_the_gang() -> None:
+    """All quota of the cohort is in use, so nothing is kept."""
+    snapshot = pair(STRICT, [(4, 0)], [1], uses=(0, 8))
+    (reason,) = (r.reasons[0] for r in planned(snapshot).pending if r.uid == "t0")
+    assert reason.message.endswith("nothing left to borrow in cohort all")
+    assert "keptFor" not in reason.details["quota"][0]
+
+
 @pytest.mark.parametrize(("strategy", "starts"), [(STRICT, 2), (BEST, 4)])
 def test_a_head_lends_quota_that_it_does_not_need(strategy: QueueingStrategy, starts: int) -> None:
     """The head needs two GPUs of one node, and the only such node is half full: 2 of its 4 stay with it, 2 are lent."""

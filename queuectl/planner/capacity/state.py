@@ -23,6 +23,7 @@ import numpy as np
 
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     Reservation,
@@ -39,6 +40,19 @@ from queuectl.planner.quota import FlavorResource, QuotaRow, QuotaUse, use_of
 # ---- Quota
 
 
+@dataclass(frozen=True, slots=True)
+class WithheldQuota:
+    """Quota of a StrictFIFO ClusterQueue that is kept from borrowers for a gang of it that waits."""
+
+    gang: Workload
+    queue: str
+    amounts: Mapping[FlavorResource, int]
+
+    def rows(self) -> Iterator[tuple[QuotaRow, int]]:
+        """The amounts as charges."""
+        return (((self.queue, *row), amount) for row, amount in self.amounts.items())
+
+
 @dataclass(eq=False)
 class QuotaState:
     """Starts from what running gangs use.
@@ -46,11 +60,13 @@ class QuotaState:
     Attributes:
         instants: the use at each instant, in the order of time: now is the first.
         open: the use now, with the quota that is kept for reservations.
+        withheld: by uid of the gang that waits, what is kept from borrowers; it is in the use of the last instant.
         released: ClusterQueues of which quota was given back.
     """
 
     problem: Problem
     instants: Sequence[QuotaUse]
+    withheld: dict[str, WithheldQuota] = field(default_factory=dict)
     open: QuotaUse = field(init=False)
     released: list[str] = field(default_factory=list)
     _nominal: dict[str, dict[FlavorResource, int]] = field(default_factory=dict)
@@ -128,6 +144,34 @@ class QuotaState:
                 left[row] = min(amount, left.get(row, amount))
         return {row: left[row] for row in request.charges if row in left}
 
+    def kept_from(
+        self, request: GangRequest, row: FlavorResource
+    ) -> Sequence[tuple[WithheldQuota, int]]:
+        """The quota that is withheld from a request without a reservation, and how much more of ``row`` would be left without each part."""
+        queue = request.queue
+        if queue is None:
+            return ()
+        root = self.problem.pools[queue].root
+        theirs = [
+            kept
+            for kept in self.withheld.values()
+            if kept.amounts.get(row) and self.problem.pools[kept.queue].root is root
+        ]
+        if not theirs:
+            return ()
+        without, borrows = self.later.copy(), self.may_borrow(request)
+        views = [without if use is self.later else use for use in self.views]
+
+        def left() -> int:
+            return min(use.left(queue, row, borrows=borrows) for use in views)
+
+        found, before = [], left()
+        for kept in theirs:
+            without.add((kept.queue, *row), -kept.amounts[row])
+            before, last = left(), before
+            found.append((kept, before - last))
+        return [(kept, amount) for kept, amount in found if amount]
+
     @contextmanager
     def without(self, gangs: Sequence[Admitted], *uses: QuotaUse) -> Iterator[None]:
         """For the time of a ``with`` block, these gangs are charged nothing in some uses of quota."""
@@ -182,18 +226,28 @@ class QuotaState:
         still = [charge for gang in reservation.victims for charge in usage.charges(gang)]
         return list(reservation.request.rows()), still
 
-    def withhold(self, request: GangRequest) -> list[tuple[QuotaRow, int]]:
-        """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it; what is kept."""
+    def withhold(self, request: GangRequest) -> None:
+        """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it."""
         if request.queue is None:
-            return []
-        kept: list[tuple[QuotaRow, int]] = []
+            return
+        amounts: dict[FlavorResource, int] = {}
         nominal, use = self.nominal(request.queue), self.later
         for row, need in request.charges.items():
             unused = nominal.get(row, 0) - use.of(request.queue, row)
-            amount = min(need, unused, use.left(request.queue, row))
-            kept.append(((request.queue, *row), max(0, amount)))
-            use.add(*kept[-1])
-        return kept
+            amounts[row] = max(0, min(need, unused, use.left(request.queue, row)))
+        self.keep_back(WithheldQuota(request.pending.workload, request.queue, amounts))
+
+    def keep_back(self, quota: WithheldQuota) -> None:
+        """Keep quota from borrowers for a gang that waits."""
+        self.withheld[quota.gang.uid] = quota
+        for row, amount in quota.rows():
+            self.later.add(row, amount)
+
+    def stop_withholding(self, uid: str) -> None:
+        """Let borrowers use the quota again that was kept from them for a gang."""
+        kept = self.withheld.pop(uid, None)
+        for row, amount in kept.rows() if kept is not None else ():
+            self.later.add(row, -amount)
 
 
 def _distinct(uses: Iterable[QuotaUse]) -> list[QuotaUse]:

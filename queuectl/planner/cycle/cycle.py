@@ -52,7 +52,6 @@ from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, shrinks, smallest
-from queuectl.planner.quota import QuotaRow
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.flavor_choice import (
     Fit,
@@ -132,7 +131,6 @@ class AdmissionCycle:
         starting: by uid, the gangs that start, or are held on their places, and where.
         holds: by uid, the gangs that are held for their admission checks.
         refused: by uid, the gangs that neither start nor are held, and why.
-        withheld: by uid of a gang that waits, the quota that is kept from borrowers for it.
         waiting_repairs: broken gangs that wait for their victims.
         undecided: a search ended without an answer.
         unproved: an answer that is not about a gang of ``doubtful`` is not proved to be the best.
@@ -160,7 +158,6 @@ class AdmissionCycle:
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
     evicted: list[Eviction] = field(default_factory=list)
-    withheld: dict[str, list[tuple[QuotaRow, int]]] = field(default_factory=dict)
     waiting_repairs: list[Refusal] = field(default_factory=list)
     undecided: bool = False
     unproved: bool = False
@@ -322,11 +319,6 @@ class AdmissionCycle:
         queue = self.problem.snapshot.queue_of(pending.workload)
         flavors = self.classes.of(pending, queue).flavors
         self.heads.keep_place(pending.workload, flavors, leased=False)
-
-    def stop_withholding(self, uid: str) -> None:
-        """Let borrowers use the quota again that was kept from them for a gang."""
-        for row, amount in self.withheld.pop(uid, ()):
-            self.state.later.quota.add(row, -amount)
 
     # Order.
 
@@ -553,11 +545,11 @@ class AdmissionCycle:
 
     def _withhold(self, gang: Candidate) -> None:
         """Keep the quota of its ClusterQueue for a head that waits, of the first flavor for which it is enough."""
-        self.stop_withholding(gang.uid)
+        self.state.quota.stop_withholding(gang.uid)
         if gang.queue is not None and self._keeps_its_quota(gang.queue) and not gang.grows:
             wanted = next((r for _, r in gang.gang_class.requests if entitled(self.state, r)), None)
-            if wanted is not None:
-                self.withheld[gang.uid] = self.state.quota.withhold(wanted)
+            if wanted is not None:  # the request names the gang that made the class
+                self.state.quota.withhold(replace(wanted, pending=gang.pending))
 
     def _answer(self, gang: Candidate, reasons: tuple[Reason, ...]) -> bool:
         """Let a gang wait for these reasons, or refuse it if it never fits; whether it waits."""
@@ -581,7 +573,7 @@ class AdmissionCycle:
             return NotMade()
         if self.limits.short(workload):
             return NotMade()
-        self.stop_withholding(gang.uid)
+        self.state.quota.stop_withholding(gang.uid)
         hold = hold_without_nodes(
             self.state, gang.pending, gang.queue, gang.requests, why, self.solver
         )

@@ -73,7 +73,7 @@ def _status(ctx: GangContext, limits: frozenset[Limit], rows: frozenset[FlavorRe
     if status is not Status.REFUTED:
         return status
     if Limit.SHAPE not in limits:
-        cycle.stop_withholding(ctx.uid)
+        cycle.state.quota.stop_withholding(ctx.uid)
         queue = cycle.problem.snapshot.queue_of(pending.workload)
         for choice, request in cycle.classes.of(pending, queue).requests:
             held = cycle.heads.ahead(
@@ -171,10 +171,9 @@ def _keep_order(ctx: GangContext, cycle: AdmissionCycle) -> None:
         account: list(heads) for account, heads in known.heads.of_accounts.items()
     }
     cycle.heads.waiting = {name: list(heads) for name, heads in known.heads.waiting.items()}
-    for uid, rows in known.withheld.items():
+    for uid, quota in known.state.quota.withheld.items():
         if uid != ctx.uid:
-            for row, amount in rows:
-                cycle.state.later.quota.add(row, amount)
+            cycle.state.quota.keep_back(quota)
 
 
 def _rows(queue: ClusterQueue) -> Iterator[FlavorResource]:

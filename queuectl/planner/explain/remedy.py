@@ -161,7 +161,7 @@ def _with_quota(
 
 def quota_short(ctx: GangContext, cycle: AdmissionCycle) -> Mapping[FlavorResource, int] | None:
     """The least quota that the gang lacks for a place in a cycle that refused it; None if it has no place."""
-    cycle.stop_withholding(ctx.uid)
+    cycle.state.quota.stop_withholding(ctx.uid)
     snapshot, state = cycle.problem.snapshot, cycle.state
     pending = least_of(next(p for p in snapshot.pending if p.workload.uid == ctx.uid))
     lacks = [

@@ -9,7 +9,7 @@ A gang can also wait for nodes and devices that are out of use for a time. The n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -27,7 +27,7 @@ from queuectl.domain.reasons import WAITS_FOR, Code, Reason
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, format_time, is_or_are
-from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.capacity.state import CycleState, WithheldQuota
 from queuectl.planner.placement import greedy
 from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.fleet import Ints, Mask
@@ -378,6 +378,7 @@ class _Short:
         most: ever usable by the ClusterQueue if nothing is used.
         later: if nothing being used is not enough now, what the ClusterQueue waits for; as words and as details.
         left: usable by the ClusterQueue now.
+        kept: for gangs that wait in StrictFIFO ClusterQueues: the part of the quota that would be left to this one without them.
         borrows_at: unix seconds before which the gang must not borrow; None if it may.
     """
 
@@ -389,6 +390,7 @@ class _Short:
     used: int
     most: int
     left: int
+    kept: Sequence[tuple[WithheldQuota, int]] = ()
     borrows_at: float | None = None
     later: tuple[str, dict[str, Any]] | None = None
 
@@ -421,8 +423,20 @@ class _Short:
 
     @property
     def now(self) -> str:
-        """Which quota it lacks now, and what it waits for if that is not other gangs."""
-        return f"{self._now}; {self.later[0]}" if self.later is not None else self._now
+        """Which quota it lacks now, for whom it is kept, and what it waits for if that is not other gangs."""
+        text = f"{self._now}, but {self._kept}" if self.kept else self._now
+        return f"{text}; {self.later[0]}" if self.later is not None else text
+
+    @property
+    def _kept(self) -> str:
+        resource = self.row[1]
+        return some(
+            [
+                f"{self.quantity(amount)} {is_or_are(resource, amount)} kept for {quota.gang.ref}, "
+                f"the first gang that waits for it in StrictFIFO ClusterQueue {quota.queue}"
+                for quota, amount in self.kept
+            ]
+        )
 
     @property
     def _now(self) -> str:
@@ -438,7 +452,7 @@ class _Short:
             )
         own, cohort = max(0, self.nominal - self.used), self.pool.parent.name
         text = f"{text}, {self.quantity(own)} of nominal quota {self.quantity(self.nominal)} unused"
-        left = max(0, self.left)
+        left = max(0, self.left + sum(amount for _, amount in self.kept))
         if left < own:
             lent = self.quantity(own - left)
             return f"{text}, but other queues of cohort {cohort} have borrowed {lent} of it"
@@ -459,6 +473,11 @@ class _Short:
                 details["borrowingLimit"] = self.pool.borrowing[self.row]
             if self.borrows_at is not None:
                 details["borrowsAt"] = format_time(self.borrows_at)
+            if self.kept:
+                details["keptFor"] = [
+                    {"gang": quota.gang.ref, "clusterQueue": quota.queue, "amount": amount}
+                    for quota, amount in self.kept
+                ]
         return details
 
 
@@ -497,7 +516,8 @@ def _shorts(state: CycleState, request: GangRequest) -> Iterator[_Short]:
         most, later = state.problem.most(queue, row), None
         if pool.most(row) < need <= most:
             later = _later(state.problem, queue, row, need)
-        yield _Short(queue, row, pool, need, nominal, used, most, left, until, later)
+        kept = state.quota.kept_from(request, row)
+        yield _Short(queue, row, pool, need, nominal, used, most, left, kept, until, later)
 
 
 def _later(
