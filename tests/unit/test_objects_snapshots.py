@@ -614,10 +614,16 @@ def test_kueues_annotation_names_the_workload_of_a_pod() -> None:
     assert given_.snapshot.other_pods == {}
 
 
-def test_a_pinned_pod_counts_before_it_is_bound_and_a_gated_one_does_not() -> None:
+def test_a_pod_that_queuectl_pinned_counts_before_it_is_bound_and_no_other_one_does() -> None:
     pin = {"nodeSelector": {HOST: "r1-a"}}
     gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
-    given_ = load(pod("a", None, spec=pin, gpus=1), pod("b", None, spec=pin | gate), pod("c", None))
+    started = {"labels": {"queuectl.dev/attempt": "1"}}
+    given_ = load(
+        pod("a", None, spec=pin, gpus=1, metadata=started),
+        pod("b", None, spec=pin | gate, metadata=started),
+        pod("c", None, metadata=started),
+        pod("of a user", None, spec=pin),
+    )
     assert given_.snapshot.other_pods == {"r1-a": one_gpu_less(1)}
 
 

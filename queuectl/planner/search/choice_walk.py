@@ -32,7 +32,7 @@ from queuectl.planner.solver import Solver
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Bounds:
+class ChoiceBounds:
     """The most that a gang can get.
 
     Attributes:
@@ -81,7 +81,7 @@ class ChoiceWalk:
     pending: Pending
     queue: ClusterQueue
     options: Options
-    bounds: Bounds
+    bounds: ChoiceBounds
     refuted: Callable[[GangRequest], bool]
     ended: bool = False
     _until: float = field(init=False)  # steps of the solver

@@ -30,7 +30,7 @@ from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
 from queuectl.planner.reasons.refusals import awaiting_nodes, short_of_quota
-from queuectl.planner.search.choice_walk import Bounds, ChoiceWalk
+from queuectl.planner.search.choice_walk import ChoiceBounds, ChoiceWalk
 from queuectl.planner.solver import Solver, Status
 
 
@@ -142,7 +142,7 @@ class FlavorChooser:
         """The choices on which a gang may fit now."""
         borrows = pending.may_borrow(self.problem.snapshot.now)
         left = self.state.quota.left(queue.name, borrows=borrows)
-        bounds = Bounds(left, self.state.free_without_admissions())
+        bounds = ChoiceBounds(left, self.state.free_without_admissions())
         return ChoiceWalk(self.problem, self.solver, pending, queue, options, bounds, self._refuted)
 
     def _after_evictions(
@@ -159,7 +159,7 @@ class FlavorChooser:
                 row: later.quota.left(queue.name, row)
                 for row in self.state.quota.nominal(queue.name)
             }
-        bounds = Bounds(left, free)
+        bounds = ChoiceBounds(left, free)
         return ChoiceWalk(
             self.problem, self.solver, pending, queue, options, bounds, bounds.exceeded
         )
@@ -169,7 +169,7 @@ class FlavorChooser:
     ) -> ChoiceWalk:
         """The choices on which a gang may fit unused quota and, if ``nodes`` count, empty nodes."""
         free = self.problem.index.recovered.allocatable if nodes else None
-        bounds = Bounds(self.state.quota.most(queue.name), free, lasting=True)
+        bounds = ChoiceBounds(self.state.quota.most(queue.name), free, lasting=True)
         beyond = partial(self.beyond, queue=queue, nodes=nodes)
         return ChoiceWalk(self.problem, self.solver, pending, queue, options, bounds, beyond)
 
