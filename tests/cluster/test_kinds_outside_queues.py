@@ -342,10 +342,6 @@ QUEUED = pytest.mark.parametrize(
 )
 
 
-_CHILD_KINDS = {child.kind for one in DESCRIPTIONS for child in one.children}
-CHILDREN = [one for one in DESCRIPTIONS if one.kind in _CHILD_KINDS]
-
-
 def labels_of(one: One, stored: Document) -> list[Document]:
     """The labels of the pods of each place."""
     found = []
@@ -405,9 +401,9 @@ def test_a_job_of_a_queue_keeps_the_label_by_which_it_is_protected(plane: Plane,
     plane.user.patch(path, {"metadata": {"labels": {KUEUE: None}}})
 
 
-@pytest.mark.parametrize("one", CHILDREN, ids=lambda one: one.kind)
-def test_no_job_of_a_queue_becomes_a_part_of_another_job(plane: Plane, one: Description) -> None:
+def test_no_jobset_of_a_queue_becomes_a_part_of_a_trainjob(plane: Plane) -> None:
     """Its pods would run on, and count in no quota."""
+    [one] = [each for each in DESCRIPTIONS if each.kind == "JobSet"]
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"}
     document = documents(one, queue="main")[0]
     made = plane.user.create(collection(one), document)
