@@ -131,13 +131,14 @@ class Load:
                 self.step()
 
     async def until_finished(self, store: PostgresStore) -> None:
-        """Wait until each gang has ended, in the cluster and in the ledger."""
+        """Wait until each gang has ended, in the cluster and in the ledger. A gang that ended before a new leader saw it has no entry there."""
         while True:
             for _ in range(10):
                 self.step()
                 await asyncio.sleep(0.02)
             entries = await patiently(lambda: store.get_workloads(self.uids))
-            if [entry.state for entry in entries] == [State.FINISHED] * len(self.uids):
+            ran = all(self.whole[uid] == STEPS for uid in self.uids)
+            if ran and all(entry.state is State.FINISHED for entry in entries):
                 return
 
 
