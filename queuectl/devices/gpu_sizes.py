@@ -100,12 +100,12 @@ class GpuSizes:
         """The sizes; the same object as ``last`` if nothing has changed since but amounts of quota."""
         if last is None or last._inventory.classes is not inventory.classes:
             return cls(fleet, inventory, config, Matching(inventory.classes))
-        same = (last._fleet, last._inventory) == (fleet, inventory)
-        if same and _sizes_alike(config, last._config):
+        alike = _sizes_alike(config, last._config)
+        if alike and (last._fleet, last._inventory) == (fleet, inventory):
             last._config = config  # the next comparison is one of identities
             return last
         found = cls(fleet, inventory, config, last._matching)
-        if _sizes_alike(config, last._config) and found._has_kinds_of(last):
+        if alike and found._has_kinds_of(last):
             found.basis, found._known, found._pods = last.basis, last._known, last._pods
         return found
 
@@ -116,7 +116,7 @@ class GpuSizes:
         before, now = last._fleet.nodes, self._fleet.nodes
         if len(before) == len(now) and all(map(_same_kind, before, now)):
             return True
-        return not self._inventory.nodes and self._kind_keys == last._kind_keys
+        return not self._inventory.nodes and self._by_kind.keys() == last._by_kind.keys()
 
     # -- before a pod has a node
 
@@ -338,8 +338,8 @@ class GpuSizes:
         return {device.id: device for node in nodes for device in node.devices}
 
     @cached_property
-    def _all_kinds(self) -> list[Node]:
-        """One node of each kind, as far as flavors and weights read nodes."""
+    def _by_kind(self) -> Mapping[tuple[object, ...], Node]:
+        """One node of each kind, as far as flavors and weights read nodes. A kind is what nodes offer, and labels with their values."""
         resources = {name for node in self._fleet.nodes for name in node.allocatable}
         units = {
             name for name in resources if self._weights.of(name) or name in self.classes.backing
@@ -349,24 +349,13 @@ class GpuSizes:
         kinds: dict[tuple[object, ...], Node] = {}
         for node in self._fleet.nodes:
             offered = frozenset(name for name in node.allocatable if name in units)
-            kinds.setdefault((offered, *map(node.labels.get, keys)), node)
-        return list(kinds.values())
-
-    @cached_property
-    def _kind_keys(self) -> set[tuple[object, ...]]:
-        """The kinds as values."""
-        labels = {key for f in self._config.flavors.values() for key, _ in f.node_labels}
-        found: set[tuple[object, ...]] = set()
-        for node in self._all_kinds:
-            offered = frozenset(name for name, amount in node.allocatable.items() if amount)
-            keys = labels.union(*map(label_keys, offered))
-            found.add((offered, *((key, node.labels.get(key)) for key in sorted(keys))))
-        return found
+            kinds.setdefault((offered, *zip(keys, map(node.labels.get, keys), strict=True)), node)
+        return kinds
 
     def _kinds_with(self, resource: str) -> list[Node]:
         """One node of each kind whose device plugin offers a resource."""
         if resource not in self._kinds:
-            self._kinds[resource] = [n for n in self._all_kinds if n.allocatable[resource]]
+            self._kinds[resource] = [n for n in self._by_kind.values() if n.allocatable[resource]]
         return self._kinds[resource]
 
     def _nodes(self, flavors: Iterable[_Labels]) -> Iterator[Node]:
@@ -438,12 +427,8 @@ def _same_kind(before: Node, now: Node) -> bool:
     """Whether a node has its labels and offers its resources as before. This is faster than its kind."""
     if before is now:
         return True
-    if before.name != now.name or before.labels != now.labels:
-        return False
-    had, has = before.allocatable, now.allocatable
-    return had == has or (
-        had.keys() == has.keys() and all(bool(had[name]) is bool(has[name]) for name in had)
-    )
+    same = (before.name, before.labels) == (now.name, now.labels)
+    return same and before.allocatable.keys() == now.allocatable.keys()
 
 
 def with_sizes(snapshot: Snapshot) -> Snapshot:

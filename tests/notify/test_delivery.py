@@ -378,12 +378,18 @@ async def test_a_digest_is_sent_when_its_first_event_is_old_enough() -> None:
     assert cursor.delivered == 2
 
 
-async def test_digests_to_users_that_were_sent_are_not_sent_again() -> None:
+async def digests_by_mail(*users: str) -> Lab:
+    """A lab whose mail sends each minute a digest to each of these users."""
     lab = Lab(mail(digest_seconds=60.0))
     await lab.begin()
-    for user in ("ada", "bob"):
+    for user in users:
         lab.tables.addresses[user] = f"{user}@a.example"
         await lab.store.subscribe(Subscription(user, Scope.QUEUE, "gpus", "mail", mode=Mode.DIGEST))
+    return lab
+
+
+async def test_digests_to_users_that_were_sent_are_not_sent_again() -> None:
+    lab = await digests_by_mail("ada", "bob")
     tries = 0
 
     async def fails(_: Message, to: str) -> None:
@@ -406,12 +412,8 @@ async def test_digests_to_users_that_were_sent_are_not_sent_again() -> None:
 async def test_a_digest_that_always_fails_is_skipped_when_the_next_ones_are_due(
     failing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = Lab(mail(digest_seconds=60.0))
+    lab = await digests_by_mail(*failing, "zoe")
     lab.inboxes["mail"].at_once = 1
-    await lab.begin()
-    for user in (*failing, "zoe"):
-        lab.tables.addresses[user] = f"{user}@a.example"
-        await lab.store.subscribe(Subscription(user, Scope.QUEUE, "gpus", "mail", mode=Mode.DIGEST))
 
     async def answer(_: Message, to: str) -> None:
         if not to.startswith("zoe"):
@@ -432,11 +434,7 @@ async def test_a_digest_that_always_fails_is_skipped_when_the_next_ones_are_due(
 
 
 async def test_digests_that_fail_for_all_are_kept() -> None:
-    lab = Lab(mail(digest_seconds=60.0))
-    await lab.begin()
-    for user in ("ada", "bob"):
-        lab.tables.addresses[user] = f"{user}@a.example"
-        await lab.store.subscribe(Subscription(user, Scope.QUEUE, "gpus", "mail", mode=Mode.DIGEST))
+    lab = await digests_by_mail("ada", "bob")
     broken = True
 
     async def answer(_: Message, __: str) -> None:

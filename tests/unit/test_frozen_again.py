@@ -563,10 +563,10 @@ class Surrounded:
             ("resourceclaims", "a/pair"): ClaimRecord("a", "pair", 3, PAIR),
         }
         self.config = replace(TWO_QUEUES, revision=1)
-        self.kept = self.anew()
+        self.kept = self.from_nothing()
         self.observer = Observer(self.kept.mirror, self.kept.ledger, self.kept.usage, 30.0)
 
-    def anew(self) -> World:
+    def from_nothing(self) -> World:
         """The same state in a mirror that has seen nothing else."""
         world = World(*self.entries, records=self.records.values())
         gone = [
@@ -621,7 +621,7 @@ def test_gangs_follow_nodes_devices_namespaces_and_queues(
     for step in steps:
         world.step(*step)
         kept = world.kept.snapshot_builder.freeze(world.config, 20.0, SolverLimits())
-        fresh = world.anew().freeze(20.0, world.config)
+        fresh = world.from_nothing().freeze(20.0, world.config)
         assert kept.pending == fresh.pending
         assert kept.admitted == fresh.admitted
         assert kept.namespaces == fresh.namespaces
@@ -643,6 +643,6 @@ def test_the_size_in_the_ledger_follows_nodes_and_devices(
             world.kept.mirror.touched |= {entry.uid for entry in world.entries}
         seen = world.observer.observe(world.config, 20.0)
         world.kept.ledger.apply(seen.changes)
-        mirror = world.anew().mirror
+        mirror = world.from_nothing().mirror
         for entry in world.kept.ledger.entries(State.PENDING):
             assert entry.gpus == mirror.sized(mirror.jobs[entry.uid], world.config).gpus

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from queuectl.control.checked_plan import DeviceRows
+from queuectl.control.leader.turns import in_turns
 from queuectl.control.ports import Clock
 from queuectl.db.ports import UsageStore
 from queuectl.domain.accounting import (
@@ -224,13 +225,11 @@ class Accountant:
         if known:
             self._curves |= await self._store.curves(known)
         by_uid = {**of, **dict.fromkeys(meters, ())} if whole else of
-        for number, uid in enumerate(by_uid):
+        async for uid in in_turns(by_uid, TURN):
             mine, meter = of.get(uid, ()), meters.get(uid)
             holds = mine or (meter is not None and meter.phase is UsagePhase.HOLDS)
             samples = self._facts.samples(uid) if holds else ()
             fold.workload(meter, mine, samples, at_start=uid in known)
-            if number % TURN == TURN - 1:
-                await asyncio.sleep(0)
         return fold
 
 

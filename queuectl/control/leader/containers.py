@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from queuectl.control.leader.turns import in_turns
 from queuectl.control.ports import Clock, ContainerSource
 from queuectl.db.ports import UsageStore
 from queuectl.domain.errors import SourceUnavailable, StoreUnavailable
@@ -26,7 +27,6 @@ log = structlog.get_logger()
 
 SCRAPES: Final = 4  # in a window, so that one of them can fail
 _MILLICORES: Final = 1000
-_TURN: Final = 200  # gangs before the event loop can run other tasks
 
 
 class ContainerWatch:
@@ -79,13 +79,11 @@ class ContainerWatch:
         async with asyncio.timeout(self._timeout):
             uses = await self._source.containers(self._window, at)
         sums = {}
-        for number, entry in enumerate(entries):
+        async for entry in in_turns(entries):
             pods = tuple(_running(entry, self._mirror.pods_of(entry)))
             measured = gang_sums(pods, uses, self._window, at)
             if measured is not None:
                 sums[entry.uid] = measured
-            if number % _TURN == _TURN - 1:
-                await asyncio.sleep(0)
         return sums
 
 

@@ -23,6 +23,7 @@ from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.commands import ForceDeletion
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.schedule import Job, supervised
+from queuectl.control.leader.turns import in_turns
 from queuectl.control.ports import Clock, Cluster, HealthSource, UseSource
 from queuectl.control.settings import Settings
 from queuectl.db.ports import LeaderStore
@@ -267,17 +268,6 @@ class Maintenance:
 
 _SCRAPES = 4  # in the window of recent use, so that one of them can fail
 _LOGGED = (UseState.IDLE, UseState.STUCK)
-_TURN: Final = 200  # gangs that are read before the event loop can run other tasks
-
-
-async def _in_turns(gangs: Iterable[HeldGang]) -> list[HeldGang]:
-    """These gangs. Other tasks run in between."""
-    found = []
-    for gang in gangs:
-        found.append(gang)
-        if len(found) % _TURN == 0:
-            await asyncio.sleep(0)
-    return found
 
 
 class UseWatch:
@@ -332,7 +322,8 @@ class UseWatch:
         self._metrics.trust(self._source.trusts)
         try:
             while True:
-                gangs = await _in_turns(held_gangs(self._mirror, ledger(), config(), borrowing()))
+                held = held_gangs(self._mirror, ledger(), config(), borrowing())
+                gangs = [gang async for gang in in_turns(held)]
                 try:
                     put(await self.sample(gangs))
                 except Exception:
@@ -485,7 +476,7 @@ class NodeHealthWatch:
                 clocks = await self._source.clocks(window, now)
         except (SourceUnavailable, TimeoutError):
             return None  # logged with the faults
-        held = await _in_turns(gangs)
+        held = [gang async for gang in in_turns(gangs)]
         found = find_stragglers(held, clocks, self._mirror, rules, now, window)
         self._metrics.compared(found)
         return found

@@ -159,11 +159,12 @@ class ChoiceWalk:
         return self.bounds.free is not None and self._overload(columns, self.bounds.free)
 
     def _overload(self, columns: Sequence[Sequence[GangRequest]], free: Ints) -> bool:
-        """The same for the nodes that any of their flavors names."""
+        """The same for the nodes that any of their flavors names.
+
+        Pods that some flavor places otherwise, or nowhere, add only their nodes.
+        """
         load = GangLoad(free)
-        for (
-            column
-        ) in columns:  # pods that some flavor places otherwise, or nowhere, add only their nodes
+        for column in columns:
             asked = column
             if self.bounds.lasting:
                 asked = [
