@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from queuectl.localcluster.folders import expanded
 from queuectl.localcluster.keeper import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
 
 # ---- Files and ports
@@ -128,7 +129,7 @@ def create(name: str | None) -> Layout:
     clusters().mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked():
         taken = _taken()
-        layout = Layout(name, _free_ports(PORTS, taken))
+        layout = Layout(name, dict(zip(PORTS, _free_ports(len(PORTS), taken), strict=True)))
         if layout.home.exists():
             raise LocalClusterError(
                 f"a cluster named {name} exists already in {layout.home}; take it down first, or choose another name"
@@ -148,15 +149,15 @@ def create(name: str | None) -> Layout:
             raise
 
 
-def reserve(place: Layout, names: Iterable[str]) -> Layout:
+def reserve(place: Layout, names: Sequence[str]) -> Layout:
     """Reserve further ports for a cluster, which programs that start later listen on.
 
     Raises:
         LocalClusterError: No port is free.
     """
     with _locked():
-        ports = place.ports | _free_ports(names, _taken())
-        return Layout(place.name, ports, place.description).write()
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        return Layout(place.name, place.ports | ports, place.description).write()
 
 
 def find(name: str) -> Layout | None:
@@ -186,26 +187,26 @@ def _taken() -> set[int]:
     return {port for layout in find_all() for port in layout.ports.values()}
 
 
-def _free_ports(names: Iterable[str], reserved: set[int]) -> dict[str, int]:
+def free_ports(count: int) -> list[int]:
+    """Free loopback ports, for programs outside a cluster. No other call returns them while this process runs.
+
+    Raises:
+        LocalClusterError: No port is free.
+    """
+    return _free_ports(count, _taken())
+
+
+def _free_ports(count: int, reserved: set[int]) -> list[int]:
     # A random start separates machines that share a network namespace but not the folder.
     start = secrets.randbelow(len(_PORT_RANGE))
-    candidates = iter(
+    candidates = (
         _PORT_RANGE[(start + step) % len(_PORT_RANGE)] for step in range(len(_PORT_RANGE))
     )
-    free = (port for port in candidates if port not in reserved and _is_free(port))
-    try:
-        return {name: next(free) for name in names}
-    except StopIteration:
-        raise LocalClusterError("no free ports on loopback") from None
-
-
-def free_ports(count: int) -> list[int]:
-    """Free loopback ports, for programs outside a cluster."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(count)]
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return [probe.getsockname()[1] for probe in probes]
+    free = (port for port in candidates if port not in reserved and _is_free(port) and _claim(port))
+    chosen = list(itertools.islice(free, count))
+    if len(chosen) < count:
+        raise LocalClusterError("no free ports on loopback")
+    return chosen
 
 
 def _is_free(port: int) -> bool:
@@ -214,6 +215,22 @@ def _is_free(port: int) -> bool:
             probe.bind((LOOPBACK, port))
         except OSError:
             return False
+    return True
+
+
+def _claim(port: int) -> bool:
+    """Claim a TCP port for the program that will listen on it.
+
+    This process keeps the UDP port of the same number until it ends: the claim holds for every process of the machine, and leaves
+    no file.
+    """
+    claim = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        claim.bind((LOOPBACK, port))
+    except OSError:
+        claim.close()
+        return False
+    claim.detach()  # open until this process ends
     return True
 
 

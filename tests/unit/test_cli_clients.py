@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.localcluster.layout import free_ports
 from tests.api.serving import serving
 from tests.api.support import (
     CLUSTER_QUEUE,
@@ -598,8 +598,7 @@ class TestExitCodes:
         assert queuectl("explain", "team-a/train", "--kind", "Job").code == 0
 
     def test_a_missing_server_is_a_failure_with_advice(self, queuectl: Cli) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        (port,) = free_ports(1)
         result = queuectl("get", "wl", "--server", f"http://127.0.0.1:{port}")
         assert result.code == 1
         assert "with --server or QUEUECTL_SERVER" in result.err

@@ -128,6 +128,33 @@ def test_a_port_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         assert port not in layout.create(None).ports.values()
 
 
+def test_no_outgoing_connection_and_no_other_process_takes_a_port_before_its_program_listens() -> (
+    None
+):
+    outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    code = "from queuectl.localcluster.layout import free_ports; print(*free_ports(400), flush=True); input()"
+    with ExitStack() as running:
+        others = [
+            running.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(2)
+        ]
+        chosen = layout.free_ports(400)
+        for other in others:
+            assert other.stdout is not None
+            chosen += map(int, other.stdout.readline().split())
+            other.communicate("\n")
+    assert len(chosen) == len(set(chosen)) == 1200
+    first = int(outgoing.read_text().split()[0])
+    assert max(chosen) < first
+
+
 @pytest.mark.parametrize("name", ["", "Upper", "a/b", "..", "-a", "a" * 60])
 def test_a_name_unfit_for_a_folder_is_refused(name: str) -> None:
     if name:

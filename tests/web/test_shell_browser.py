@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +18,7 @@ from queuectl.api.auth.authentication import OpenPaths
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
+from queuectl.localcluster.layout import free_ports
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, people, signed_app
@@ -72,8 +72,7 @@ async def test_a_page_shows_that_the_server_hangs_or_has_ended_until_it_returns(
     browser: Browser,
 ) -> None:
     banner = "#stale"
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    (port,) = free_ports(1)
     async with sample_process(port) as process:
         page = await open_page(browser, f"http://127.0.0.1:{port}")
         await page.goto("/ui/")
