@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +28,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import Placement
 from queuectl.lifecycle.adoption import running_placement
+from queuectl.lifecycle.backlog import Backlog
 from queuectl.lifecycle.failures import (
     late_pods,
     refused_pods,
@@ -62,6 +62,7 @@ class Observer:
     """Turns the changes of the cluster since the last observation into changes of entries.
 
     Attributes:
+        backlog: workloads that are still to be observed.
         alarms: when to observe a workload again without a change.
         damaged: an error has possibly left sums half changed: they are to be computed from the records again.
     """
@@ -79,8 +80,8 @@ class Observer:
         self._containment = mirror.containment
         self.damaged = False
         self._mirror = mirror
-        self._backlog: dict[str, deque[str]] = {}  # by namespace; those marked first are first
-        self._behind: dict[str, bool] = {}  # by uid: whether it runs without an entry
+        self.backlog = Backlog()
+        self._uncounted: set[str] = set()  # of these, those that run without an entry
         self._ledger = ledger
         self._usage = usage
         self._unschedulable = unschedulable
@@ -95,14 +96,13 @@ class Observer:
         self._dependents = Dependents(mirror, ledger)
 
     @property
-    def behind(self) -> bool:
-        """Whether workloads are still to be observed."""
-        return bool(self._behind)
-
-    @property
     def uncounted(self) -> bool:
         """Whether some of them run without an entry: a plan would use their quota again."""
-        return any(self._behind.values())
+        return bool(self._uncounted)
+
+    def again(self, uids: Collection[str]) -> None:
+        """Observe these workloads again, and what depends on them, although they have not changed. A new one is not delayed by them."""
+        self._put({*uids, *self._dependents.of(uids)}, again=True)
 
     def observe(self, config: QueueConfig, now: float, most: int | None = None) -> Observations:
         """Turn the marked changes of the cluster into changes of entries, and clear the marks.
@@ -112,7 +112,7 @@ class Observer:
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
         touched, mirror.touched = mirror.touched, set()
-        touched.update(self._described_anew(config))
+        self._put(self._described_anew(config), again=True)
         edited, mirror.edited = mirror.edited, set()
         touched |= self._dependents.of(touched)
         self._plan_again = self._counted(moved) or mirror.planning_changed
@@ -122,35 +122,24 @@ class Observer:
         # In the order of the API server's revisions: of two jobs that are observed together, the first created is first in
         # queue order, even if it has changed since.
         self._put(touched)
-        for number, uid in enumerate(sorted(self._taken(most), key=self._revision)):
+        taken = self.backlog.take(most)
+        self._uncounted.difference_update(taken)
+        for number, uid in enumerate(sorted(taken, key=self._revision)):
             change = self._contained(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
         return Observations(changes, self._plan_again)
 
-    def _put(self, touched: Iterable[str]) -> None:
-        for uid in sorted(touched, key=self._revision):
-            if uid not in self._behind:
-                known = self._mirror.jobs.get(uid) or self._ledger.get(uid)
-                namespace = known.namespace if known is not None else ""
-                self._backlog.setdefault(namespace, deque()).append(uid)
-            self._behind[uid] = self._runs_uncounted(uid)
-
-    def _taken(self, most: int | None) -> Sequence[str]:
-        """The workloads to observe now.
-
-        One namespace can change any number of objects. The workloads of the others do not wait for all of them. Those of a namespace
-        are observed in the order of their marks: edits of its queues mark all of them again and again.
-        """
-        taken: list[str] = []
-        while self._backlog and (most is None or len(taken) < most):
-            for namespace, uids in list(self._backlog.items()):
-                taken.append(uids.popleft())
-                if not uids:
-                    del self._backlog[namespace]
-        for uid in taken:
-            del self._behind[uid]
-        return taken
+    def _put(self, uids: Iterable[str], *, again: bool = False) -> None:
+        for uid in sorted(uids, key=self._revision):
+            entry = self._ledger.get(uid)
+            known = self._mirror.jobs.get(uid) or entry
+            namespace = known.namespace if known is not None else ""
+            self.backlog.put(uid, namespace, again=again and entry is not None)
+            if self._runs_uncounted(uid):
+                self._uncounted.add(uid)
+            else:
+                self._uncounted.discard(uid)
 
     def _runs_uncounted(self, uid: str) -> bool:
         """A job of a takeover: it runs, and has no entry yet."""

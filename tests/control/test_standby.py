@@ -82,7 +82,8 @@ async def test_a_leader_that_was_a_standby_begins_as_a_new_process_does(
         loaded = state.ledger.get(early)
         assert loaded is not None
         assert loaded.priority == 77
-        assert mirror.touched >= {early, *mirror.jobs}, "everything is observed again"
+        backlog = state.observer.backlog
+        assert all(uid in backlog for uid in {early, *mirror.jobs}), "everything is observed again"
         state.load(await world.store.load())
         assert world.warm_starts == 1, "a later load computes everything"
 

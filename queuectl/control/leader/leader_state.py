@@ -220,8 +220,8 @@ class LeaderState:
         entries = [e for e in self.ledger if (e.namespace, e.queue) in queues]
         self.holdings.reconfigure(self.config, entries)
         jobs = self._mirror.jobs.values()
-        self._mirror.touched |= {job.uid for job in jobs if (job.namespace, job.queue) in queues}
-        self._mirror.touched |= {entry.uid for entry in entries}
+        of_queues = {job.uid for job in jobs if (job.namespace, job.queue) in queues}
+        self.observer.again(of_queues | {entry.uid for entry in entries})
 
     def _build(self, revision: int) -> None:
         now, self.readable = self._clock(), False
@@ -245,7 +245,7 @@ class LeaderState:
         return True
 
     def _evaluate_all(self) -> None:
-        self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
+        self.observer.again({*self._mirror.jobs, *(entry.uid for entry in self.ledger)})
 
     def marked(self, changes: Sequence[EntryChange]) -> list[EntryChange]:
         """The changes with their marks for the usage ledger, and with no more lines of the history than a workload can add."""

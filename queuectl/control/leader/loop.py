@@ -362,7 +362,7 @@ class Loop:
         if observer.damaged:
             await self._reload()
             return
-        if observer.behind or self._mirror.touched:
+        if observer.backlog or self._mirror.touched:
             wakeup.trigger()  # there are more of them than one observation takes
         wakeup.plan_due |= observed.plan_again
         while observer.log_messages:
