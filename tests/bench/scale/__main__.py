@@ -118,10 +118,10 @@ class Run:
         print(f"    {result.status}, load {os.getloadavg()[0]:.1f}", flush=True)
         options = self._options
         record = RowRecord.now(
-            options.system, options.nodes, options.run, result, commit(), self._conditions
+            options.system, self._fleet.nodes, options.run, result, commit(), self._conditions
         )
         append(options.results or _results(), record)
-        if (options.system, options.nodes) == ("queuectl", 10_000) and result.status == DONE:
+        if (options.system, self._fleet.nodes) == ("queuectl", 10_000) and result.status == DONE:
             _record_in_history(result)
 
 

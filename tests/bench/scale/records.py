@@ -23,7 +23,7 @@ class RowRecord:
     """One line: one row of one run of one system at one size.
 
     Attributes:
-        nodes: as asked for.
+        nodes: those of the cluster.
         run: number of the run, from 1.
         at: time of the end, UTC, ISO 8601.
         load: load average of the last minute at that time.

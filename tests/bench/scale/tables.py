@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.records import FILL, RowRecord
 from tests.bench.scale.rows import CUT, DONE, FAILED, ROWS
 from tests.bench.scale.rows_queues import NEXT_TO
@@ -131,7 +130,7 @@ def _figures(records: Sequence[RowRecord]) -> str:
     """One table: a column for each system that was measured."""
     measured = {record.system for record in records}
     systems = [system for system in SYSTEMS if system in measured]
-    nodes = f"{Fleet(records[0].nodes).nodes:,} nodes"
+    nodes = f"{records[0].nodes:,} nodes"
     head = [nodes, "", *(SYSTEMS[system] for system in systems)]
     lines = [_line(head), _line(["---", "---", *["---:"] * len(systems)])]
     before = ""
