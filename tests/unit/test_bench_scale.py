@@ -252,7 +252,7 @@ def _record(system: str, row: str, run: int, seconds: float, status: str = DONE)
     )
     shown = figures if status != NOT_OFFERED else ()
     return RowRecord(
-        system, 2500 * run, row, run, status, shown, ("a note",), "abc", f"2026-11-2{run}", 1.0, {"machine": "m"}
+        system, 2496 * run, row, run, status, shown, ("a note",), "abc", f"2026-11-2{run}", 1.0, {"machine": "m"}
     )  # fmt: skip
 
 
@@ -270,14 +270,14 @@ def test_records_become_tables_and_pictures(tmp_path: Path) -> None:
     read = read_all([file])
     assert [record.system for record in read] == [record.system for record in records]
     text = tables.tables(read)
-    assert "2,500 nodes, measured:" in text
-    assert "5,000 nodes, use of resources:" in text
+    assert "2,496 nodes, measured:" in text
+    assert "4,992 nodes, use of resources:" in text
     assert "| (b) | submitted to all pods bound, s | 10 | 11.8 (12.5, 11) |" in text
     assert "| (b) |  |  | cut, done |" in text
     assert "| (b) | CPU: etcd, s | 2 | 2 (2, 2) |" in text
     assert "| (c) |  | not offered |" in text
     assert "| (b) |  |  |  |" not in text
-    assert "- queuectl, 2,500 nodes, (b), run 1 cut: a note" in text
+    assert "- queuectl, 2,496 nodes, (b), run 1 cut: a note" in text
     [picture] = pictures.draw_all(read, tmp_path)
     assert picture.name == "scale-nodes.svg"
     titles = [e.text for e in ET.parse(picture).iter() if e.tag.endswith("title")]
