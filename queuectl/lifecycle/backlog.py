@@ -33,20 +33,17 @@ class Backlog:
             namespace: its namespace.
             again: it has not changed itself.
         """
-        if uid in self._changed:
-            return
-        if again:
-            self._again.put(uid, namespace)
-        else:
+        if not again:
             self._again.remove(uid)
             self._changed.put(uid, namespace)
+        elif uid not in self._changed:
+            self._again.put(uid, namespace)
 
     def take(self, most: int | None) -> list[str]:
         """Remove and return the workloads to observe now. ``most``: None = all."""
         most = len(self) if most is None else most
         taken = self._changed.take(most - min(len(self._again), most // _SHARE))
-        taken += self._again.take(most - len(taken))
-        return taken + self._changed.take(most - len(taken))
+        return taken + self._again.take(most - len(taken))
 
 
 class _Turns:

@@ -128,8 +128,7 @@ def create(name: str | None) -> Layout:
         )
     clusters().mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked():
-        taken = _taken()
-        layout = Layout(name, dict(zip(PORTS, _free_ports(len(PORTS), taken), strict=True)))
+        layout = Layout(name, _ports_of(PORTS))
         if layout.home.exists():
             raise LocalClusterError(
                 f"a cluster named {name} exists already in {layout.home}; take it down first, or choose another name"
@@ -156,8 +155,7 @@ def reserve(place: Layout, names: Sequence[str]) -> Layout:
         LocalClusterError: No port is free.
     """
     with _locked():
-        ports = dict(zip(names, free_ports(len(names)), strict=True))
-        return Layout(place.name, place.ports | ports, place.description).write()
+        return Layout(place.name, place.ports | _ports_of(names), place.description).write()
 
 
 def find(name: str) -> Layout | None:
@@ -183,20 +181,17 @@ def _locked() -> Iterator[None]:
         yield
 
 
-def _taken() -> set[int]:
-    return {port for layout in find_all() for port in layout.ports.values()}
+def _ports_of(names: Sequence[str]) -> dict[str, int]:
+    return dict(zip(names, free_ports(len(names)), strict=True))
 
 
 def free_ports(count: int) -> list[int]:
-    """Free loopback ports, for programs outside a cluster. No other call returns them while this process runs.
+    """Free loopback ports, of no cluster. No other call returns them while this process runs.
 
     Raises:
         LocalClusterError: No port is free.
     """
-    return _free_ports(count, _taken())
-
-
-def _free_ports(count: int, reserved: set[int]) -> list[int]:
+    reserved = {port for layout in find_all() for port in layout.ports.values()}
     # A random start separates machines that share a network namespace but not the folder.
     start = secrets.randbelow(len(_PORT_RANGE))
     candidates = (

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from queuectl.cluster.resources import watched
@@ -31,7 +31,7 @@ from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import gang_uid
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.errors import Fenced, StoreUnavailable
+from queuectl.domain.errors import Fenced
 from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Document, Entry, Loaded, State, violations
@@ -47,9 +47,8 @@ from tests.control.kills import ACCOUNT, WRITES, Killed, KillPoint, commit_names
 from tests.doubles.admission import replicas
 from tests.doubles.cluster import FakeCluster
 from tests.support.jobs import LEADERS, job_of
+from tests.support.postgres import patiently
 from tests.support.stores import PostgresStore
-
-T = TypeVar("T")
 
 PATIENCE = 10_000
 """Passes to wait for one condition, of 2 ms and more. A hang fails the test; a busy machine only makes passes longer."""
@@ -444,15 +443,6 @@ async def _connected(settings: DatabaseSettings) -> AsyncIterator[PostgresStore]
         yield store
     finally:
         await store.close()
-
-
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Retry until the database answers, as the supervisor does."""
-    while True:
-        try:
-            return await ask()
-        except StoreUnavailable:
-            await asyncio.sleep(0.01)
 
 
 def live(pods: list[PodRecord]) -> list[PodRecord]:

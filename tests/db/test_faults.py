@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -21,7 +21,7 @@ from queuectl.domain.errors import StaleSnapshot, StoreError, StoreUnavailable
 from queuectl.domain.events import Admit
 from tests.db.conformance import QUEUE, commit, loaded
 from tests.db.histories import HERE, step, submitted
-from tests.support.postgres import lock_waiters, server_directory
+from tests.support.postgres import lock_waiters, patiently, server_directory
 from tests.support.relay import LATE, LOST, SILENT, Fault, Request, postgres_relay
 from tests.support.stores import PostgresStore
 
@@ -166,10 +166,7 @@ async def test_a_frozen_server_is_unavailable_within_the_answer_timeout(server: 
 async def until_it_answers(store: PostgresStore) -> None:
     """Read the ledger within the answer timeout. On a busy machine, the first statements can take longer."""
     async with asyncio.timeout(60.0):
-        while True:
-            with suppress(StoreUnavailable):
-                await store.load()
-                return
+        await patiently(store.load)
 
 
 async def test_a_store_on_a_frozen_server_can_be_closed(server: EmbeddedServer):
@@ -276,15 +273,8 @@ async def until_waiting(connection: asyncpg.Connection, number: int) -> None:
 
 async def test_waiting_for_configuration_survives_a_restart_of_the_database(server: EmbeddedServer):
     async with opened(DatabaseSettings(server.url())) as store:
-
-        async def patiently() -> int:
-            while True:
-                try:
-                    return await store.config_changed(0, poll=3600)
-                except StoreUnavailable:
-                    await asyncio.sleep(0.05)
-
-        waiter = asyncio.create_task(patiently())
+        changed = patiently(lambda: store.config_changed(0, poll=3600))
+        waiter = asyncio.create_task(changed)
         await asyncio.sleep(0.2)
         await server.stop()
         await server.start()

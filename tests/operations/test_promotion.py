@@ -30,9 +30,10 @@ from queuectl.domain.ledger import State, violations
 from queuectl.domain.queries import HistoryLine
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import MetricsRecorder
-from tests.control.rig import Rig, configuration, gang, live, nodes, patiently
+from tests.control.rig import Rig, configuration, gang, live, nodes
 from tests.doubles.cluster import FakeCluster
 from tests.operations.servers import as_server, own_server, program, socket_url
+from tests.support.postgres import patiently
 from tests.support.stores import PostgresStore
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(600)]

@@ -14,17 +14,19 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import asyncpg
 import pytest_asyncio
 
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade
+from queuectl.domain.errors import StoreUnavailable
 from tests.support.engines import reused_engines
 
 TEMPLATE = "queuectl_template"
@@ -33,6 +35,16 @@ PREFIX = "queuectl-pg-"
 LEFTOVER_SECONDS = 3600.0
 SHARED_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 2 << 30
+T = TypeVar("T")
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Retry until the database answers, as the supervisor does."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            await asyncio.sleep(0.01)
 
 
 @dataclass

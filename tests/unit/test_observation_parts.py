@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Upserted
 from queuectl.lifecycle.backlog import Backlog
@@ -20,18 +21,25 @@ from tests.doubles.cluster import FakeCluster
 BUSY = 60
 
 
-def test_a_namespace_with_many_changes_delays_no_other() -> None:
+def observing(mirror: Mirror, ledger: Ledger) -> Observer:
+    return Observer(mirror, ledger, OtherPodUsage(mirror, ledger), 30.0)
+
+
+def busy_jobs() -> list[JobRecord]:
+    """Jobs of one namespace, in the order of their creation."""
     cluster = FakeCluster()
     record = cluster.job(cluster.submit(gang("Job", "train", 1)))
-    jobs = [
+    return [
         replace(record, uid=f"u{n}", name=f"b{n}", namespace="busy", version=10 + n)
         for n in range(BUSY)
     ]
-    jobs.append(replace(record, uid="quiet", name="q", namespace="quiet", version=10_000))
-    mirror = Mirror({"jobs": "Job"})
+
+
+def test_a_namespace_with_many_changes_delays_no_other() -> None:
+    mirror, ledger, jobs = Mirror({"jobs": "Job"}), Ledger(), busy_jobs()
+    jobs.append(replace(jobs[0], uid="quiet", name="q", namespace="quiet", version=10_000))
     mirror.apply([Upserted(job) for job in jobs])
-    ledger = Ledger()
-    observer = Observer(mirror, ledger, OtherPodUsage(mirror, ledger), 30.0)
+    observer = observing(mirror, ledger)
 
     parts: list[list[str]] = []
     while mirror.touched or observer.backlog:
@@ -48,16 +56,11 @@ def test_a_namespace_with_many_changes_delays_no_other() -> None:
 
 
 def test_workloads_that_are_marked_again_and_again_delay_no_other() -> None:
-    cluster = FakeCluster()
-    record = cluster.job(cluster.submit(gang("Job", "train", 1)))
-    mirror = Mirror({"jobs": "Job"})
-    mirror.apply(
-        [Upserted(replace(record, uid=f"u{n}", name=f"b{n}", version=10 + n)) for n in range(BUSY)]
-    )
-    ledger = Ledger()
-    observer = Observer(mirror, ledger, OtherPodUsage(mirror, ledger), 30.0)
+    mirror, ledger, jobs = Mirror({"jobs": "Job"}), Ledger(), busy_jobs()
+    mirror.apply([Upserted(job) for job in jobs])
+    observer = observing(mirror, ledger)
     ledger.apply(observer.observe(QueueConfig(), 100.0).changes)
-    mirror.apply([Upserted(replace(record, uid="new", name="new", version=10_000))])
+    mirror.apply([Upserted(replace(jobs[0], uid="new", name="new", version=10_000))])
     for part in range(BUSY // 20 + 1):
         mirror.touched |= {f"u{n}" for n in range(BUSY)}
         ledger.apply(observer.observe(QueueConfig(), 101.0 + part, most=20).changes)
@@ -65,16 +68,14 @@ def test_workloads_that_are_marked_again_and_again_delay_no_other() -> None:
 
 
 def test_an_edit_that_concerns_all_workloads_delays_no_new_and_no_changed_one() -> None:
-    cluster, mirror, ledger = FakeCluster(), Mirror({"jobs": "Job"}), Ledger()
-    record = cluster.job(cluster.submit(gang("Job", "train", 1)))
-    jobs = [replace(record, uid=f"u{n}", name=f"b{n}", version=10 + n) for n in range(BUSY)]
+    mirror, ledger, jobs = Mirror({"jobs": "Job"}), Ledger(), busy_jobs()
     mirror.apply([Upserted(job) for job in jobs])
-    observer = Observer(mirror, ledger, OtherPodUsage(mirror, ledger), 30.0)
+    observer = observing(mirror, ledger)
     ledger.apply(observer.observe(QueueConfig(), 100.0).changes)
 
     observer.again(mirror.jobs.keys())
     moved = replace(jobs[-1], queue="another", version=10_000)
-    new = [replace(record, uid=f"n{n}", name=f"n{n}", version=10_001 + n) for n in range(2)]
+    new = [replace(jobs[0], uid=f"n{n}", name=f"n{n}", version=10_001 + n) for n in range(2)]
     mirror.apply([Upserted(job) for job in (moved, *new)])
     changes = observer.observe(QueueConfig(), 101.0, most=20).changes
     assert [change.after.uid for change in changes] == [moved.uid, "n0", "n1"]
