@@ -24,7 +24,7 @@ from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.relaxation import past_heads, quota_alone, requests, state_under
 from queuectl.planner.explain.remedy import finish, quota_short
 from queuectl.planner.placement.feasible import arrange
-from queuectl.planner.preempt.running import Rows
+from queuectl.planner.preempt.candidates import Rows
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods

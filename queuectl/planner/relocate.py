@@ -34,9 +34,9 @@ from queuectl.planner.model.classes import PlacementClasses
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import arrange, place, refuted_by_sums
 from queuectl.planner.placement.greedy import find
+from queuectl.planner.preempt.candidates import CandidateTable, table_of
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.protections import protected_until
-from queuectl.planner.preempt.running import CandidateTable, table_of
 from queuectl.planner.preempt.search import BestVictims, EvictionConstraints, Search
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.fleet import Ints

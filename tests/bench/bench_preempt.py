@@ -17,10 +17,10 @@ import numpy as np
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.model import parts_of, sums
 from queuectl.planner.preempt.rules import candidate_sets
-from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.solver import Solver

@@ -34,10 +34,10 @@ from queuectl.planner.cycle.defragment import MigrationPolicy
 from queuectl.planner.explain.context import HOLDERS, GangContext
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
 from queuectl.planner.explain.remedy import finish, offer
+from queuectl.planner.preempt.candidates import CandidateTable, table_of
 from queuectl.planner.preempt.cost import layers
 from queuectl.planner.preempt.find import Blocked
 from queuectl.planner.preempt.rules import why_not
-from queuectl.planner.preempt.running import CandidateTable, table_of
 from queuectl.planner.preempt.search import BestVictims
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest

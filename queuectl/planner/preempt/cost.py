@@ -22,7 +22,7 @@ resource, ``_USUAL`` counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Final
 
@@ -190,6 +190,16 @@ class Ages:
     accelerators: NDArray[np.float64]
     without_accelerators: NDArray[np.float64]
     restart: Ints
+
+    def join(self, more: Ages) -> Ages:
+        """Those of these gangs, then of more."""
+        names = [part.name for part in fields(Ages)]
+        pairs = ((getattr(self, name), getattr(more, name)) for name in names)
+        return Ages(*map(np.concatenate, pairs))
+
+    def take(self, order: Ints) -> Ages:
+        """Those of some gangs, by index, in this order."""
+        return Ages(*(getattr(self, part.name)[order] for part in fields(Ages)))
 
     def lost_work(self, now: float, among: Mask) -> Ints:
         """GPU-seconds each gang would lose, restart included.

@@ -41,9 +41,9 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 
 from queuectl.domain.rules import FairStrategy
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.returning import Place, Returning, place_of
-from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import CommonPool, QuotaShortfall
 from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaUse, share_of
 

@@ -29,9 +29,10 @@ from queuectl.planner.capacity.reservations import awaited
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.greedy import find
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers, older_of
 from queuectl.planner.preempt.rules import CandidateSet, candidate_sets
-from queuectl.planner.preempt.running import CandidateTable, EvictionScope
+from queuectl.planner.preempt.running import EvictionScope
 from queuectl.planner.preempt.search import BestVictims, EvictionConstraints, Search
 from queuectl.planner.preempt.shortage import shortfall_of
 from queuectl.planner.problem.problem import caps

@@ -19,8 +19,8 @@ from queuectl.planner.model.classes import PlacementClasses
 from queuectl.planner.placement.feasible import arrange, refuted_by_sums
 from queuectl.planner.placement.greedy import exact, find, first, on_fleet
 from queuectl.planner.placement.single import ShapeCapacity
+from queuectl.planner.preempt.candidates import CandidateTable, Rows
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.running import CandidateTable, Rows
 from queuectl.planner.preempt.shortage import Deficits
 from queuectl.planner.problem.fleet import Ints, Mask, Tree
 from queuectl.planner.problem.problem import Shape, caps, most_pods

@@ -48,10 +48,11 @@ from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.exit_order import CandidateOrder, Fair, OtherQueues, Reclaim
 from queuectl.planner.preempt.protections import slice_end, why_protected
 from queuectl.planner.preempt.returning import evicts_below
-from queuectl.planner.preempt.running import CandidateTable, EvictionScope, Preemptor
+from queuectl.planner.preempt.running import EvictionScope, Preemptor
 from queuectl.planner.preempt.search import EvictionConstraints
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.request import GangRequest

@@ -1,8 +1,7 @@
-"""Running gangs as arrays, and what the rules ask about them and about one gang that would evict some of them.
+"""Answers to the rules about running gangs, and about one gang that would evict some of them.
 
-*RunningGangs* are the gangs of some ClusterQueues that are not protected; the list is built once per problem. A *Preemptor* answers the
-questions of the rules (:mod:`queuectl.planner.preempt.rules`) about them. Its *CandidateTable* is the part of them that the rules and this plan
-leave, with costs. Rows are (gang, node) pairs: what leaves a node with which gang.
+*RunningGangs* are the gangs of some ClusterQueues that are not protected, as arrays (:mod:`queuectl.planner.preempt.candidates`). A
+*Preemptor* answers the questions of the rules (:mod:`queuectl.planner.preempt.rules`) about them.
 
 Idle gangs yield their GPUs to a gang that waits (``idleReclaim``). Whether a gang is idle was judged before the snapshot was made
 (``Admitted.idle_since``); nothing of metrics is known here. The idle gang's own ClusterQueue decides: a gang of higher priority may
@@ -13,15 +12,14 @@ policies of either queue are. In a dry run the queues count that only report whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
-from queuectl.domain.plan import Cost
 from queuectl.domain.queues import (
     ClusterQueue,
     ReclaimMode,
@@ -31,20 +29,20 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.preempt.cost import Ages, Sizes, ages_of, cost_of, sizes_of
-from queuectl.planner.preempt.protections import opts_out, protected_until
+from queuectl.planner.preempt.candidates import GangArrays
+from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.preempt.returning import Place, Returning, evicts_below
 from queuectl.planner.preempt.shortage import (
-    Charges,
     CommonPool,
     QuotaShortfall,
     common_pool_of,
     shortfall_of,
 )
+from queuectl.planner.preempt.staying import staying_gangs
 from queuectl.planner.problem.fleet import Ints, Mask
-from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.problem import Floats, Problem
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaRow, QuotaTree
+from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaTree
 
 
 class EvictionScope(Enum):
@@ -109,97 +107,6 @@ def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) 
     return queue is not None and (queue.preempts or any_yields(problem, workload, queue))
 
 
-Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Rows:
-    """Use of nodes by gangs: gang index (K,), node index (K,), amounts (R, K); each pair once."""
-
-    gang: Ints
-    node: Ints
-    use: Ints
-
-    def select(self, mask: Mask) -> Rows:
-        return Rows(self.gang[mask], self.node[mask], self.use[:, mask])
-
-    def sums(self, nodes: int) -> Ints:
-        """Their use of each of ``nodes`` nodes, (R, N)."""
-        sums = np.zeros((len(self.use), nodes), dtype=np.int64)
-        for into, amounts in zip(sums, self.use, strict=True):
-            np.add.at(into, self.node, amounts)
-        return sums
-
-
-_TABLES: Final = 16  # of the last gangs that wait
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class GangArrays:
-    """Some gangs that run, by priority, then from the newest to the oldest.
-
-    Attributes:
-        quota: what each is charged, per quota row.
-    """
-
-    gangs: tuple[Admitted, ...]
-    priority: Ints
-    ages: Ages
-    rows: Rows
-    quota: dict[QuotaRow, Ints]
-    sizes: Sizes
-    _tables: dict[bytes, CandidateTable] = field(default_factory=dict, kw_only=True)
-
-    def table(self, chosen: Mask, now: float) -> CandidateTable:
-        """Those of them that one gang may evict, in the same order. Gangs that wait alike may evict the same, so the last ones are kept."""
-        key = chosen.tobytes()
-        if key not in self._tables:
-            if len(self._tables) == _TABLES:
-                del self._tables[next(iter(self._tables))]
-            self._tables[key] = self._table(chosen, now)
-        return self._tables[key]
-
-    def _table(self, chosen: Mask, now: float) -> CandidateTable:
-        number = np.cumsum(chosen) - 1
-        rows = self.rows.select(chosen[self.rows.gang])
-        rank = np.unique(self.priority[chosen], return_inverse=True)[1].astype(np.int64) + 1
-        charged = ((row, amounts[chosen]) for row, amounts in self.quota.items())
-        return CandidateTable(
-            tuple(self.gangs[i] for i in np.flatnonzero(chosen)),
-            rank,
-            self.ages.lost_work(now, chosen)[chosen],
-            self.ages.known_starts(now, chosen)[chosen],
-            Rows(number[rows.gang], rows.node, rows.use),
-            {row: amounts for row, amounts in charged if amounts.any()},
-            self.sizes,
-        )
-
-
-def arrays_of(problem: Problem, gangs: Iterable[Admitted]) -> GangArrays:
-    """Collect what some gangs hold and are charged."""
-    ordered = sorted(gangs, key=lambda g: (g.workload.priority, -g.started_at, g.workload.uid))
-    numbers: dict[QuotaRow, int] = {}
-    charged = [
-        (numbers.setdefault(row, len(numbers)), i, amount)
-        for i, gang in enumerate(ordered)
-        for row, amount in problem.usage.charges(gang)
-    ]
-    amounts = np.zeros((len(numbers), len(ordered)), dtype=np.int64)
-    rows_at, gangs_at, added = np.array(charged, dtype=np.int64).reshape(-1, 3).T
-    np.add.at(amounts, (rows_at, gangs_at), added)
-    quota = {row: amounts[number] for row, number in numbers.items()}
-    priority = np.array([gang.workload.priority for gang in ordered], dtype=np.int64)
-    sizes = sizes_of(problem.snapshot, problem.cache)
-    ages, rows = ages_of(ordered, sizes), rows_of(problem, ordered)
-    return GangArrays(tuple(ordered), priority, ages, rows, quota, sizes)
-
-
-def table_of(problem: Problem, gangs: Iterable[Admitted]) -> CandidateTable:
-    """All of some gangs as candidates, whatever protects them."""
-    arrays = arrays_of(problem, gangs)
-    return arrays.table(np.ones(len(arrays.gangs), dtype=np.bool_), problem.snapshot.now)
-
-
 @dataclass(frozen=True, eq=False)
 class RunningGangs(GangArrays):
     """Staying gangs of some ClusterQueues that some gang may evict now.
@@ -212,7 +119,6 @@ class RunningGangs(GangArrays):
 
     queues: dict[str, int]
     owner: Ints
-    queued_at: Floats
     reclaim_only: Mask
 
     @cached_property
@@ -227,74 +133,10 @@ class RunningGangs(GangArrays):
     def charged(self) -> dict[FlavorResource, Mask]:
         """The gangs that are charged for a flavor and resource."""
         masks: dict[FlavorResource, Mask] = {}
-        for (_, flavor, resource), amounts in self.quota.items():
-            row = (flavor, resource)
-            masks[row] = masks.get(row, False) | (amounts > 0)
+        for (_, flavor, resource), gangs in self.quota.charged():
+            mask = masks.setdefault((flavor, resource), np.zeros(len(self.gangs), dtype=np.bool_))
+            mask[gangs] = True
         return masks
-
-
-@dataclass(frozen=True, eq=False)
-class CandidateTable:
-    """The gangs one preemptor may evict, C of them, numbered by priority, then from the newest to the oldest.
-
-    Attributes:
-        gangs: the gangs themselves.
-        rank: position of a gang's priority among the distinct ones present, lowest first, from 1. Shape (C,).
-        lost: GPU-seconds each would lose. Shape (C,).
-        starts: when each started (unix seconds), to decide between equal losses; minus infinity where the loss is a guess. Shape (C,).
-        rows: what each holds of which node.
-        quota: quota row to the amount each frees. Shape (C,).
-    """
-
-    gangs: tuple[Admitted, ...]
-    rank: Ints
-    lost: Ints
-    starts: Floats
-    rows: Rows
-    quota: dict[QuotaRow, Ints]
-    sizes: Sizes
-
-    @property
-    def size(self) -> int:
-        return len(self.gangs)
-
-    @cached_property
-    def charges(self) -> Charges:
-        """The charge of each gang."""
-        charges: list[list[tuple[QuotaRow, int]]] = [[] for _ in self.gangs]
-        for row, amounts in sorted(self.quota.items()):
-            charged = amounts.nonzero()[0]
-            for gang, amount in zip(charged.tolist(), amounts[charged].tolist(), strict=True):
-                charges[gang].append((row, amount))
-        return dict(enumerate(map(tuple, charges)))
-
-    def cost(self, at: int) -> Cost:
-        return cost_of(self.gangs[at], int(self.lost[at]), self.sizes)
-
-    def freed(self, nodes: int, chosen: Mask | None = None) -> Ints:
-        """(R, N) freed on each of ``nodes`` nodes when the chosen gangs (all of them by default) leave."""
-        rows = self.rows if chosen is None else self.rows.select(chosen[self.rows.gang])
-        return rows.sums(nodes)
-
-    def lowest(self, rank: int) -> CandidateTable:
-        """The gangs up to a rank; they keep their numbers."""
-        size = int(np.searchsorted(self.rank, rank, side="right"))
-        if size == self.size:
-            return self
-        return CandidateTable(
-            self.gangs[:size],
-            self.rank[:size],
-            self.lost[:size],
-            self.starts[:size],
-            self.rows.select(self.rows.gang < size),
-            {row: frees[:size] for row, frees in self.quota.items()},
-            self.sizes,
-        )
-
-    def mask(self, victims: Iterable[int]) -> Mask:
-        chosen = np.zeros(self.size, dtype=np.bool_)
-        chosen[list(victims)] = True
-        return chosen
 
 
 def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
@@ -324,59 +166,25 @@ def _least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> F
 
 
 def _enroll(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
+    staying = staying_gangs(problem)
     numbered = {name: at for at, name in enumerate(queues)}
-    owners = {gang.workload.uid: at for gang, at in _candidates(problem, numbered)}
-    admitted = (gang for gang in problem.snapshot.admitted if gang.workload.uid in owners)
-    arrays = arrays_of(problem, admitted)
     known = problem.snapshot.config.cluster_queues
-    owner = [owners[gang.workload.uid] for gang in arrays.gangs]
-    opting = (
-        opts_out(g.workload, known[queues[at]]) for g, at in zip(arrays.gangs, owner, strict=True)
-    )
+    position = np.array([numbered.get(name, -1) for name in known], dtype=np.int64)
+    owner = position[staying.owner]
+    chosen = np.flatnonzero((owner >= 0) & (staying.protected_until <= problem.snapshot.now))
+    part = staying.arrays.take(chosen)
     return RunningGangs(
-        arrays.gangs,
-        arrays.priority,
-        arrays.ages,
-        arrays.rows,
-        arrays.quota,
-        arrays.sizes,
+        part.gangs,
+        part.priority,
+        part.queued_at,
+        part.ages,
+        part.rows,
+        part.quota,
+        part.sizes,
         numbered,
-        np.array(owner, dtype=np.int64),
-        np.array([gang.workload.queued_at for gang in arrays.gangs], dtype=np.float64),
-        np.array(list(opting), dtype=np.bool_),
+        owner[chosen],
+        staying.reclaim_only[chosen],
     )
-
-
-def _candidates(problem: Problem, queues: dict[str, int]) -> Iterator[tuple[Admitted, int]]:
-    """Gangs of some ClusterQueues that stay and that some gang may evict, with the position of their queue."""
-    snapshot = problem.snapshot
-    known: dict[tuple[str, str | None], ClusterQueue | None] = {}
-    for gang in snapshot.admitted:
-        key = (gang.workload.namespace, gang.workload.queue)
-        if key not in known:
-            known[key] = snapshot.config.cluster_queue_of(*key)
-        queue = known[key]
-        if queue is None or gang.leaving or queue.name not in queues:
-            continue
-        if protected_until(gang, queue, snapshot.now, reclaimed=True) is None:
-            yield gang, queues[queue.name]
-
-
-def rows_of(problem: Problem, gangs: Sequence[Admitted]) -> Rows:
-    """Use of nodes by some gangs."""
-    slots = [problem.use_of(g) for g in gangs]
-    resources = len(problem.resources)
-    if not slots:
-        none = np.zeros(0, dtype=np.int64)
-        return Rows(none, none, np.zeros((resources, 0), dtype=np.int64))
-    owner = np.repeat(np.arange(len(gangs)), [len(nodes) for nodes, _ in slots])
-    nodes = np.concatenate([nodes for nodes, _ in slots])
-    amounts = np.concatenate([amounts for _, amounts in slots], axis=1)
-    pairs, at = np.unique(owner * max(problem.size, 1) + nodes, return_inverse=True)
-    use = np.zeros((resources, len(pairs)), dtype=np.int64)
-    for into, row in zip(use, amounts, strict=True):
-        np.add.at(into, at, row)
-    return Rows(pairs // max(problem.size, 1), pairs % max(problem.size, 1), use)
 
 
 # One gang that would evict others.

@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
 from queuectl.planner.preempt.model import (
@@ -37,7 +38,6 @@ from queuectl.planner.preempt.model import (
     quota_lower_bound,
     stage_of,
 )
-from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits, QuotaShortfall
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Shape

@@ -143,10 +143,10 @@ class QuotaShortfall:
         for short in self.shortages():
             frees = np.zeros(size, dtype=np.int64)
             helpers = []
-            charged = ((queue, a) for (queue, *row), a in quota.items() if (*row,) == short.row)
-            for queue, amounts in charged:
+            for queue in (queue for queue, *row in quota if (*row,) == short.row):
                 most = self.makes_up(queue, short)
                 if most is None or most > 0:
+                    amounts = quota[(queue, *short.row)]
                     frees += amounts if most is None else np.minimum(amounts, most)
                     helpers.append(queue)
             key = (short.row, tuple(helpers))
