@@ -25,11 +25,12 @@ from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt.staying import staying_gangs
 from queuectl.planner.problem.fleet import FleetIndex, grow, index_of
 from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.problem.usage import usage_of
 from tests.planner import generate
-from tests.planner.build import gang, holding, node, podset, resources, world
+from tests.planner.build import config, gang, holding, node, podset, queue, resources, world
 from tests.support.examples import examples
 
 # Topology.
@@ -191,7 +192,7 @@ def test_counts_of_changed_nodes_equal_a_fresh_count() -> None:
 def test_kept_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) -> None:
     cache = PlannerCache()
     usage_of(snapshot, cache)
-    later = replace(
+    changed = replace(
         snapshot,
         admitted=tuple(
             replace(g, leaving=not g.leaving) if i in leaving else g
@@ -199,20 +200,31 @@ def test_kept_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) -> 
             if i not in dropped
         ),
     )
-    carried = usage_of(later, cache)
-    fresh = usage_of(later, PlannerCache())
-    assert (carried.free == fresh.free).all()
-    assert (carried.later == fresh.later).all()
-    assert (carried.leaving, carried.idle, carried.broken) == (
-        fresh.leaving,
-        fresh.idle,
-        fresh.broken,
-    )
-    for ours, theirs in (
-        (carried.quota_held, fresh.quota_held),
-        (carried.quota_staying, fresh.quota_staying),
-    ):
-        assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}
+    nodes = [replace(n, allocatable=n.allocatable + n.allocatable) for n in snapshot.fleet.nodes]
+    for later in (changed, replace(changed, fleet=Fleet(tuple(nodes)))):
+        carried, fresh = usage_of(later, cache), usage_of(later, PlannerCache())
+        assert (carried.free == fresh.free).all()
+        assert (carried.later == fresh.later).all()
+        assert (carried.leaving, carried.idle, carried.broken) == (
+            fresh.leaving,
+            fresh.idle,
+            fresh.broken,
+        )
+        for ours, theirs in (
+            (carried.quota_held, fresh.quota_held),
+            (carried.quota_staying, fresh.quota_staying),
+        ):
+            assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}
+
+
+def test_the_sizes_of_gangs_follow_the_largest_node() -> None:
+    running = holding(gang("r", podset(gpu=0, cpu=4)), {"n0": 1})
+    cache, same, costs = PlannerCache(), config(queue()), list[float]()
+    for cpus in (4, 4, 64):
+        snapshot = world([node("n0", cpu=cpus)], (), [running])
+        problem = survey(replace(snapshot, config=same), cache)
+        costs.append(staying_gangs(problem).arrays.sizes.of_running(running).total)
+    assert costs[0] == costs[1] > costs[2]
 
 
 def test_the_same_running_gangs_are_counted_once_and_a_new_record_is_counted_again() -> None:

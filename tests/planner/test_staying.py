@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.queues import OptOut, Protection
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.cache import PlannerCache
@@ -17,7 +18,15 @@ from queuectl.planner.problem.problem import survey
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.support.examples import examples
 
-_NODES = [node(f"n{i}", f"b{i % 2}", gpu=8) for i in range(4)]
+_NODES = [node(f"n{i}", f"b{i % 2}", gpu=8, cpu=8) for i in range(4)]
+_FLEETS = (
+    _NODES,
+    [replace(_NODES[0], ready=False), *_NODES[1:]],
+    [node(f"n{i}", f"b{i % 2}", gpu=4, cpu=32) for i in range(4)],
+    _NODES[1:],
+    [*_NODES[:3], node("n4", "b0", gpu=8, cpu=8)],
+    [*_NODES[:3], node("n3", "b1", gpu=8, cpu=8, storage=4)],
+)
 _QUEUES = (
     queue("plain"),
     replace(queue("briefly"), protection=Protection(min_runtime=300.0)),
@@ -35,7 +44,7 @@ def records(draw: st.DrawFn, uid: str) -> Admitted:
     pods = draw(st.dictionaries(st.sampled_from(names), st.integers(1, 2), min_size=1))
     workload = gang(
         uid,
-        podset(count=sum(pods.values()), gpu=draw(st.integers(0, 2))),
+        podset(count=sum(pods.values()), gpu=draw(st.integers(0, 2)), cpu=4),
         priority=draw(st.integers(0, 2)),
         queue=draw(st.sampled_from((*_NAMES, "missing"))),
         queued_at=draw(st.sampled_from((0.0, 5.0))),
@@ -54,9 +63,9 @@ def records(draw: st.DrawFn, uid: str) -> Admitted:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Snapshot]:
-    """Snapshots of one fleet: gangs start, end, get another record or another policy, and time passes or runs back."""
+    """Snapshots that follow each other: gangs start, end, get another record or another policy, nodes change, and time passes or runs back."""
     first, known = world(_NODES, (), (), *_QUEUES), dict[str, Admitted]()
-    made, now, config = [], NOW, first.config
+    made, now, config, fleet = [], NOW, first.config, first.fleet
     for _ in range(draw(st.integers(3, 6))):
         for uid in draw(st.sets(st.sampled_from([f"g{i}" for i in range(8)]), max_size=3)):
             if uid in known and draw(st.booleans()):
@@ -68,8 +77,10 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
             policies = draw(st.permutations(_QUEUES))
             queues = [replace(p, name=name) for p, name in zip(policies, _NAMES, strict=True)]
             config = world((), (), (), *queues).config
+        if draw(st.integers(0, 2)) == 0:
+            fleet = Fleet(tuple(draw(st.sampled_from(_FLEETS))))
         order = draw(st.permutations(list(known.values())))
-        made.append(replace(first, now=now, config=config, admitted=tuple(order)))
+        made.append(Snapshot(now, fleet, config, (), tuple(order), {}, first.namespaces))
     return made
 
 
@@ -97,17 +108,21 @@ def test_arrays_made_from_those_of_earlier_plans_equal_arrays_made_afresh(
     cache = PlannerCache()
     for snapshot in history:
         asked = data.draw(st.lists(st.sampled_from(_NAMES), unique=True, min_size=1))
+        carried, fresh = survey(snapshot, cache), survey(snapshot)
+        assert carried.now.tolist() == fresh.now.tolist()
+        assert carried.later.tolist() == fresh.later.tolist()
         for names in (tuple(asked), _NAMES):
-            carried = running_gangs(survey(snapshot, cache), names)
-            fresh = running_gangs(survey(snapshot), names)
-            assert _contents(carried) == _contents(fresh)
+            assert _contents(running_gangs(carried, names)) == _contents(
+                running_gangs(fresh, names)
+            )
 
 
 def test_a_plan_reads_the_records_that_changed_and_no_others() -> None:
     running = [holding(gang(f"r{i}", podset(gpu=1)), {f"n{i % 4}": 1}) for i in range(8)]
     snapshot, cache = world(_NODES, (), running), PlannerCache()
     first = staying_gangs(survey(snapshot, cache)).arrays
-    same = replace(snapshot, now=NOW + 1, admitted=tuple(reversed(running)))
+    down = Fleet((replace(_NODES[0], ready=False), *_NODES[1:]))
+    same = replace(snapshot, now=NOW + 1, fleet=down, admitted=tuple(reversed(running)))
     assert staying_gangs(survey(same, cache)).arrays is first
     busy = replace(running[3], utilization=0.9)
     after = replace(snapshot, admitted=(*running[:3], busy, *running[4:7]))

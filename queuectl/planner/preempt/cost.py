@@ -145,9 +145,12 @@ def sizes_of(snapshot: Snapshot, cache: PlannerCache | None = None) -> Sizes:
     weights = snapshot.config.rules.accounting.gpus
     known = cache.get(snapshot.fleet, Sizes) if cache is not None else None
     if known is None or known.weights != weights:
-        known = Sizes(weights, _largest(snapshot.fleet))
+        largest = _largest(snapshot.fleet)
+        last = cache.get(cache, Sizes) if cache is not None else None
+        same = last is not None and (last.weights, last.largest) == (weights, largest)
+        known = last if last is not None and same else Sizes(weights, largest)
         if cache is not None:
-            cache.keep(snapshot.fleet, known)
+            cache.keep(cache, cache.keep(snapshot.fleet, known))
     if cache is not None and not cache.is_fork:
         known.forget_ended(len(snapshot.admitted))
     return known

@@ -15,8 +15,9 @@ import numpy as np
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.preempt.candidates import GangArrays, arrays_of, by_priority
+from queuectl.planner.preempt.cost import sizes_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
-from queuectl.planner.problem.fleet import Ints, Mask
+from queuectl.planner.problem.fleet import Ints, Mask, Places
 from queuectl.planner.problem.problem import Floats, Problem
 
 
@@ -26,6 +27,7 @@ class StayingGangs:
 
     Attributes:
         at: when they were judged (unix seconds).
+        places: of the indexes of nodes.
         keys: by which they are in order.
         owner: the position of the ClusterQueue that each is charged to, among those of the configuration. Shape (S,).
         protected_until: the unix seconds until which none must evict it for others, or later; minus infinity for a gang without
@@ -35,6 +37,7 @@ class StayingGangs:
 
     config: QueueConfig
     at: float
+    places: Places
     arrays: GangArrays
     keys: Sequence[tuple[int, float, str]]
     owner: Ints
@@ -50,6 +53,7 @@ class StayingGangs:
         return StayingGangs(
             more.config,
             more.at,
+            more.places,
             self.arrays.join(more.arrays).take(order),
             [keys[number] for number in numbers],
             np.concatenate([self.owner, more.owner])[order],
@@ -65,17 +69,28 @@ def staying_gangs(problem: Problem) -> StayingGangs:
 
 def _carry_over(problem: Problem) -> StayingGangs:
     snapshot, cache = problem.snapshot, problem.cache
-    last = cache.get(snapshot.fleet, StayingGangs)
-    if last is None or last.config is not snapshot.config or snapshot.now < last.at:
-        return cache.keep(snapshot.fleet, _judged(problem, snapshot.admitted))
+    last = cache.get(snapshot.fleet, StayingGangs) or cache.get(cache, StayingGangs)
+    if last is None or not _carries_over(last, problem):
+        last = _judged(problem, ())
     gangs = last.arrays.gangs
     known, current = set(map(id, gangs)), set(map(id, snapshot.admitted))
     more = _judged(problem, (gang for gang in snapshot.admitted if id(gang) not in known))
     if more.keys or not known <= current:
         stay = [at for at, gang in enumerate(gangs) if id(gang) in current]
         last = last.updated(stay, more)
-    until = _renewed(problem, last)
-    return cache.keep(snapshot.fleet, replace(last, at=snapshot.now, protected_until=until))
+    last = replace(last, at=snapshot.now, protected_until=_renewed(problem, last))
+    return cache.keep(cache, cache.keep(snapshot.fleet, last))
+
+
+def _carries_over(last: StayingGangs, problem: Problem) -> bool:
+    """Whether what is known of each gang still holds."""
+    snapshot = problem.snapshot
+    return (
+        last.config is snapshot.config
+        and last.places is problem.index.places
+        and last.arrays.sizes is sizes_of(snapshot, problem.cache)
+        and last.at <= snapshot.now
+    )
 
 
 def _judged(problem: Problem, gangs: Iterable[Admitted]) -> StayingGangs:
@@ -92,6 +107,7 @@ def _judged(problem: Problem, gangs: Iterable[Admitted]) -> StayingGangs:
     return StayingGangs(
         snapshot.config,
         snapshot.now,
+        problem.index.places,
         arrays,
         [by_priority(gang) for gang, _ in pairs],
         np.array([position[queue.name] for _, queue in pairs], dtype=np.int64),

@@ -18,7 +18,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, Ints, index_of
+from queuectl.planner.problem.fleet import FleetIndex, Ints, Places, index_of
 from queuectl.planner.quota import QuotaRow
 
 Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
@@ -38,6 +38,8 @@ class AdmittedUsage:
     """Sums over all admitted gangs.
 
     Attributes:
+        places: of the matrices.
+        allocatable: of the fleet, (R, N).
         free: allocatable less all that they use, (R, N), read-only.
         later: the same once those being evicted have left; the same object if no gang is being evicted.
         gangs: all of them, in the order of the snapshot.
@@ -47,6 +49,8 @@ class AdmittedUsage:
     """
 
     config: QueueConfig
+    places: Places
+    allocatable: Ints
     entries: Mapping[int, CountedGang]
     free: Ints
     later: Ints
@@ -67,14 +71,29 @@ class AdmittedUsage:
 
 
 def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
-    """Count a snapshot's admitted gangs, starting from the last one counted on the same fleet and configuration."""
+    """Count a snapshot's admitted gangs, starting from the last one counted on the same nodes and under the same configuration."""
     index = index_of(snapshot.fleet, cache)
-    last = cache.get(snapshot.fleet, AdmittedUsage)
-    if last is None or not _charge_alike(last.config, snapshot.config):
-        last = AdmittedUsage(snapshot.config, {}, index.allocatable, index.allocatable)
-    elif last.config is not snapshot.config:
-        last = replace(last, config=snapshot.config)
-    return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
+    last = cache.get(snapshot.fleet, AdmittedUsage) or cache.get(cache, AdmittedUsage)
+    if (
+        last is None
+        or last.places is not index.places
+        or not _charge_alike(last.config, snapshot.config)
+    ):
+        all_free = index.allocatable
+        last = AdmittedUsage(snapshot.config, index.places, all_free, {}, all_free, all_free)
+    usage = _advance(_moved(last, snapshot.config, index.allocatable), snapshot, index)
+    return cache.keep(cache, cache.keep(snapshot.fleet, usage))
+
+
+def _moved(last: AdmittedUsage, config: QueueConfig, allocatable: Ints) -> AdmittedUsage:
+    """The same use under another configuration, of nodes with other amounts."""
+    if last.allocatable is allocatable:
+        return last if last.config is config else replace(last, config=config)
+    more = allocatable - last.allocatable
+    free = last.free + more
+    later = free if last.later is last.free else last.later + more
+    free.flags.writeable = later.flags.writeable = False
+    return replace(last, config=config, allocatable=allocatable, free=free, later=later)
 
 
 def _charge_alike(before: QueueConfig, after: QueueConfig) -> bool:
@@ -154,15 +173,15 @@ def _sum(
     if not leaving:
         later = free
     free.flags.writeable = later.flags.writeable = False
-    return AdmittedUsage(
-        last.config,
-        entries,
-        free,
-        later,
-        quota_held,
-        quota_staying,
-        gangs,
-        leaving,
+    return replace(
+        last,
+        entries=entries,
+        free=free,
+        later=later,
+        quota_held=quota_held,
+        quota_staying=quota_staying,
+        gangs=gangs,
+        leaving=leaving,
         idle=tuple(gang for gang in gangs if gang.idle_since is not None and not gang.leaving),
         broken=tuple(gang for gang in gangs if gang.lost and not gang.leaving),
     )
