@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.scale.records import RowRecord
+from tests.bench.scale.rows import DONE
 from tests.bench.scale.rows_queues import NEXT_TO
 from tests.bench.scale.tables import SYSTEMS
 
@@ -73,12 +74,13 @@ _STYLE: Final = """
 
 
 def points(records: Iterable[RowRecord], plot: Plot) -> Points:
-    """The medians of a plot, by system and x."""
+    """The medians of a plot, by system and x. A run that was cut has no point: what it did not reach is missing from its figures."""
     runs: dict[tuple[str, float], list[float]] = defaultdict(list)
     pattern = re.compile(plot.figure)
     for record in records:
-        for figure in record.figures:
-            match = pattern.fullmatch(figure.name) if record.row == plot.row else None
+        counts = record.row == plot.row and record.status == DONE
+        for figure in record.figures if counts else ():
+            match = pattern.fullmatch(figure.name)
             if match and not math.isnan(figure.value):
                 x = float(match[1].replace(",", "")) if match.groups() else record.nodes
                 runs[record.system, x].append(figure.value)
