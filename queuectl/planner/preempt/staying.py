@@ -17,7 +17,7 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.planner.preempt.candidates import GangArrays, arrays_of, by_priority
 from queuectl.planner.preempt.cost import sizes_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
-from queuectl.planner.problem.fleet import Ints, Mask, Places
+from queuectl.planner.problem.fleet import Ints, Mask, MatrixAxes
 from queuectl.planner.problem.problem import Floats, Problem
 
 
@@ -27,7 +27,7 @@ class StayingGangs:
 
     Attributes:
         at: when they were judged (unix seconds).
-        places: of the indexes of nodes.
+        axes: of the indexes of nodes.
         keys: by which they are in order.
         owner: the position of the ClusterQueue that each is charged to, among those of the configuration. Shape (S,).
         protected_until: the unix seconds until which none must evict it for others, or later; minus infinity for a gang without
@@ -37,7 +37,7 @@ class StayingGangs:
 
     config: QueueConfig
     at: float
-    places: Places
+    axes: MatrixAxes
     arrays: GangArrays
     keys: Sequence[tuple[int, float, str]]
     owner: Ints
@@ -53,7 +53,7 @@ class StayingGangs:
         return StayingGangs(
             more.config,
             more.at,
-            more.places,
+            more.axes,
             self.arrays.join(more.arrays).take(order),
             [keys[number] for number in numbers],
             np.concatenate([self.owner, more.owner])[order],
@@ -87,7 +87,7 @@ def _carries_over(last: StayingGangs, problem: Problem) -> bool:
     snapshot = problem.snapshot
     return (
         last.config is snapshot.config
-        and last.places is problem.index.places
+        and last.axes is problem.index.axes
         and last.arrays.sizes is sizes_of(snapshot, problem.cache)
         and last.at <= snapshot.now
     )
@@ -107,7 +107,7 @@ def _judged(problem: Problem, gangs: Iterable[Admitted]) -> StayingGangs:
     return StayingGangs(
         snapshot.config,
         snapshot.now,
-        problem.index.places,
+        problem.index.axes,
         arrays,
         [by_priority(gang) for gang, _ in pairs],
         np.array([position[queue.name] for _, queue in pairs], dtype=np.int64),

@@ -210,7 +210,7 @@ class NodeRoom(Enum):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Places:
+class MatrixAxes:
     """The nodes and resources of the indexes of matrices (R, N).
 
     Fleets that follow each other share one object while they have the same nodes and resources, whatever their labels, amounts and
@@ -224,7 +224,7 @@ class Places:
 class FleetIndex:
     """Data that depends on the fleet alone: allocatable matrix, label classes, eligibility masks, topology trees."""
 
-    def __init__(self, fleet: Fleet, last: Places | None = None) -> None:
+    def __init__(self, fleet: Fleet, last: MatrixAxes | None = None) -> None:
         """``last``: of the fleet before."""
         recovered = fleet.recovered
         # The index must not keep its own fleet alive: it is cached for as long as that lives.
@@ -233,9 +233,9 @@ class FleetIndex:
         self.size = len(fleet.nodes)
         self.position = fleet.index
         self.resources = tuple(sorted({r for node in recovered.nodes for r in node.allocatable}))
-        self.places = Places(self.position, self.resources)
+        self.axes = MatrixAxes(self.position, self.resources)
         if last is not None and last.resources == self.resources and last.position == self.position:
-            self.places = last
+            self.axes = last
         self.column = {name: i for i, name in enumerate(self.resources)}
         rows = [[node.allocatable[name] for node in fleet.nodes] for name in self.resources]
         self.allocatable: Ints = np.array(rows, dtype=np.int64).reshape(len(rows), self.size)
@@ -356,8 +356,8 @@ def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
     """The index of a fleet, built at first use."""
     known = cache.get(fleet, FleetIndex)
     if known is None:
-        known = cache.keep(fleet, FleetIndex(fleet, cache.get(cache, Places)))
-        cache.keep(cache, known.places)
+        known = cache.keep(fleet, FleetIndex(fleet, cache.get(cache, MatrixAxes)))
+        cache.keep(cache, known.axes)
     return known
 
 

@@ -18,7 +18,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, Ints, Places, index_of
+from queuectl.planner.problem.fleet import FleetIndex, Ints, MatrixAxes, index_of
 from queuectl.planner.quota import QuotaRow
 
 Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
@@ -38,7 +38,7 @@ class AdmittedUsage:
     """Sums over all admitted gangs.
 
     Attributes:
-        places: of the matrices.
+        axes: of the matrices.
         allocatable: of the fleet, (R, N).
         free: allocatable less all that they use, (R, N), read-only.
         later: the same once those being evicted have left; the same object if no gang is being evicted.
@@ -49,7 +49,7 @@ class AdmittedUsage:
     """
 
     config: QueueConfig
-    places: Places
+    axes: MatrixAxes
     allocatable: Ints
     entries: Mapping[int, CountedGang]
     free: Ints
@@ -76,11 +76,11 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
     last = cache.get(snapshot.fleet, AdmittedUsage) or cache.get(cache, AdmittedUsage)
     if (
         last is None
-        or last.places is not index.places
+        or last.axes is not index.axes
         or not _charge_alike(last.config, snapshot.config)
     ):
         all_free = index.allocatable
-        last = AdmittedUsage(snapshot.config, index.places, all_free, {}, all_free, all_free)
+        last = AdmittedUsage(snapshot.config, index.axes, all_free, {}, all_free, all_free)
     usage = _advance(_moved(last, snapshot.config, index.allocatable), snapshot, index)
     return cache.keep(cache, cache.keep(snapshot.fleet, usage))
 
