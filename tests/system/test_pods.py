@@ -39,6 +39,7 @@ def test_the_pods_of_a_statefulset_have_places_before_they_exist(
         workspace.submit(statefulset(workspace, "db", 3))
         workspace.until(lambda: workspace.state("db") in ("Starting", "Running"), "it is admitted")
         workspace.job("later", m.PodSetManifest(2, gpus=8), priority_class="low", seconds=2)
+        workspace.until_state("later", "Pending")
         started = workspace.until_state("db", "Running")
         assert (started["kind"], started["pods"], workspace.state("later")) == (
             "PodGroup",
