@@ -50,10 +50,15 @@ class Rows:
 
     def sums(self, nodes: int) -> Ints:
         """Their use of each of ``nodes`` nodes, (R, N)."""
-        sums = np.zeros((len(self.use), nodes), dtype=np.int64)
-        for into, amounts in zip(sums, self.use, strict=True):
-            np.add.at(into, self.node, amounts)
-        return sums
+        return _sums(self.use, self.node, nodes)
+
+
+def _sums(amounts: Ints, at: Ints, size: int) -> Ints:
+    """The sums of the amounts (R, .) at each of ``size`` indexes, (R, size)."""
+    sums = np.zeros((len(amounts), size), dtype=np.int64)
+    for into, row in zip(sums, amounts, strict=True):
+        np.add.at(into, at, row)
+    return sums
 
 
 def _by(numbers: Ints) -> Ints:
@@ -195,8 +200,8 @@ class GangArrays:
         return CandidateTable(
             part.gangs,
             rank,
-            self.ages.lost_work(now, chosen)[chosen],
-            self.ages.known_starts(now, chosen)[chosen],
+            part.ages.lost_work(now),
+            part.ages.known_starts(now),
             part.rows,
             part.quota,
             self.sizes,
@@ -325,7 +330,4 @@ def _rows_of(problem: Problem, gangs: Sequence[Admitted]) -> Rows:
 def _summed(keys: Ints, amounts: Ints) -> tuple[Ints, Ints]:
     """The distinct keys (K,), in order, and the sums of the amounts (R, .) of each, (R, K)."""
     distinct, at = np.unique(keys, return_inverse=True)
-    sums = np.zeros((len(amounts), len(distinct)), dtype=np.int64)
-    for into, row in zip(sums, amounts, strict=True):
-        np.add.at(into, at, row)
-    return distinct, sums
+    return distinct, _sums(amounts, at, len(distinct))

@@ -204,15 +204,13 @@ class Ages:
         """Those of some gangs, by index, in this order."""
         return Ages(*(getattr(self, part.name)[order] for part in fields(Ages)))
 
-    def lost_work(self, now: float, among: Mask) -> Ints:
-        """GPU-seconds each gang would lose, restart included.
+    def lost_work(self, now: float) -> Ints:
+        """GPU-seconds each gang would lose, restart included. The median of the declared checkpoints counts for undeclared ones.
 
-        Args:
-            now: unix seconds; checkpoints declared later than that are clamped to it.
-            among: the candidates; the median of their declared checkpoints counts for undeclared ones.
+        ``now``: unix seconds; checkpoints declared later than that are clamped to it.
         """
         saved = np.minimum(self.checkpoint, now)
-        typical = self._typical(now, among)
+        typical = self._typical(now)
         since = np.maximum(self.started, np.where(np.isnan(saved), typical, saved))
         used = np.where(np.isnan(self.utilization), 1.0, np.clip(self.utilization, 0.0, 1.0))
         work = np.ceil(
@@ -220,15 +218,15 @@ class Ages:
         )
         return np.minimum(work, MOST_WORK).astype(np.int64) + self.restart
 
-    def known_starts(self, now: float, among: Mask) -> NDArray[np.float64]:
+    def known_starts(self, now: float) -> NDArray[np.float64]:
         """When each started (unix seconds); minus infinity where its loss is a guess, because its checkpoints are not known."""
-        guessed = np.isnan(self.checkpoint) & (self.started < self._typical(now, among))
+        guessed = np.isnan(self.checkpoint) & (self.started < self._typical(now))
         return np.where(guessed, -np.inf, self.started)
 
-    def _typical(self, now: float, among: Mask) -> float:
+    def _typical(self, now: float) -> float:
         """The median of the declared checkpoints; minus infinity without any."""
         saved = np.minimum(self.checkpoint, now)
-        declared = np.sort(saved[among & ~np.isnan(saved)])
+        declared = np.sort(saved[~np.isnan(saved)])
         return float(declared[(len(declared) - 1) // 2]) if len(declared) else -np.inf
 
 
@@ -253,7 +251,7 @@ def _restart(gang: Admitted) -> int:
 def costs(candidates: Sequence[Admitted], now: float, sizes: Sizes) -> Mapping[str, Cost]:
     """Cost of evicting each candidate, by uid."""
     ages = ages_of(candidates, sizes)
-    lost = ages.lost_work(now, np.ones(len(candidates), dtype=np.bool_))
+    lost = ages.lost_work(now)
     return {
         c.workload.uid: cost_of(c, int(work), sizes)
         for c, work in zip(candidates, lost, strict=True)
