@@ -68,14 +68,16 @@ def tune_interpreter() -> None:
 
     The program creates few reference cycles, but imports and bursts of gangs create ten thousand or more long-lived objects.
     With the default thresholds the collector used a quarter of the controller's CPU time in a burst, and a sixth of the time
-    of its imports. A collection stops all threads: for about 5 ms with 10,000 new objects.
+    of its imports. A collection stops all threads. Objects that survive one are looked at once more, with the next ten thousand: with
+    the next fifty thousand, that took up to 69 ms with 20,000 pending gangs, which is longer than a plan. :class:`FullCollections` of
+    ``queuectl.control.process_memory`` shortens the passes over all objects.
 
     At its end, the interpreter would look through all objects again. That took `queuectl serve` half a second of CPU time.
     """
     atexit.register(gc.freeze)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 5, 100)
+    gc.set_threshold(10_000, 1, 250)
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 

@@ -45,7 +45,7 @@ class DeviceRows:
     @classmethod
     def of(cls, cache: PlannerCache) -> DeviceRows:
         """Those of the process with this cache."""
-        return cache.get(cache, cls) or cache.keep(cache, cls())
+        return cache.latest(cls) or cache.keep_latest(cls())
 
     def added(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with device rows, for reports; the same object if no gang requests devices."""

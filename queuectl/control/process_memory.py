@@ -1,4 +1,4 @@
-"""Return the memory that the process no longer uses.
+"""The memory of the process: return what it no longer uses, and keep the passes of the garbage collector short.
 
 The C library of Linux keeps memory that is freed between allocations that are not. Each plan allocates arrays of all nodes and frees them among
 records that stay, and each thread has its own heap. A leader had 30 MiB of such memory after eight minutes with 3,500 gangs, and it grew
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from typing import Final
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
 
 EVERY: Final = 60.0
 
@@ -21,3 +24,46 @@ async def return_freed_memory(every: float = EVERY) -> None:
         await asyncio.sleep(every)
         if trim is not None:
             await asyncio.to_thread(trim, 0)
+
+
+class FullCollections:
+    """Lets full passes of Python's garbage collector look only at the objects that were made since the pass before.
+
+    A pass stops all threads. Over the 1.6 million objects of 10,000 nodes and 20,000 pending gangs it takes 0.9 s, and a leader needs one
+    every few minutes. Objects that survive a pass are therefore left out of later ones. If they become garbage with reference cycles, they
+    stay in memory until the objects that are left out have doubled, or until :meth:`collect`.
+    """
+
+    def __init__(self) -> None:
+        self._complete = True  # the next pass looks at all objects
+        self._limit = 0
+
+    @contextmanager
+    def shortened(self) -> Iterator[None]:
+        """Shorten the full passes in this context."""
+        gc.callbacks.append(self._at_pass)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._at_pass)
+
+    def collect(self) -> None:
+        """Free all garbage now."""
+        if not self._complete:
+            self._include_all()
+        gc.collect()
+
+    def _at_pass(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
+        if phase == "start" or info["generation"] < 2:
+            return
+        if gc.get_freeze_count() > self._limit and not self._complete:
+            self._include_all()
+            return
+        gc.freeze()
+        if self._complete:
+            self._complete = False
+            self._limit = 2 * gc.get_freeze_count()
+
+    def _include_all(self) -> None:
+        gc.unfreeze()
+        self._complete = True

@@ -8,7 +8,6 @@ A normal end is orderly: the planner stops, writes in progress are answered, and
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Sequence
 from functools import partial
 
@@ -26,7 +25,7 @@ from queuectl.control.leader.periodic import Broadcast, NodeHealthWatch, UseWatc
 from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.schedule import Job, supervised
 from queuectl.control.ports import Cluster, ContainerSource, HealthSource, UseSource
-from queuectl.control.process_memory import return_freed_memory
+from queuectl.control.process_memory import FullCollections, return_freed_memory
 from queuectl.control.progress import SteadyClock
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -138,6 +137,7 @@ class Supervisor:
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
         self._stalled = ""
+        self._collections = FullCollections()
         fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)
         self._broadcast = Broadcast(store, clock, fresh)
         self._throttle = PlannerThrottle(settings.planning_share)
@@ -226,7 +226,8 @@ class Supervisor:
         await self._careful.begun()
         how = ProcessEnd.UNKNOWN
         try:
-            await self._run(stop)
+            with self._collections.shortened():
+                await self._run(stop)
             how = ProcessEnd.ORDERLY
         except BaseException as error:
             how = end_of(error)
@@ -330,7 +331,7 @@ class Supervisor:
                 self._leading = None
                 self._metrics.following()
             # The state of the leadership has reference cycles, and a standby allocates too little for a full collection within hours.
-            gc.collect()
+            self._collections.collect()
 
     async def _led(self) -> int:
         """Wait as a standby until this process leads. Returns its epoch."""

@@ -11,7 +11,7 @@ T = TypeVar("T")
 class PlannerCache:
     """Values that follow from an object that never changes, or that the next ones are made from.
 
-    A cache holds one value of each type for each object, for as long as the object lives. It changes how long an answer
+    A cache holds one value of each type for each object, for as long as the object lives, and the latest value of some types. It changes how long an answer
     takes, never the answer. Threads may share a cache.
     """
 
@@ -44,6 +44,14 @@ class PlannerCache:
         """Keep ``entry`` for ``owner``, instead of the one of its type; returns it."""
         self._kept.setdefault(owner, {})[type(entry)] = entry
         return entry
+
+    def latest(self, kind: type[T]) -> T | None:
+        """The value of this type that :meth:`keep_latest` kept last, or None."""
+        return self.get(kind, kind)
+
+    def keep_latest(self, entry: T) -> T:
+        """Keep ``entry`` for the next snapshot, instead of the last one of its type; returns it."""
+        return self.keep(type(entry), entry)
 
     def drop(self, owner: object, kind: type[Any]) -> None:
         """Keep no value of this type for ``owner``."""

@@ -38,8 +38,8 @@ class GpusOnNode:
 
 def sizes_of(original: Snapshot, cache: PlannerCache) -> GpuSizes:
     """The sizes of pods and nodes in a snapshot."""
-    last = cache.get(cache, GpuSizes)
-    return cache.keep(cache, GpuSizes.of(original.fleet, original.devices, original.config, last))
+    last = cache.latest(GpuSizes)
+    return cache.keep_latest(GpuSizes.of(original.fleet, original.devices, original.config, last))
 
 
 class HeldGpus:

@@ -1,4 +1,4 @@
-"""Memory that the process has freed is returned to the operating system, although allocations between stay."""
+"""Freed memory is returned to the operating system, and full passes of the garbage collector look only at new objects."""
 
 from __future__ import annotations
 
@@ -41,3 +41,49 @@ def test_freed_memory_between_allocations_is_returned() -> None:
         [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout == "1000\n"
+
+
+PASSES: Final = """
+import gc
+from weakref import ref
+from queuectl.control.process_memory import FullCollections
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+gc.disable()
+gc.collect()
+gc.freeze()  # as tune_interpreter does
+collections = FullCollections()
+with collections.shortened():
+    young, old, oldest = Cycle(), Cycle(), Cycle()
+    seen = [ref(young), ref(old), ref(oldest)]
+    del young
+    gc.collect()
+    print(*(bool(one()) for one in seen), "garbage that is new")
+    del old
+    gc.collect()
+    print(*(bool(one()) for one in seen), "garbage that survived a pass")
+    kept = [[] for _ in range(2 * gc.get_freeze_count())]
+    gc.collect()  # these are left out from now on, and more than twice as many as before
+    gc.collect()
+    gc.collect()
+    print(*(bool(one()) for one in seen), "twice as many objects")
+    del oldest
+    collections.collect()
+    print(*(bool(one()) for one in seen), "all garbage")
+assert not gc.callbacks
+"""
+
+
+def test_full_passes_look_at_new_objects_until_the_objects_have_doubled() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PASSES], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.splitlines() == [
+        "False True True garbage that is new",
+        "False True True garbage that survived a pass",
+        "False False True twice as many objects",
+        "False False False all garbage",
+    ]

@@ -146,11 +146,11 @@ def sizes_of(snapshot: Snapshot, cache: PlannerCache | None = None) -> Sizes:
     known = cache.get(snapshot.fleet, Sizes) if cache is not None else None
     if known is None or known.weights != weights:
         largest = _largest(snapshot.fleet)
-        last = cache.get(cache, Sizes) if cache is not None else None
+        last = cache.latest(Sizes) if cache is not None else None
         same = last is not None and (last.weights, last.largest) == (weights, largest)
         known = last if last is not None and same else Sizes(weights, largest)
         if cache is not None:
-            cache.keep(cache, cache.keep(snapshot.fleet, known))
+            cache.keep(snapshot.fleet, cache.keep_latest(known))
     if cache is not None and not cache.is_fork:
         known.forget_ended(len(snapshot.admitted))
     return known

@@ -69,7 +69,7 @@ def staying_gangs(problem: Problem) -> StayingGangs:
 
 def _carry_over(problem: Problem) -> StayingGangs:
     snapshot, cache = problem.snapshot, problem.cache
-    last = cache.get(snapshot.fleet, StayingGangs) or cache.get(cache, StayingGangs)
+    last = cache.latest(StayingGangs)
     if last is None or not _carries_over(last, problem):
         last = _judged(problem, ())
     gangs = last.arrays.gangs
@@ -79,7 +79,7 @@ def _carry_over(problem: Problem) -> StayingGangs:
         stay = [at for at, gang in enumerate(gangs) if id(gang) in current]
         last = last.updated(stay, more)
     last = replace(last, at=snapshot.now, protected_until=_renewed(problem, last))
-    return cache.keep(cache, cache.keep(snapshot.fleet, last))
+    return cache.keep_latest(last)
 
 
 def _carries_over(last: StayingGangs, problem: Problem) -> bool:

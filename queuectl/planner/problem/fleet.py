@@ -356,8 +356,8 @@ def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
     """The index of a fleet, built at first use."""
     known = cache.get(fleet, FleetIndex)
     if known is None:
-        known = cache.keep(fleet, FleetIndex(fleet, cache.get(cache, MatrixAxes)))
-        cache.keep(cache, known.axes)
+        known = cache.keep(fleet, FleetIndex(fleet, cache.latest(MatrixAxes)))
+        cache.keep_latest(known.axes)
     return known
 
 

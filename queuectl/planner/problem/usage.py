@@ -73,7 +73,7 @@ class AdmittedUsage:
 def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
     """Count a snapshot's admitted gangs, starting from the last one counted on the same nodes and under the same configuration."""
     index = index_of(snapshot.fleet, cache)
-    last = cache.get(snapshot.fleet, AdmittedUsage) or cache.get(cache, AdmittedUsage)
+    last = cache.latest(AdmittedUsage)
     if (
         last is None
         or last.axes is not index.axes
@@ -82,7 +82,7 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
         all_free = index.allocatable
         last = AdmittedUsage(snapshot.config, index.axes, all_free, {}, all_free, all_free)
     usage = _advance(_moved(last, snapshot.config, index.allocatable), snapshot, index)
-    return cache.keep(cache, cache.keep(snapshot.fleet, usage))
+    return cache.keep_latest(usage)
 
 
 def _moved(last: AdmittedUsage, config: QueueConfig, allocatable: Ints) -> AdmittedUsage:
