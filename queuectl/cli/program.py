@@ -68,7 +68,7 @@ def tune_interpreter() -> None:
 
     The program creates few reference cycles, but imports and bursts of gangs create ten thousand or more long-lived objects.
     With the default thresholds the collector used a quarter of the controller's CPU time in a burst, and a sixth of the time
-    of its imports. A collection stops all threads. Objects that survive one are looked at once more, with the next ten thousand: with
+    of its imports. A collection stops all threads. Objects that survive one are examined once more, with the next ten thousand: with
     the next fifty thousand, that took up to 69 ms with 20,000 pending gangs, which is longer than a plan. :class:`FullCollections` of
     ``queuectl.control.process_memory`` shortens the passes over all objects.
 

@@ -27,7 +27,7 @@ async def return_freed_memory(every: float = EVERY) -> None:
 
 
 class FullCollections:
-    """Lets full passes of Python's garbage collector look only at the objects that were made since the pass before.
+    """Lets full passes of Python's garbage collector examine only the objects that were made since the pass before.
 
     A pass stops all threads. Over the 1.6 million objects of 10,000 nodes and 20,000 pending gangs it takes 0.9 s, and a leader needs one
     every few minutes. Objects that survive a pass are therefore left out of later ones. If they become garbage with reference cycles, they
@@ -35,7 +35,7 @@ class FullCollections:
     """
 
     def __init__(self) -> None:
-        self._complete = True  # the next pass looks at all objects
+        self._complete = True  # the next pass examines all objects
         self._limit = 0
 
     @contextmanager
@@ -53,8 +53,8 @@ class FullCollections:
             self._include_all()
         gc.collect()
 
-    def _at_pass(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
-        if phase == "start" or info["generation"] < 2:
+    def _at_pass(self, phase: Literal["start", "stop"], facts: dict[str, int]) -> None:
+        if phase == "start" or facts["generation"] < 2:
             return
         if gc.get_freeze_count() > self._limit and not self._complete:
             self._include_all()
