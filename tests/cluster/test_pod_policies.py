@@ -244,6 +244,16 @@ async def test_the_controller_deletes_only_pods_in_their_own_queue(
         await world.cluster.stop_pod(world.namespace, "forged", mine.uid)
 
 
+async def test_a_tenant_may_delete_each_pod(world: KubernetesWorld) -> None:
+    """The policy of pods matches deletions, and limits those by queuectl alone."""
+    await created(world, a_pod(labels=QUEUE))
+    await created(world, {**a_pod(), "metadata": {"name": "free"}})
+    job = await submitted(world, batch_job("gang", namespace=world.namespace))
+    [pod] = await start(world, job, 1)
+    for name in ("forged", "free", pod.name):
+        await asyncio.to_thread(world.user.delete, path(world, name), dryRun=["All"])
+
+
 async def test_the_pods_of_a_managed_job_are_not_workloads(world: KubernetesWorld) -> None:
     document = batch_job("gang", namespace=world.namespace, pods=1)
     document["spec"]["template"]["metadata"] = {"labels": dict(QUEUE)}

@@ -414,6 +414,19 @@ async def test_queuectl_may_create_only_by_dry_run(own: Api, kind: str) -> None:
     await refused_to_us(own, "POST", path, body)
 
 
+DRY = (("dryRun", "All"),)
+
+
+async def test_the_rules_of_users_apply_to_dry_runs_of_queuectl_alone(own: Api) -> None:
+    """queuectl finds by a dry run of a pod with the gate whether the policy is in force."""
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
+    gated = a_pod({**RESTRICTED, "schedulingGates": GATES})
+    await refused_to_us(own, "POST", path, gated)
+    with pytest.raises(WriteRefused, match=r"'queuectl-pods'.* only the controllers of Jobs"):
+        await own.request("POST", path, query=DRY, body=gated)
+    await own.request("POST", path, query=DRY, body=a_pod(RESTRICTED))
+
+
 NO_GATES = (
     "after the review",
     "example.com/data,after Job/x:ok",

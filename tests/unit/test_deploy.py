@@ -41,7 +41,6 @@ VERBS = ("resume", "stop")
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
 RESTRICTING = {
     "queuectl-namespaces",
-    "queuectl-controller-pods",
     *(f"queuectl-controller-{kind.plural}" for kind in KINDS.values()),
 }
 """Objects that queuectl's own identity can change."""
