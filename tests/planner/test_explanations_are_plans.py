@@ -14,6 +14,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.queue_order import inadmissible
+from queuectl.planner.problem.fleet import FleetIndex
 from queuectl.planner.problem.usage import AdmittedUsage
 from tests.planner.generate import crowded
 from tests.planner.generate_features import snapshot_of
@@ -46,18 +47,19 @@ def test_an_explanation_proves_a_set_and_each_fix_starts_the_gang_with_and_witho
 def test_an_explanation_leaves_the_cache_of_plans_as_it_is() -> None:
     snapshot, cache = crowded(0), PlannerCache()
     planned = plan(snapshot, cache=cache)
-    counted = cache.get(snapshot.fleet, AdmittedUsage)
+    counted = cache.latest(AdmittedUsage)
     uids = [r.uid for r in planned.pending if r.lease is None]
     assert any(diagnose(snapshot, uid, plan=planned, cache=cache).suggested_fixes for uid in uids)
     assert counted is not None
-    assert cache.get(snapshot.fleet, AdmittedUsage) is counted
+    assert cache.latest(AdmittedUsage) is counted
 
 
 def test_a_value_that_is_dropped_in_a_fork_of_a_cache_is_kept_in_the_cache() -> None:
     snapshot, cache = crowded(0), PlannerCache()
     plan(snapshot, cache=cache)
     fork = cache.fork()
-    assert fork.get(snapshot.fleet, AdmittedUsage) is cache.get(snapshot.fleet, AdmittedUsage)
-    fork.drop(snapshot.fleet, AdmittedUsage)
-    assert fork.get(snapshot.fleet, AdmittedUsage) is None
-    assert cache.get(snapshot.fleet, AdmittedUsage) is not None
+    assert fork.get(snapshot.fleet, FleetIndex) is cache.get(snapshot.fleet, FleetIndex)
+    assert fork.latest(AdmittedUsage) is cache.latest(AdmittedUsage) is not None
+    fork.drop(snapshot.fleet, FleetIndex)
+    assert fork.get(snapshot.fleet, FleetIndex) is None
+    assert cache.get(snapshot.fleet, FleetIndex) is not None
