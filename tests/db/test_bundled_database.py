@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import struct
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,10 +46,17 @@ def directory() -> Iterator[Path]:
 
 
 class DatabaseObjects(CertificateObjects):
-    """The objects of the chart for the server. ``certificate``: the Secret with its certificate; ``secret``: that with the URLs."""
+    """The objects of the chart for the server.
 
-    def __init__(self) -> None:
+    Attributes:
+        certificate: the Secret with its certificate.
+        secret: the Secret with the URLs.
+        authority_file: in which a client has the authority that the server publishes.
+    """
+
+    def __init__(self, authority_file: Path) -> None:
         super().__init__()
+        self.authority_file = authority_file
         self.certificate: dict[str, Any] = {"metadata": {"resourceVersion": "1"}, "data": None}
 
     def _stored(self, path: str) -> dict[str, Any]:
@@ -58,9 +64,9 @@ class DatabaseObjects(CertificateObjects):
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> DatabaseObjects:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DatabaseObjects:
     """A double of the API server with the empty objects of the chart."""
-    double = DatabaseObjects()
+    double = DatabaseObjects(tmp_path / "authority.crt")
 
     async def connect(_: Connection) -> CertificateObjects:
         return double
@@ -104,9 +110,8 @@ async def running(directory: Path) -> AsyncIterator[None]:
 def url(cluster: DatabaseObjects, key: str = "migration-url") -> str:
     """A URL of the Secret, as the pods of queuectl use it: they verify the server with the authority that it publishes."""
     plain = base64.b64decode(cluster.secret["data"][key]).decode()
-    file = Path(tempfile.gettempdir()) / f"queuectl-test-authority-{os.getpid()}.crt"
-    file.write_bytes(cluster.trusted_by_clients)
-    return f"{plain}?sslmode=verify-full&sslrootcert={file}"
+    cluster.authority_file.write_bytes(cluster.trusted_by_clients)
+    return f"{plain}?sslmode=verify-full&sslrootcert={cluster.authority_file}"
 
 
 def presented() -> bytes:
