@@ -35,8 +35,7 @@ class FullCollections:
     """
 
     def __init__(self) -> None:
-        self._complete = True  # the next pass examines all objects
-        self._limit = 0
+        self._limit: int | None = None  # of objects left out; None = the next pass examines all
 
     @contextmanager
     def shortened(self) -> Iterator[None]:
@@ -49,21 +48,20 @@ class FullCollections:
 
     def collect(self) -> None:
         """Free all garbage now."""
-        if not self._complete:
+        if self._limit is not None:
             self._include_all()
         gc.collect()
 
     def _at_pass(self, phase: Literal["start", "stop"], facts: dict[str, int]) -> None:
         if phase == "start" or facts["generation"] < 2:
             return
-        if gc.get_freeze_count() > self._limit and not self._complete:
+        if self._limit is not None and gc.get_freeze_count() > self._limit:
             self._include_all()
             return
         gc.freeze()
-        if self._complete:
-            self._complete = False
+        if self._limit is None:
             self._limit = 2 * gc.get_freeze_count()
 
     def _include_all(self) -> None:
         gc.unfreeze()
-        self._complete = True
+        self._limit = None

@@ -11,8 +11,8 @@ T = TypeVar("T")
 class PlannerCache:
     """Values that follow from an object that never changes, or that the next ones are made from.
 
-    A cache holds one value of each type for each object, for as long as the object lives, and the latest value of some types. It changes how long an answer
-    takes, never the answer. Threads may share a cache.
+    A cache holds one value of each type for each object, for as long as the object lives, and the latest value of some types.
+    It changes how long an answer takes, never the answer. Threads may share a cache.
     """
 
     def __init__(self, source: PlannerCache | None = None) -> None:
