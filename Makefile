@@ -147,7 +147,7 @@ demo: setup ## a plan of example files; then a real control plane, built the fir
 	@$(RUN)/queuectl plan $(PLANNED)
 	@$(RUN)/queuectl demo $(if $(KEEP),--keep)
 
-bench: controlplane ## most figures of docs/explanation/benchmarks.md; more than an hour; RECORD=1 appends to the history
+bench: controlplane ## most figures of the pages of benchmarks in docs/explanation; more than an hour; RECORD=1 appends to the history
 	$(RUN)/python -m tests.bench $(if $(RECORD),--record)
 
 # Snapshots are in SCALE_DIR, else in queuectl/scale of the cache folder of the user, with the results unless RECORD=1.

@@ -1,4 +1,4 @@
-"""Every figure of docs/explanation/benchmarks.md, one table after the other: `make bench`, or `python -m tests.bench NAME…`.
+"""Most figures of the pages of benchmarks in docs/explanation, one table after the other: `make bench`, or `python -m tests.bench NAME…`.
 
 With ``--record`` in front, the recorded measurements are appended to ``history.jsonl``.
 """

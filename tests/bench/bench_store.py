@@ -2,7 +2,7 @@
 
 A durable embedded server (fsync on) on the disk of the temporary directory, through its Unix socket. "rows" counts every
 row written: workloads, placements, outbox, history. Times are medians over the rounds, in milliseconds of wall time; the
-targets stand alongside the figures and are not asserted; docs/explanation/benchmarks.md keeps the last run.
+targets stand alongside the figures and are not asserted; docs/explanation/service-benchmarks.md keeps the last run.
 """
 
 from __future__ import annotations
