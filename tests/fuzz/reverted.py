@@ -91,17 +91,17 @@ def _set_aside(classes: GangClasses) -> dict[Any, Any]:
     """It takes out all refusals, also of gangs that never fit."""
     proved = {}
     for kind, known in classes._known.items():
-        if known.refusal is not None or known.delays:
-            proved[kind] = known.refusal, known.delays, known.delayed
-            known.refusal, known.delays = None, ()
+        if known.refusal is not None or known.delays is not None:
+            proved[kind] = known.refusal, known.delays
+            known.refusal = known.delays = None
     return proved
 
 
 def _forget(classes: GangClasses) -> None:
     classes.reopened += 1
     for known in classes._known.values():
-        known.delays = ()
-        if known.refusal is not None and known.refusal[0].code not in NEVER_FITS:
+        known.delays = None
+        if known.refusal is not None and known.refusal.why[0].code not in NEVER_FITS:
             known.refusal = None
 
 

@@ -11,17 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.plan import Plan
-from queuectl.domain.queues import LocalQueue, QueueingStrategy
+from queuectl.domain.queues import (
+    Backfill,
+    BackfillOrder,
+    ClusterQueue,
+    LocalQueue,
+    QueueingStrategy,
+    WithinClusterQueue,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import FairStrategy, Rules, UsageFairness
 from queuectl.domain.snapshot import CapacityLease, PastUse, Pending, Snapshot, SolverLimits
-from queuectl.domain.workload import Placement, PodSetPlacement, Workload
+from queuectl.domain.workload import Duration, Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.order.pending_gangs import ClassKey, class_key
+from queuectl.planner.order.queue_order import lines_of
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.quota import QuotaNode, share_of
+from queuectl.planner.search.gang_classes import GangClass, GangClasses
 from queuectl.planner.verify import verify
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, gpus, quota_only, quotas, running
@@ -395,6 +405,78 @@ def test_a_plan_does_not_depend_on_the_plans_before(
     for known in (before[: data.draw(st.integers(0, count))], before):
         plan(replace(snapshot, pending=tuple(known)), cache=cache)
     assert plan(snapshot, cache=cache) == plan(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("before", "policy", "priority", "at"),
+    [
+        pytest.param(True, WithinClusterQueue.LOWER_PRIORITY, 9, 1.0, id="of a higher priority"),
+        pytest.param(
+            False, WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY, 0, 1.0, id="that is older"
+        ),
+    ],
+)
+def test_a_gang_evicts_others_although_an_equal_one_before_it_may_not(
+    before: bool, policy: WithinClusterQueue, priority: int, at: float
+) -> None:
+    """LocalQueue x used less, so its gang is first. It may not evict r."""
+    r = running("r", 4, "q", priority=5 if before else 0)
+    r = replace(r, workload=replace(r.workload, queued_at=2.0))
+    gangs = [gpus("x0", 4, "x", 3.0), gpus("y0", 4, "y", at, priority)]
+    queue = cq("q", 4, None, within_cluster_queue=policy)
+    snapshot = quota_only([queue], gangs, [r], locals_={"x": "q", "y": "q"})
+    used = by_use(snapshot, before=before, local_queues={("team", "y"): 2.0})
+    assert looked_at(used) == ["x0", "y0"]
+    assert {(p.victim, p.preemptor) for p in planned(used).preempted} == {("r", "y0")}
+
+
+@st.composite
+def _evicting(draw: st.DrawFn) -> Snapshot:
+    """Gangs of two LocalQueues and a full ClusterQueue. They come in the order of past use, or of their lengths."""
+    evicting = [each for each in WithinClusterQueue if each is not WithinClusterQueue.NEVER]
+    policy = draw(st.sampled_from(evicting))
+    strategy = draw(st.sampled_from([QueueingStrategy.BACKFILL, QueueingStrategy.BEST_EFFORT_FIFO]))
+    backfill = Backfill(order=draw(st.sampled_from(BackfillOrder)))
+    queue = cq("q", 6, None, within_cluster_queue=policy, strategy=strategy, backfill=backfill)
+
+    def gang(name: str, amount: int, local: str) -> Workload:
+        seconds = draw(st.sampled_from([None, 60.0, 600.0]))
+        duration = None if seconds is None else Duration(seconds, enforced=True)
+        at, priority = float(draw(st.integers(0, 5))), draw(st.integers(0, 2))
+        return gpus(name, amount, local, at, priority, duration=duration)
+
+    pending = [
+        gang(f"w{number}", draw(st.sampled_from([2, 6])), draw(st.sampled_from(["x", "y"])))
+        for number in range(draw(st.integers(2, 6)))
+    ]
+    runs = [replace(running(f"r{i}", 2, "q"), workload=gang(f"r{i}", 2, "q")) for i in range(3)]
+    snapshot = quota_only([queue], pending, runs, locals_={"x": "q", "y": "q"})
+    used = {("team", draw(st.sampled_from(["x", "y"]))): 2.0}
+    return by_use(snapshot, before=draw(st.booleans()), local_queues=used)
+
+
+def _decisions(snapshot: Snapshot) -> tuple[list[str], set[tuple[str, str]]]:
+    made = planned(snapshot)
+    return sorted(a.uid for a in made.admitted), {(p.victim, p.preemptor) for p in made.preempted}
+
+
+@settings(deadline=None, max_examples=examples(600))
+@given(_evicting())
+def test_what_is_known_of_equal_gangs_changes_no_decision(snapshot: Snapshot) -> None:
+    made = _decisions(snapshot)
+
+    def of(classes: GangClasses, pending: Pending, queue: ClusterQueue | None) -> GangClass:
+        """Each gang has a class of its own."""
+        name = queue.name if queue is not None else None
+        kind = class_key(pending, name, lines_of(classes.problem.snapshot.config, PlannerCache()))
+        own = ClassKey(name, (kind.asks, pending.workload.uid))
+        if own not in classes._known:
+            classes._known[own] = classes._make(pending, kind, queue)
+        return classes._known[own]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GangClasses, "of", of)
+        assert _decisions(snapshot) == made
 
 
 def test_a_released_lease_serves_those_refused_before_in_their_order() -> None:

@@ -69,7 +69,7 @@ def test_longer_gangs_are_taken_out_and_the_others_keep_their_order(
     if shortest:
         position.sort(snapshot.now)
     expected = ordered(snapshot, shortest=shortest)
-    longer = position.take_longer(10.0)
+    longer = position.take_like_first(10.0)
     for part, long in ((longer, True), (position, False)):
         mine = [g.workload.uid for g in expected if (length_of(g.workload) >= 10.0) is long]
         refused = part.refuse(Refusal("first", (Reason(Code.WOULD_DELAY, "why"),)))

@@ -234,20 +234,16 @@ class HeadScheduler:
     def _refuse_equal(self, heads: QueueHeads, position: UndecidedGangs, refusal: Refusal) -> None:
         """Refuse the first gang and all equal ones for which its answer also holds; the others are left."""
         pending = position.first
-        least = self._holds_from(pending, heads.queue)
-        refused = position.take_longer(least)
+        known = self._cycle.classes.of(pending, heads.queue)
+        whatever_its_length = not self._lengths or known.refused(pending.workload) is not None
+        least = 0.0 if whatever_its_length else length_of(pending.workload)
+        refused = position.take_like_first(least, by_age=known.evicts)
         if self._stays_refuted(heads, pending):
             heads.deferred.append((refused, refusal))
         elif refusal.reasons[0].code is Code.PENDING_EVALUATION:
             self._cycle.refused.update(refused.put_off(refusal, self._cycle.not_yet))
         else:
             self._cycle.refused.update(refused.refuse(refusal))
-
-    def _holds_from(self, pending: Pending, queue: ClusterQueue | None) -> float:
-        """The shortest run in seconds of an equal gang that gets the same answer."""
-        if not self._lengths or self._cycle.classes.of(pending, queue).refusal is not None:
-            return 0.0
-        return length_of(pending.workload)
 
     def _sort_the_rest(self, heads: QueueHeads) -> None:
         """Sort the gangs behind those with planned starts, once the line has all of them."""
@@ -347,18 +343,27 @@ class UndecidedGangs:
         self.left = np.delete(self.left, here) if here else self.left[1:]
         self._find_first()
 
-    def take_longer(self, seconds: float) -> UndecidedGangs:
-        """Take out those that run for at least so many seconds, or for an unknown time."""
-        if seconds <= 0.0:
+    def take_like_first(self, seconds: float, *, by_age: bool = False) -> UndecidedGangs:
+        """Take out those that run for at least so many seconds, or for an unknown time.
+
+        ``by_age``: but leave those of its priority that are older than the first one. In queue order there are none.
+        """
+        by_age = by_age and self._now is not None
+        if seconds <= 0.0 and not by_age:
             taken = UndecidedGangs(self.gangs, self.left, self._at, self._now)
             self.left = ()
             return taken
         self._earliest = None
         left = np.asarray(self.left)
-        long = self.gangs.lengths[left] >= seconds
-        taken = UndecidedGangs(self.gangs, self.left if long.all() else left[long], _now=self._now)
+        alike = self.gangs.lengths[left] >= seconds
+        if by_age:
+            level, since = self.gangs.priorities[left], self.gangs.queued_at[left]
+            alike &= (level < level[self._at]) | (since >= since[self._at])
+        taken = UndecidedGangs(
+            self.gangs, self.left if alike.all() else left[alike], _now=self._now
+        )
         taken._find_first()
-        self.left = left[~long]
+        self.left = left[~alike]
         self._find_first()
         return taken
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limits import Allowance
@@ -24,20 +24,16 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.pending_gangs import ClassKey
 from queuectl.planner.preempt.protections import next_change
-from queuectl.planner.preempt.running import may_evict
-from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import shrinks
 from queuectl.planner.quota import QuotaNode
-
-_EvictionRank: TypeAlias = tuple[int, float] | None
-"""Priority and time queued of the gang that was searched for, where they say whom it may evict."""
+from queuectl.planner.search.gang_classes import EvictionRank, Refutation
 
 
 @dataclass(frozen=True, slots=True)
 class _Refutation:
     """The result of one search. ``on_nodes``: it depends on what is free on nodes."""
 
-    rank: _EvictionRank
+    rank: EvictionRank
     why: tuple[Reason, ...]
     on_nodes: bool
 
@@ -109,13 +105,14 @@ class Refutations:
         if root in self._changed_now:
             return
         found = self.cycle.classes.of(pending, queue)
-        if found.refusal is not None or self.cycle.over or not self._lasts(pending, queue):
+        refused = found.refused(pending.workload) is not None
+        if refused or self.cycle.over or not self._lasts(pending, queue):
             return
         known = self._known.get(kind)
-        rank = _eviction_rank(self.cycle.problem, pending, queue)
+        rank = found.rank_of(pending.workload)
         if known is not None and known.rank == rank and self._holds(known, root):
             self._kept[kind] = known
-            found.refusal = known.why
+            found.refusal = Refutation(known.why, rank)
         else:
             solver = self.cycle.solver
             self._searched = _Searched(kind, solver.calls, solver.placements)
@@ -140,12 +137,13 @@ class Refutations:
 
     def _keep(self, before: _Searched, pending: Pending, queue: ClusterQueue | None) -> None:
         """Store the proof of a search that has ended, if it is one on what was held when the cycle began."""
-        why, solver = self.cycle.classes.of(pending, queue).refusal, self.cycle.solver
+        found, solver = self.cycle.classes.of(pending, queue), self.cycle.solver
+        why = found.refused(pending.workload)
         on_nodes = solver.placements > before.placements
         if why is None or solver.calls > before.solves or _of_this_plan(why):
             return
         if not (on_nodes and self._changed_now):
-            rank = _eviction_rank(self.cycle.problem, pending, queue)
+            rank = found.rank_of(pending.workload)
             self._kept[before.kind] = _Refutation(rank, why, on_nodes)
 
     def note_change(self, queues: Iterable[str | None]) -> None:
@@ -189,9 +187,3 @@ class Refutations:
 def _of_this_plan(why: Iterable[Reason]) -> bool:
     """Whether a reason depends on the planned starts of this cycle or on its time: it states for how long a run fits from now."""
     return any(reason.code in (Code.WOULD_DELAY, Code.RESERVATION_AHEAD) for reason in why)
-
-
-def _eviction_rank(problem: Problem, pending: Pending, queue: ClusterQueue | None) -> _EvictionRank:
-    if not may_evict(problem, pending.workload, queue):
-        return None
-    return pending.workload.priority, pending.workload.queued_at

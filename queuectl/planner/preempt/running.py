@@ -107,6 +107,12 @@ def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) 
     return queue is not None and (queue.preempts or any_yields(problem, workload, queue))
 
 
+def any_may_evict(problem: Problem, queue: ClusterQueue) -> bool:
+    """The same of some gang of a ClusterQueue, whatever its priority is."""
+    yields = yielding(problem)
+    return queue.preempts or any(name in yields for name in problem.pools[queue.name].root.queues)
+
+
 @dataclass(frozen=True, eq=False)
 class RunningGangs(GangArrays):
     """Staying gangs of some ClusterQueues that some gang may evict now.

@@ -1,11 +1,11 @@
-"""Gangs that are equal except for name, priority, age and length: what is proved of one holds for all, or for all that are longer."""
+"""Gangs that are equal except for name, priority, age and length: what is proved of one holds for all with no more rights that are not shorter."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
@@ -13,13 +13,28 @@ from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.order.pending_gangs import ClassKey, class_key, length_of
 from queuectl.planner.order.queue_order import lines_of
+from queuectl.planner.preempt.running import any_may_evict
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, admissible, charged_to, request_of
 from queuectl.planner.reasons import refusals
 
-Proved: TypeAlias = tuple[tuple[Reason, ...] | None, tuple[Reason, ...], float]
-"""Of a class: ``refusal``, ``delays`` and ``delayed``."""
+EvictionRank: TypeAlias = tuple[float, float]
+"""Priority and age of a gang: one with a higher rank may evict all gangs that one with a lower rank may, and perhaps more."""
+_HIGHEST: Final[EvictionRank] = (inf, inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Refutation:
+    """A proof for gangs of a class: for those of a rank up to ``rank`` that run for at least ``seconds``."""
+
+    why: tuple[Reason, ...]
+    rank: EvictionRank = _HIGHEST
+    seconds: float = 0.0
+
+
+Proved: TypeAlias = tuple[Refutation | None, Refutation | None]
+"""Of a class: ``refusal`` and ``delays``."""
 
 
 @dataclass(slots=True)
@@ -29,9 +44,10 @@ class GangClass:
     Attributes:
         requests: what they ask under each choice of flavors, in order of preference; if there are many, under the first ones.
         flavors: all flavors of all choices; in a StrictFIFO queue, those of which it could ever get enough.
+        evicts: whether they may evict other gangs. Past use and lengths can order a gang before one with a higher rank.
         never: whether none of them would fit empty nodes and unused quota; None = not asked yet.
         refusal: why none of them fits, once proved.
-        delays: why none of them that runs for at least ``delayed`` seconds starts alongside the planned starts, once proved.
+        delays: why none of them starts alongside the planned starts, once proved.
         undecided: the largest budget under which the search ended without an answer, -1 if none did.
         undecided_from: the shortest run in seconds for which a search did.
         alarm: what broke in that search, if anything did.
@@ -40,19 +56,30 @@ class GangClass:
     options: Options
     requests: list[tuple[Choice, GangRequest]]
     flavors: frozenset[str]
+    evicts: bool = False
     never: bool | None = None
-    refusal: tuple[Reason, ...] | None = None
-    delays: tuple[Reason, ...] = ()
-    delayed: float = inf
+    refusal: Refutation | None = None
+    delays: Refutation | None = None
     undecided: int = -1
     undecided_from: float = inf
     alarm: str = ""
 
+    def rank_of(self, workload: Workload) -> EvictionRank:
+        """The rank of a gang of the class; the same for all of a class that evicts no gang."""
+        return (workload.priority, -workload.queued_at) if self.evicts else _HIGHEST
+
+    def refused(self, workload: Workload) -> tuple[Reason, ...] | None:
+        """Why a gang of the class fits nowhere, whatever its length, as far as that is proved."""
+        return self._holds(self.refusal, workload)
+
     def refuted(self, workload: Workload) -> tuple[Reason, ...] | None:
         """Why a gang of the class does not start, as far as that is proved."""
-        if self.refusal is not None or not self.delays:
-            return self.refusal
-        return self.delays if length_of(workload) >= self.delayed else None
+        return self.refused(workload) or self._holds(self.delays, workload)
+
+    def _holds(self, proof: Refutation | None, workload: Workload) -> tuple[Reason, ...] | None:
+        if proof is None or length_of(workload) < proof.seconds:
+            return None
+        return proof.why if self.rank_of(workload) <= proof.rank else None
 
     def open(self, pending: Pending) -> bool:
         """Whether a search with its budget ended without an answer, for a gang that runs no longer."""
@@ -61,10 +88,11 @@ class GangClass:
 
     def refute(self, workload: Workload, why: tuple[Reason, ...]) -> None:
         """Keep a proof: that a gang of known length delays a planned start does not hold for shorter ones."""
+        rank = _HIGHEST if why[0].never_fits else self.rank_of(workload)
         if workload.duration is None or all(r.code is not Code.WOULD_DELAY for r in why):
-            self.refusal = why
-        elif not self.delays or length_of(workload) < self.delayed:
-            self.delays, self.delayed = why, length_of(workload)
+            self.refusal = Refutation(why, rank)
+        elif self._holds(self.delays, workload) is None:
+            self.delays = Refutation(why, rank, length_of(workload))
 
     def leave_open(self, pending: Pending, alarm: str, least: float) -> None:
         """Keep that a search ended without an answer, for gangs that run for at least ``least`` seconds."""
@@ -152,11 +180,12 @@ class GangClasses:
             alike = known[kind.asks, offers] = self._charged(pending, queue)
         requests = [(choice, charged_to(d, queue)) for choice, d in alike.requests]
         impossible = alike.options.impossible
-        refusal = (refusals.no_flavor(queue, alike.options),) if impossible else None
+        refusal = Refutation((refusals.no_flavor(queue, alike.options),)) if impossible else None
         flavors = alike.flavors
         if queue.strict and not queue.split_flavors:
             flavors &= self._usable(pending.workload, queue, alike.options)
-        return GangClass(alike.options, requests, flavors, refusal=refusal)
+        evicts = pending.workload.evicts and any_may_evict(self.problem, queue)
+        return GangClass(alike.options, requests, flavors, evicts, refusal=refusal)
 
     def _usable(self, workload: Workload, queue: ClusterQueue, options: Options) -> frozenset[str]:
         """Flavors of which some podset, with the fewest pods it may start with, could ever get enough if nothing is used."""
@@ -190,17 +219,17 @@ class GangClasses:
         """Take out what was proved on the current capacity, to search with more of it; what never fits stays refused."""
         proved: dict[ClassKey, Proved] = {}
         for kind, known in self._known.items():
-            never = known.refusal is not None and known.refusal[0].never_fits
-            if not never and (known.refusal is not None or known.delays):
-                proved[kind] = known.refusal, known.delays, known.delayed
-                known.refusal, known.delays = None, ()
+            never = known.refusal is not None and known.refusal.why[0].never_fits
+            if not never and (known.refusal is not None or known.delays is not None):
+                proved[kind] = known.refusal, known.delays
+                known.refusal = known.delays = None
         return proved
 
     def put_back(self, proved: Mapping[ClassKey, Proved]) -> None:
         """Restore results that were kept, on the same capacity."""
-        for kind, (refusal, delays, delayed) in proved.items():
+        for kind, (refusal, delays) in proved.items():
             known = self._known[kind]
-            known.refusal, known.delays, known.delayed = refusal, delays, delayed
+            known.refusal, known.delays = refusal, delays
 
     def forget_refusals(self) -> None:
         """Drop what was proved on less capacity than there is now."""
