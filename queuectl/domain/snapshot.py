@@ -92,6 +92,7 @@ class Pending:
         own_priority: the priority that the one of a spent Budget replaces; None = that of ``workload``.
         returns_by: of a blocked gang that has started before and waits for its controller to create its pods again: unix seconds
             until which it still holds its place in a StrictFIFO order. None = it does not.
+        past_seconds: for which its earlier attempts ran, all together. A limit of its run time counts them.
     """
 
     workload: Workload
@@ -106,6 +107,7 @@ class Pending:
     unasked: tuple[tuple[str, float], ...] = ()
     own_priority: int | None = None
     returns_by: float | None = None
+    past_seconds: float = 0.0
 
     @property
     def requested(self) -> Workload:

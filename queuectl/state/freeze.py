@@ -479,6 +479,7 @@ class SnapshotBuilder:
             ready_checks=entry.checks.ready,
             unasked=tuple(sorted(entry.checks.unasked.items())),
             returns_by=_returns_by(entry, job, blocked),
+            past_seconds=entry.past_seconds,
         )
 
     def _excluded(self, entry: Entry, config: QueueConfig) -> frozenset[str]:

@@ -82,6 +82,8 @@ def _less(change: SuggestedChange) -> Iterator[list[SuggestedChange]]:
         case HealNodes():
             for name in change.names:
                 yield [replace(change, names=tuple(n for n in change.names if n != name))]
+        case RaisePriority():
+            yield [replace(change, priority=change.priority - 1)]
         case Leave():
             for uid in change.uids:
                 yield [replace(change, uids=tuple(u for u in change.uids if u != uid))]
@@ -205,6 +207,32 @@ def test_behind_the_head_of_a_strict_queue_only_a_higher_priority_helps() -> Non
     assert [o.limit.value for o in diagnosis.conflict] == ["Order"]
     assert _remedies(diagnosis) == [Remedy.RAISE_PRIORITY]
     assert _way(diagnosis, Remedy.RAISE_PRIORITY).changes == (RaisePriority("w1", 1),)
+
+
+@pytest.mark.parametrize("most", [None, 5])
+@pytest.mark.parametrize(
+    ("queued_at", "priority"),
+    [
+        pytest.param(1.0, 5, id="queued first: an equal priority is enough"),
+        pytest.param(3.0, 6, id="queued later"),
+    ],
+)
+def test_the_priority_that_is_suggested_is_the_least(
+    queued_at: float, priority: int, most: int | None
+) -> None:
+    own = gang("w", podset("w", 1, gpu=8), queued_at=queued_at)
+    other = gang("x", podset("w", 1, gpu=8), priority=5, queued_at=2.0)
+    snapshot = world(
+        [node("n", "r1", gpu=8)], [own, other], [], replace(queue(gpu=64), max_priority=most)
+    )
+    diagnosis = diagnose(snapshot, "w")
+    if most is not None and priority > most:
+        assert Remedy.RAISE_PRIORITY not in _remedies(diagnosis)
+        return
+    fix = _way(diagnosis, Remedy.RAISE_PRIORITY)
+    assert fix.changes == (RaisePriority("w", priority),)
+    assert fix.least
+    assert fix.message == f"raise the priority to {priority} or more, to come before team/x (5)"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.domain.budgets import GPU_HOUR
 from queuectl.domain.diagnosis import Limit, LimitRun, NewMonth, Remedy, TopUpBudget, apply_all
-from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.explain import diagnose
 from tests.planner.relaxed import starts
 from tests.planner.test_budgets import WHOLE, budget, of, runs, spending
@@ -35,9 +35,16 @@ def test_the_budget_is_the_only_blocking_constraint() -> None:
         pytest.param(
             spending(budget(**WHOLE), [of("a", 2, run=3)], spent=8), "a",
             ["wait until 1970-02-01T00:00:00Z: then 1970-02 begins, with 10 GPU-hours in Budget b",
-             "set a limit of 3600 s or less (annotation queuectl.dev/max-exec-time-seconds)",
+             "set a limit of 3600 s or less (label queuectl.dev/max-exec-time-seconds)",
              "top up Budget b by 4 GPU-hours in 1970-01"],
             id="the whole run is paid",
+        ),
+        pytest.param(
+            spending(budget(**WHOLE), [Pending(of("a", 2, run=3), past_seconds=7200.5)], spent=8), "a",
+            ["wait until 1970-02-01T00:00:00Z: then 1970-02 begins, with 10 GPU-hours in Budget b",
+             "set a limit of 10800 s or less (label queuectl.dev/max-exec-time-seconds): earlier attempts ran for 7201 s",
+             "top up Budget b by 4 GPU-hours in 1970-01"],
+            id="the limit counts earlier attempts",
         ),
         pytest.param(
             spending(budget(**WHOLE), [of("a", 2, run=6)], spent=10), "a",
@@ -46,7 +53,7 @@ def test_the_budget_is_the_only_blocking_constraint() -> None:
         ),
         pytest.param(
             spending(budget(**WHOLE), [of("a", 4, run=1), of("b", 8, run=1, queued_at=5.0)], spent=7), "b",
-            ["set a limit of 1350 s or less (annotation queuectl.dev/max-exec-time-seconds)",
+            ["set a limit of 1350 s or less (label queuectl.dev/max-exec-time-seconds)",
              "top up Budget b by 9 GPU-hours in 1970-01"],
             id="a gang before it spends of a top-up and of the next month",
         ),

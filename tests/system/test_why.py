@@ -132,6 +132,6 @@ def test_a_higher_priority_starts_a_gang_that_waits_in_order(installation: Insta
         workspace.job("small", PodSetManifest(1, gpus=8))
         shown = explained(workspace, "small", "WaitingInOrder")
         assert f"it waits behind {workspace.namespace}/head" in shown
-        assert "raise the priority to 1 or more, above" in shown
+        assert "raise the priority to 1 or more, to come before" in shown
         small = job(workspace, "small", PodSetManifest(1, gpus=8), priority_class="low")
         again(workspace, "small", small)

@@ -28,7 +28,7 @@ from queuectl.domain.queues import FlavorQuotas
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, format_time
-from queuectl.planner.explain.change_request import largest_part, more_pods
+from queuectl.planner.explain.change_request import largest_part, limited_run, more_pods
 from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.others_leave import once_left
@@ -77,10 +77,8 @@ def shorter_run(ctx: GangContext) -> Iterator[SuggestedFix]:
     seconds = min((bound.most - bound.held) // units for bound in _over(ctx, Code.BUDGET_SPENT))
     if seconds <= 0:
         return
-    change = LimitRun(ctx.uid, float(seconds))
-    text = f"set a limit of {seconds} s or less (annotation queuectl.dev/max-exec-time-seconds)"
     least = too_little(ctx, (LimitRun(ctx.uid, seconds + 1.0),))
-    yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least)
+    yield limited_run(ctx, seconds, least=least)
 
 
 def top_up(ctx: GangContext) -> Iterator[SuggestedFix]:

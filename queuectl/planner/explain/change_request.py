@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import ceil, floor
 from typing import Final
 
 from queuectl.domain.devices import CLAIM_PODSET
@@ -22,16 +23,16 @@ from queuectl.domain.diagnosis import (
 )
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
-from queuectl.domain.workload import PodSet, TopologyMode
+from queuectl.domain.workload import PodSet, TopologyMode, Workload
 from queuectl.planner.explain.context import HOLDERS, GangContext
-from queuectl.planner.explain.left_out import taints
+from queuectl.planner.explain.left_out import taints, too_little
 from queuectl.planner.explain.relaxation import Relaxation, ask, past_heads
 from queuectl.planner.explain.remedy import offer
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.reasons.words import level_name
 
 _TAINTS_TRIED: Final = 4
-_PRIORITIES_TRIED: Final = 2
+_PRIORITIES_TRIED: Final = 3
 
 
 def _with(ctx: GangContext, change: SuggestedChange) -> Relaxation:
@@ -157,10 +158,20 @@ def shorter_run(ctx: GangContext) -> Iterator[SuggestedFix]:
     reason = ctx.of_order
     seconds = int(reason.details.get("mostSeconds", 0)) if reason is not None else 0
     if seconds > 0:
-        change, longer = LimitRun(ctx.uid, float(seconds)), LimitRun(ctx.uid, seconds + 1.0)
-        text = f"set a limit of {seconds} s or less (annotation queuectl.dev/max-exec-time-seconds)"
+        longer = LimitRun(ctx.uid, seconds + 1.0)
         least = not ctx.checks.starts((longer,)) and not ctx.checks.over
-        yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least)
+        yield limited_run(ctx, seconds, least=least)
+
+
+def limited_run(ctx: GangContext, seconds: int, *, least: bool) -> SuggestedFix:
+    """A limit of the attempt that would start now. The label counts all attempts, so its value contains those before."""
+    used = ctx.pending.past_seconds
+    limit = floor(used + seconds)
+    text = f"set a limit of {limit} s or less (label queuectl.dev/max-exec-time-seconds)"
+    if used:
+        text += f": earlier attempts ran for {ceil(used)} s"
+    change = LimitRun(ctx.uid, float(seconds))
+    return SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": limit}, (change,), least)
 
 
 def _relaxed(ctx: GangContext) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:
@@ -187,7 +198,7 @@ def _relaxed(ctx: GangContext) -> Iterator[tuple[str, dict[str, str], dict[str, 
 
 
 def higher_priority(ctx: GangContext) -> Iterator[SuggestedFix]:
-    """The least priority, of those one above a gang before it, with which it would start."""
+    """The least priority, of those at which it comes before more gangs, with which it would start."""
     relaxed = replace(past_heads(ctx), holders=HOLDERS - {Limit.ORDER})
     own = ctx.pending.workload
     if own.grows:
@@ -195,14 +206,26 @@ def higher_priority(ctx: GangContext) -> Iterator[SuggestedFix]:
     if ctx.pending.own_priority is not None:
         return  # a spent Budget lowers each priority
     before = [p.workload for p in ctx.snapshot.pending if place(p.workload) < place(own)]
-    for priority in sorted({w.priority for w in before})[:_PRIORITIES_TRIED]:
-        if ctx.queue is not None and ctx.queue.capped(priority + 1) <= priority:
+    for priority, ahead in _priorities(own, before)[:_PRIORITIES_TRIED]:
+        if ctx.queue is not None and ctx.queue.capped(priority) < priority:
             return
-        change = RaisePriority(ctx.uid, priority + 1)
-        ahead = next(w for w in before if w.priority == priority)
-        message = f"raise the priority to {priority + 1} or more, above {ahead.ref} ({priority})"
-        details = {"priority": priority + 1, "now": own.priority, "above": ahead.ref}
+        change, less = RaisePriority(ctx.uid, priority), RaisePriority(ctx.uid, priority - 1)
+        message = f"raise the priority to {priority} or more, to come before {ahead.ref} ({ahead.priority})"
+        details = {"priority": priority, "now": own.priority, "above": ahead.ref}
         fix = SuggestedFix(Remedy.RAISE_PRIORITY, message, details, (change,))
         for found in offer(ctx, relaxed, fix):
-            yield replace(found, least=True)
+            least = found.changes == fix.changes and too_little(ctx, (less,))
+            yield replace(found, least=least)
             return
+
+
+def _priorities(own: Workload, before: Iterable[Workload]) -> list[tuple[int, Workload]]:
+    """Each priority at which it comes before more gangs, the least first, with the first gang in queue order that it passes there.
+
+    With an equal priority, it passes the gangs that were queued after it.
+    """
+    first: dict[int, Workload] = {}
+    for ahead in sorted(before, key=place):
+        was_queued_first = place(ahead)[1:] < place(own)[1:]
+        first.setdefault(ahead.priority + was_queued_first, ahead)
+    return sorted(first.items())
