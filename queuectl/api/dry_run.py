@@ -73,8 +73,9 @@ async def dry_run_documents(
         DocumentError: one of them is invalid, or they are invalid together.
         Problem: took-too-long.
     """
-    if diagnoser is not None and any(each.get("kind") == "Reservation" for each in documents):
-        checked = [validate(document)[0] for document in documents]
+    reservations = [each for each in documents if each.get("kind") == "Reservation"]
+    if diagnoser is not None and reservations:
+        checked = await bodies.work(lambda: [validate(each)[0] for each in reservations])
         refuse_reserved_devices(checked, await diagnoser.device_resources())
     revision, stored = await store.configuration()
     objects, config = await bodies.work(partial(_tried, documents, stored, revision))
@@ -111,22 +112,33 @@ def _tried(
 
 
 async def dry_run_removal(
-    key: DocumentKey, store: ApiStore, diagnoser: Diagnoser | None
+    key: DocumentKey, store: ApiStore, diagnoser: Diagnoser | None, bodies: Bodies
 ) -> Removal:
-    """Delete an object from a copy of the stored configuration."""
+    """Delete an object from a copy of the stored configuration.
+
+    Raises:
+        Problem: took-too-long.
+    """
     revision, stored = await store.configuration()
+    missing, after = await bodies.work(partial(_without, key, stored, revision))
+    if after is None or diagnoser is None:
+        return Removal(missing, None)
+    return Removal(missing, await diagnoser.over_quota(after))
+
+
+def _without(
+    key: DocumentKey, stored: Sequence[Mapping[str, Any]], revision: int
+) -> tuple[tuple[str, ...], QueueConfig | None]:
+    """What would no longer have an effect, and the configuration without an object; None if the others are invalid together."""
     before, _ = _built(stored, revision)
     rest = [document for document in stored if DocumentKey.of(document) != key]
     after, unchecked = _built(rest, revision)
     if after is None:
-        return Removal(unchecked, None)
+        return unchecked, None
     known = frozenset(dangling(before) if before is not None else ())
     own = f"{key}: "
-    missing = tuple(
-        text for text in dangling(after) if text not in known and not text.startswith(own)
-    )
-    over = await diagnoser.over_quota(after) if diagnoser is not None else None
-    return Removal(missing, over)
+    missing = (text for text in dangling(after) if text not in known and not text.startswith(own))
+    return tuple(missing), after
 
 
 def _built(

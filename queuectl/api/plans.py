@@ -6,7 +6,7 @@ results leave out the names of gangs that the caller is not allowed to see.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -32,7 +32,7 @@ from queuectl.api.schemas import (
 from queuectl.api.views import obstacle_view, placement_view, reason_view, suggested_fix_view
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.gpus import rounded, summed
-from queuectl.domain.plan import Cost, Eviction, Plan
+from queuectl.domain.plan import Cost, Eviction, Plan, Proof
 from queuectl.domain.reasons import Reason
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted, Snapshot
@@ -132,6 +132,9 @@ class GangOutcomeView(View):
     conflict: list[ObstacleView] = Field(
         description="Blocking constraints; of the first submitted gangs only."
     )
+    conflict_proof: Proof = Field(
+        description="optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."
+    )
     suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes; of the first submitted gangs only."
     )
@@ -184,22 +187,31 @@ def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
     presenter = _PlanPresenter(trial, visible)
     before = dict(_gang_plans(trial.before, trial.without, ()))
     after = dict(_gang_plans(trial.after, trial.plan, trial.evicted))
-    by_outcome: dict[Outcome, list[GangOutcomeView]] = {outcome: [] for outcome in Outcome}
+    by_outcome: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
     for uid, gang_plan in after.items():
-        if gang_plan.outcome is not Outcome.RUNS:
-            by_outcome[gang_plan.outcome].append(presenter.view(uid, gang_plan, before.get(uid)))
+        by_outcome[gang_plan.outcome].append(uid)
     waits = [*by_outcome[Outcome.RESERVES], *by_outcome[Outcome.WAITS]]
-    new = [v for v in waits if v.submitted]
-    other = [v for v in waits if not v.submitted and v.before is not v.outcome]
-    same = [v for v in waits if not v.submitted and v.before is v.outcome]
+    submitted = frozenset(trial.submitted)
+    new = [uid for uid in waits if uid in submitted]
+    other = [uid for uid in waits if uid not in submitted]
+
+    def is_as_before(uid: str) -> bool:
+        return uid in before and before[uid].outcome is after[uid].outcome
+
+    changed = [uid for uid in other if not is_as_before(uid)]
+    same = [uid for uid in other if is_as_before(uid)]
+
+    def views(*lists: Iterable[str]) -> list[GangOutcomeView]:
+        return [presenter.view(uid, after[uid], before.get(uid)) for uids in lists for uid in uids]
+
     return PlanView(
         at=moment(trial.before.now),
         revision=trial.before.config.revision,
         before=_counts(before, trial.before),
         after=_counts(after, trial.after),
-        starts=[*by_outcome[Outcome.STARTS], *by_outcome[Outcome.REPAIRED]],
-        leaves=[*by_outcome[Outcome.LEAVES], *by_outcome[Outcome.MOVES]],
-        waits=[*new, *other, *same[:MOST_WAITING]],
+        starts=views(by_outcome[Outcome.STARTS], by_outcome[Outcome.REPAIRED]),
+        leaves=views(by_outcome[Outcome.LEAVES], by_outcome[Outcome.MOVES]),
+        waits=views(new, changed, same[:MOST_WAITING]),
         omitted=len(same[MOST_WAITING:]),
         over_quota=presenter.excesses(),
         warnings=[*presenter.taken(), *trial.warnings],
@@ -295,6 +307,7 @@ class _PlanPresenter:
             preemptor=self._name(gang_plan.preemptor),
             cost=_cost(gang_plan.cost),
             conflict=[obstacle_view(one) for one in diagnosis.conflict],
+            conflict_proof=diagnosis.proof,
             suggested_fixes=[suggested_fix_view(one) for one in diagnosis.suggested_fixes],
         )
 

@@ -18,6 +18,7 @@ from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.words import UNSTORABLE
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.documents import place_of, problem_of
 from queuectl.objects.yaml_loader import YamlLoader
@@ -62,7 +63,6 @@ MAX_VALUES: Final = 20_000
 _LONGEST_NUMBER: Final = 64  # characters
 _STR: Final = "tag:yaml.org,2002:str"
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
-_CONTROL: Final = re.compile("[\x00\ud800-\udfff]")  # what Postgres' jsonb cannot hold
 
 
 def read_json(body: bytes, most: int = MAX_VALUES) -> Any:
@@ -148,7 +148,7 @@ def _bounded(body: Any, most: int) -> Any:
                     below += one.values()
                 case list():
                     below += one
-                case str() if _CONTROL.search(one):
+                case str() if UNSTORABLE.search(one):
                     raise malformed("a string holds a character that cannot be stored")
                 case _:
                     pass

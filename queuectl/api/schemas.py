@@ -17,6 +17,7 @@ from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.identity import LONGEST_TOKEN
 from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import AccountScope
+from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
@@ -183,7 +184,7 @@ class ExpectedStartView(View):
 
     median: datetime = Field(description="It is as likely to start earlier as later.")
     p90: datetime | None = Field(
-        description="It starts no later with a probability of 90 %; null = unknown."
+        description="It starts no later with a probability of 90%; null = unknown."
     )
     computed_at: datetime = Field(description="The time of the estimate.")
 
@@ -389,6 +390,9 @@ class ExplainView(View):
     conflict: list[ObstacleView] = Field(
         description="A minimal set of blocking constraints, found by the solver. Empty if it "
         "is not pending, or has no diagnosis yet."
+    )
+    conflict_proof: Proof = Field(
+        description="optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."
     )
     suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes, each enough by itself and verified by the solver."

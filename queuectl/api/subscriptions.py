@@ -205,8 +205,13 @@ class Subscriptions:
         record_change(request, f"subscription {stored.id}: {_sentence(stored)}")
         return (await self._views([stored]))[0]
 
-    async def delete(self, request: Request, number: int) -> None:
+    async def delete(self, request: Request, number: int, *, dry_run: bool) -> None:
         """Delete a subscription of the caller, or of any user for a caller with the right to delete them.
+
+        Args:
+            request: of the caller.
+            number: of the subscription.
+            dry_run: only check whether it can be deleted.
 
         Raises:
             Problem: forbidden, which does not show whether another user has it; not-found.
@@ -214,9 +219,10 @@ class Subscriptions:
         stored = await self._rows.subscription(number)
         if stored is None or stored.owner != caller_of(request).name:
             await self._guard.require(request, _DELETE)
-        if stored is None or not await self._rows.unsubscribe(number):
+        if stored is None or not (dry_run or await self._rows.unsubscribe(number)):
             raise ApiProblem(ProblemType.NOT_FOUND, f"subscription {number} does not exist")
-        record_change(request, f"deleted: {_sentence(stored)} of {stored.owner}")
+        if not dry_run:
+            record_change(request, f"deleted: {_sentence(stored)} of {stored.owner}")
 
     async def test_target(self, request: Request, name: str) -> str | None:
         """The mail address to which a test of a receiver goes; None for a receiver that is one place.

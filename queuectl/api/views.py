@@ -173,6 +173,7 @@ def explain_view(
         details=dict(entry.reason.details),
         under_way=list(answer.under_way),
         conflict=[obstacle_view(obstacle) for obstacle in answer.conflict],
+        conflict_proof=answer.proof,
         suggested_fixes=[suggested_fix_view(fix) for fix in answer.suggested_fixes],
         position=position,
         expected_start=_expected_start_view(start) if position is not None else None,

@@ -120,7 +120,7 @@ def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> E
 def _show_excesses(excesses: list[dict[str, Any]] | None) -> None:
     if excesses is None:
         typer.echo(
-            "running gangs over quota: not known yet, because the server was started a moment ago; run the command again"
+            "running gangs over quota: not known. Either you may not list workloads in all namespaces, or the server was started a moment ago"
         )
     elif not excesses:
         typer.echo("no running gang would exceed a quota")

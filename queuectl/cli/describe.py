@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import Annotated, Any
 
 import typer
@@ -26,11 +26,12 @@ from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
 from queuectl.client.client import Client
 from queuectl.client.requests import UNFINISHED
+from queuectl.client.requests import history as history_of
 from queuectl.domain.words import counted, counted_gpus, format_time
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 from queuectl.objects.times import parse_time
 
-_HISTORY = 500
+_HISTORY = 500  # steps that are printed, the newest ones
 _NODES = 8  # of an attempt
 _HEAD = ("apiVersion", "kind", "metadata")  # shown in another form
 _WIDTH = 1000  # characters of a line of YAML, so that text is not folded
@@ -124,7 +125,8 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
     body = client.get(path, kind=kind)
     found = {"kind": body["kind"]}  # the same job in all three answers
     explained = client.get(f"{path}/explain", **found)
-    history = client.get(f"{path}/history", limit=_HISTORY, **found)
+    steps = client.objects(history_of(path, body["kind"]))
+    history: deque[Json] = deque(map(dict, steps), maxlen=_HISTORY)
     fields = {
         "Name": f"{body['namespace']}/{body['name']}",
         "Kind": body["kind"],
@@ -146,8 +148,9 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
     lines += [
         f"  {each['type']:<14} {each['status']:<6} {each['reason']}" for each in body["conditions"]
     ]
-    lines += ["", "History:"]
-    lines += [f"  {_line(item)}" for item in history["items"]]
+    is_cut = len(history) == _HISTORY
+    lines += ["", f"History, the newest {_HISTORY} steps:" if is_cut else "History:"]
+    lines += [f"  {_line(item)}" for item in history]
     return lines
 
 

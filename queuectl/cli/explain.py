@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from textwrap import wrap
 from typing import Annotated, Any, Final, TypeVar
@@ -20,6 +20,7 @@ from queuectl.domain.words import counted
 Answer = TypeVar("Answer")
 _HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
 _SHOWN: Final = 5  # nodes or gangs in one line
+_PROVED: Final = "optimal"
 _NEXT: Final = {
     ("Held", "Held"): "release {} queues it again",
     ("Deactivated", "Deactivated"): "activate {} queues it again",
@@ -114,9 +115,17 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     lines += placement_lines(body["placement"], leaving=body["state"] == "Evicting")
     lines += _use_lines(body["use"])
     if body["reservation"] is not None:
-        victims = ", ".join(body["reservation"]["victimNames"]) or "none"
-        lines.append(f"Reserved until {body['reservation']['expiresAt']}; victims: {victims}")
+        lines.append(_reserved(body["reservation"], body["checks"]))
     return lines
+
+
+def _reserved(reservation: dict[str, Any], checks: list[dict[str, Any]]) -> str:
+    """Until when the nodes of a gang are reserved, and for what."""
+    if reservation["expiresAt"] is None:
+        awaited = ", ".join(check["name"] for check in checks if check["state"] != "Ready")
+        return f"Reserved until its admission checks are ready: {awaited}"
+    victims = ", ".join(reservation["victimNames"]) or "none"
+    return f"Reserved until {reservation['expiresAt']}; victims: {victims}"
 
 
 def _price(flavor: dict[str, Any]) -> str:
@@ -132,13 +141,19 @@ def obstacle_lines(body: dict[str, Any]) -> list[str]:
         lines += ["", "Under way:", *(f"  - {sentence}" for sentence in under_way)]
     if body["conflict"]:
         several = len(body["conflict"]) > 1
-        lines += ["", f"Blocking constraint{'s, together' if several else ''}:"]
+        lines += ["", f"Blocking constraint{'s, together' if several else ''}{unproved(body)}:"]
         lines += [f"  - {obstacle['message']}" for obstacle in body["conflict"]]
     if body["suggestedFixes"]:
         several = len(body["suggestedFixes"]) > 1
         lines += ["", f"Suggested fix{'es, each enough by itself' if several else ''}:"]
         lines += [f"  - {fix['message']}" for fix in body["suggestedFixes"]]
     return lines
+
+
+def unproved(gang: Mapping[str, Any]) -> str:
+    """What to add to the title of its blocking constraints if the solver has not proved that each of them blocks it."""
+    proved = gang.get("conflictProof", _PROVED) == _PROVED  # an older server does not state it
+    return "" if proved else " (the solver reached its limit, so some may not block it)"
 
 
 def _start(start: dict[str, Any] | None) -> str:
@@ -148,7 +163,7 @@ def _start(start: dict[str, Any] | None) -> str:
     if overdue(start):
         return "later than estimated"
     last = f"within {until(start['p90'])}" if start["p90"] is not None else "no known limit"
-    return f"start in about {until(start['median'])} (median), {last} with a probability of 90 %"
+    return f"start in about {until(start['median'])} (median), {last} with a probability of 90%"
 
 
 def _planned_lines(planned: dict[str, Any] | None) -> list[str]:

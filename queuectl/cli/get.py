@@ -196,7 +196,7 @@ def get_command(
             metavar="COUNT",
             min=1,
             max=10_000,
-            help="Only the newest COUNT events, decisions or commands.",
+            help="Only the newest COUNT events, decisions or commands. Filters select from the newest COUNT events.",
         ),
     ] = 100,
     no_headers: NoHeaders = False,

@@ -17,6 +17,7 @@ import typer
 from rich.table import Table
 
 from queuectl.cli import terminal
+from queuectl.cli.explain import unproved
 from queuectl.cli.render import natural_width
 from queuectl.cli.targets import declared_kinds, ignored_lines, read_bytes, read_objects
 from queuectl.distribution import version
@@ -140,7 +141,7 @@ def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
     """Blocking constraints and suggested fixes of one gang, if it was explained."""
     if not gang["conflict"]:
         return
-    console.print(f"{gang['workload']}: blocking constraints")
+    console.print(f"{gang['workload']}: blocking constraints{unproved(gang)}")
     for obstacle in gang["conflict"]:
         console.print(f"  - {obstacle['message']}")
     fixes = [fix["message"] for fix in gang["suggestedFixes"]]

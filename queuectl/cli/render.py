@@ -243,7 +243,7 @@ def until(moment: str | None, now: datetime | None = None) -> str:
 
 
 def overdue(start: Json, now: datetime | None = None) -> bool:
-    """Whether a gang that waits was expected to start before now, with a probability of 90 %."""
+    """Whether a gang that waits was expected to start before now, with a probability of 90%."""
     last = start["p90"]
     if last is None:
         return False

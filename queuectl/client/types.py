@@ -571,7 +571,7 @@ class ExpectedStartJson(AnswerJson):
     median: str
     """It is as likely to start earlier as later."""
     p90: str | None
-    """It starts no later with a probability of 90 %; null = unknown."""
+    """It starts no later with a probability of 90%; null = unknown."""
     computedAt: str
     """The time of the estimate."""
 
@@ -593,6 +593,8 @@ class ExplainJson(AnswerJson):
     """Changes of MIG configurations that queuectl makes for it, and those that failed."""
     conflict: list[ObstacleJson]
     """A minimal set of blocking constraints, found by the solver. Empty if it is not pending, or has no diagnosis yet."""
+    conflictProof: str
+    """optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."""
     suggestedFixes: list[SuggestedFixJson]
     """Suggested fixes, each enough by itself and verified by the solver."""
     position: int | None
@@ -674,6 +676,8 @@ class GangOutcomeJson(AnswerJson):
     """The lost work of its eviction."""
     conflict: list[ObstacleJson]
     """Blocking constraints; of the first submitted gangs only."""
+    conflictProof: str
+    """optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."""
     suggestedFixes: list[SuggestedFixJson]
     """Suggested fixes; of the first submitted gangs only."""
 

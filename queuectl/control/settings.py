@@ -181,7 +181,7 @@ class SolverSettings(BaseModel):
     lease_seconds: float = Field(
         600.0,
         gt=0,
-        description="how long freed capacity is reserved for its preemptor after the notice, in seconds",
+        description="reservations: how long freed capacity is reserved for its preemptor after the notice, in seconds",
     )
 
     @property
@@ -307,7 +307,7 @@ class Settings(BaseSettings):
 
     database_url: str | None = Field(
         None,
-        description="postgresql://… URL of a server of version 15 or later; unset = embedded Postgres",
+        description="postgresql://… URL of a server of version 15 or later; unset = embedded PostgreSQL",
     )
     api_database_url: str | None = Field(
         None,
@@ -474,7 +474,7 @@ class Settings(BaseSettings):
     otlp_endpoint: str = Field(
         "",
         pattern="^(https?://[^/]+(/.*)?)?$",
-        description="base URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each attempt of a gang; empty = none",
+        description="base URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each attempt of a gang; unset = none",
     )
     shadow_seconds: float = Field(
         60.0, ge=5, description="time between two observations in shadow mode, in seconds"

@@ -39,7 +39,7 @@ def _reached(report: BudgetReport) -> Iterator[tuple[BudgetLimit, Event]]:
 def _budget_event(forecast: Forecast, event_type: EventType, percent: int, at: float) -> Event:
     balance, budget = forecast.balance, forecast.balance.budget
     used, granted = gpu_hours(forecast.used), gpu_hours(balance.granted)
-    message = f"Budget {budget.name} has spent {used} of {granted} GPU-hours in {balance.month.name}, {percent} % or more"
+    message = f"Budget {budget.name} has spent {used} of {granted} GPU-hours in {balance.month.name}, {percent}% or more"
     details: dict[str, str | int | float] = {
         "percent": percent,
         "month": balance.month.name,

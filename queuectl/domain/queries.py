@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from queuectl.domain.gpus import Gpus
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 from queuectl.domain.selectors import Selector, matches
+from queuectl.domain.words import UNSTORABLE
 from queuectl.domain.workload import Placement
 
 # ---- Pages, history lines and documents
@@ -383,16 +383,16 @@ def _fits(parts: list[Any], order: WorkloadOrder) -> bool:
 
 
 def _texts(parts: list[Any]) -> bool:
-    return all(isinstance(part, str) for part in parts)
+    return all(isinstance(part, str) and not UNSTORABLE.search(part) for part in parts)
 
 
 def _is_value(term: Any, key: SortKey) -> bool:
     if key in _TEXTS:
-        return isinstance(term, str)
+        return _texts([term])
     number = isinstance(term, int | float) and not isinstance(term, bool)
     if key in (SortKey.GPUS, SortKey.PRIORITY):
         return number and isinstance(term, int) and -_MOST <= term < _MOST
-    return number and math.isfinite(term) and abs(term) < _MOST
+    return number and abs(term) < _MOST  # not infinity, and not NaN
 
 
 # ---- GPUs held outside the queues

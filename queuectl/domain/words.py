@@ -16,6 +16,8 @@ from queuectl.domain.quantity import format_quantity
 
 _LEAST: Final = 0.005
 _DIGITS: Final = re.compile("([0-9]+)")
+UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+"""Characters that no text in Postgres can have: NUL, and a half of a surrogate pair."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -60,8 +62,8 @@ def gpu_hours_of(gpu_seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 0..1 in whole percent: ``45 %``."""
-    return f"{100 * share:.0f} %"
+    """A share of 0..1 in whole percent: ``45%``."""
+    return f"{100 * share:.0f}%"
 
 
 def is_or_are(resource: str, amount: int) -> str:

@@ -212,7 +212,7 @@ def _reasons(history: ShadowHistory) -> Table:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 def _number(number: float) -> str:

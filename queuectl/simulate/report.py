@@ -132,7 +132,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+    return "-" if share is None else f"{100 * share:.1f}%"
 
 
 def _index(index: float | None) -> str:

@@ -138,15 +138,15 @@ def money(amount: float) -> str:
 
 
 def percent(part: float | Fraction, whole: float | Fraction = 1.0) -> str:
-    """``part`` of ``whole``, as ``45 %``; a dash where ``whole`` is 0."""
+    """``part`` of ``whole``, as ``45%``; a dash where ``whole`` is 0."""
     if not whole:
         return "-"
     share = 100 * float(part / whole)
-    return "<1 %" if 0 < share < _LEAST_PERCENT else f"{fixed(share, 0)} %"
+    return "<1%" if 0 < share < _LEAST_PERCENT else f"{fixed(share, 0)}%"
 
 
 def change(now: float, before: float) -> str:
-    """How ``now`` differs from ``before``, with a sign: ``▲ 12 % more``, ``▼ 8 % less``, ``= the same``, ``new``; a dash if both are 0."""
+    """How ``now`` differs from ``before``, with a sign: ``▲ 12% more``, ``▼ 8% less``, ``= the same``, ``new``; a dash if both are 0."""
     if not before:
         return "new" if now else "-"
     ratio = now / before

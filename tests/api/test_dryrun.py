@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import AsyncIterator
 from copy import deepcopy
 from functools import partial
@@ -12,7 +14,10 @@ import pytest
 
 from queuectl.api import dry_run
 from queuectl.api.app import create_app
+from queuectl.api.body import Bodies
+from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.links import MAX_COHORTS
+from queuectl.objects.errors import DocumentError
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import (
@@ -238,3 +243,30 @@ async def test_a_warning_belongs_to_the_document_that_causes_it(api: httpx2.Asyn
         [f"LocalQueue team-a/queue-1: ClusterQueue {name} does not exist"],
         [],
     ]
+
+
+async def test_configurations_are_not_built_on_the_event_loop(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(name: str) -> None:
+        real = getattr(dry_run, name)
+
+        def work(*given: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return real(*given)
+
+        monkeypatch.setattr(dry_run, name, work)
+
+    for name in ("build", "validate", "dangling"):
+        noted(name)
+    for document in (FLAVOR, CLUSTER_QUEUE, LOCAL_QUEUE):
+        await store.put_config(document)
+    key = DocumentKey.of(LOCAL_QUEUE)
+    reservation = {**LOCAL_QUEUE, "kind": "Reservation"}
+    await dry_run.dry_run_removal(key, store, None, Bodies())
+    with contextlib.suppress(DocumentError):
+        await dry_run.dry_run_documents([reservation], store, FixedDiagnoser(), Bodies())
+    assert len(threads) >= 4
+    assert threading.main_thread().name not in threads

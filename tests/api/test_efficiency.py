@@ -144,7 +144,7 @@ def test_the_table_has_a_row_for_each_value_and_the_range_of_the_efficiency(
         ["H100", "24.0", "4.0", "20.0"],
         ["total", "28.0", "4.0", "20.0"],
     ]
-    assert [" ".join(row[9:]) for row in rows] == ["0 % to 100 %", "17 %", "14 % to 29 %"]
+    assert [" ".join(row[9:]) for row in rows] == ["0% to 100%", "17%", "14% to 29%"]
 
 
 def test_without_a_label_the_table_is_one_row(

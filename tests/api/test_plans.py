@@ -15,6 +15,7 @@ import pytest
 import yaml
 from fastapi import FastAPI
 
+from queuectl.api import plans
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
@@ -545,3 +546,21 @@ async def test_an_expensive_what_if_ends_at_its_limit_and_blocks_no_other_caller
             assert (await bo.post("/api/v1/plans", json=asked[1])).status_code == 200
     finally:
         end.set()
+
+
+async def test_only_listed_gangs_are_presented_and_not_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    presented: list[str] = []
+    view = plans._PlanPresenter.view
+
+    def noted(presenter: Any, uid: str, *others: Any) -> Any:
+        presented.append(threading.current_thread().name)
+        return view(presenter, uid, *others)
+
+    monkeypatch.setattr(plans._PlanPresenter, "view", noted)
+    waits = tuple(of(f"w{number}", 2) for number in range(300))
+    body = await tried(seen(runs("a", "n0", "n1", "n2", "n3"), waits=waits))
+    assert (len(body["waits"]), body["omitted"]) == (200, 100)
+    assert len(presented) == 200
+    assert threading.main_thread().name not in presented

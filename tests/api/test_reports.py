@@ -350,9 +350,11 @@ async def test_a_selected_namespace_adds_no_rights(stored: AnyStore) -> None:
 
 async def test_a_tenant_sees_nothing_of_the_nodes(stored: AnyStore, seen: Seen) -> None:
     await commit(stored, live_through(job("a", namespace="team-a")))
-    mine = await seen("waste", "user", Right("get", "reports", "team-a"))
-    everything = await seen("waste", "user", Right("get", "reports"))
-    assert mine["fleet"] == []
+    nodes = Right("list", "nodes")
+    for rights in ([Right("get", "reports", "team-a"), nodes], [Right("get", "reports")]):
+        mine = await seen("waste", "user", *rights)
+        assert (mine["fleet"], mine["cluster"]) == ([], None)
+    everything = await seen("waste", "user", Right("get", "reports"), nodes)
     assert everything["fleet"]
 
 

@@ -175,8 +175,12 @@ async def test_users_see_and_delete_their_own_and_administrators_all(
     assert ([each["id"] for each in page["items"]], page["nextAfter"]) == ([made["id"]], made["id"])
     rest = (await sent(app, ADMIN, "GET", f"{SUBSCRIPTIONS}?all=true&after={made['id']}")).json()
     assert rest == {"items": [], "nextAfter": None}
+    for token, status in ((BOB, 403), (ALICE, 204), (ALICE, 204)):  # a dry run changes nothing
+        answer = await sent(app, token, "DELETE", f"{path}?dry_run=true")
+        assert answer.status_code == status
     assert (await sent(app, ALICE, "DELETE", path)).status_code == 204
     assert (await sent(app, ADMIN, "DELETE", path)).status_code == 404
+    assert (await sent(app, ADMIN, "DELETE", f"{path}?dry_run=true")).status_code == 404
     lines = [line.detail for line in memory.database.audit if line.status in (200, 204)]
     assert lines == [
         f"subscription {made['id']}: all events of user alice to hook, immediate",

@@ -36,7 +36,7 @@ class Share:
     jobs: int = 0
 
     def __str__(self) -> str:
-        return f"{100 * self.within / self.jobs:.0f} %" if self.jobs else "-"
+        return f"{100 * self.within / self.jobs:.0f}%" if self.jobs else "-"
 
 
 @dataclass

@@ -229,9 +229,9 @@ def test_the_best_certain_change_is_recommended_and_those_above_it_are_named() -
     lines = list(summary(found))
     assert "Recommended: certain" in lines
     assert "Worse, and not among the objectives: lost work" in lines
-    assert lines[-1] == "Not certain: likely: +28.0 % over the whole trace, but -2.7 % in the weakest resamples"  # fmt: skip
+    assert lines[-1] == "Not certain: likely: +28.0% over the whole trace, but -2.7% in the weakest resamples"  # fmt: skip
     kept = list(summary(replace(found, ranked=changes[:1])))
-    assert any("No change improves the score in 95 % of the resamples" in line for line in kept)
+    assert any("No change improves the score in 95% of the resamples" in line for line in kept)
 
 
 def test_a_change_to_what_is_the_default_already_is_not_simulated() -> None:

@@ -54,4 +54,4 @@ def test_a_pending_gang_is_expected_to_start_by_the_limit_of_the_running_one(
             app, ["explain", "third", "-n", workspace.namespace, *server], catch_exceptions=False
         )
         assert "Expected: start in about" in shown.output
-        assert "with a probability of 90 %" in shown.output
+        assert "with a probability of 90%" in shown.output

@@ -65,7 +65,7 @@ class Calibration:
             (self.by_p90, self.known),
         )
         cells = [*self.key, f"{self.samples:,}"]
-        cells += [f"{100 * part / max(1, whole):.0f} %" for part, whole in parts]
+        cells += [f"{100 * part / max(1, whole):.0f}%" for part, whole in parts]
         cells += [f"{self.error:,.0f}", f"{self.average:,.0f}", f"{self.cpu:.2f}"]
         return f"| {' | '.join(cells)} | {self.date}, {self.commit} |"
 

@@ -99,7 +99,7 @@ def main() -> int:
             if given.record:
                 records.write(found)
     if wrong:
-        print(f"{wrong} results differ from the reference by more than 1 %", file=sys.stderr)
+        print(f"{wrong} results differ from the reference by more than 1%", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -106,7 +106,7 @@ def row(record: Record) -> str:
     """Its line of the table of results."""
     cells = [record.trace, record.strategy, record.placement, record.durations]
     cells += [_seconds(record.mean), record.reference or "-", _seconds(record.several)]
-    cells += [_seconds(record.p99), f"{100 * record.allocation:.1f} %", f"{record.evictions:,}"]
+    cells += [_seconds(record.p99), f"{100 * record.allocation:.1f}%", f"{record.evictions:,}"]
     cells += [f"{record.cpu:,.0f}", f"{record.date}, {record.commit}"]
     return f"| {' | '.join(cells)} |"
 

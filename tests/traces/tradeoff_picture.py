@@ -65,11 +65,11 @@ def _grid(x: _Axis, y: _Axis) -> Iterator[str]:
     for at in x.ticks():
         place = f"{x.place(at):.1f}"
         yield f'  <line class="grid" x1="{place}" x2="{place}" y1="{_ABOVE}" y2="{below}"/>'
-        yield f'  <text class="middle" x="{place}" y="{below + 16}">{at} %</text>'
+        yield f'  <text class="middle" x="{place}" y="{below + 16}">{at}%</text>'
     for at in y.ticks():
         place = f"{y.place(at):.1f}"
         yield f'  <line class="grid" x1="{_LEFT}" x2="{right}" y1="{place}" y2="{place}"/>'
-        yield f'  <text class="end" x="{_LEFT - 6}" y="{y.place(at) + 4:.1f}">{at} %</text>'
+        yield f'  <text class="end" x="{_LEFT - 6}" y="{y.place(at) + 4:.1f}">{at}%</text>'
     fifo = f"{y.place(100):.1f}"
     yield f'  <line class="fifo" x1="{_LEFT}" x2="{right}" y1="{fifo}" y2="{fifo}"/>'
     yield f'  <text class="note end" x="{right}" y="{y.place(100) - 6:.1f}">StrictFIFO</text>'

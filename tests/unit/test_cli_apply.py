@@ -151,7 +151,7 @@ class TestDryRun:
         result = queuectl("apply", "--dry-run", "-f", "-", stdin=stream(CLUSTER_QUEUE))
         assert result.code == 0
         assert result.out.endswith(
-            "running gangs over quota: not known yet, because the server was started a moment ago; run the command again\n"
+            "running gangs over quota: not known. Either you may not list workloads in all namespaces, or the server was started a moment ago\n"
         )
 
     def test_every_wrong_document_is_named_and_the_others_are_shown(

@@ -177,6 +177,26 @@ class TestExplain:
         assert body["runTime"] is None
         assert line in explain.explain_lines({**body, "runTime": run_time})
 
+    @pytest.mark.usefixtures("ledger")
+    def test_an_explanation_says_what_is_not_proved_and_what_a_reservation_waits_for(
+        self, queuectl: Cli
+    ) -> None:
+        body = json.loads(queuectl("explain", "team-a/pending", "-o", "json").out)
+        checks = [{"name": "budget", "state": "Ready"}, {"name": "image", "state": "Pending"}]
+        changed = {
+            "conflict": [{"message": "quota"}],
+            "conflictProof": "feasible",
+            "reservation": {"expiresAt": None, "victimNames": []},
+            "checks": checks,
+        }
+        lines = explain.explain_lines(body | changed)
+        assert "Reserved until its admission checks are ready: image" in lines
+        title = "Blocking constraint (the solver reached its limit, so some may not block it):"
+        assert title in lines
+        assert "Blocking constraint:" in explain.explain_lines(
+            body | changed | {"conflictProof": "optimal"}
+        )
+
     def test_on_a_terminal_lines_are_wrapped_between_words(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

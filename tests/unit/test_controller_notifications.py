@@ -57,7 +57,7 @@ def test_the_highest_limit_that_is_reached_counts() -> None:
 def test_the_event_states_amounts_and_its_spender() -> None:
     (nearly,) = budget_events(report(80.5)).values()
     assert nearly.message == (
-        "Budget team has spent 80.5 of 100.0 GPU-hours in 2025-11, 80 % or more. "
+        "Budget team has spent 80.5 of 100.0 GPU-hours in 2025-11, 80% or more. "
         "Running gangs spend the rest by 2025-11-13T03:13:20Z"
     )
     assert (nearly.cluster_queue, nearly.namespace, nearly.at) == ("gpus", "", NOVEMBER)
@@ -65,7 +65,7 @@ def test_the_event_states_amounts_and_its_spender() -> None:
         100.0, scope=BudgetScope.LOCAL_QUEUE, holder="team-a/q", effect=WhenSpent.LOWER_PRIORITY
     )
     (spent,) = budget_events(lower).values()
-    assert spent.message.endswith("100 % or more. Gangs that it pays for have a lower priority")
+    assert spent.message.endswith("100% or more. Gangs that it pays for have a lower priority")
     assert (spent.cluster_queue, spent.namespace) == ("", "team-a")
     assert spent.details["localQueue"] == "team-a/q"
     (by_user,) = budget_events(report(100.0, scope=BudgetScope.USER, holder="ann")).values()

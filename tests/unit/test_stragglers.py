@@ -125,7 +125,7 @@ def test_a_report_waits_for_a_gang_that_changes_for_another_reason() -> None:
     assert known.changes(world.ledger, Rules(), NOW, {RUNNING.uid}) == []
     (change,) = known.changes(world.ledger, Rules(), NOW, ())
     assert change.note is not None
-    text = "pod p1 on n1: GPU 3 runs at 50 % of the clock of its peers (990 of 1980 MHz)"
+    text = "pod p1 on n1: GPU 3 runs at 50% of the clock of its peers (990 of 1980 MHz)"
     assert change.note.reason.message == f"rank 7 of podset main, {text}"
     assert change.note.reason.details["stragglers"] == [
         {

@@ -19,7 +19,7 @@ REFUSED = {
     "five digits without a space": re.compile(r"(?<![\w./-])\d{5,}(?![\w./-])"),
     "a comma between thousands": re.compile(r"\d,\d{3}(?!\d)"),
     "three digits after the point": re.compile(r"(?<![\w.-])\d+\.\d{3,}(?![\w.-])"),
-    "a percent sign without a space": re.compile(r"\d%"),
+    "a space before a percent sign": re.compile(r"\d\s%"),
     "a hyphen for a minus": re.compile(r"^-\d"),
 }
 """Notations that no visible text of a page has, by their names."""
@@ -76,16 +76,16 @@ def test_the_notation_of_numbers():
         (words.gpu_hours(-18777 * HOUR * UNITS // 10), f"{MINUS}1{THIN}877.7"),
         (words.as_hours(179), "<0.1"),
         (words.as_hours(5400), "1.5"),
-        (words.percent(0.9), "90 %"),
-        (words.percent(1, 1000), "<1 %"),
-        (words.percent(1879, 1), f"187{THIN}900 %"),
+        (words.percent(0.9), "90%"),
+        (words.percent(1, 1000), "<1%"),
+        (words.percent(1879, 1), f"187{THIN}900%"),
         (words.percent(3, 0), "-"),
         (words.counted(1, "pod"), "1 pod"),
         (words.counted(100_000, "job"), f"100{THIN}000 jobs"),
         (words.counted_gpus(Fraction(1)), "1 GPU"),
-        (words.change(112, 100), "▲ 12 % more"),
-        (words.change(92, 100), "▼ 8 % less"),
-        (words.change(0, 100), "▼ 100 % less"),
+        (words.change(112, 100), "▲ 12% more"),
+        (words.change(92, 100), "▼ 8% less"),
+        (words.change(0, 100), "▼ 100% less"),
         (words.change(100.2, 100), "= the same"),
         (words.change(1000, 100), "▲ 10 times as much"),
         (words.change(1, 0), "new"),
@@ -114,11 +114,11 @@ def test_the_notation_of_times():
 
 
 def test_a_wrong_notation_is_refused():
-    for text in ("2026-11-18T11:06", "11:06:40", "12345", "12,345", "0.123", "45%", "-3"):
+    for text in ("2026-11-18T11:06", "11:06:40", "12345", "12,345", "0.123", "45 %", "-3"):
         assert refused(f"<td>{text}</td>"), text
     for text in (
         f"12{THIN}345.50",
-        "45 %",
+        "45%",
         f"{MINUS}3",
         "run-12345",
         "10.0.0.1234",

@@ -90,7 +90,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "/ui/timeline": (
         "Pending gangs",
         "Running gangs",
-        "90 % chance within ",
+        "90% chance within ",
         "The bars show the next",
         'class="tick"',
     ),

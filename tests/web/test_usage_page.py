@@ -114,8 +114,8 @@ async def test_a_group_is_compared_with_the_period_before(quiet: Sample, pages: 
             charged(quiet, user, 26, held(before))
     text = (await pages.get("/ui/usage?by=user")).text
     rows = re.findall(r'data-h="than before">([^<]*)<', text)
-    assert rows == ["▲ 30 times as much", "▲ 20 % more", "▼ 50 % less", "= the same", "new"]
-    assert "▲ 327 % more than before: 26.0" in text
+    assert rows == ["▲ 30 times as much", "▲ 20% more", "▼ 50% less", "= the same", "new"]
+    assert "▲ 327% more than before: 26.0" in text
     assert "Compared with the preceding 1 d" in text
 
 
@@ -147,7 +147,7 @@ async def test_an_efficiency_names_the_part_that_was_measured(
     charged(quiet, "ann", 2, held(35, used=0.9))
     charged(quiet, "ann", 3, held(65, known=False))
     text = (await pages.get("/ui/usage?by=user")).text
-    assert 'data-h="efficiency">90 % of 35 % measured<' in text
+    assert 'data-h="efficiency">90% of 35% measured<' in text
     assert "was measured</strong>" not in text
 
 

@@ -62,13 +62,13 @@ async def test_a_running_job_has_progress_remaining_time_hours_cost_and_utilizat
 ) -> None:
     page = await shown(pages, RUNNING)
     text = figures(page)
-    for part in ("77 % of the expected run time", "Remaining time 2 h 8 min", "with a probability of 80 % at most 4 h 17 min",
+    for part in ("77% of the expected run time", "Remaining time 2 h 8 min", "with a probability of 80% at most 4 h 17 min",
                  "learned from 24 gangs", "last checkpoint 11 min ago", "GPU-hours 512.0", "EUR"):  # fmt: skip
         assert part in text, text
     use = section(page, "use")
     assert "Each step is the mean of 8 min" in use
-    assert re.search(r"Mean \d+ %, between \d+ % and \d+ %; 9\d % of its GPU time is measured", use)
-    assert "now 54 %" in use
+    assert re.search(r"Mean \d+%, between \d+% and \d+%; 9\d% of its GPU time is measured", use)
+    assert "now 54%" in use
 
 
 @pytest.mark.parametrize(

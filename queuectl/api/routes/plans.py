@@ -70,7 +70,8 @@ def add_routes(
             waiting = {pending.workload.namespace for pending in known.pending}
             return waiting | {gang.workload.namespace for gang in known.admitted}
 
-        return plan_view(trial, await guard.visible(request, "list", "workloads", namespaces))
+        visible = await guard.visible(request, "list", "workloads", namespaces)
+        return await bodies.work(lambda: plan_view(trial, visible))
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, _Answer]) -> _Answer:

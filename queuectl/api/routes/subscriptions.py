@@ -12,7 +12,7 @@ from queuectl.api.access import Guard, caller_of
 from queuectl.api.auth.audit import record_change
 from queuectl.api.body import missing, read_small
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.params import After, Limit, Name, Number
+from queuectl.api.params import After, DryRun, Limit, Name, Number
 from queuectl.api.problems import ProblemType
 from queuectl.api.subscriptions import (
     ReceiverPage,
@@ -129,5 +129,7 @@ def add_routes(
         status_code=204,
         responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER),
     )
-    async def delete_subscription(request: Request, number: Number) -> None:
-        await subscriptions.delete(request, number)
+    async def delete_subscription(
+        request: Request, number: Number, dry_run: DryRun = False
+    ) -> None:
+        await subscriptions.delete(request, number, dry_run=dry_run)

@@ -6,6 +6,7 @@ A caller who may get reports in some namespaces only gets the sums of these name
 # No postponed annotations here: see routes/config.py.
 
 import time
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Final
@@ -35,6 +36,7 @@ from queuectl.api.usage_history import (
 )
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
+from queuectl.domain.identity import Right
 from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report, UsageScope
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.errors import RequestError
@@ -42,6 +44,7 @@ from queuectl.objects.times import read_duration
 
 PATH: Final = f"{PREFIX}/reports"
 _TAGS: Final[list[str | Enum]] = ["Reports"]
+_SEE_NODES: Final = Right("list", "nodes")
 _LONGEST: Final = 366 * 86400.0  # seconds
 _LAST: Final = 4_102_444_800.0  # the year 2100
 _WHEN: Final = "A time (RFC 3339) or how long ago (24h, 90m); full hours are reported."
@@ -134,7 +137,10 @@ def add_routes(
         until: Until = None,
         namespace: OfNamespace = None,
     ) -> WasteReport:
-        return waste_report(await made(request, by, since, until, namespace))
+        report = await made(request, by, since, until, namespace)
+        if not await guard.may(request, _SEE_NODES):
+            report = replace(report, fleet=(), cluster=None)
+        return waste_report(report)
 
     @routes.get(
         f"{PATH}/waits",
@@ -181,7 +187,11 @@ def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: Usag
                 and cluster_queue in (None, row.cluster_queue)
             )
 
-        everything = visible is None and namespace is queue is cluster_queue is None
+        everything = (
+            visible is None
+            and namespace is queue is cluster_queue is None
+            and await guard.may(request, _SEE_NODES)
+        )
         return history_view(await history.points(time.time(), hours, wanted, capacity=everything))
 
 

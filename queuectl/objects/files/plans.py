@@ -197,6 +197,7 @@ def _pending(
         "workload": by_uid[refusal.uid].ref,
         "reasons": [_reason(reason, by_uid) for reason in refusal.reasons],
         "conflict": [_obstacle(obstacle) for obstacle in diagnosis.conflict],
+        "conflictProof": diagnosis.proof.value,
         "suggestedFixes": [_suggested_fix(fix) for fix in diagnosis.suggested_fixes],
         "proof": refusal.proof.value,
     }

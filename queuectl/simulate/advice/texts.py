@@ -20,7 +20,7 @@ _FORMS: Final[Mapping[Objective, tuple[str, Callable[[float], str]]]] = {
     Objective.MEAN_WAIT: ("mean wait", lambda v: f"{v:,.0f} s"),
     Objective.P99_WAIT: ("p99 of the wait", lambda v: f"{v:,.0f} s"),
     Objective.MULTI_NODE_WAIT: ("mean wait of multi-node jobs", lambda v: f"{v:,.0f} s"),
-    Objective.ALLOCATION: ("allocation", lambda v: f"{100 * v:.1f} %"),
+    Objective.ALLOCATION: ("allocation", lambda v: f"{100 * v:.1f}%"),
     Objective.FAIRNESS: ("fairness", lambda v: f"{v:.3f}"),
     Objective.LOST_HOURS: ("lost work", lambda v: f"{v:,.1f} GPU-hours"),
 }
@@ -28,7 +28,7 @@ _FORMS: Final[Mapping[Objective, tuple[str, Callable[[float], str]]]] = {
 
 def ranking(advice: Advice) -> Table:
     """The changes, best first, below the current configuration."""
-    columns = ("CHANGE", "SCORE", f"{PERCENT} % OF RESAMPLES", *(_title(o) for o in Objective))
+    columns = ("CHANGE", "SCORE", f"{PERCENT}% OF RESAMPLES", *(_title(o) for o in Objective))
     present = ("as configured", "", "", *(_value(o, advice.present[o]) for o in Objective))
     rows = [present]
     for ranked in advice.ranked:
@@ -40,15 +40,15 @@ def ranking(advice: Advice) -> Table:
 
 def summary(advice: Advice) -> Iterator[str]:
     """The recommendation in sentences, a line each."""
-    weights = ", ".join(f"{o} {100 * weight:.0f} %" for o, weight in advice.weights.items())
-    yield f"Objectives: {weights}. A score is the weighted improvement: 100 % is the best possible."
+    weights = ", ".join(f"{o} {100 * weight:.0f}%" for o, weight in advice.weights.items())
+    yield f"Objectives: {weights}. A score is the weighted improvement: 100% is the best possible."
     yield (
-        f"Intervals: {PERCENT} % of the resamples of {advice.blocks.number} {advice.blocks.name} "
+        f"Intervals: {PERCENT}% of the resamples of {advice.blocks.number} {advice.blocks.name} "
         "of the trace (block bootstrap)."
     )
     best = advice.recommended
     if best is None:
-        yield f"Recommended: keep the configuration. No change improves the score in {_SURE} % of the resamples."
+        yield f"Recommended: keep the configuration. No change improves the score in {_SURE}% of the resamples."
     else:
         yield f"Recommended: {best.change.name}"
         yield "Expected effect:"
@@ -134,7 +134,7 @@ def _scores(advice: Advice) -> str:
     parts = [
         f'<h2>Scores</h2>\n<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="Scores">',
         f'<line class="grid" x1="{_MIDDLE}" x2="{_MIDDLE}" y1="0" y2="{height - _ROW}"/>',
-        f'<text x="{_MIDDLE}" y="{height - 6}" text-anchor="middle">0 %</text>',
+        f'<text x="{_MIDDLE}" y="{height - 6}" text-anchor="middle">0%</text>',
     ]
     for edge in (-most, most) if most else ():
         at = _MIDDLE + edge * scale
@@ -182,7 +182,7 @@ def _range(interval: Interval, form: Callable[[float], str]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:+.1f} %"
+    return "-" if share is None else f"{100 * share:+.1f}%"
 
 
 def _record(ranked: Ranked) -> dict[str, Any]:

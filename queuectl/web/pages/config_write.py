@@ -237,7 +237,7 @@ async def _before_deletion(
     """The confirmation page with the consequences. ``changed``: the object was changed since the page was first shown."""
     await site.guard.require(request, right_to("delete", key))
     stored = await stored_as(site, key)
-    removal = await dry_run_removal(key, site.store, site.diagnoser)
+    removal = await dry_run_removal(key, site.store, site.diagnoser, site.bodies)
     over = await seen_excesses(site.guard, request, removal.excesses)
     access = await site.access(request)
     holds, waits = await _users(site, access, key)

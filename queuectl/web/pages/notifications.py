@@ -68,7 +68,7 @@ def routes(site: Site) -> list[Route]:
 
     async def delete(request: Request) -> Response:
         record_operation(request, "deleteSubscription")
-        await subscriptions.delete(request, _number(request))
+        await subscriptions.delete(request, _number(request), dry_run=False)
         return RedirectResponse(PREFIX + PATH, 303)
 
     return [

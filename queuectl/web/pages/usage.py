@@ -217,7 +217,7 @@ def routes(site: Site) -> list[Route]:
             no_comparison=_no_comparison(table, accounting, site.clock()),
             largest=max((row.sums.amounts.allocated for row in table.rows), default=0),
             wasted_gpus=waste.total.wasted_gpus,
-            fleet=waste.fleet,
+            fleet=waste.fleet if access.nodes else (),
             sets_prices=await site.guard.may(request, Right("update", "configurations")),
         )
 

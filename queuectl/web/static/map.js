@@ -266,19 +266,19 @@ function scale() {
   const bar = document.createElement("span");
   bar.className = "ramp";
   bar.style.background = `linear-gradient(to right, ${[0.05, 0.25, 0.5, 0.75, 1].map(ramp).join(", ")})`;
-  item.append("5 %", bar, "100 % mean GPU utilization");
+  item.append("5%", bar, "100% mean GPU utilization");
   return item;
 }
 
 function legend(inks) {
   const items = [];
   if (by() === "free") {
-    items.push(chip(inks.busy, "used share of its GPUs, from below: empty 0 %, full 100 %"), chip(inks.free, "free GPUs"));
+    items.push(chip(inks.busy, "used share of its GPUs, from below: empty 0%, full 100%"), chip(inks.free, "free GPUs"));
   } else if (by() === "queue") {
     cluster.queues.forEach((name, n) => items.push(chip(QUEUES[n % QUEUES.length], `${LETTERS[n % LETTERS.length]} ${name}`)));
     items.push(chip(inks.unknown, "gang of another team, or without ClusterQueue"), chip(inks.free, "free GPUs"));
   } else {
-    items.push(chip(inks.idle, "below 5 %"), scale(), chip(inks.unknown, "ring: no samples"), chip(inks.free, "no gang"));
+    items.push(chip(inks.idle, "below 5%"), scale(), chip(inks.unknown, "ring: no samples"), chip(inks.free, "no gang"));
   }
   key.replaceChildren(...items, sign("╳", "cordoned or not ready"), sign("▲", "unhealthy: its hardware fails", "danger"), sign("△", "some devices have taints", "danger"));
 }
