@@ -129,7 +129,7 @@ async def dry_run_removal(
 def _without(
     key: DocumentKey, stored: Sequence[Mapping[str, Any]], revision: int
 ) -> tuple[tuple[str, ...], QueueConfig | None]:
-    """What would no longer have an effect, and the configuration without an object; None if the others are invalid together."""
+    """Sentences on objects that would no longer have an effect, and the configuration without an object; None if it is invalid."""
     before, _ = _built(stored, revision)
     rest = [document for document in stored if DocumentKey.of(document) != key]
     after, unchecked = _built(rest, revision)

@@ -466,7 +466,7 @@ def test_what_is_known_of_equal_gangs_changes_no_decision(snapshot: Snapshot) ->
     made = _decisions(snapshot)
 
     def of(classes: GangClasses, pending: Pending, queue: ClusterQueue | None) -> GangClass:
-        """Each gang has a class of its own."""
+        """Each gang has a separate class."""
         name = queue.name if queue is not None else None
         kind = class_key(pending, name, lines_of(classes.problem.snapshot.config, PlannerCache()))
         own = ClassKey(name, (kind.asks, pending.workload.uid))

@@ -178,7 +178,7 @@ class TestExplain:
         assert line in explain.explain_lines({**body, "runTime": run_time})
 
     @pytest.mark.usefixtures("ledger")
-    def test_an_explanation_says_what_is_not_proved_and_what_a_reservation_waits_for(
+    def test_an_explanation_states_what_is_not_proved_and_what_a_reservation_waits_for(
         self, queuectl: Cli
     ) -> None:
         body = json.loads(queuectl("explain", "team-a/pending", "-o", "json").out)

@@ -17,7 +17,7 @@ from queuectl.domain.queries import PagePosition, WorkloadOrder
     [
         pytest.param("-urgency", [3, 10**400, "a", "b", "c"], id="a time of 400 digits"),
         pytest.param("-urgency", [10**400, 1.0, "a", "b", "c"], id="a rank of 400 digits"),
-        pytest.param("-queuedAt", [float("nan"), "a", "b", "c"], id="a time that is no number"),
+        pytest.param("-queuedAt", [float("nan"), "a", "b", "c"], id="a time that is NaN"),
         pytest.param("-queuedAt", [float("inf"), "a", "b", "c"], id="an infinite time"),
         pytest.param("name", ["a\0", "b", "c"], id="NUL"),
         pytest.param("name", ["a\ud800", "b", "c"], id="half a surrogate pair"),

@@ -346,26 +346,24 @@ class UndecidedGangs:
     def take_like_first(self, seconds: float, *, by_age: bool = False) -> UndecidedGangs:
         """Take out those that run for at least so many seconds, or for an unknown time.
 
-        ``by_age``: but leave those of its priority that are older than the first one. In queue order there are none.
+        ``by_age``: but leave those of its priority that are older than the first one. In queue order, the first one is the oldest.
         """
         by_age = by_age and self._now is not None
         if seconds <= 0.0 and not by_age:
-            taken = UndecidedGangs(self.gangs, self.left, self._at, self._now)
+            same = UndecidedGangs(self.gangs, self.left, self._at, self._now)
             self.left = ()
-            return taken
+            return same
         self._earliest = None
         left = np.asarray(self.left)
         alike = self.gangs.lengths[left] >= seconds
         if by_age:
             level, since = self.gangs.priorities[left], self.gangs.queued_at[left]
             alike &= (level < level[self._at]) | (since >= since[self._at])
-        taken = UndecidedGangs(
-            self.gangs, self.left if alike.all() else left[alike], _now=self._now
-        )
-        taken._find_first()
+        same = UndecidedGangs(self.gangs, self.left if alike.all() else left[alike], _now=self._now)
+        same._find_first()
         self.left = left[~alike]
         self._find_first()
-        return taken
+        return same
 
     def refuse(self, like: Refusal) -> Mapping[str, Refusal]:
         """The refusals, by uid, of all that are left."""
