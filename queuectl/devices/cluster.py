@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from queuectl.devices.gpu_sizes import GPU_DRIVER
 from queuectl.devices.matching import Matching, NotMatched
@@ -175,8 +176,8 @@ class FleetDevices:
         self._gpus = cache.gpus(inventory)
         self.atoms = atoms
         self._at = {atom: number for number, atom in enumerate(self.atoms)}
-        self._counts: dict[PodRequest, dict[int, int]] = {}
-        self._refusals: dict[PodRequest, str | None] = {}
+        self._counts: WeakKeyDictionary[PodRequest, dict[int, int]] = WeakKeyDictionary()
+        self._refusals: WeakKeyDictionary[PodRequest, str | None] = WeakKeyDictionary()
         by_resource: dict[str, set[str]] = {}
         for atom in atoms:
             for resource, name in classes.resources(atom):

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.needs import consumed
 from queuectl.devices.requests import DeviceClasses
+from queuectl.domain.bounded import BoundedCache
 from queuectl.domain.devices import (
     AllocatedDevice,
     Claim,
@@ -29,6 +30,7 @@ from queuectl.domain.devices import (
     DeviceOption,
     DeviceRequest,
     NodeDevices,
+    PodDevices,
 )
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpus import (
@@ -82,11 +84,10 @@ class GpuSizes:
         self._weights = config.rules.accounting.gpus
         self.classes = DeviceClasses(inventory.classes, config.rules.device_classes)
         self.devices = DeviceGpus(self.classes, self._weights, matching)
-        self._kinds: dict[str, list[Node]] = {}
         self._units: dict[str, Mapping[str, float]] = {}
         self._of_nodes: dict[str, NodeGpus] = {}
-        self._known: dict[tuple[str, str | DeviceRequest], Fraction] = {}
-        self._pods: dict[tuple[PodShape, str], Fraction] = {}
+        self._known = BoundedCache[tuple[str, str | DeviceRequest], Fraction]()
+        self._pods = BoundedCache[tuple[Resources, PodDevices | None, str], Fraction]()
         self.basis = object()
 
     @classmethod
@@ -129,21 +130,22 @@ class GpuSizes:
     def unit(self, resource: str, flavor: str) -> Fraction:
         """GPUs of one unit of a resource in a flavor; as its name states it if units of the flavor have several sizes."""
         key = (f"/{flavor}", resource)
-        if key not in self._known:
+        size = self._known.get(key)
+        if size is None:
             known = self._config.flavors.get(flavor)
             labels = [dict(known.node_labels)] if known is not None else []
-            self._known[key] = self._of_resource(resource, labels)
-        return self._known[key]
+            size = self._known.keep(key, self._of_resource(resource, labels))
+        return size
 
     def _with_size(self, podset: PodSet, namespace: str, queue: str, claims: Claims) -> PodSet:
-        key = (podset.shape, queue)
-        if key not in self._pods:
+        key = (podset.shape.requests, podset.shape.devices, queue)
+        own = self._pods.get(key)
+        if own is None:
             amounts = (gpus for _, gpus in self._requested(podset.shape, queue))
-            self._pods[key] = of_parts(in_parts(sum(amounts, _NONE)))
+            own = self._pods.keep(key, of_parts(in_parts(sum(amounts, _NONE))))
         of_claims = ((name, claims.get((namespace, name))) for name in podset.shared_claims)
         size = PodGpus(
-            self._pods[key],
-            tuple((name, self.of_claim(claim, queue)) for name, claim in of_claims if claim),
+            own, tuple((name, self.of_claim(claim, queue)) for name, claim in of_claims if claim)
         )
         plain = replace(podset, sized=None) if podset.sized is not None else podset
         return plain if plain.gpus == size else replace(podset, sized=size)
@@ -167,26 +169,28 @@ class GpuSizes:
         """The charged resource of a request, and its GPUs."""
         name = self.classes.charged(request.options[0].device_class)
         key = (queue, request)
-        if key not in self._known:
+        largest = self._known.get(key)
+        if largest is None:
             nodes = self._nodes(list(self._flavors(queue, name)))
             sizes = (self._on_node(request, node) for node in nodes)
             found = {size for size in sizes if size is not None}
-            self._known[key] = max(found) if found else self._named(request)
-        return name, self._known[key]
+            largest = self._known.keep(key, max(found) if found else self._named(request))
+        return name, largest
 
     def _named(self, request: DeviceRequest) -> Fraction:
         options = (option for option in request.options if not option.admin)
         return max(map(self.devices.by_name, options), default=_NONE)
 
     def _of_queue(self, resource: str, queue: str) -> Fraction:
-        key = (queue, resource)
-        if key not in self._known:
-            self._known[key] = self._of_resource(resource, list(self._flavors(queue, resource)))
-        return self._known[key]
+        size = self._known.get((queue, resource))
+        if size is None:
+            of_flavors = self._of_resource(resource, list(self._flavors(queue, resource)))
+            size = self._known.keep((queue, resource), of_flavors)
+        return size
 
     def _of_resource(self, resource: str, flavors: Sequence[_Labels]) -> Fraction:
         """A unit on the nodes with the labels of one of the flavors, if it is the same on all; without nodes, on such a node."""
-        nodes = self._kinds_with(resource)
+        nodes = [node for node in self._by_kind.values() if node.allocatable[resource]]
         units = {
             self._weights.of(resource, node.labels)
             for wanted in flavors
@@ -352,12 +356,6 @@ class GpuSizes:
             kinds.setdefault((offered, *zip(keys, map(node.labels.get, keys), strict=True)), node)
         return kinds
 
-    def _kinds_with(self, resource: str) -> list[Node]:
-        """One node of each kind whose device plugin offers a resource."""
-        if resource not in self._kinds:
-            self._kinds[resource] = [n for n in self._by_kind.values() if n.allocatable[resource]]
-        return self._kinds[resource]
-
     def _nodes(self, flavors: Iterable[_Labels]) -> Iterator[Node]:
         """The nodes with devices and the labels of one of the flavors."""
         for wanted in flavors:
@@ -462,7 +460,9 @@ class DeviceGpus:
         self._weights = weights
         self._matching = matching
         self._kinds: dict[int, tuple[DeviceKind, Fraction]] = {}
-        self._options: dict[tuple[int, DeviceOption], tuple[NodeDevices, Fraction | None]] = {}
+        self._options = BoundedCache[
+            tuple[int, DeviceOption], tuple[NodeDevices, Fraction | None]
+        ]()
 
     def of(self, device: Device) -> Fraction:
         """GPUs of a device; 0 if it is not a GPU."""
@@ -493,7 +493,7 @@ class DeviceGpus:
         key = (id(node), option)
         known = self._options.get(key)
         if known is None:
-            known = self._options[key] = node, self._requested(option, node)
+            known = self._options.keep(key, (node, self._requested(option, node)))
         return known[1]
 
     def by_name(self, option: DeviceOption) -> Fraction:

@@ -11,6 +11,7 @@ from typing import Final
 
 from queuectl.devices.numa_devices import NUMA_CLASSES, NUMA_DRIVER, SERVES, serves
 from queuectl.devices.selectors import MOST_OPERATIONS, outcome, selector
+from queuectl.domain.bounded import BoundedCache
 from queuectl.domain.devices import DeviceClass, DeviceKind, DeviceOption, NodeDevices
 from queuectl.domain.errors import BadInput, QueuectlError
 from queuectl.domain.words import shortened
@@ -36,10 +37,10 @@ class Matching:
     def __init__(self, classes: Mapping[str, DeviceClass]) -> None:
         """Over the DeviceClasses of the cluster, by name."""
         self.classes = classes
-        self._known: dict[
+        self._known = BoundedCache[
             tuple[str, tuple[str, ...]], dict[int, tuple[DeviceKind, bool | str]]
-        ] = {}
-        self._attributes: dict[tuple[str, tuple[str, ...]], frozenset[str] | None] = {}
+        ]()
+        self._attributes = BoundedCache[tuple[str, tuple[str, ...]], tuple[frozenset[str] | None]]()
         self._beyond: frozenset[tuple[str, ...]] = frozenset()
 
     def limit(self, options: Iterable[DeviceOption]) -> None:
@@ -84,9 +85,10 @@ class Matching:
 
     def _known_of(self, option: DeviceOption) -> dict[int, tuple[DeviceKind, bool | str]]:
         """Results by identity: a kind is hashed slowly, and it is kept alive here."""
-        known = self._known.setdefault((option.device_class, option.selectors), {})
-        if len(known) > _MOST_KINDS:
-            known.clear()
+        key = (option.device_class, option.selectors)
+        known = self._known.get(key)
+        if known is None or len(known) > _MOST_KINDS:
+            known = self._known.keep(key, {})
         return known
 
     def check(self, option: DeviceOption) -> str | None:
@@ -130,9 +132,10 @@ class Matching:
         if option.selectors in self._beyond:
             return frozenset()
         key = (option.device_class, option.selectors)
-        if key not in self._attributes:
-            self._attributes[key] = self._read(option)
-        return self._attributes[key]
+        known = self._attributes.get(key)
+        if known is None:
+            known = self._attributes.keep(key, (self._read(option),))
+        return known[0]
 
     def _read(self, option: DeviceOption) -> frozenset[str] | None:
         if option.device_class in NUMA_CLASSES:

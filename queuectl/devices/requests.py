@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from queuectl.devices.needs import Atom, atoms_of, unit
 from queuectl.devices.numa_devices import NUMA_CLASSES
@@ -20,7 +21,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.workload import PodShape
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PodRequest:
     """The request of one pod for devices. :class:`DeviceClasses` makes each request once, so it is compared by identity.
 
@@ -67,8 +68,11 @@ class DeviceClasses:
         """
         self._mapped = dict(mapped)
         self._by_name = classes
-        self._requests: dict[tuple[PodDevices | None, tuple[tuple[str, int], ...]], PodRequest] = {}
-        self._asked: dict[PodRequest, RequestedDevices] = {}
+        # Users make any number of requests: one is kept for as long as it is used.
+        self._requests: WeakValueDictionary[
+            tuple[PodDevices | None, tuple[tuple[str, int], ...]], PodRequest
+        ] = WeakValueDictionary()
+        self._asked: WeakKeyDictionary[PodRequest, RequestedDevices] = WeakKeyDictionary()
         self._last: tuple[frozenset[PodRequest], tuple[Atom, ...]] | None = None
         self.backing: dict[str, str] = {}
         newest = sorted(classes.values(), key=lambda c: (-c.created_at, c.name))
@@ -112,9 +116,7 @@ class DeviceClasses:
         if not extended and shape.devices is None:
             return None
         key = (shape.devices, extended)
-        if key not in self._requests:
-            self._requests[key] = PodRequest(*key)
-        return self._requests[key]
+        return self._requests.get(key) or self._requests.setdefault(key, PodRequest(*key))
 
     def requested(self, request: PodRequest) -> RequestedDevices:
         """The atoms and charges of a request."""

@@ -249,7 +249,6 @@ def _any(masks: Iterable[Mask]) -> Mask:
 # ---- Domains of gangs
 
 _Fewest: TypeAlias = tuple[int, ...]  # per level of a tree, and of nodes
-_MOST_KNOWN: Final = 4096
 
 
 class DomainSpread(NamedTuple):
@@ -308,16 +307,15 @@ def _known_fewest(
     pods: int,
 ) -> _Fewest:
     """The lowest possible numbers, cached while the nodes do not change: gangs have few shapes."""
-    known = index.fewest
-    asked = (tree, shape, flavors, pods)
-    if asked not in known:
-        if len(known) >= _MOST_KNOWN:
-            known.clear()
+    question = (tree.levels, tree.node_level, shape, flavors, pods)
+    fewest = index.fewest.get(question)
+    if fewest is None:
         room = _room(index, shape, flavors, pods)
         room[tree.position >= index.size] = 0  # nodes that lack a level's label
         sums = [tree.sums(level, room) for level in range(tree.depth)]
-        known[asked] = tuple(_fewest(rooms, pods) for rooms in (*sums, room))
-    return known[asked]
+        lowest = tuple(_fewest(rooms, pods) for rooms in (*sums, room))
+        fewest = index.fewest.keep(question, lowest)
+    return fewest
 
 
 def _room(index: FleetIndex, shape: PodShape, flavors: Iterable[ResourceFlavor], most: int) -> Ints:

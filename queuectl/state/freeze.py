@@ -498,10 +498,14 @@ class SnapshotBuilder:
         if self._quota_free and not entry.queue:
             return None
         queue = (entry.namespace, entry.queue)
-        if queue not in self._inadmissible:
+        if queue in self._inadmissible:
+            why = self._inadmissible[queue]
+        else:
             labels = self._namespaces.get(entry.namespace, {})
-            self._inadmissible[queue] = inadmissible_reason(*queue, config, labels)
-        return self._inadmissible[queue] or refused_job(job, entry.queue, config)
+            why = inadmissible_reason(*queue, config, labels)
+            if queue in config.local_queues:  # users write any names
+                self._inadmissible[queue] = why
+        return why or refused_job(job, entry.queue, config)
 
     def _own_fault(self, job: JobRecord, config: QueueConfig) -> Reason | None:
         """The reason for which the gang cannot start, whatever its queue and its state are."""

@@ -54,7 +54,7 @@ class Holdings:
         config: the configuration for the charges.
         held: by starting, running and evicting gangs.
         kept: by leases, for gangs that do not hold the quota yet.
-        pending: by pending gangs, for all their pods.
+        pending: by pending gangs, for all their pods. Users request any resources: a row of one without quota does not stay.
     """
 
     def __init__(self, mirror: Mirror) -> None:
@@ -194,6 +194,12 @@ class Holdings:
             self.kept[row] += sign * amount
         for pending_row, amount in part.pending:
             self.pending[pending_row] += sign * amount
+            if not self.pending[pending_row] and not self._has_quota(*pending_row):
+                del self.pending[pending_row]
+
+    def _has_quota(self, cluster_queue: str, resource: str) -> bool:
+        queue = self.config.cluster_queues.get(cluster_queue)
+        return queue is not None and any(resource in group.covered for group in queue.groups)
 
 
 def _nonzero(sums: Counter[_Key]) -> Counter[_Key]:

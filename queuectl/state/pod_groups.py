@@ -88,7 +88,10 @@ class PodGroups:
     def _drop(self, key: GroupKey) -> None:
         del self._groups[key]
         if key.kind == SET:
-            self._of_set[set_key(key)].discard(key)
+            groups = self._of_set[set_key(key)]
+            groups.discard(key)
+            if not groups:
+                del self._of_set[set_key(key)]
 
     def put(self, pod: PodRecord) -> bool:
         """A pod that is new or has changed. Returns whether it differs from before in more than its version and its labels."""

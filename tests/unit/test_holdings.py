@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.domain.ledger import Loaded
+from queuectl.domain.ledger import Loaded, State
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.snapshot import SolverLimits
+from queuectl.domain.workload import PodSet, PodShape
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.holdings import Holdings
 from queuectl.state.mirror import Mirror
@@ -93,3 +96,23 @@ def test_after_a_configuration_that_cannot_be_read_all_gangs_are_counted_again()
     wholly.configure(state.config, ENTRIES)
     assert state.config.local_queues["team-a", "default"].cluster_queue == "team-b"
     assert sums(state.holdings) == sums(wholly)
+
+
+def test_a_resource_without_quota_has_a_row_while_gangs_that_request_it_wait() -> None:
+    """Users request any number of resources, and each row is a series of metrics."""
+    mirror, catalog = Mirror({}), Catalog()
+    holdings = Holdings(mirror)
+    catalog.replace(DOCUMENTS.values())
+    holdings.configure(catalog.config(1), ())
+    for number in range(100):
+        plain = job(f"job-{number}")
+        requests = Resources({GPU: 8, f"example.com/device-{number}": 1})
+        asking = replace(plain, podsets=(PodSet("worker", 4, PodShape(requests)),))
+        mirror.jobs[asking.uid] = asking
+        (submitted,) = live_through(asking)
+        holdings.note([submitted])
+        assert holdings.pending["team-a", f"example.com/device-{number}"] == 4
+        ended = replace(submitted.after, state=State.FINISHED)
+        holdings.note([replace(submitted, before=submitted.after, after=ended)])
+    assert holdings.pending == {("team-a", GPU): 0}
+    assert list(holdings.pending) == [("team-a", GPU)]

@@ -29,6 +29,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from queuectl.domain.bounded import BoundedCache
 from queuectl.domain.devices import IMPLICIT_RESOURCE, stands_for_claims
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpus import MOST_GPUS, GpuWeights, is_accelerator
@@ -52,7 +53,6 @@ ACCELERATORS_OF_NODE: Final = 8
 
 _USUAL: Final = {CPU: 64_000, MEMORY: 256 << 30, PODS: 110}
 _USUAL_DEVICES: Final = 8
-_KEPT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ class Sizes:
 
     weights: GpuWeights
     largest: Resources
-    _known: dict[tuple[Resources, float], tuple[float, bool]] = field(default_factory=dict)
+    _known: BoundedCache[tuple[Resources, float], tuple[float, bool]] = field(
+        default_factory=BoundedCache
+    )
     _running: dict[tuple[int, int], tuple[Workload, Placement, GangSize]] = field(
         default_factory=dict
     )
@@ -120,11 +122,7 @@ class Sizes:
         """The GPUs that a pod counts as in addition to its own, and whether it has accelerators."""
         key = (podset.shape.requests, float(podset.gpus.each))
         known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            known = self._known[key] = self._count(*key)
-        return known
+        return known if known is not None else self._known.keep(key, self._count(*key))
 
     def _count(self, requests: Resources, gpus: float) -> tuple[float, bool]:
         accelerators, share = gpus, 0.0

@@ -9,16 +9,19 @@ miss a level label are invisible to gangs of that topology.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from queuectl.domain.bounded import BoundedCache
 from queuectl.domain.devices import IMPLICIT_RESOURCE
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules, Toleration
 from queuectl.domain.gpus import BY_NAME, is_accelerator
@@ -177,7 +180,7 @@ def _level(
 
 # ---- The index of a fleet
 
-_MASKS_KEPT: Final = 4096
+_TREES_KEPT: Final = 64
 
 
 _NO_DEVICES: Final = ("ephemeral-storage", "hugepages-", "attachable-volumes-")
@@ -243,15 +246,17 @@ class FleetIndex:
         self.devices = [c for c, name in enumerate(self.resources) if _is_device(name)]
         self.accelerators = [c for c in self.devices if _accelerates(self.resources[c])]
         self.ready: Mask = np.array([n.usable for n in fleet.nodes], dtype=np.bool_)
-        self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.fragmentation
-        self.fits: dict[
-            tuple[object, ...], bool
-        ] = {}  # by request, whether it fits the empty nodes
-        self._room: dict[tuple[object, ...], tuple[tuple[object, ...], NodeRoom]] = {}
+        # See queuectl.reports.fragmentation.
+        self.fewest = BoundedCache[object, tuple[int, ...]]()
+        # By request, whether it fits the empty nodes.
+        self.fits = BoundedCache[tuple[object, ...], bool]()
+        self._room = BoundedCache[tuple[object, ...], tuple[tuple[object, ...], NodeRoom]]()
         self._taints = _classes([node.effective_taints for node in fleet.nodes])
         self._labels: dict[str, Ints] = {}
-        self._masks: dict[NodeRules, Mask] = {}
-        self._trees: dict[tuple[str, ...], Tree] = {}
+        self._masks = BoundedCache[NodeRules, Mask]()
+        # Users name any levels where no topology has them. A tree that is in use stays the same object.
+        self._trees: WeakValueDictionary[tuple[str, ...], Tree] = WeakValueDictionary()
+        self._last_trees = deque[Tree](maxlen=_TREES_KEPT)
 
     def room(
         self, request: tuple[object, ...], flavors: Flavors, excluded: frozenset[str]
@@ -267,24 +272,20 @@ class FleetIndex:
         excluded: frozenset[str],
         room: NodeRoom,
     ) -> None:
-        if len(self._room) >= _MASKS_KEPT:
-            self._room.clear()
         # The objects are kept, so that their ids name them.
-        self._room[*_by_identity(request, flavors), excluded] = request, room
+        self._room.keep((*_by_identity(request, flavors), excluded), (request, room))
 
     def tree(self, levels: tuple[str, ...]) -> Tree:
-        if levels not in self._trees:
-            self._trees[levels] = grow(self.nodes, levels)
-        return self._trees[levels]
+        tree = self._trees.get(levels)
+        if tree is None:
+            tree = self._trees.setdefault(levels, grow(self.nodes, levels))
+            self._last_trees.append(tree)
+        return tree
 
     def mask(self, rules: NodeRules) -> Mask:
         """Nodes whose labels and taints ``rules`` accept; readiness is not judged."""
         known = self._masks.get(rules)
-        if known is None:
-            if len(self._masks) >= _MASKS_KEPT:
-                self._masks.clear()
-            known = self._masks[rules] = self._judge(rules)
-        return known
+        return known if known is not None else self._masks.keep(rules, self._judge(rules))
 
     def lasting_mask(self, rules: NodeRules) -> Mask:
         """The same of the nodes as they can be."""

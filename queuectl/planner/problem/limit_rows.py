@@ -27,6 +27,7 @@ from functools import cache
 from math import inf
 from typing import Final, TypeVar
 
+from queuectl.domain.bounded import BoundedCache
 from queuectl.domain.fleet import Fleet, Node, NodeRules
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.quantity import NOTHING, PODS, Resources
@@ -147,7 +148,9 @@ class _SharedNodes(_Rowed):
 
     config: QueueConfig = field(kw_only=True)
     by_resource: Mapping[str, tuple[Node, ...]] = field(kw_only=True)
-    usable: dict[tuple[NodeRules, str | None, str], bool] = field(default_factory=dict)
+    usable: BoundedCache[tuple[NodeRules, str | None, str], bool] = field(
+        default_factory=BoundedCache
+    )
 
 
 def _with_shared_gpus(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
@@ -268,13 +271,15 @@ def _usable(
     """Whether its pods can run on any node with shared units of a resource, as far as labels and taints decide."""
     rules = podset.shape.rules
     key = (rules, queue.name if queue is not None else None, resource)
-    if key not in shared.usable:
-        shared.usable[key] = any(
+    usable = shared.usable.get(key)
+    if usable is None:
+        can = (
             each.refusal(node) is None
             for each in _rules_by_flavor(rules, queue, resource, shared.config)
             for node in shared.by_resource[resource]
         )
-    return shared.usable[key]
+        usable = shared.usable.keep(key, any(can))
+    return usable
 
 
 def _rules_by_flavor(

@@ -275,15 +275,16 @@ class FlavorChooser:
     ) -> bool | None:
         """Whether a request fits empty nodes, without those that it must not use; None = a limit ended the search."""
         key = (*request.signature(), excluded)
-        if key not in index.fits:
+        fits = index.fits.get(key)
+        if fits is None:
             # Counted apart: whether it is known already depends on the cycles before, the plan must not.
             own_solver = Solver(self.solver.limits, self.solver.stop)
             status = place(request, index.allocatable, own_solver).status
             self.solver.cut |= own_solver.cut
             if status not in (Status.SOLVED, Status.REFUTED):
                 return None
-            index.fits[key] = status is Status.SOLVED
-        return index.fits[key]
+            fits = index.fits.keep(key, status is Status.SOLVED)
+        return fits
 
     def clear(
         self, request: GangRequest, queue: ClusterQueue, candidates: EvictionScope
