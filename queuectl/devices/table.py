@@ -104,14 +104,16 @@ class AlikeNodes:
         return tuple(replace(one, id=names[one.id]) for one in held if one.id in names)
 
     def keep(self, nodes: Iterable[NodeDevices]) -> None:
-        """Forget the nodes that no longer exist."""
+        """Forget the nodes that no longer exist. Another thread can verify a plan at the same time, which adds nodes."""
         alive = {id(devices) for devices in nodes}
-        self._known = {key: known for key, known in self._known.items() if key in alive}
+        self._known = {key: known for key, known in list(self._known.items()) if key in alive}
         if len(self._nodes) > len(self._known):
-            used = {id(shared) for _, shared in self._known.values()}
-            self._nodes = {key: each for key, each in self._nodes.items() if id(each) in used}
-            kinds = {id(kind) for each in self._nodes.values() for kind in _kinds(each)}
-            self._kinds = {key: kind for key, kind in self._kinds.items() if id(kind) in kinds}
+            used = {id(shared) for _, shared in list(self._known.values())}
+            self._nodes = {key: each for key, each in list(self._nodes.items()) if id(each) in used}
+            kinds = {id(kind) for each in list(self._nodes.values()) for kind in _kinds(each)}
+            self._kinds = {
+                key: kind for key, kind in list(self._kinds.items()) if id(kind) in kinds
+            }
 
     def _shared(self, devices: NodeDevices) -> NodeDevices:
         numbers: _Numbers = {}

@@ -41,8 +41,8 @@ class Answers(dict[bytes, Arrangement]):
     def note(self, digest: bytes, answer: Arrangement) -> None:
         """Keep one more."""
         self[digest] = answer
-        while len(self) > _KEPT:
-            del self[next(iter(self))]
+        for oldest in list(self)[:-_KEPT]:
+            self.pop(oldest, None)  # another thread can do the same
 
 
 def answers_of(problem: Problem) -> Answers:

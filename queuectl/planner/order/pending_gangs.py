@@ -97,8 +97,8 @@ class EqualGangs:
     key: ClassKey
     gangs: Sequence[Pending]
     _sorted: Sequence[_Sorted]
-    _refused: dict[int, Mapping[str, Refusal]] = field(default_factory=dict)  # one entry at most
-    _numbers: list[Floats] = field(default_factory=list)  # made at first use
+    _refused: dict[int, Mapping[str, Refusal]] = field(default_factory=dict)  # of the last call
+    _numbers: list[tuple[Floats, Floats, Floats]] = field(default_factory=list)  # at first use
 
     @property
     def lengths(self) -> Floats:
@@ -116,13 +116,14 @@ class EqualGangs:
         return self._properties[2]
 
     @property
-    def _properties(self) -> Sequence[Floats]:
+    def _properties(self) -> tuple[Floats, Floats, Floats]:
         if not self._numbers:
             workloads = [gang.workload for gang in self.gangs]
-            self._numbers.append(np.array([length_of(w) for w in workloads]))
-            self._numbers.append(np.array([w.queued_at for w in workloads]))
-            self._numbers.append(np.array([float(w.priority) for w in workloads]))
-        return self._numbers
+            lengths = np.array([length_of(w) for w in workloads])
+            queued_at = np.array([w.queued_at for w in workloads])
+            priorities = np.array([float(w.priority) for w in workloads])
+            self._numbers.append((lengths, queued_at, priorities))  # at once: threads share it
+        return self._numbers[0]
 
     def refuse(self, first: int, like: Refusal) -> Mapping[str, Refusal]:
         """The refusals, by uid, of the gangs from number ``first`` on; the same objects as last time where they are equal."""
@@ -130,10 +131,11 @@ class EqualGangs:
         known = next(iter(last.values()), None)
         if known is not None and known.proof is like.proof and known.reasons == like.reasons:
             return last
-        self._refused.clear()
         uids = [gang.workload.uid for gang in self.gangs[first:]]
         refused = {uid: Refusal(uid, like.reasons, None, like.proof) for uid in uids}
-        return self._refused.setdefault(first, refused)
+        self._refused.clear()
+        self._refused[first] = refused
+        return refused
 
 
 @dataclass(frozen=True, eq=False, slots=True)

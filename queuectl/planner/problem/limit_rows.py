@@ -62,21 +62,22 @@ def is_limit_row(resource: str) -> bool:
     return _ONE_POD in resource or resource.endswith(_UNSHARED) or _BESIDE in resource
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Rowed:
     """One fleet, and the gangs of its last snapshot, with the rows of one kind of limit.
 
     Attributes:
-        fleets: by what decides about the rows, the fleet with them.
+        fleets: by what decides about the rows, the fleet with them; the last ones.
         gangs: by id, each gang that requests rows, what decides about them, and the gang with its requests.
     """
 
-    fleets: dict[Hashable, Fleet] = field(default_factory=dict)
-    gangs: dict[int, tuple[object, Hashable, object]] = field(default_factory=dict)
+    fleets: Mapping[Hashable, Fleet] = field(default_factory=dict)
+    gangs: Mapping[int, tuple[object, Hashable, object]] = field(default_factory=dict)
 
     def add_to(
         self,
         snapshot: Snapshot,
+        cache: PlannerCache,
         rows: Hashable,
         offer: Callable[[Node], Callable[[Resources], Resources]],
         kind: Callable[[Pending | Admitted], Hashable],
@@ -86,16 +87,16 @@ class _Rowed:
 
         Args:
             snapshot: without them.
+            cache: keeps the fleet and the gangs for the next snapshot.
             rows: what decides about them.
             offer: of a node, its amounts with its rows.
             kind: what decides about the rows of a gang; None if it requests none.
             request: of a gang, podset to what each pod requests of the rows; podsets that request nothing are absent.
         """
-        if rows not in self.fleets:
-            if len(self.fleets) == _FLEETS:
-                self.fleets.clear()
+        fleets = self.fleets
+        if rows not in fleets:
             nodes = (node.with_rows(offer(node)) for node in snapshot.fleet.nodes)
-            self.fleets[rows] = Fleet(tuple(nodes))
+            fleets = dict([*fleets.items(), (rows, Fleet(tuple(nodes)))][-_FLEETS:])
         gangs: dict[int, tuple[object, Hashable, object]] = {}
 
         def rowed(gang: Gang) -> Gang:
@@ -114,9 +115,9 @@ class _Rowed:
 
         pending, admitted = map(rowed, snapshot.pending), map(rowed, snapshot.admitted)
         made = replace(
-            snapshot, fleet=self.fleets[rows], pending=tuple(pending), admitted=tuple(admitted)
+            snapshot, fleet=fleets[rows], pending=tuple(pending), admitted=tuple(admitted)
         )
-        self.gangs = gangs
+        cache.keep(snapshot.fleet, replace(self, fleets=fleets, gangs=gangs))
         return made
 
 
@@ -137,7 +138,7 @@ def _requesting(workload: Workload, rows: Mapping[str, Resources]) -> Workload:
 # Shared GPUs.
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _SharedNodes(_Rowed):
     """The nodes with shared GPUs of one fleet, under one configuration.
 
@@ -163,6 +164,7 @@ def _with_shared_gpus(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
         count *= 2
     return shared.add_to(
         snapshot,
+        cache,
         count,
         _offer_of(shared, count),
         lambda gang: numbers.get(gang.workload.uid, -1),
@@ -388,13 +390,14 @@ def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
     ):
         return snapshot
     offer = _offer_beside(reservations)
-    known = cache.get(snapshot.fleet, _Rowed) or cache.keep(snapshot.fleet, _Rowed())
+    known = cache.get(snapshot.fleet, _Rowed) or _Rowed()
 
     def among(gang: Pending | Admitted) -> tuple[Occurrence, ...]:
         return beside(snapshot, gang.workload, end_of(snapshot, gang))
 
     rowed = known.add_to(
         snapshot,
+        cache,
         rows,
         lambda _: offer,
         lambda gang: _rows(among(gang)) or None,
