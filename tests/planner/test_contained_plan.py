@@ -127,6 +127,22 @@ def test_a_gang_that_is_named_and_not_at_fault_is_not_left_out() -> None:
     assert left_out(given, found) == {"g9"}
 
 
+def test_no_gang_is_set_aside_for_an_error_that_does_not_occur_again() -> None:
+    """The error of another thread, for example."""
+
+    class Once(Planner):
+        def __call__(self, given: Snapshot) -> CheckedPlan:
+            made = super().__call__(given)
+            if self.calls == 1:
+                raise RuntimeError("dictionary changed size during iteration")
+            return made
+
+    given, planner = snapshot(20), Once(())
+    found = planned(given, planner)
+    assert (planner.calls, found.failures, found.put_off) == (2, (), ())
+    assert left_out(given, found) == set()
+
+
 def test_gangs_that_are_set_aside_are_not_tried() -> None:
     given, planner = snapshot(20), Planner([frozenset({"g9"})])
     found = planned(given, planner, aside={"g9"})
