@@ -544,13 +544,13 @@ class QueueConfig:
     checks: Mapping[str, AdmissionCheck] = field(default_factory=dict)
 
     def has_policies_of(self, config: QueueConfig) -> bool:
-        """Whether they differ at most in the revision, and in what :meth:`ClusterQueue.has_policies_of` leaves out."""
+        """Whether they differ at most in the revision, in quota after now, and in what :meth:`ClusterQueue.has_policies_of` leaves out."""
         if self is config:
             return True
         mine, others = self.cluster_queues, config.cluster_queues
         if mine.keys() != others.keys():
             return False
-        own = {one.name for one in fields(self)} - {"revision", "cluster_queues"}
+        own = {one.name for one in fields(self)} - {"revision", "cluster_queues", "later"}
         same = all(getattr(self, name) == getattr(config, name) for name in own)
         return same and all(queue.has_policies_of(others[name]) for name, queue in mine.items())
 

@@ -351,6 +351,7 @@ class SnapshotBuilder:
                 yield last[2]
                 continue
             if self._set_aside(entry, job) is not None:
+                waiting.pop(uid, None)  # the nodes can give it another size until it is tried again
                 continue
             try:
                 pending = self._one_pending(entry, job, config, now)
@@ -370,6 +371,7 @@ class SnapshotBuilder:
         uid = entry.uid
         last = self._waiting.get(uid)
         if job is not None and self._held(entry, job, config):
+            self._waiting.pop(uid, None)
             return None
         changed = last is None or last.entry is not entry or last.job is not job or self._resized
         if job is not None and _depends_on_others(job):
@@ -720,7 +722,8 @@ class SnapshotBuilder:
 
 def _queues_that_differ(before: QueueConfig, now: QueueConfig) -> Callable[[str, str], bool]:
     """Whether a LocalQueue (namespace, name), its ClusterQueue or a rule of all queues differs in more than amounts of quota."""
-    general = {one.name for one in fields(now)} - {"revision", "cluster_queues", "local_queues"}
+    particular = {"revision", "cluster_queues", "local_queues", "later"}
+    general = {one.name for one in fields(now)} - particular
     if any(getattr(before, name) != getattr(now, name) for name in general):
         return lambda *_: True
     had, has = before.cluster_queues, now.cluster_queues

@@ -61,11 +61,13 @@ class NodeTable(Mapping[str, NodeRecord]):
         if old is not None and record.version <= old.version:
             return False
         record = self._judged(record)
+        if old is not None and old.node == record.node:
+            record = replace(record, node=old.node)  # what follows from the object stays valid
         self._keep(record)
         judged_anew = old is None or old.conditions != record.conditions
         if judged_anew:
             self.conditions_seen += 1
-        if old is None or old.node != record.node:
+        if old is None or old.node is not record.node:
             self._fleet = None
             return True
         return judged_anew

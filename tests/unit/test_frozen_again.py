@@ -283,6 +283,54 @@ def test_gangs_are_the_same_objects_after_an_edit_of_quota() -> None:
     ]
 
 
+FOLLOWING = replace(
+    DRAINED,
+    cluster_queues={
+        "cq": replace(
+            DRAINED.cluster_queues["cq"],
+            groups=(ResourceGroup((GPU,), (FlavorQuotas("f", {GPU: 1}),)),),
+            headroom=0.0,
+        )
+    },
+    flavors={"f": ResourceFlavor("f", (("kind", "gpu"),))},
+)
+
+
+def kind_of_node(name: str, version: int, **changes: Any) -> NodeRecord:
+    labels = {HOSTNAME: name, "kind": "gpu"}
+    return NodeRecord(replace(Node(name, labels, SHAPE.requests), **changes), version)
+
+
+def test_gangs_are_the_same_objects_after_a_change_of_another_node() -> None:
+    """Even if heartbeats of all nodes came since the last change, and if quota follows the nodes."""
+    world = Changing()
+    world.config = FOLLOWING
+    world.see(*(kind_of_node(name, 50) for name in ("n1", "n2", "n3")))
+    world.step(*RUNS)
+    before = world.builder.freeze(world.config, world.now, SolverLimits())
+    assert before.pending
+    assert before.admitted
+    world.see(*(kind_of_node(name, 51) for name in ("n1", "n2")))
+    world.see(kind_of_node("n3", 51, unschedulable=True))
+    after = world.builder.freeze(world.config, world.now, SolverLimits())
+    assert after.config.later != before.config.later
+    assert [*map(id, after.pending), *map(id, after.admitted)] == [
+        *map(id, before.pending),
+        *map(id, before.admitted),
+    ]
+
+
+def test_names_of_local_queues_that_do_not_exist_are_not_kept() -> None:
+    world = Changing()
+    for number in range(1000):
+        world.see(replace(JOB, uid="u0", queue=f"q-{number}", version=100 + number))
+        world.put(replace(ENTRY, uid="u0", queue=f"q-{number}"))
+        pending = world.builder.freeze(world.config, world.now, SolverLimits()).pending
+        assert any(gang.blocked is not None for gang in pending)
+    world.step("ends", 0, {})
+    assert world.builder._inadmissible.keys() <= {("a", "q")}
+
+
 QUOTAS = FlavorQuotas("f", {GPU: 64, CHARGED: 64})
 SIZED = replace(
     CONFIG,
@@ -370,6 +418,25 @@ def test_a_pending_gang_has_its_size_in_the_cluster_queue_to_which_its_local_que
     world.ledger.apply([moved])
     new = list(world.freeze(20.0, leading_to["parts"]).pending)
     assert before != new == kept(leading_to["parts"])
+
+
+@pytest.mark.sets_aside
+def test_a_gang_that_was_left_out_while_sizes_changed_has_its_size_when_it_is_tried_again() -> None:
+    job = replace(JOB, podsets=(SHARING,), suspended=True)
+    known = [DeviceClassRecord(CLASS.name, 2, CLASS), ClaimRecord("a", "pair", 3, PAIR), job]
+    world = World(ENTRY, records=known)
+
+    def kept() -> list[Pending]:
+        return list(world.snapshot_builder.freeze(SIZED, 20.0, SolverLimits()).pending)
+
+    before = kept()
+    containment, version = world.mirror.containment, asked_of(world.mirror.jobs["u1"])
+    error = ValueError("it cannot be planned")
+    containment.failed(Boundary.SNAPSHOT, "u1", error, namespace="a", version=version)
+    world.see(*OF_SIZES["MIG"])
+    assert kept() == []
+    containment.passed(Boundary.SNAPSHOT, "u1")
+    assert before != kept() == list(world.freeze(20.0, SIZED).pending)
 
 
 @pytest.mark.sets_aside
