@@ -135,7 +135,7 @@ def scene_of(
         most: the number of pending gangs that are estimated.
         check: is called before each search for a place; it can raise to end the preparation.
     """
-    problem = survey(snapshot, cache)
+    problem = survey(snapshot, cache.fork())
     check()
     in_order = sorted(_in_order(problem.snapshot), key=_place)
     check()

@@ -148,7 +148,7 @@ def _under(ctx: GangContext, choosable: Mapping[str, Mapping[str, Node]], name: 
     """The problem in which every node that can have this configuration has it."""
     nodes = (choosable.get(node.name, {}).get(name, node) for node in ctx.snapshot.fleet.nodes)
     changed = replace(ctx.snapshot, fleet=Fleet(tuple(nodes)))
-    return survey(changed, ctx.problem.cache)
+    return survey(changed, ctx.problem.cache.fork())
 
 
 def _by_flavors(ctx: GangContext, problem: Problem) -> dict[tuple[object, ...], GangRequest]:

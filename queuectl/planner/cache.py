@@ -16,7 +16,7 @@ class PlannerCache:
     """
 
     def __init__(self, source: PlannerCache | None = None) -> None:
-        """Start with the values of ``source``, which does not change; without it, empty."""
+        """Start with the values of ``source``, which this does not change; without it, empty."""
         self._kept: Final[WeakKeyDictionary[object, dict[type, Any]]] = WeakKeyDictionary()
         self._source: Final = source
 
@@ -28,7 +28,7 @@ class PlannerCache:
     def fork(self) -> PlannerCache:
         """A cache with the values of this one: what is kept there is not kept here.
 
-        For a question about a changed snapshot, between plans that follow each other.
+        For a question about a changed snapshot, between plans that follow each other, and for a part of a plan on other nodes.
         """
         return PlannerCache(self)
 

@@ -34,8 +34,9 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSetPlacement, PodShape
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, Ints, Mask, Tree, index_of
-from queuectl.planner.problem.usage import beside_other_pods, usage_of
+from queuectl.planner.problem.usage import beside_other_pods
 from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
+from queuectl.reports.report_cache import use_for_report
 
 # ---- Free GPUs
 
@@ -178,7 +179,8 @@ def _shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
 
 def _left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> Ints:
     """(R, N): the free capacity of each node; never below 0."""
-    left: Ints = np.maximum(beside_other_pods(usage_of(snapshot, cache).free, snapshot, index), 0)
+    free = use_for_report(snapshot, cache).free
+    left: Ints = np.maximum(beside_other_pods(free, snapshot, index), 0)
     return left
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.usage import usage_of
 from queuectl.planner.quota import (
     FlavorResource,
     QuotaNode,
@@ -23,6 +22,7 @@ from queuectl.planner.quota import (
     share_of,
     use_of,
 )
+from queuectl.reports.report_cache import use_for_report
 
 # ---- Bars
 
@@ -151,16 +151,15 @@ def quotas_of(config: QueueConfig, snapshot: Snapshot | None, cache: PlannerCach
     if snapshot is None:
         return Quotas(config, config, pools_of(config, cache), None)
     pools = pools_of(snapshot.config, cache)
-    return Quotas(
-        config, snapshot.config, pools, use_of(pools, usage_of(snapshot, cache).quota_held)
-    )
+    held = use_for_report(snapshot, cache).quota_held
+    return Quotas(config, snapshot.config, pools, use_of(pools, held))
 
 
 def held_by(
     snapshot: Snapshot, cache: PlannerCache, namespace: str, queue: str
 ) -> dict[tuple[str, str], int]:
     """Flavor and resource to the quota that the gangs of a LocalQueue hold."""
-    usage = usage_of(snapshot, cache)
+    usage = use_for_report(snapshot, cache)
     held: Counter[tuple[str, str]] = Counter()
     for gang in usage.gangs:
         if (gang.workload.namespace, gang.workload.queue) == (namespace, queue):

@@ -297,7 +297,7 @@ class SimulatedLeader:
         """Whether a job starts if it is the only one, without Budgets and Reservations: these hold it for a time."""
         self.submit(uid, job, 0, now, now)
         alone = replace(self._snapshot(now, seek_room=False), budgets=(), reservations=())
-        decided = plan(alone, cache=self._cache)
+        decided = plan(alone, cache=self._cache.fork())
         self.end(uid, now)
         return bool(decided.admitted)
 

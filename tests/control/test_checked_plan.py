@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.checked_plan import checked_plan, planned_again
+from queuectl.control.checked_plan import checked_plan, explained, planned_again
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView, Viewer
@@ -25,6 +25,7 @@ from queuectl.objects.files.plans import plan_document
 from queuectl.objects.files.refused_plans import pack, redact, same_plan, unpack
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
+from queuectl.planner.problem.usage import AdmittedUsage
 from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.state.mirror import Mirror
 from tests.devices import build
@@ -203,3 +204,20 @@ def test_a_refused_plan_with_devices_is_repeated_to_the_same_bytes() -> None:
         again = planned_again(refused.snapshot)
         assert same_plan(refused, again.decided)
         known_to_users(plan_document(again.original, again.plan))
+
+
+async def test_questions_leave_the_start_of_the_next_plan() -> None:
+    snapshot, cache = world([WAITS], admitted=[RUNS]), PlannerCache()
+    made = checked_plan(snapshot, cache=cache)
+    before = cache.latest(AdmittedUsage)
+
+    async def view() -> ClusterView:
+        return ClusterView(snapshot)
+
+    planner = WhatIfPlanner(view, NoDocuments(), Mirror({}), PlannerThrottle(1.0), cache)
+    assert await planner.try_out(WhatIf(add=[("n0", 1)])) is not None
+    previewer = Previewer(view, PlannerThrottle(1.0), cache)
+    entry = Entry(RUNS.workload.uid, "Job", "team", "runs", State.RUNNING)
+    assert await previewer.preview(entry, Action.HOLD) is not None
+    assert list(explained(made, frozenset({"waits"}), cache=cache))
+    assert cache.latest(AdmittedUsage) is before is not None

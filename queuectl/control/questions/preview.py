@@ -143,6 +143,7 @@ def _planned(
     snapshot: Snapshot, gang: Admitted, action: Action, cache: PlannerCache, stop: StopSignal
 ) -> tuple[str, ...] | None:
     """Uids of the gangs that start; None without a complete and correct plan."""
+    cache = cache.fork()
     before = planned_around(snapshot, stop, cache)
     after = planned_around(taken_down(snapshot, gang, action), stop, cache)
     return starters(before.plan, after.plan) if before.usable and after.usable else None

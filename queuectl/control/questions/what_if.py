@@ -91,6 +91,7 @@ def _worked_out(
     stop: StopSignal,
 ) -> WhatIfResult | None:
     """The result; None after a timeout."""
+    cache = cache.fork()
     changed_snapshot = changed(snapshot, documents, question, around, lambda: stop.stopped)
     without = _checked(snapshot, cache, stop)
     after = _checked(with_sizes(changed_snapshot.snapshot), cache, stop)

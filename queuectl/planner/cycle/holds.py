@@ -22,6 +22,8 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission, placement_of
 from queuectl.planner.capacity.state import CycleState, open_state
 from queuectl.planner.problem.flavors import Flavors, members_of
+from queuectl.planner.problem.fleet import index_of
+from queuectl.planner.problem.limit_rows import with_limit_rows
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, quota_only, request_of
 from queuectl.planner.reasons.refusals import short_of_quota
@@ -274,7 +276,10 @@ def _with_templates(problem: Problem, names: tuple[str, ...]) -> Problem:
     """The problem of the nodes that can be made for these flavors, all of them empty."""
     snapshot, cache = problem.snapshot, problem.cache
     fleet = _fleet(snapshot.config, names, cache)
-    return survey(Snapshot(snapshot.now, fleet, snapshot.config, limits=snapshot.limits), cache)
+    empty = Snapshot(snapshot.now, fleet, snapshot.config, limits=snapshot.limits)
+    empty = with_limit_rows(empty, cache)
+    index_of(empty.fleet, cache)  # for the next plans too, unlike its use
+    return survey(empty, cache.fork())
 
 
 def _fleet(config: QueueConfig, names: tuple[str, ...], cache: PlannerCache) -> Fleet:

@@ -158,7 +158,7 @@ def _legal(ctx: GangContext, changes: Sequence[SuggestedChange]) -> list[Admitte
         state = ctx.state(HOLDERS, config)
     else:
         state = ctx.fresh_state(HOLDERS, config)
-        state.problem = survey(changed, ctx.problem.cache)
+        state.problem = survey(changed, ctx.problem.cache.fork())
     assert ctx.queue is not None
     queue = changed.config.cluster_queues[ctx.queue.name]
     asked = requests(ctx, past_heads(ctx))

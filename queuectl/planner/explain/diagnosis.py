@@ -117,7 +117,7 @@ def diagnose_those(
     reconfiguration: Reconfiguration | None = None,
 ) -> Iterator[Diagnosis]:
     """The same for several gangs in one cycle, in queue order."""
-    stop, cache = stop or StopSignal(), cache or PlannerCache()
+    stop, cache = stop or StopSignal(), (cache or PlannerCache()).fork()
     if plan is None or plan.cut:
         plan = plan_cycle.plan(snapshot, stop, cache)
     prepared = begin(survey(snapshot, cache), stop)

@@ -199,9 +199,8 @@ def place_on(
         return Status.REFUTED  # an empty fleet would mean that nodes do not matter
     snapshot = problem.snapshot
     fleet = Fleet(tuple(sorted(nodes, key=lambda n: n.name)))
-    small = survey(
-        Snapshot(snapshot.now, fleet, snapshot.config, limits=snapshot.limits), problem.cache
-    )
+    empty = Snapshot(snapshot.now, fleet, snapshot.config, limits=snapshot.limits)
+    small = survey(empty, problem.cache.fork())
     queue = snapshot.config.cluster_queues.get(request.queue or "")
     pending = replace(request.pending, excluded=frozenset())
     asked = request_of(small, pending, queue, request.flavors)

@@ -356,10 +356,9 @@ def _classes(labels: Iterable[object]) -> Ints:
 def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
     """The index of a fleet, built at first use."""
     known = cache.get(fleet, FleetIndex)
-    if known is None:
-        known = cache.keep(fleet, FleetIndex(fleet, cache.latest(MatrixAxes)))
-        cache.keep_latest(known.axes)
-    return known
+    if known is not None:
+        return known
+    return cache.keep(fleet, FleetIndex(fleet, cache.latest(MatrixAxes)))
 
 
 def _by_identity(request: tuple[object, ...], flavors: Flavors) -> tuple[object, ...]:

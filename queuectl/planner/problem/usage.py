@@ -82,6 +82,7 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
         all_free = index.allocatable
         last = AdmittedUsage(snapshot.config, index.axes, all_free, {}, all_free, all_free)
     usage = _advance(_moved(last, snapshot.config, index.allocatable), snapshot, index)
+    cache.keep_latest(index.axes)
     return cache.keep_latest(usage)
 
 
