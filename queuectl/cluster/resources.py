@@ -134,7 +134,9 @@ def watched(*, kueue: bool = True, kinds: JobKinds = KINDS) -> tuple[Resource, .
         ),
         *(_jobs(kind, kueue) for kind in kinds.values()),
         _sets(kueue),
-        Resource("pods", "/api/v1/pods", pod_reader(index_labels(kinds), kueue=kueue), by_uid=True),
+        Resource(
+            "pods", "/api/v1/pods", pod_reader(index_labels(kinds), kinds, kueue=kueue), by_uid=True
+        ),
     )
 
 

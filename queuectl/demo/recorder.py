@@ -83,7 +83,7 @@ class Recorder:
         self._paths: dict[str, Callable[[msgspec.Raw], Fact | None]] = {
             "/api/v1/nodes": _reader(WireNode, read_node),
             leaderworkerset.PATH: _job_reader(leaderworkerset.WireSet, leaderworkerset.read_set),
-            PODS: pod_reader(index_labels(kinds)),
+            PODS: pod_reader(index_labels(kinds), kinds),
         }
         self._paths |= {path(kind): _job_reader(kind.wire, kind.read) for kind in kinds.values()}
         self._lock = threading.Lock()

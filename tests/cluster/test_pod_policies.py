@@ -11,7 +11,7 @@ from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
-from queuectl.objects.kinds.pods import queue_patch, status_patch, withdraw_patch
+from queuectl.objects.kinds.pods import queue_patch, released, status_patch, withdraw_patch
 from queuectl.objects.kubernetes.pods import pin_patch
 from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.test_policies import a_pod, owner
@@ -23,6 +23,10 @@ pytestmark = pytest.mark.system
 Document = dict[str, Any]
 QUEUE = {keys.QUEUE_LABEL: "team-a"}
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+CONTROLLER_MANAGER = "system:kube-controller-manager"
+"""The user of all its controllers where they have no own ServiceAccounts."""
+OF_CONTROLLERS = "system:serviceaccount:kube-system:"
+OPERATOR = "system:serviceaccount:kubeflow:training-operator"
 
 
 def path(world: KubernetesWorld, name: str = "") -> str:
@@ -48,6 +52,15 @@ async def watched(world: KubernetesWorld, name: str) -> PodRecord:
     found = find()
     assert found is not None
     return found
+
+
+async def released_pod(world: KubernetesWorld) -> None:
+    """Release the pod ``forged`` to the nodes that it allows itself."""
+    gated = await watched(world, "forged")
+    assert gated.member is not None
+    patch = released(pin_patch(gated, None), gated, gated.member.job, 1)
+    version = await world.cluster.patch_pod(world.namespace, "forged", patch)
+    await world.until(lambda: any(p.version >= version for p in pods_of(world)), "it is released")
 
 
 @pytest.mark.parametrize("label", [keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME])
@@ -77,14 +90,17 @@ async def test_a_pod_without_a_queue_label_stays_as_it_is(world: KubernetesWorld
     assert "annotations" not in pod["metadata"]
 
 
-async def test_a_pod_of_a_job_that_copies_the_queue_label_is_not_a_workload(
-    world: KubernetesWorld,
+@pytest.mark.parametrize("node", [None, "n1"], ids=["not bound", "bound"])
+async def test_a_pod_of_a_job_that_copies_the_keys_of_a_workload_is_not_one(
+    world: KubernetesWorld, node: str | None
 ) -> None:
     """The job is in no queue, so its pod runs like that of any such job. A Job without labels would get those of its template."""
     document = batch_job("mine", namespace=world.namespace, pods=1)
     document["metadata"] = {"name": "mine", "namespace": world.namespace, "labels": {"app": "x"}}
     document["spec"] |= {"suspend": False}
-    document["spec"]["template"]["metadata"] = {"labels": dict(QUEUE)}
+    template = document["spec"]["template"]
+    template["metadata"] = {"labels": dict(QUEUE), "annotations": {keys.SUBMITTED_BY: "bob"}}
+    template["spec"] |= {"nodeName": node} if node else {}
     target = f"/apis/batch/v1/namespaces/{world.namespace}/jobs"
     await asyncio.to_thread(world.user.create, target, document)
 
@@ -93,6 +109,22 @@ async def test_a_pod_of_a_job_that_copies_the_queue_label_is_not_a_workload(
 
     await world.until(found, "the job controller creates the pod")
     assert [(p.gated, p.member) for p in found()] == [(False, None)]
+    [pod] = (await asyncio.to_thread(world.admin.get, path(world)))["items"]
+    assert keys.SUBMITTED_BY not in pod["metadata"].get("annotations", {})
+
+
+async def test_no_job_adopts_a_pod_of_a_queue(world: KubernetesWorld) -> None:
+    """The pod would not be a workload any more, and would run on outside the queue."""
+    await created(world, a_pod(labels={**QUEUE, "app": "x"}))
+    await released_pod(world)
+    for kind in ("Job", "PyTorchJob"):
+        adopted = {"metadata": {"ownerReferences": [owner(kind=kind)]}}
+        for account in (f"{OF_CONTROLLERS}job-controller", CONTROLLER_MANAGER, OPERATOR):
+            with (
+                world.plane.engineer(account) as client,
+                pytest.raises(ApiServerError, match="gets no job as its controller"),
+            ):
+                await asyncio.to_thread(client.patch, path(world, "forged"), adopted)
 
 
 FORGED = {
@@ -263,8 +295,6 @@ async def test_the_pods_of_a_managed_job_are_not_workloads(world: KubernetesWorl
     assert [(p.owner, p.member) for p in pods_of(world)] == [(job.uid, None)]
 
 
-CONTROLLER_MANAGER = "system:kube-controller-manager"
-"""The user of all its controllers where they have no own ServiceAccounts."""
 OF_REPLICAS = [owner(kind="ReplicaSet", apiVersion="apps/v1")]
 OF_DEPLOYMENTS = {
     "the gate": a_pod({"schedulingGates": [{"name": keys.GATE}]}, ownerReferences=OF_REPLICAS),

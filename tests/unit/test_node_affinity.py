@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from queuectl.domain.fleet import Node, Requirement, SelectorTerm
 from queuectl.handover.templates import of_pod
 from queuectl.objects.keys import SUBMITTED_BY
+from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.node_affinity import (
     REQUIRED,
@@ -117,13 +118,13 @@ def test_a_pod_with_terms_that_no_reader_of_requests_accepts_is_read_with_the_re
             "affinity": {"nodeAffinity": {REQUIRED: required}},
         },
     }
-    record = pod_reader(())(msgspec.json.encode(pod))
+    record = pod_reader((), KINDS)(msgspec.json.encode(pod))
     assert record.member is not None
     assert "Gt needs one whole number" in (record.member.job.error or "")
     pinned_to = {"matchFields": [ONE]}
     patch = pin_patch(record, "n1")["spec"]["affinity"]
     assert patch == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term | pinned_to]}}}
-    again = pod_reader(())(msgspec.json.encode(pod))
+    again = pod_reader((), KINDS)(msgspec.json.encode(pod))
     assert again.affinity is record.affinity
 
 
@@ -132,7 +133,7 @@ def test_the_own_node_of_a_pod_remains_after_a_release_without_a_node() -> None:
     affinity = {"nodeAffinity": {REQUIRED: required}}
     gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
     pod = {"metadata": {"name": "p", "uid": "u"}, "spec": gate | {"affinity": affinity}}
-    released = pin_patch(pod_reader(())(msgspec.json.encode(pod)), None)["spec"]
+    released = pin_patch(pod_reader((), KINDS)(msgspec.json.encode(pod)), None)["spec"]
     labels = {"queuectl.dev/attempt": "1"}
     there = {"metadata": {"name": "p", "labels": labels}, "spec": pod["spec"] | released}
     assert of_pod(there, None)["spec"]["affinity"] == affinity
@@ -167,10 +168,10 @@ def test_a_pod_that_was_pinned_has_the_request_that_it_had_before(
             "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}},
         },
     }
-    gated = pod_reader(())(msgspec.json.encode(pod))
+    gated = pod_reader((), KINDS)(msgspec.json.encode(pod))
     patch = pin_patch(gated, "gpu-node-0001.example.com")
     released = pod | {"spec": pod["spec"] | patch["spec"]}
-    placed = pod_reader(())(msgspec.json.encode(released))
+    placed = pod_reader((), KINDS)(msgspec.json.encode(released))
     assert gated.member is not None
     assert placed.member is not None
     before, after = gated.member.job, placed.member.job

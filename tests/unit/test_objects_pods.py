@@ -16,6 +16,8 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.words import format_time
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.node_affinity import REQUIRED, pinned, write_required
 from queuectl.objects.kubernetes.nodes import (
     read_namespace,
@@ -61,6 +63,43 @@ def test_a_pod_may_say_when_it_saved_its_work(
     annotations: dict[str, str] | None, saved: float | None
 ) -> None:
     assert pod(metadata={"annotations": annotations}).checkpoint_at == saved
+
+
+# ---- workloads
+
+
+@pytest.mark.parametrize(
+    ("controller", "more", "is_workload"),
+    [
+        (None, {}, True),
+        ("StatefulSet", {}, True),
+        ("Job", {}, False),
+        ("GangRun", {}, False),
+        ("RayCluster", {keys.PREFIX + keys.POD_GROUP: "of-another-user"}, False),
+        ("StatefulSet", {keys.KIND_LABEL: "SparkApplication"}, False),
+        ("Pod", {keys.KIND_LABEL: "SparkApplication"}, False),
+    ],
+)
+def test_a_pod_of_a_job_is_no_workload_whatever_its_template_has(
+    controller: str | None, more: dict[str, str], is_workload: bool
+) -> None:
+    kinds = frozenset({*KINDS, "GangRun"})
+    owners = [
+        {"kind": "ConfigMap", "uid": "c"},
+        {"kind": controller, "uid": "o", "controller": True},
+    ]
+    body = {
+        "metadata": {
+            "name": "p",
+            "uid": "u",
+            "labels": {keys.QUEUE_LABEL: "main", **more},
+            "annotations": {keys.SUBMITTED_BY: "bob"},
+            "ownerReferences": owners if controller else owners[:1],
+        },
+        "spec": {"containers": [{"name": "a"}]},
+    }
+    record = pod_reader((), kinds)(msgspec.json.encode(body))
+    assert (record.member is not None) is is_workload
 
 
 # ---- requests

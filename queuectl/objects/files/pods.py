@@ -210,10 +210,7 @@ def workload_pod(document: Document, record: PodRecord, kinds: JobKinds) -> PodR
     meta: PodMeta = document.convert(WirePod).metadata
     wire = document.convert(WireMember)
     draft = unseen(document)
-    if draft:
-        if record.owner_kind in kinds or not takes(_admitted(meta)):
-            return None
-    elif not takes(meta):
+    if not takes(_admitted(meta) if draft else meta, kinds):
         return None
     try:
         member = read_member(wire, strict=True)

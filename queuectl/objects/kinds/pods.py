@@ -5,7 +5,7 @@ No object of the API describes a group. :mod:`queuectl.state.pod_groups` assembl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -49,25 +49,42 @@ class WireMember(Wire):
     status: PodStatus | None = None
 
 
-def takes(meta: PodMeta, *, kueue: bool = True) -> bool:
-    """Whether a pod is a workload, or a part of one: it has a queue label, and admission took it in.
+def takes(meta: PodMeta, kinds: Container[str], *, kueue: bool = True) -> bool:
+    """Whether a pod is a workload, or a part of one: it has a queue label, admission took it in, and it is not a pod of a job.
 
-    Admission takes in no pods of the jobs that queuectl runs, and none from before its policies.
+    Admission takes in no pods of the jobs that queuectl runs, and none from before its policies. The keys alone do not show that: a pod
+    of a job has those that the user wrote into its template.
+
+    Args:
+        meta: of the pod.
+        kinds: names of the job kinds.
+        kueue: whether Kueue's keys count too.
     """
     labels = meta.labels
-    named = bool(labels) and lenient(labels, keys.QUEUE_NAME, kueue) is not None
-    return named and meta.annotations is not None and meta.annotations.submitted_by is not None
+    if not labels or lenient(labels, keys.QUEUE_NAME, kueue) is None or keys.KIND_LABEL in labels:
+        return False
+    if meta.annotations is None or meta.annotations.submitted_by is None:
+        return False
+    return not any(one.controller and one.kind in kinds for one in meta.owner_references or ())
 
 
-def pod_reader(labels: Sequence[str], *, kueue: bool = True) -> Callable[[Bytes], PodRecord]:
-    """A function that reads a pod, with its request if it is a workload or a part of one. ``labels``: see :func:`read_pod`."""
+def pod_reader(
+    labels: Sequence[str], kinds: Container[str], *, kueue: bool = True
+) -> Callable[[Bytes], PodRecord]:
+    """A function that reads a pod, with its request if it is a workload or a part of one.
+
+    Args:
+        labels: see :func:`read_pod`.
+        kinds: names of the job kinds.
+        kueue: whether Kueue's keys count too.
+    """
     decode = msgspec.json.Decoder(WirePod).decode
     decode_member = msgspec.json.Decoder(WireMember).decode
 
     def read(raw: Bytes) -> PodRecord:
         wire = decode(raw)
         record = read_pod(wire, labels)
-        if not takes(wire.metadata, kueue=kueue):
+        if not takes(wire.metadata, kinds, kueue=kueue):
             return record
         member = read_member(decode_member(raw), kueue=kueue)
         podset = next((each.name for each in member.job.podsets), record.podset)
