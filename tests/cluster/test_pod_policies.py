@@ -11,6 +11,7 @@ from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
+from queuectl.objects.kinds.description import merged
 from queuectl.objects.kinds.pods import queue_patch, released, status_patch, withdraw_patch
 from queuectl.objects.kubernetes.pods import pin_patch
 from tests.cluster.kubernetes_world import KubernetesWorld
@@ -125,6 +126,33 @@ async def test_no_job_adopts_a_pod_of_a_queue(world: KubernetesWorld) -> None:
                 pytest.raises(ApiServerError, match="gets no job as its controller"),
             ):
                 await asyncio.to_thread(client.patch, path(world, "forged"), adopted)
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "ReplicaSet"])
+async def test_a_set_adopts_a_pod_that_another_one_left_behind(
+    world: KubernetesWorld, kind: str
+) -> None:
+    """Without it, the controller of the set does nothing for the set."""
+    await created(world, a_pod(labels={**QUEUE, "app": "x"}))
+    await released_pod(world)
+    account = f"{OF_CONTROLLERS}{kind.lower()}-controller"
+    adopted = {"metadata": {"ownerReferences": [owner(kind=kind, apiVersion="apps/v1")]}}
+    with world.plane.engineer(account) as client:
+        target = path(world, "forged")
+        with pytest.raises(ApiServerError, match="stay as they are"):
+            await asyncio.to_thread(
+                client.patch, target, merged([adopted, {"metadata": {"labels": {"app": None}}}])
+            )
+        with pytest.raises(WriteRefused, match="stay as they are"):
+            await world.user_patch("Pod", "forged", adopted)
+        await asyncio.to_thread(client.patch, target, adopted)
+        for other in ([], [owner(kind=kind, apiVersion="apps/v1", uid="another")]):
+            with pytest.raises(ApiServerError, match="stay as they are"):
+                await asyncio.to_thread(
+                    client.patch, target, {"metadata": {"ownerReferences": other}}
+                )
+    pod = await watched(world, "forged")
+    assert pod.member is not None
 
 
 FORGED = {

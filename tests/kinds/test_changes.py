@@ -226,6 +226,28 @@ def test_pods_that_their_controller_leaves_behind_stay_in_their_queue(
         workspace.until_state("other", "Running")
 
 
+def test_a_statefulset_that_is_created_again_takes_the_pods_that_it_left_behind(
+    installation: Installation,
+) -> None:
+    """So do users change the fields of a StatefulSet that do not change. Its controller does nothing for it before it has its pods."""
+    [entry] = [one for one in POD_ENTRIES if one.kind == "StatefulSet"]
+    with installation.workspace(32) as workspace:
+        client = workspace.client
+        gang = entry.submit(workspace, "mine", 4)
+        before = {pod.uid for pod in gang.runs()}
+        path = client.path_of(gang.stored[0])
+        client.delete(path, propagationPolicy="Orphan")
+        workspace.until(lambda: not client.exists(path), "the StatefulSet is deleted")
+        again = client.create(path.rpartition("/")[0], gang.documents[0])
+        workspace.until(
+            lambda: client.get(path)["status"].get("readyReplicas") == 4, "it has its pods"
+        )
+        pods = client.get(f"/api/v1/namespaces/{workspace.namespace}/pods")["items"]
+        owners = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods}
+        assert owners == {again["metadata"]["uid"]}
+        assert {pod.uid for pod in gang.runs()} == before
+
+
 def test_a_user_adds_no_pod_to_a_group_that_runs(installation: Installation) -> None:
     """A further pod of a group stays gated, and the API server refuses one of a LeaderWorkerSet."""
     entries = {one.kind: one for one in POD_ENTRIES}
