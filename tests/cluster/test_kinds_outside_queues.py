@@ -10,19 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import pytest
 
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.domain.jobs import JobRecord
 from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS, unqueued
+from queuectl.objects.kinds.described import encoded
 from queuectl.objects.kinds.description import Description, PodSets, merged, nested
 from queuectl.objects.kinds.makers import MAKERS, Maker
 from queuectl.objects.kinds.places import field
@@ -52,6 +55,7 @@ JOB = Description(
 )
 ALL: tuple[One, ...] = (JOB, *DESCRIPTIONS, *(one for one in MAKERS if one.unchecked))
 OPERATOR = "system:serviceaccount:kubeflow:training-operator"
+CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 SPARK = "sparkoperator.k8s.io"
 
 
@@ -453,6 +457,79 @@ def test_a_statefulset_of_a_queue_states_its_name(plane: Plane) -> None:
     document["metadata"] = {"name": "serves", "labels": {keys.QUEUE_LABEL: "main"}}
     made = plane.user.create(path, document, dryRun="All")
     assert made["spec"]["template"]["metadata"]["labels"][keys.PREFIX + keys.POD_GROUP] == "serves"
+
+
+# ---- as many podsets as a gang can have
+
+MOST: Final = 128
+"""docs/reference/object-limits.md"""
+
+
+def lists(one: One) -> list[tuple[str, str]]:
+    """The lists of podsets of an object: their paths, and the field with the name of an entry."""
+    found = [(where.path, where.key) for where in one.podsets if where.key]
+    if isinstance(one, Maker) and one.job_set:
+        found.append((f"{one.job_set}.spec.replicatedJobs", "name"))
+    return found
+
+
+def many(one: One, mark: Document | None = None, queue: str | None = None) -> Document:
+    """The object with as many podsets as a gang can have, with long names and 10 labels of the user for the pods of each."""
+    labels: Document = {"metadata": {"labels": {f"example.com/label-{n}": "x" for n in range(10)}}}
+    [(path, key)] = lists(one)
+    place = next((n for n, where in enumerate(one.podsets) if where.key), 0)
+    document = documents(one, merged([labels, mark or {}]), queue)[place]
+    entries = field(document, path)
+    left = MOST - sum(where.name != "" for where in one.podsets)
+    counts = [nested(name, 1) for where in one.podsets if where.key for [name, *_] in where.count]
+    entry_of = merged([*counts, entries[0]])
+    entries[:] = [{**deepcopy(entry_of), key: f"{n:03}-{'x' * 56}"} for n in range(left)]
+    return document
+
+
+@pytest.mark.parametrize(
+    "one",
+    [one for one in DESCRIPTIONS if lists(one)],
+    ids=lambda one: one.kind,
+)
+def test_a_job_of_a_queue_can_have_as_many_podsets_as_a_gang(
+    plane: Plane, one: Description
+) -> None:
+    """The API server limits the cost of each expression of a policy."""
+    kind = KINDS[one.kind]
+    stored = plane.user.create(collection(one), many(one, queue="main"))
+    path = f"{collection(one)}/{stored['metadata']['name']}"
+    controller = plane.cluster.client_for_user(CONTROLLER, ["engineers"])
+
+    def record() -> JobRecord:
+        found = kind.read(msgspec.convert(plane.user.get(path), kind.wire, strict=False))
+        assert found.error is None
+        assert len(found.podsets) == MOST
+        return found
+
+    def write(patch: Document) -> None:
+        body, media_type = encoded(patch)
+        controller._request("PATCH", path, body, media_type)
+        plane.user.patch(path, {"metadata": {"annotations": {"mine": patch["metadata"]["uid"]}}})
+
+    write(kind.status_patch(record(), "Pending: Queued"))
+    write(kind.start_patch(record(), 1, "Starting"))
+    write(kind.stop_patch(record(), 1, "Evicting"))
+    plane.user.delete(path, propagationPolicy="Background")
+    controller.close()
+
+
+@pytest.mark.parametrize("one", [one for one in ALL if lists(one)], ids=lambda one: one.kind)
+def test_an_object_outside_the_queues_can_have_as_many_podsets_as_a_gang(
+    plane: Plane, one: One
+) -> None:
+    for client, mark in ((plane.user, None), (plane.operator, has_label(keys.ATTEMPT_LABEL))):
+        if mark is not None and isinstance(one, Maker):
+            continue  # no controller of a job creates it
+        made = client.create(collection(one), many(one, mark))
+        path = f"{collection(one)}/{made['metadata']['name']}"
+        plane.user.patch(path, {"metadata": {"annotations": {"mine": "x"}}})
+        plane.user.delete(path, propagationPolicy="Background")
 
 
 # ---- the default queue

@@ -453,9 +453,13 @@ kinds, then the others from which controllers create objects that admission does
 {{- $marks = append $marks (printf "%s.exists(one, %s)" (include "queuectl.patches" (list . $object)) (include "queuectl.markedJobSet" (include "queuectl.changes" (list . "one")))) }}
 {{- end -}}
 {{- range $place := $kind.podsets }}
+{{- if .key }}
+{{- $marks = append $marks (printf "%s.orValue([]).exists(each, %s)" (include "queuectl.field" (list $object .path)) (include "queuectl.markedEntry" (list . "optional.of(each)"))) }}
+{{- else }}
 {{- $keys := include "queuectl.keys" (list . $object) }}
 {{- if .types }}{{ $keys = printf "%s.orValue({})" (include "queuectl.field" (list $object .path)) }}{{ end }}
 {{- $marks = append $marks (printf "%s.exists(type, %s)" $keys (include "queuectl.markedEntry" (list . (include "queuectl.entry" (list . $object true))))) }}
+{{- end }}
 {{- end -}}
 {{- if eq $kind.group "sparkoperator.k8s.io" }}
 {{- /* Spark gives its pods labels of its properties, too. */}}
@@ -515,13 +519,14 @@ kinds, then the others from which controllers create objects that admission does
 
 {{/* Whether a rule holds for each podset. Arguments: the kind, the expression of the object, and the rule, in which ENTRY is the entry of the
 podset, and OLD the entry with the same name in the old object, both optional. NEW_TEMPLATE and OLD_TEMPLATE
-are their pod templates. */}}
+are their pod templates. The API server limits the cost of an expression, and a list can have 128 entries: the old entry is found once. */}}
 {{- define "queuectl.eachPodSet" -}}
 {{- $object := index . 1 }}{{ $rule := index . 2 }}{{ $oldObject := "oldObject" -}}
 {{- if (index . 0).controller }}
 {{- /* The schema of a declared kind need not have the fields of a template, and the API server checks the types of policies. */}}
-{{- $object = ternary $object (printf "dyn(%s)" $object) (hasPrefix "dyn(" $object) }}{{ $oldObject = "dyn(oldObject)" }}
+{{- $object = ternary $object (printf "dyn(%s)" $object) (hasPrefix "dyn(" $object) }}
 {{- end }}
+{{- if hasPrefix "dyn(" $object }}{{ $oldObject = "dyn(oldObject)" }}{{ end }}
 {{- range $i, $place := (index . 0).podsets }}
 {{- $entry := include "queuectl.entry" (list $place $object false) }}
 {{- $old := include "queuectl.entry" (list $place $oldObject true) }}
@@ -533,8 +538,15 @@ are their pod templates. */}}
 {{- end }}
 {{- end }}
 {{- $text = $text | replace "NEW_TEMPLATE" (include "queuectl.field" (list "ENTRY" $template)) | replace "OLD_TEMPLATE" (include "queuectl.field" (list "OLD" $template)) }}
-{{- if $i }} && {{ end }}{{ include "queuectl.keys" (list $place $object) }}.all(type,
+{{- if $i }} && {{ end }}
+{{- if not $place.key }}{{ include "queuectl.keys" (list $place $object) }}.all(type,
 {{ $text | replace "ENTRY" $entry | replace "OLD" $old | indent 2 }})
+{{- else if contains "OLD" $text }}{{ include "queuectl.field" (list $object $place.path) }}.orValue([]).all(each, [optional.of(each)].all(entry,
+  [{{ include "queuectl.field" (list $oldObject $place.path) }}.orValue([]).filter(one, one.{{ $place.key }} == each.{{ $place.key }})[?0]].all(old,
+{{ $text | replace "ENTRY" "entry" | replace "OLD" "old" | indent 4 }})))
+{{- else }}{{ include "queuectl.field" (list $object $place.path) }}.orValue([]).all(each, [optional.of(each)].all(entry,
+{{ $text | replace "ENTRY" "entry" | indent 2 }}))
+{{- end }}
 {{- end }}
 {{- end }}
 
