@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+import yaml
 
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import Api
@@ -105,7 +106,8 @@ ANYTHING: list[Document] = [
             "name": "cluster-admin",
         },
         "subjects": [
-            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "engineers"}
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}
+            for name in ("engineers", "system:serviceaccounts:appwrapper-system")
         ],
     }
 ]
@@ -198,6 +200,14 @@ def bodies(one: One, mark: Document | None) -> Iterator[Document]:
                 placed(where, entry(where, mark if n == marked else None, template=True))
                 for n, where in enumerate(places)
             )
+    labels = (mark or {}).get("metadata", {}).get("labels")
+    for marked in (n for n, where in enumerate(places) if where.added_labels and labels):
+        yield merged(
+            placed(
+                where, entry(where) | (nested(where.added_labels, labels) if n == marked else {})
+            )
+            for n, where in enumerate(places)
+        )
     if isinstance(one, Maker):
         if one.job_set:
             yield nested(one.job_set, replicated(mark))
@@ -391,6 +401,63 @@ def test_a_queued_sparkapplication_marks_its_pods_in_no_other_way(plane: Plane) 
     document["spec"]["sparkConf"] = {f"spark.kubernetes.driver.label.{keys.WORKLOAD_LABEL}": "x"}
     with pytest.raises(ApiServerError, match="labels of queuectl are not in a template"):
         plane.user.create(collection(one), document, dryRun="All")
+
+
+ADDED = [one for one in DESCRIPTIONS if any(where.added_labels for where in one.podsets)]
+
+
+def marked_in_added(one: One, queue: str | None = None) -> Iterator[Document]:
+    """Each object with a label of queuectl among those that its controller adds to its pods."""
+    places = len(one.podsets)
+    for key in OUR_LABELS:
+        yield from documents(one, has_label(key), queue)[places:]
+
+
+@pytest.mark.parametrize("one", ADDED, ids=lambda one: one.kind)
+def test_a_job_of_a_queue_adds_no_label_of_queuectl_to_its_pods(
+    plane: Plane, one: Description
+) -> None:
+    made = plane.user.create(collection(one), documents(one, queue="main")[0])
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    count = 0
+    for document in marked_in_added(one, queue="main"):
+        with pytest.raises(ApiServerError, match="remove them from the labels next to"):
+            plane.user.create(collection(one), document, dryRun="All")
+        changed = merged([made, {"spec": document["spec"]}])
+        with pytest.raises(ApiServerError, match="remove them from the labels next to"):
+            plane.user._request("PUT", path, changed)
+        count += 1
+    assert count == 2 * len(OUR_LABELS)
+    plane.user.delete(path, propagationPolicy="Background")
+
+
+@contextmanager
+def operator_of_appwrappers(cluster: LocalCluster) -> Iterator[Client]:
+    """A client with the account of the operator of AppWrappers, whose name is too long for a certificate."""
+    space, name = "appwrapper-system", "appwrapper-controller-manager"
+    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    cluster.client.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}},
+        {**account, "metadata": {"name": name, "namespace": space}},
+    )
+    kubeconfig = cluster.kubeconfig_for_service_account(space, name)
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    client = Client(cluster.server, cluster.authority, token)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("one", ADDED, ids=lambda one: one.kind)
+def test_a_component_of_an_appwrapper_adds_no_label_of_queuectl_to_its_pods(
+    plane: Plane, one: Description
+) -> None:
+    with operator_of_appwrappers(plane.cluster) as client:
+        for document in marked_in_added(one):
+            with pytest.raises(ApiServerError, match="from the labels next to a template"):
+                client.create(collection(one), document, dryRun="All")
+        client.create(collection(one), documents(one)[0], dryRun="All")
 
 
 @QUEUED

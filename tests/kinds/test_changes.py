@@ -229,7 +229,7 @@ def test_pods_that_their_controller_leaves_behind_stay_in_their_queue(
 def test_a_statefulset_that_is_created_again_takes_the_pods_that_it_left_behind(
     installation: Installation,
 ) -> None:
-    """So do users change the fields of a StatefulSet that do not change. Its controller does nothing for it before it has its pods."""
+    """In this way, users change fields of a StatefulSet that an update cannot change. Its controller does nothing for it before it has its pods."""
     [entry] = [one for one in POD_ENTRIES if one.kind == "StatefulSet"]
     with installation.workspace(32) as workspace:
         client = workspace.client

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -145,8 +144,8 @@ _RIGHTS = [{"apiGroups": ["ray.io"], "resources": ["*"], "verbs": ["*"]}]
 _ONLY = "only the controllers of queued jobs"
 
 
-def marked(tenant: Tenant, **spec: Any) -> Document:
-    """The spec of a Ray cluster whose pods name the RayJob as their workload."""
+def marked(tenant: Tenant, *, added: bool) -> Document:
+    """The spec of a Ray cluster whose pods name the RayJob as their workload. ``added``: in the labels that KubeRay adds to the template."""
     marks = {
         keys.ATTEMPT_LABEL: "1",
         keys.PODSET_LABEL: "workers",
@@ -154,24 +153,31 @@ def marked(tenant: Tenant, **spec: Any) -> Document:
         keys.WORKLOAD_LABEL: tenant.job["metadata"]["uid"],
     }
     workers = worker_group("workers", PodSetManifest(1, gpus=8))
-    workers["template"]["metadata"]["labels"] = marks
-    return cluster_spec(HEAD, workers, **spec)
+    (workers if added else workers["template"]["metadata"])["labels"] = marks
+    return cluster_spec(HEAD, workers)
 
 
-def test_no_user_creates_pods_of_a_rayjob(tenant: Tenant) -> None:
+@pytest.mark.parametrize("added", [False, True], ids=["in a template", "added to a template"])
+def test_no_user_creates_pods_of_a_rayjob(tenant: Tenant, added: bool) -> None:
     namespace = tenant.workspace.namespace
     base = raycluster("child", namespace, HEAD, queue=None)
     base["metadata"]["ownerReferences"] = owner(tenant.job, kind="RayJob")
-    forged = base | {"spec": marked(tenant)}
+    forged = base | {"spec": marked(tenant, added=added)}
     refused(_ONLY, tenant.create, forged)
-    queued = raycluster("queued", namespace, HEAD) | {"spec": marked(tenant)}
-    refused("workload-kind", tenant.create, queued)
+    queued = raycluster("queued", namespace, HEAD) | {"spec": marked(tenant, added=added)}
+    refused("written by queuectl alone: remove them", tenant.create, queued)
+    mine = rayjob("waits", namespace, HEAD)
+    mine["spec"]["rayClusterSpec"] = marked(tenant, added=True)
+    refused("written by queuectl alone: remove them", tenant.create, mine)
     unqueued = rayjob("job", namespace, HEAD, queue=None)
-    unqueued["spec"]["rayClusterSpec"] = marked(tenant)
+    unqueued["spec"]["rayClusterSpec"] = marked(tenant, added=added)
     refused(_ONLY, tenant.create, unqueued)
     for queue in (None, "main"):
         serving = raycluster("serving", namespace, HEAD, queue=queue)
-        serving |= {"kind": "RayService", "spec": {"rayClusterConfig": marked(tenant)}}
+        serving |= {
+            "kind": "RayService",
+            "spec": {"rayClusterConfig": marked(tenant, added=added)},
+        }
         refused(_ONLY, tenant.create, serving)
     submits = job("submits", None, labels={}, ownerReferences=owner(tenant.job, kind="RayJob"))
     submits["spec"]["template"]["metadata"]["labels"] = {keys.KIND_LABEL: "RayJob"}

@@ -80,7 +80,7 @@ def test_a_pod_may_say_when_it_saved_its_work(
         ("Pod", {keys.KIND_LABEL: "SparkApplication"}, False),
     ],
 )
-def test_a_pod_of_a_job_is_no_workload_whatever_its_template_has(
+def test_a_pod_of_a_job_is_not_a_workload_whatever_its_template_has(
     controller: str | None, more: dict[str, str], is_workload: bool
 ) -> None:
     kinds = frozenset({*KINDS, "GangRun"})

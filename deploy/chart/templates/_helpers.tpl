@@ -39,6 +39,9 @@ controllers create the pods. */}}
 {{- else -}}
 {{ include "queuectl.marked" (include "queuectl.field" (list (last .) (include "queuectl.template" (first .)))) }}
 {{- end }}
+{{- with (first .).addedLabels }}
+|| [{{ include "queuectl.ownLabels" . }}].exists(name, {{ include "queuectl.field" (list (last $) .) }}[?('queuectl.dev/' + name)].hasValue())
+{{- end }}
 {{- end }}
 
 {{/* Whether a request is by the controller of a job for an object that belongs to the job. Arguments: the root, and an optional with the pod
@@ -519,7 +522,7 @@ kinds, then the others from which controllers create objects that admission does
 
 {{/* Whether a rule holds for each podset. Arguments: the kind, the expression of the object, and the rule, in which ENTRY is the entry of the
 podset, and OLD the entry with the same name in the old object, both optional. NEW_TEMPLATE and OLD_TEMPLATE
-are their pod templates. The API server limits the cost of an expression, and a list can have 128 entries: the old entry is found once. */}}
+are their pod templates, NEW_ADDED and OLD_ADDED the labels that the controller adds. The API server limits the cost of an expression, and a list can have 128 entries: the old entry is found once. */}}
 {{- define "queuectl.eachPodSet" -}}
 {{- $object := index . 1 }}{{ $rule := index . 2 }}{{ $oldObject := "oldObject" -}}
 {{- if (index . 0).controller }}
@@ -538,6 +541,9 @@ are their pod templates. The API server limits the cost of an expression, and a 
 {{- end }}
 {{- end }}
 {{- $text = $text | replace "NEW_TEMPLATE" (include "queuectl.field" (list "ENTRY" $template)) | replace "OLD_TEMPLATE" (include "queuectl.field" (list "OLD" $template)) }}
+{{- with $place.addedLabels }}
+{{- $text = $text | replace "NEW_ADDED" (include "queuectl.field" (list "ENTRY" .)) | replace "OLD_ADDED" (include "queuectl.field" (list "OLD" .)) }}
+{{- end }}
 {{- if $i }} && {{ end }}
 {{- if not $place.key }}{{ include "queuectl.keys" (list $place $object) }}.all(type,
 {{ $text | replace "ENTRY" $entry | replace "OLD" $old | indent 2 }})
@@ -547,6 +553,17 @@ are their pod templates. The API server limits the cost of an expression, and a 
 {{- else }}{{ include "queuectl.field" (list $object $place.path) }}.orValue([]).all(each, [optional.of(each)].all(entry,
 {{ $text | replace "ENTRY" "entry" | indent 2 }}))
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether the labels that the controller of an object adds to its pods have the same labels of queuectl as before: a new object has none. Empty
+for kinds without such labels. Arguments: the kind, and the expression of the object. */}}
+{{- define "queuectl.addsNoMark" -}}
+{{- $places := list }}
+{{- range (first .).podsets }}{{ if .addedLabels }}{{ $places = append $places . }}{{ end }}{{ end -}}
+{{- if $places }}
+{{- $rule := printf "[%s].all(name,\n  NEW_ADDED[?('queuectl.dev/' + name)] == OLD_ADDED[?('queuectl.dev/' + name)])" (include "queuectl.ownLabels" .) -}}
+{{ include "queuectl.eachPodSet" (list (dict "podsets" $places "controller" (first .).controller) (last .) $rule) }}
 {{- end }}
 {{- end }}
 

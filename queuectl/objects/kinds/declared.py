@@ -172,6 +172,7 @@ def _paths(description: Description) -> Iterator[tuple[str, str]]:
         field = f"podsets[{number}]"
         yield f"{field}.path", place.path
         yield f"{field}.template", place.template
+        yield f"{field}.addedLabels", place.added_labels
         yield from ((f"{field}.count", path) for factor in place.count for path in factor)
         if place.key:
             yield f"{field}.key", place.key

@@ -103,6 +103,7 @@ class PodSets(DescriptionPart, frozen=True, kw_only=True):
         name: of the podset of a single entry.
         template: path of the pod template in an entry; "" = the entry is the template.
         labels: where it has the labels of its pods; None = they are in its template, with the gate.
+        added_labels: path in an entry of further labels of its pods, which replace those of the template; "" = none.
         count: the number of pods in an entry is the product of these factors. A factor is the least of the values of its
             paths. Its first path has the value 1 if it is absent; the others count only if they exist.
             Without factors, it is 1.
@@ -121,6 +122,7 @@ class PodSets(DescriptionPart, frozen=True, kw_only=True):
     name: NameOrNone = ""
     template: PathOrNone = "template"
     labels: PodLabels | None = None
+    added_labels: PathOrNone = ""
     count: tuple[tuple[Path, ...], ...] = (("replicas",),)
     least: PathOrNone = ""
     ranks: tuple[Path, ...] = ()

@@ -39,6 +39,7 @@ from queuectl.objects.kinds.places import PodSetPlace, field
 _GROUP, _VERSION = "ray.io", "v1"
 _HEAD, _SUBMITTER = "head", "submitter"
 _LEAST, _HOSTS = "minReplicas", "numOfHosts"
+_LABELS: Final = "labels"
 _MODE: Final = "spec.submissionMode"
 _K8S_JOB, _SIDECAR = "K8sJobMode", "SidecarMode"
 _SUBMITTER_TEMPLATE: Final = "spec.submitterPodTemplate"
@@ -62,10 +63,11 @@ _CLEANS_UP: Final = "fault tolerance of the GCS is not supported: the pod that c
 def cluster_podsets(cluster: str) -> tuple[PodSets, ...]:
     """The places of the podsets of the Ray cluster at this path."""
     return (
-        PodSets(path=f"{cluster}.headGroupSpec", name=_HEAD, count=()),
+        PodSets(path=f"{cluster}.headGroupSpec", name=_HEAD, added_labels=_LABELS, count=()),
         PodSets(
             path=f"{cluster}.workerGroupSpecs",
             key="groupName",
+            added_labels=_LABELS,
             count=(("replicas", "maxReplicas"), (_HOSTS,)),
             least=_LEAST,
             ranks=(_HOSTS,),
