@@ -460,6 +460,39 @@ def test_a_component_of_an_appwrapper_adds_no_label_of_queuectl_to_its_pods(
         client.create(collection(one), documents(one)[0], dryRun="All")
 
 
+@pytest.mark.parametrize(
+    "one",
+    [one for one in DESCRIPTIONS if one.fixed or one.required or one.zero],
+    ids=lambda one: one.kind,
+)
+def test_a_job_that_runs_keeps_the_fields_without_which_its_controller_does_not_stop_it(
+    plane: Plane, one: Description
+) -> None:
+    made = plane.user.create(collection(one), documents(one, queue="main")[0])
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    controller = plane.cluster.client_for_user(CONTROLLER, ["engineers"])
+    for number in one.zero:
+        for value in (-1, 60):
+            changed = nested(number.path, value)
+            with pytest.raises(ApiServerError, match="is not 0"):
+                plane.user.patch(path, changed)
+            new = merged([documents(one, queue="main")[0], changed])
+            with pytest.raises(ApiServerError, match="is not 0"):
+                plane.user.create(collection(one), new, dryRun="All")
+        plane.user.patch(path, nested(number.path, 0))
+    for needed in one.required:
+        with pytest.raises(ApiServerError, match="is not true"):
+            plane.user.patch(path, nested(needed.path, False))
+    for name in one.fixed:
+        plane.user.patch(path, nested(name, None))
+    controller.patch(path, nested(one.suspend, False))
+    for name in one.fixed:
+        with pytest.raises(ApiServerError, match="cannot change while it runs"):
+            plane.user.patch(path, nested(name, {"mine": "x"}))
+    plane.user.delete(path, propagationPolicy="Background")
+    controller.close()
+
+
 @QUEUED
 def test_a_job_of_a_queue_keeps_the_label_by_which_it_is_protected(plane: Plane, one: One) -> None:
     """A label of Kueue can name the same queue, so that the job would not change its queue."""

@@ -204,5 +204,18 @@ def test_no_user_removes_the_template_of_the_submitter_of_a_rayjob_that_runs(
 
 
 def test_a_rayjob_that_keeps_its_cluster_is_refused(tenant: Tenant) -> None:
-    kept = rayjob("kept", tenant.workspace.namespace, HEAD, shutdownAfterJobFinishes=False)
+    namespace, mine = tenant.workspace.namespace, tenant.workspace.client.path_of(tenant.job)
+    kept = rayjob("kept", namespace, HEAD, shutdownAfterJobFinishes=False)
     refused("shutdownAfterJobFinishes", tenant.create, kept)
+    later = rayjob("later", namespace, HEAD, ttlSecondsAfterFinished=3600)
+    refused("ttlSecondsAfterFinished", tenant.create, later)
+    changes: list[Document] = [
+        {"shutdownAfterJobFinishes": False},
+        {"ttlSecondsAfterFinished": 3600},
+        {"deletionStrategy": {"deletionRules": []}},
+        {"backoffLimit": -1},
+        {"runtimeEnvYAML": "{"},
+        {"rayClusterSpec": {"authOptions": {"mode": "token"}}},
+    ]
+    for changed in changes:
+        refused(next(iter(changed)), tenant.client.patch, mine, {"spec": changed})

@@ -168,6 +168,7 @@ def _paths(description: Description) -> Iterator[tuple[str, str]]:
     if description.priority_class:
         yield "priorityClass", description.priority_class
     yield from (("fixed", path) for path in description.fixed)
+    yield from (("zero", one.path) for one in description.zero)
     for number, place in enumerate(description.podsets):
         field = f"podsets[{number}]"
         yield f"{field}.path", place.path

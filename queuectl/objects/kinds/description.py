@@ -53,7 +53,7 @@ class Unsupported(DescriptionPart, frozen=True, kw_only=True):
 
 
 class Required(DescriptionPart, frozen=True, kw_only=True):
-    """A Boolean field that must be true in each job of a queue, and the reason."""
+    """A field that must have a value in each job of a queue, and the reason."""
 
     path: Path
     reason: str
@@ -209,7 +209,8 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
         priority_class: path of a PriorityClass of the pods outside the templates; "" = none.
         manager: the field that names another controller for a job.
         unsupported: fields that no job of a queue can have.
-        required: fields that must be true in each job of a queue.
+        required: Boolean fields that must be true in each job of a queue.
+        zero: numbers that are 0 or absent in each new job of a queue. Admission checks it, and a job that is older keeps its number.
         finalizer: that its controller sets on a job, and removes when the job is deleted; "" = none.
         replaces_finished: path of a field with which its controller can replace finished pods; "" = it never does.
         container: name of the first container in templates, for the check of the policies.
@@ -235,6 +236,7 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
     manager: Manager | None = None
     unsupported: tuple[Unsupported, ...] = ()
     required: tuple[Required, ...] = ()
+    zero: tuple[Required, ...] = ()
     finalizer: LabelOrNone = ""
     replaces_finished: PathOrNone = ""
     container: Name = "main"

@@ -67,7 +67,16 @@ MPIJOB: Final = MPIJob(
         plural="mpijobs",
         suspend="spec.runPolicy.suspend",
         podsets=(PodSets(path="spec.mpiReplicaSpecs", types=("Launcher", "Worker")),),
-        fixed=(_LAUNCHER_WORKS,),
+        # The operator checks the others, and never stops the pods of a job that it finds invalid.
+        fixed=(
+            _LAUNCHER_WORKS,
+            _CLEANING,
+            "spec.slotsPerWorker",
+            "spec.sshAuthMountPath",
+            "spec.runPolicy.ttlSecondsAfterFinished",
+            "spec.runPolicy.activeDeadlineSeconds",
+            "spec.runPolicy.backoffLimit",
+        ),
         priority_class="spec.runPolicy.schedulingPolicy.priorityClass",
         manager=Manager(path="spec.runPolicy.managedBy", name="kubeflow.org/mpi-operator"),
         operator="mpiOperator",

@@ -82,6 +82,18 @@ def cluster_podsets(cluster: str) -> tuple[PodSets, ...]:
     )
 
 
+def _checked(cluster: str) -> tuple[str, ...]:
+    """Fields of the Ray cluster at this path, besides its podsets, that KubeRay checks. It never stops a cluster that it finds invalid."""
+    names = (
+        "rayVersion",
+        "enableInTreeAutoscaling",
+        "autoscalerOptions",
+        "gcsFaultToleranceOptions",
+        "authOptions",
+    )
+    return tuple(f"{cluster}.{name}" for name in names)
+
+
 def _unsupported(cluster: str) -> tuple[Unsupported, ...]:
     return (
         Unsupported(
@@ -166,6 +178,7 @@ RAYCLUSTER: Final = RayCluster(
         plural="rayclusters",
         suspend="spec.suspend",
         podsets=cluster_podsets("spec"),
+        fixed=_checked("spec"),
         # It runs until it is deleted.
         conditions=Conditions(succeeded="", failed="", suspended="RayClusterSuspended"),
         manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),
@@ -206,6 +219,18 @@ RAYJOB: Final = RayJob(
                 ),
             ),
         ),
+        # KubeRay checks them too.
+        fixed=(
+            *_checked("spec.rayClusterSpec"),
+            _MODE,
+            "spec.clusterSelector",
+            "spec.deletionStrategy",
+            "spec.submitterConfig",
+            "spec.runtimeEnvYAML",
+            "spec.backoffLimit",
+            "spec.activeDeadlineSeconds",
+            "spec.preRunningDeadlineSeconds",
+        ),
         # On its RayCluster. Its pods have only the name of the RayCluster, and the labels of queuectl.
         phase=StatusPhase(
             path="status.jobDeploymentStatus",
@@ -229,6 +254,12 @@ RAYJOB: Final = RayJob(
             Required(
                 path="spec.shutdownAfterJobFinishes",
                 reason="is not true: KubeRay does not suspend a RayJob that keeps its cluster",
+            ),
+        ),
+        zero=(
+            Required(
+                path="spec.ttlSecondsAfterFinished",
+                reason="is not 0: KubeRay keeps the cluster for this time after the end of the job, when it has no quota",
             ),
         ),
         finalizer="ray.io/rayjob-finalizer",
