@@ -268,6 +268,33 @@ async def test_only_queued_jobs_get_gpus_in_a_namespace_that_opts_in(
     assert pod.gated
 
 
+async def test_a_namespace_is_deleted_although_a_job_that_runs_in_it_has_a_finalizer(
+    world: KubernetesWorld,
+) -> None:
+    """Its pods are deleted with the namespace. The owner of the finalizer waits for the deletion of the job."""
+    for name in ("first", "second"):
+        job = await submitted(world, batch_job(name, namespace=world.namespace, pods=1))
+        await start(world, job, 1)
+    first, second = (world.path_of("Job", name) for name in ("first", "second"))
+    kept = {"metadata": {"finalizers": ["example.org/x"]}}
+    await world.user_patch("Job", "first", kept)
+    with pytest.raises(ApiServerError, match="is not deleted while it has finalizers"):
+        await world.delete_job("Job", "first")
+    namespace = f"/api/v1/namespaces/{world.namespace}"
+    await asyncio.to_thread(world.admin.delete, namespace)
+
+    def deleted() -> bool:
+        found = world.admin.get(first)["metadata"]
+        return "deletionTimestamp" in found and not world.admin.exists(second)
+
+    try:
+        async with asyncio.timeout(30):
+            while not await asyncio.to_thread(deleted):
+                pass
+    finally:
+        await asyncio.to_thread(world.admin.patch, first, {"metadata": {"finalizers": None}})
+
+
 # ---- the identity of queuectl
 
 
