@@ -25,7 +25,7 @@ from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode, Workload
 from queuectl.planner.explain.context import HOLDERS, GangContext
-from queuectl.planner.explain.left_out import taints, too_little
+from queuectl.planner.explain.left_out import taints
 from queuectl.planner.explain.relaxation import Relaxation, ask, past_heads
 from queuectl.planner.explain.remedy import offer
 from queuectl.planner.order.queue_order import place
@@ -205,7 +205,8 @@ def higher_priority(ctx: GangContext) -> Iterator[SuggestedFix]:
         return  # a pod has the priority of the gang that it extends
     if ctx.pending.own_priority is not None:
         return  # a spent Budget lowers each priority
-    before = [p.workload for p in ctx.snapshot.pending if place(p.workload) < place(own)]
+    others = (p.workload for p in ctx.snapshot.pending if p.blocked is None)
+    before = [workload for workload in others if place(workload) < place(own)]
     for priority, ahead in _priorities(own, before)[:_PRIORITIES_TRIED]:
         if ctx.queue is not None and ctx.queue.capped(priority) < priority:
             return
@@ -214,7 +215,7 @@ def higher_priority(ctx: GangContext) -> Iterator[SuggestedFix]:
         details = {"priority": priority, "now": own.priority, "above": ahead.ref}
         fix = SuggestedFix(Remedy.RAISE_PRIORITY, message, details, (change,))
         for found in offer(ctx, relaxed, fix):
-            least = found.changes == fix.changes and too_little(ctx, (less,))
+            least = found.changes == fix.changes and ctx.checks.refuses((less,))
             yield replace(found, least=least)
             return
 
