@@ -2,8 +2,9 @@
 
 If planning raises, if the verifier refuses the plan, or if the limit of wall time ends it, the same snapshot is planned again without
 the gang at fault. Such a gang is set aside only if the plan without it passes. The suspects are the gang whose turn it was and the
-gangs that the broken rules name. If none of them is at fault, the snapshot is planned once more as it is. If that fails again, the newest
-gangs are left out, as few as possible, and of these the one without which the others pass. The number of plans is limited: beyond it, the gangs that are left out wait for the next plan.
+gangs that the broken rules name. If none of them is at fault, the snapshot is planned once more as it is. If that fails again, the
+newest gangs are left out, as few as possible, and of these the one without which the others pass. The number of plans is limited:
+beyond it, the gangs that are left out wait for the next plan.
 
 If planning fails without all of them, the cohorts are planned one by one, each without the others, until a plan passes. The next plan
 begins with the next cohort. A running gang that is set aside keeps its capacity and can be evicted. It is not repaired and not moved.

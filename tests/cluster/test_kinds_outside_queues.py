@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-import yaml
 
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import Api
@@ -30,6 +29,7 @@ from queuectl.objects.kinds.described import encoded
 from queuectl.objects.kinds.description import Description, PodSets, merged, nested
 from queuectl.objects.kinds.makers import MAKERS, Maker
 from queuectl.objects.kinds.places import field
+from tests.support.controlplane import client_of_account
 from tests.support.shared_resource import SharedResource
 
 pytestmark = pytest.mark.system
@@ -440,13 +440,8 @@ def operator_of_appwrappers(cluster: LocalCluster) -> Iterator[Client]:
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}},
         {**account, "metadata": {"name": name, "namespace": space}},
     )
-    kubeconfig = cluster.kubeconfig_for_service_account(space, name)
-    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
-    client = Client(cluster.server, cluster.authority, token)
-    try:
+    with client_of_account(cluster, space, name) as client:
         yield client
-    finally:
-        client.close()
 
 
 @pytest.mark.parametrize("one", ADDED, ids=lambda one: one.kind)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from queuectl.cluster.apply import Document, apply, manifests, optional, wait_until_in_force
 from queuectl.cluster.client import Api
@@ -121,6 +122,18 @@ def without_controller(cluster: LocalCluster) -> Iterator[ControlPlane]:
     yield ControlPlane(
         cluster, cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")
     )
+
+
+@contextmanager
+def client_of_account(cluster: LocalCluster, namespace: str, name: str) -> Iterator[Client]:
+    """A client with the rights of a ServiceAccount."""
+    kubeconfig = cluster.kubeconfig_for_service_account(namespace, name)
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    client = Client(cluster.server, cluster.authority, token)
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 def until_deleted(client: Client) -> None:

@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any, Final
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
@@ -19,6 +18,7 @@ from queuectl.demo import scenario as m
 from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client, get_plain
+from tests.support.controlplane import client_of_account
 from tests.support.people import account, binding, role, token_of
 from tests.system.installation import Workspace
 
@@ -76,13 +76,8 @@ def tenant_of(workspace: Workspace) -> Iterator[Client]:
 def account_of_queuectl(workspace: Workspace) -> Iterator[Client]:
     """A client with the rights of queuectl."""
     cluster = workspace.installation.cluster
-    kubeconfig = cluster.kubeconfig_for_service_account("queuectl-system", "queuectl")
-    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
-    client = Client(cluster.server, cluster.authority, token)
-    try:
+    with client_of_account(cluster, "queuectl-system", "queuectl") as client:
         yield client
-    finally:
-        client.close()
 
 
 def still_runs(victim: Workspace) -> None:

@@ -4,8 +4,8 @@ Inside a ClusterQueue the order follows :class:`~queuectl.planner.order.queue_or
 ClusterQueues a :class:`Ranking` decides, by what the cycle has admitted so far. So the next head is chosen after the one before has been
 decided.
 
-A proof for the first of some equal gangs holds for all of them, so they are refused together. A refutation that later
-evictions can undo sets them apart instead: they are considered again when capacity is reserved or returned.
+A proof for the first of some equal gangs holds for all of them that have no more rights to evict, so these are refused together. A
+refutation that later evictions can undo sets them apart instead: they are considered again when capacity is reserved or returned.
 
 The window is for all ClusterQueues. While other ClusterQueues have gangs that were not considered, none uses more than its part.
 """

@@ -2,7 +2,7 @@
 
 Gangs of one LocalQueue are *equal* when they ask the same in every respect that can change an answer. They differ in name, priority
 and age, and in length where there are planned starts: a proof that one would delay a planned start holds for the longer ones. Any
-other proof for the first holds for all, so a cycle considers groups of equal gangs, not gangs. To sort and
+other proof for the first in queue order holds for all, so a cycle considers groups of equal gangs, not gangs. To sort and
 compare 50,000 gangs takes longer than most plans. Between two cycles few of them come or go, and the others are the same objects.
 The result is the same as without a cache.
 """
@@ -51,7 +51,7 @@ class ClassKey:
 
 
 def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
-    """The key of a gang in a ClusterQueue. Gangs with equal keys share each refusal, so all that a refusal depends on is part of it.
+    """The key of a gang in a ClusterQueue. Gangs with equal keys share refusals, so all that a refusal depends on is part of it, except priority, age and length.
 
     Args:
         pending: the gang.

@@ -1,4 +1,4 @@
-"""Gangs that are equal except for name, priority, age and length: what is proved of one holds for all with no more rights that are not shorter."""
+"""Gangs that are equal except for name, priority, age and length. A proof for one holds for those with no more rights to evict and no shorter run."""
 
 from __future__ import annotations
 
