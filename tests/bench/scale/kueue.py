@@ -114,6 +114,7 @@ class Manager:
 class Kueue:
     """Kueue with one of the configurations."""
 
+    fill_name = "kueue"
     lease: tuple[str, str] | None = ("kueue-system", "c1f6bfd2.kueue.x-k8s.io")
 
     def __init__(self, name: str) -> None:

@@ -38,7 +38,7 @@ class StaleSnapshotError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a snapshot. ``gangs``, ``pods``, ``gpus``: of its fill."""
+    """The content of a snapshot. ``system``: the ``fill_name`` of the system. ``gangs``, ``pods``, ``gpus``: of its fill."""
 
     system: str
     nodes: int
@@ -77,16 +77,16 @@ def directory() -> Path:
     return Path(os.environ.get(DIRECTORY) or f"{cache}/queuectl/scale").expanduser().absolute()
 
 
-def folder_of(system: str, nodes: int, fill: str) -> Path:
+def folder_of(manifest: Manifest) -> Path:
     """The folder of one snapshot."""
-    return directory() / f"{system}-{nodes}-{fill}"
+    return directory() / f"{manifest.system}-{manifest.nodes}-{manifest.fill}"
 
 
 def manifest_of(system: System, fleet: Fleet, fill: str) -> Manifest:
     """The manifest that a snapshot must have now."""
     content = FILLS[fill](fleet)
     return Manifest(
-        system.name,
+        system.fill_name,
         fleet.nodes,
         fill,
         system.version(),
@@ -103,12 +103,13 @@ def saved(system: System, fleet: Fleet, fill: str, *, stale: bool = False) -> Pa
     Raises:
         StaleSnapshotError: it is of another state.
     """
-    folder = folder_of(system.name, fleet.nodes, fill)
+    current = manifest_of(system, fleet, fill)
+    folder = folder_of(current)
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
     except FileNotFoundError:
         return None
-    expected = asdict(manifest_of(system, fleet, fill))
+    expected = asdict(current)
     differs = {
         key: (manifest.get(key), value)
         for key, value in expected.items()
@@ -128,7 +129,7 @@ def make(new_system: Callable[[], System], fleet: Fleet, fill: str, *, fsync: bo
     """
     system = new_system()
     manifest = manifest_of(system, fleet, fill)
-    folder = folder_of(system.name, fleet.nodes, fill)
+    folder = folder_of(manifest)
     draft = folder.with_name(folder.name + ".new")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True, mode=0o700)

@@ -48,10 +48,12 @@ class System(Protocol):
 
     Attributes:
         name: in commands and tables.
+        fill_name: of the fills that it restores. Two configurations of one program restore the same ones.
         lease: namespace and name of the Lease of its leader; None without one.
     """
 
     name: str
+    fill_name: str
     lease: tuple[str, str] | None
 
     def not_offered(self, row: str) -> str | None:
@@ -138,7 +140,7 @@ class System(Protocol):
 class Floor(System):
     """Kubernetes alone: kube-scheduler places pod by pod. It is a lower bound, and it does not start gangs."""
 
-    name = "floor"
+    name = fill_name = "floor"
     lease: tuple[str, str] | None = None
 
     def not_offered(self, row: str) -> str | None:
@@ -187,7 +189,7 @@ class Floor(System):
 class Queuectl:
     """queuectl as deploy/ installs it, with a Postgres that syncs to the disk."""
 
-    name = "queuectl"
+    name = fill_name = "queuectl"
     lease: tuple[str, str] | None = (SYSTEM_NAMESPACE, LEASE)
 
     def __init__(self) -> None:
