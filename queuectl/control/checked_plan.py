@@ -30,7 +30,7 @@ from queuectl.mig import fixes
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
-from queuectl.planner.verify import KnownCharges, PlanViolation, verify
+from queuectl.planner.verify import KnownUse, PlanViolation, verify
 
 # ---- Plans
 
@@ -111,7 +111,7 @@ def checked_plan(
         decided = plan(snapshot, stop, cache)
     with within(PlanStep.VERIFY):
         config = snapshot.config
-        known = cache.get(config, KnownCharges) or cache.keep(config, KnownCharges())
+        known = cache.get(config, KnownUse) or cache.keep(config, KnownUse())
         violations = verify(snapshot, decided, selects, known)
         plain = without_claim_podsets(decided)
         return CheckedPlan(original, snapshot, decided, plain, violations, selects)

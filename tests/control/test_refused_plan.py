@@ -16,7 +16,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.plans import plan_document
-from queuectl.planner.verify import KnownCharges, PlanRule, PlanViolation, verify
+from queuectl.planner.verify import KnownUse, PlanRule, PlanViolation, verify
 from tests.api.support import FixedHealth
 from tests.control.rig import Rig, gang, rig
 from tests.support.cli import Result, queuectl_with
@@ -30,7 +30,7 @@ class Strict:
         self.refused: list[tuple[Snapshot, Plan]] = []
 
     def __call__(
-        self, snapshot: Snapshot, plan: Plan, selects: Selects, known: KnownCharges
+        self, snapshot: Snapshot, plan: Plan, selects: Selects, known: KnownUse
     ) -> tuple[PlanViolation, ...]:
         if self.repaired or not plan.admitted:
             return verify(snapshot, plan, selects, known)

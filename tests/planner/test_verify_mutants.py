@@ -10,7 +10,7 @@ import pytest
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import MakeRoom, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.verify import KnownCharges, verify
+from queuectl.planner.verify import KnownUse, verify
 from tests.planner.generate_cohorts import contest
 from tests.planner.generate_moves import tight
 from tests.planner.mixed import mixed
@@ -56,17 +56,17 @@ def test_every_mutant_is_rejected(make: Maker) -> None:
 
 
 @pytest.mark.seeds
-def test_the_charges_known_from_another_plan_change_no_verdict() -> None:
+def test_the_use_known_from_another_plan_changes_no_verdict() -> None:
     """The gangs of two snapshots have the same uids, and other requests and places."""
     wrong = 0
     for seed in range(BLOCK * BLOCKS - 1):
         first, made = planned(seed)
         other, plan_of_other = planned(seed + 1)
         changed = replace(other, config=first.config)
-        known = KnownCharges()
-        verify(first, made, known_charges=known)
+        known = KnownUse()
+        verify(first, made, known_use=known)
         verdict = verify(changed, plan_of_other)
-        assert verify(changed, plan_of_other, known_charges=known) == verdict, seed
+        assert verify(changed, plan_of_other, known_use=known) == verdict, seed
         wrong += bool(verdict)
     assert wrong > 10
 

@@ -35,7 +35,7 @@ log = structlog.get_logger()
 EVERY_SECONDS: Final = 30.0
 _SOONER_SECONDS: Final = 5.0
 """Between two estimates if a gang was submitted in the meantime, and waits."""
-SHARE: Final = 0.1  # of one core
+SHARE: Final = 0.05  # of one core
 MOST_SECONDS: Final = 60.0  # of one estimate
 PAST_RUNS: Final = (
     5000  # finished runs that a new leader reads; older ones do not improve estimates

@@ -15,18 +15,19 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.verify import capacity, devices, order, placement, quota, starts, victims
 from queuectl.planner.verify.devices import Selects, check_devices, check_vendors
-from queuectl.planner.verify.plan_index import KnownCharges, PlanIndex, PlanRule, PlanViolation
+from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
+from queuectl.planner.verify.running_use import KnownUse
 
 _MODULES: Final = (placement, capacity, quota, order, victims, devices, starts)
 
-__all__ = ["KnownCharges", "PlanRule", "PlanViolation", "verify"]
+__all__ = ["KnownUse", "PlanRule", "PlanViolation", "verify"]
 
 
 def verify(
     snapshot: Snapshot,
     plan: Plan,
     selects: Selects | None = None,
-    known_charges: KnownCharges | None = None,
+    known_use: KnownUse | None = None,
 ) -> tuple[PlanViolation, ...]:
     """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit.
 
@@ -34,10 +35,9 @@ def verify(
         snapshot: with device rows, if gangs request devices.
         plan: of this snapshot.
         selects: the devices of a node, by position, that an option of a request selects; without it devices are not checked.
-        known_charges: of earlier plans under the same configuration.
+        known_use: of earlier plans under the same configuration.
     """
-    index = PlanIndex(snapshot, plan, known_charges or KnownCharges())
-    index.known_charges.keep(index.running)
+    index = PlanIndex(snapshot, plan, known_use or KnownUse())
     found = [*_partition(index), *_reasons(index)]
     for module in _MODULES:
         for check in module.CHECKS:

@@ -8,18 +8,15 @@ Only the nodes and resources the plan adds to are checked: an excess from outsid
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from queuectl.domain.snapshot import Admitted
-from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.verify.cohorts import CohortMember, Row, add_rows
 from queuectl.planner.verify.order import place
 from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
-from queuectl.planner.verify.quota import charges
-
-Use = dict[str, dict[str, int]]  # node name -> resource -> amount
+from queuectl.planner.verify.running_use import Use, add_use
 
 
 def check_capacity(index: PlanIndex) -> Iterator[PlanViolation]:
@@ -61,20 +58,6 @@ def asked_of(index: PlanIndex) -> tuple[Use, Use]:
     return now, after
 
 
-def add_use(
-    use: Use, workload: Workload, placement: Placement, on: Container[str] | None = None
-) -> None:
-    """Add what a gang uses on a placement; ``on``: only on these nodes."""
-    for podset in workload.podsets:
-        placed = placement.of(podset.name)
-        for name, count in placed.nodes if placed is not None else ():
-            if on is not None and name not in on:
-                continue
-            row = use.setdefault(name, {})
-            for resource, amount in podset.shape.requests.items():
-                row[resource] = row.get(resource, 0) + amount * count
-
-
 def add_gained(use: Use, claim: PlacedGang) -> None:
     """Of a repaired gang, only what a node gains: what stays is already counted as admitted."""
     assert claim.running is not None
@@ -93,12 +76,14 @@ def add_gained(use: Use, claim: PlacedGang) -> None:
 def held_of(index: PlanIndex, touched: set[str]) -> tuple[Use, Use]:
     """Use of the touched nodes by admitted gangs and other pods, now and after."""
     now: Use = {name: dict(index.snapshot.other_pods.get(name, {})) for name in touched}
+    for name, row in now.items():
+        for resource, amount in index.running_use.nodes.get(name, {}).items():
+            row[resource] = row.get(resource, 0) + amount
     after: Use = {name: dict(row) for name, row in now.items()}
     gone = {c.workload.uid for c in index.claims if c.running is not None} | index.gone_after
-    for gang in index.snapshot.admitted:
-        add_use(now, gang.workload, gang.placement, touched)
-        if gang.workload.uid not in gone:
-            add_use(after, gang.workload, gang.placement, touched)
+    for uid in gone & index.running.keys():
+        gang = index.running[uid]
+        add_use(after, gang.workload, gang.placement, touched, -1)
     return now, after
 
 
@@ -199,7 +184,7 @@ class _HeldCapacity:
     index: PlanIndex
     leases: list[_Lease]
     nodes: Use = field(init=False)  # held on the nodes of the leases
-    quota: dict[Row, int] = field(init=False)
+    quota: Mapping[Row, int] = field(init=False)
     started: Use = field(init=False)
     charged: Amounts = field(init=False)  # to quota, for those who start
     kept: Use = field(default_factory=dict)
@@ -211,11 +196,9 @@ class _HeldCapacity:
         names = {n for lease in self.leases for _, p in lease.claim.parts() for n, _ in p.nodes}
         self.nodes, _ = held_of(index, names)
         self.started, _ = asked_of(index)
-        self.quota = {}
-        for gang in index.snapshot.admitted:
-            add_rows(self.quota, charges(index, gang.workload, gang.placement))
+        self.quota = index.running_use.quota
         starts = [claim for claim in index.claims if claim.now and claim.running is None]
-        self.charged = [c for s in starts for c in charges(index, s.workload, s.placement)]
+        self.charged = [c for s in starts for c in index.charges(s.workload, s.placement)]
 
     def forget_kept(self) -> None:
         self.kept.clear()
@@ -276,14 +259,14 @@ class _HeldCapacity:
         claim = lease.claim
         if claim.running is not None:
             return []  # one that is repaired is charged already
-        return list(charges(self.index, claim.workload, claim.placement))
+        return list(self.index.charges(claim.workload, claim.placement))
 
     def _change(self, lease: _Lease) -> Amounts:
         """Of quota, when its victims have left and it starts."""
         back = [
             (row, -amount)
             for gang in lease.victims
-            for row, amount in charges(self.index, gang.workload, gang.placement)
+            for row, amount in self.index.charges(gang.workload, gang.placement)
         ]
         return [*back, *self._charged(lease)]
 

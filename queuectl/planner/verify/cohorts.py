@@ -144,9 +144,3 @@ def add_rows(use: dict[Row, int], rows: Iterable[tuple[Row, int]], sign: int = 1
     """Add amounts to a use of quota; with ``sign`` -1, take them off."""
     for row, amount in rows:
         use[row] = use.get(row, 0) + sign * amount
-
-
-def trees_of(members: Mapping[str, CohortMember], queues: Iterable[str]) -> frozenset[str]:
-    """All ClusterQueues that share quota with one of these."""
-    tops = [list(members[name].up())[-1] for name in queues if name in members]
-    return frozenset(name for top in tops for name in top.queues())

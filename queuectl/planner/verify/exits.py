@@ -22,7 +22,6 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.verify.cohorts import CohortMember, Row, add_rows, excesses
 from queuectl.planner.verify.plan_index import PlanIndex
-from queuectl.planner.verify.quota import charges
 
 Key: TypeAlias = tuple[str, str]  # flavor, resource
 Use: TypeAlias = dict[Row, int]
@@ -92,7 +91,7 @@ class Case:
     def high(self) -> Use:
         use: Use = {}
         for workload, placement in chain.from_iterable(self._counted_in.values()):
-            add_rows(use, charges(self.index, workload, placement))
+            add_rows(use, self.index.charges(workload, placement))
         return use
 
     def _counted(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
@@ -112,7 +111,7 @@ class Case:
                 continue
             # Until the plan ends the lease, or starts its gang with other flavors, the lease counts.
             charged = [
-                sorted(charges(self.index, entry.workload, placement))
+                sorted(self.index.charges(entry.workload, placement))
                 for placement in (entry.lease.placement, claimed.get(uid))
                 if placement is not None
             ]
@@ -126,7 +125,7 @@ class Case:
         gone |= {m.uid for m in plan.moved} | {e.uid for e in plan.evicted}
         use: Use = {}
         for gang in self._members_that_stay(gone):
-            add_rows(use, charges(self.index, gang.workload, gang.placement))
+            add_rows(use, self.index.charges(gang.workload, gang.placement))
         return use
 
     def _members_that_stay(self, gone: Iterable[str]) -> Iterator[Admitted]:
@@ -139,7 +138,7 @@ class Case:
         less = dict(use)
         for uid in victims:
             gang = self.index.running[uid]
-            add_rows(less, charges(self.index, gang.workload, gang.placement), -1)
+            add_rows(less, self.index.charges(gang.workload, gang.placement), -1)
         return less
 
     def all_but(self, uid: str, theirs: Iterable[str]) -> Use:
@@ -177,7 +176,7 @@ class Case:
         """
         use = self.all_but(uid, theirs) if alone else self.with_back(uid, theirs)
         gang = self.index.running[uid]
-        charged = {row[1:] for row, n in charges(self.index, gang.workload, gang.placement) if n}
+        charged = {row[1:] for row, n in self.index.charges(gang.workload, gang.placement) if n}
         rows = [row for row in self.charges if row in charged]
         return all(self.over(member, use, rows) for member in pools)
 
@@ -202,7 +201,7 @@ class Case:
         out = set(theirs)
         for workload, placement in self._counted_in.get(queue.name, ()):
             if workload.uid not in out and self._yields(queue, workload, victim):
-                add_rows(use, charges(self.index, workload, placement), -1)
+                add_rows(use, self.index.charges(workload, placement), -1)
         return use
 
     @cached_property
@@ -455,7 +454,7 @@ def across_queues(index: PlanIndex, uid: str) -> str | None:
         lost = {name for name, _, _ in index.running[uid].lost}
         placement = Placement(tuple(p for p in placement.podsets if p.podset in lost))
     asked: dict[Key, int] = {}
-    for (_, flavor, resource), amount in charges(index, entry.workload, placement):
+    for (_, flavor, resource), amount in index.charges(entry.workload, placement):
         asked[flavor, resource] = asked.get((flavor, resource), 0) + amount
     case = Case(index, uid, queue, asked, repaired)
     if not case.foreign:

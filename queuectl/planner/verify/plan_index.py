@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -15,6 +15,7 @@ from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topolog
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.cohorts import CohortMember, Row, members_of
+from queuectl.planner.verify.running_use import Charges, KnownUse, RunningUse
 
 
 class PlacedGang(NamedTuple):
@@ -46,43 +47,11 @@ class PlacedGang(NamedTuple):
         return slots
 
 
-Charges = tuple[tuple[Row, int], ...]
-"""Amounts by row of quota."""
-
-
-class KnownCharges:
-    """The charges of running gangs under one configuration, from one plan to the next.
-
-    Thousands of gangs run, and few of them change between two plans. One that changes has another workload or placement.
-    """
-
-    def __init__(self) -> None:
-        self._of: dict[str, tuple[Workload, Placement, bool, Charges]] = {}
-
-    def of(
-        self, gang: Admitted, *, nodes: bool, charges: Callable[[], Iterable[tuple[Row, int]]]
-    ) -> Charges:
-        """The charges of a gang where it runs, computed if they are not known. ``nodes``: whether the cluster has nodes."""
-        workload, placement = gang.workload, gang.placement
-        known = self._of.get(workload.uid)
-        if known and known[0] is workload and known[1] is placement and known[2] is nodes:
-            return known[3]
-        found = tuple(charges())
-        self._of[workload.uid] = workload, placement, nodes, found
-        return found
-
-    def keep(self, running: Collection[str]) -> None:
-        """Forget gangs that have ended, once they are as many as those that run."""
-        if len(self._of) > 2 * len(running):
-            known = list(self._of.items())  # another thread can verify a plan at the same time
-            self._of = {uid: charges for uid, charges in known if uid in running}
-
-
 @dataclass(frozen=True)
 class PlanIndex:
     snapshot: Snapshot
     plan: Plan
-    known_charges: KnownCharges = field(default_factory=KnownCharges)
+    known_use: KnownUse = field(default_factory=KnownUse)
     _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
 
     @cached_property
@@ -186,6 +155,33 @@ class PlanIndex:
     def pods_charged(self, podset: PodSet, placed: PodSetPlacement) -> int:
         """How many pods count against quota: what is placed, or all of a podset that needs no node."""
         return placed.count if self.takes_nodes(placed) else placed.pods_of(podset)
+
+    @cached_property
+    def running_use(self) -> RunningUse:
+        """What all running gangs use, also those that are leaving."""
+        return self.known_use.of(
+            self.snapshot.admitted,
+            lambda gang: tuple(self._charges(gang.workload, gang.placement)),
+            has_nodes=bool(self.snapshot.fleet.nodes),
+        )
+
+    def charges(self, workload: Workload, placement: Placement) -> Charges:
+        """The charges of a gang on a placement."""
+        gang = self.running.get(workload.uid)
+        if gang is not None and gang.workload is workload and gang.placement is placement:
+            return self.running_use.gangs[id(gang)].charges
+        return tuple(self._charges(workload, placement))
+
+    def _charges(self, workload: Workload, placement: Placement) -> Iterator[tuple[Row, int]]:
+        queue = self.queue_of(workload)
+        for podset in workload.podsets if queue is not None else ():
+            placed = placement.of(podset.name)
+            if queue is None or placed is None:
+                continue
+            pods = self.pods_charged(podset, placed)
+            for resource, flavor, share in placed.charges(pods):
+                if amount := self.charged(podset)[resource] * share:
+                    yield (queue.name, flavor, resource), amount
 
     def topologies_for(self, placed: PodSetPlacement, levels: Iterable[str]) -> list[Topology]:
         """The topologies of its flavors; when it has no flavor, those with all levels that its group asks for."""

@@ -7,8 +7,7 @@ others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
@@ -18,7 +17,7 @@ from queuectl.domain.quantity import CPU, MEMORY, PODS
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
 from queuectl.domain.spending import Spending
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload, gpus_of
-from queuectl.planner.verify.cohorts import Row, add_rows, excesses, trees_of
+from queuectl.planner.verify.cohorts import Row, add_rows, excesses
 from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
 # ---- Flavors and quota
@@ -113,18 +112,18 @@ def _rows(index: PlanIndex) -> Iterator[PlanViolation]:
     for claim in index.claims:
         if claim.running is not None:
             continue  # a repaired gang is charged already
-        rows = list(charges(index, claim.workload, claim.placement))
+        rows = index.charges(claim.workload, claim.placement)
         add_rows(after, rows)
         if claim.now:
             add_rows(now, rows)
-    used_now, used_after = _used(index, {row[0] for row in (*now, *after)})
+    used_now, used_after = _used(index)
     yield from _compare(index, now, used_now, "now")
     yield from _compare(index, after, used_after, "after the victims left")
     yield from _borrowers(index, used_now, used_after)
 
 
 def _borrowers(
-    index: PlanIndex, used_now: dict[Row, int], used_after: dict[Row, int]
+    index: PlanIndex, used_now: Mapping[Row, int], used_after: Mapping[Row, int]
 ) -> Iterator[PlanViolation]:
     """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
     now, after = dict(used_now), dict(used_after)
@@ -134,7 +133,7 @@ def _borrowers(
         waiting = index.pending.get(uid)
         if waiting is None or waiting.may_borrow(index.snapshot.now) or claim.running is not None:
             continue
-        rows = list(charges(index, claim.workload, claim.placement))
+        rows = index.charges(claim.workload, claim.placement)
         add_rows(after, rows)
         if claim.now:
             add_rows(now, rows)
@@ -148,58 +147,23 @@ def _borrowers(
             yield PlanViolation(PlanRule.QUOTA, uid, text)
 
 
-def _used(index: PlanIndex, touched: set[str]) -> tuple[dict[Row, int], dict[Row, int]]:
-    """Use by admitted gangs, now and after, of the touched ClusterQueues and of those they share quota with."""
-    now: dict[Row, int] = {}
-    after: dict[Row, int] = {}
-    queues = trees_of(index.members, touched)
-    for gang in index.snapshot.admitted:
-        queue = index.queue_of(gang.workload)
-        if queue is None or queue.name not in queues:
-            continue
-        rows = list(charges(index, gang.workload, gang.placement))
-        add_rows(now, rows)
-        if gang.workload.uid not in index.gone_after:
-            add_rows(after, rows)
+def _used(index: PlanIndex) -> tuple[Mapping[Row, int], dict[Row, int]]:
+    """Use by running gangs, now and after."""
+    now = index.running_use.quota
+    after = dict(now)
+    for uid in index.gone_after & index.running.keys():
+        gang = index.running[uid]
+        add_rows(after, index.charges(gang.workload, gang.placement), -1)
     return now, after
 
 
 def _compare(
-    index: PlanIndex, added: dict[Row, int], used: dict[Row, int], when: str
+    index: PlanIndex, added: dict[Row, int], used: Mapping[Row, int], when: str
 ) -> Iterator[PlanViolation]:
     total = dict(used)
     add_rows(total, added.items())
     for name, text in excesses(index.members, used, total, added):
         yield PlanViolation(PlanRule.QUOTA, name, f"{when}: {text}")
-
-
-def charges(
-    index: PlanIndex, workload: Workload, placement: Placement
-) -> Iterable[tuple[Row, int]]:
-    """The charges of a gang on a placement."""
-    gang = index.running.get(workload.uid)
-    if gang is None or gang.workload is not workload or gang.placement is not placement:
-        return _charges(index, workload, placement)
-    nodes = bool(index.snapshot.fleet.nodes)
-    return index.known_charges.of(
-        gang, nodes=nodes, charges=partial(_charges, index, workload, placement)
-    )
-
-
-def _charges(
-    index: PlanIndex, workload: Workload, placement: Placement
-) -> Iterator[tuple[Row, int]]:
-    queue = index.queue_of(workload)
-    if queue is None:
-        return
-    for podset in workload.podsets:
-        placed = placement.of(podset.name)
-        if placed is None:
-            continue
-        pods = index.pods_charged(podset, placed)
-        for resource, flavor, share in placed.charges(pods):
-            if amount := index.charged(podset)[resource] * share:
-                yield (queue.name, flavor, resource), amount
 
 
 # ---- Other limits in amounts
@@ -336,7 +300,7 @@ def _charged_to_user(
     """The charges of a gang, over its flavors; nothing where it has no user."""
     amounts: Counter[_UserRow] = Counter()
     if workload.user is not None:
-        for (queue, _, resource), amount in charges(index, workload, placement):
+        for (queue, _, resource), amount in index.charges(workload, placement):
             amounts[queue, workload.user, resource] += amount
     return amounts
 

@@ -14,7 +14,7 @@ from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, TopologyMode, Workload
-from queuectl.planner.verify.capacity import Use, add_use, check_capacity
+from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.order import (
     Account,
     account,
@@ -26,6 +26,7 @@ from queuectl.planner.verify.order import (
 from queuectl.planner.verify.placement import check_gangs
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import check_quota
+from queuectl.planner.verify.running_use import Use, add_use
 
 # ---- Planned starts
 #
