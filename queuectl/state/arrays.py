@@ -112,6 +112,11 @@ class Arrays:
             made[number] = record
             yield before, record
 
+    def indexes(self, uid: str) -> Iterator[str]:
+        """The uids of the indexes of an array or elastic Job; none for another uid."""
+        for number in self._made.get(uid, ()):
+            yield index_uid(uid, number)
+
     def drop(self, uid: str) -> Iterator[str]:
         """Forget an array or elastic Job. Yields the uids of its indexes."""
         self.jobs.pop(uid, None)

@@ -745,6 +745,13 @@ class Mirror:
         seen = self._larger.applied(job)
         return claiming(under(seen, self.admission.of(job.namespace)), self.devices)
 
+    def _compare_size(self, pod: PodRecord, job: JobRecord) -> None:
+        """A gated pod that is larger than planned shows how large those of the other indexes of its array will be."""
+        if self._larger.see(pod, job) and job.index is not None:
+            for uid in self._arrays.indexes(job.index.job_uid):
+                if uid in self.jobs and self.jobs[uid].suspended:
+                    self._ask_again(self.jobs[uid])
+
     def _ask_again(self, job: JobRecord) -> None:
         """Compute the requests of an unstarted job again. One that asks for the same as before is not observed again."""
         asking = self._asking(job)
@@ -855,7 +862,7 @@ class Mirror:
                 self._savers.get(key, {}).pop(pod.uid, None)
             self.touched.add(pod.owner)
             if pod.gated and pod.owner in self.jobs:
-                self._larger.see(pod, self.jobs[pod.owner])
+                self._compare_size(pod, self.jobs[pod.owner])
             if pod.unschedulable:
                 self.unschedulable.add(pod.owner)
             self._keep_indexes(self._arrays.pod_changed(pod.owner))

@@ -256,15 +256,18 @@ class LargerPods:
     def __init__(self) -> None:
         self._larger: dict[str, dict[str, tuple[PodNeeds, Resources]]] = {}  # by job and podset
 
-    def see(self, pod: PodRecord, job: JobRecord) -> None:
-        """Remember a gated pod if it is larger than its podset. Pods that are a job themselves have no template."""
+    def see(self, pod: PodRecord, job: JobRecord) -> bool:
+        """Remember a gated pod if it is larger than its podset, and return whether it is. Pods that are a job themselves have no template."""
         podset = next((each for each in job.podsets if each.name == pod.podset), None)
-        if podset is None or podset.needs is None or job.of_pods:
-            return
-        if pod.attempt < job.attempt or pod.requests.fits(podset.shape.requests):
-            return
+        if podset is None or podset.needs is None or (job.of_pods and job.index is None):
+            return False
+        # The template of an array does not change, and its pods have attempt 0 until they are released.
+        outdated = pod.attempt < job.attempt and job.index is None
+        if outdated or pod.requests.fits(podset.shape.requests):
+            return False
         requests = pod.requests.at_least(self._of(job, podset) or podset.larger_requests)
         self._larger.setdefault(_template(job), {})[podset.name] = (podset.needs, requests)
+        return True
 
     def _of(self, job: JobRecord, podset: PodSet) -> Resources | None:
         needs, requests = self._larger.get(_template(job), {}).get(podset.name, (None, None))

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import CPU
 from queuectl.domain.reasons import Code
 from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_arrays import array
 from tests.control.test_lifecycle import starts_within, until_reason
 
 KINDS = pytest.mark.parametrize("kind", ALIKE)
@@ -53,6 +55,19 @@ async def test_a_gang_with_larger_pods_is_planned_again_with_their_size(
         assert not any("the next start is tried in" in text for text in said), "it does not wait"
         other = world.cluster.submit(gang(kind, "other", 1))
         await until_reason(world, other, State.PENDING, Code.WAITING_FOR_QUOTA)
+
+
+async def test_the_indexes_of_an_array_are_planned_again_with_the_size_of_their_pods(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        world.cluster.server.webhooks.append(sidecar)
+        uid = world.cluster.submit(array("train", 2, 2))
+        for number in range(2):
+            entry = await world.until_entry(
+                index_uid(uid, number), lambda entry: entry.state is State.RUNNING, "it runs"
+            )
+            assert entry.attempt <= 2
 
 
 async def test_a_gang_that_does_not_fit_with_its_larger_pods_stays_pending(

@@ -15,6 +15,7 @@ from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Deleted, ListCompleted, Record, Upserted
 from queuectl.domain.redaction import Redactor
@@ -204,6 +205,18 @@ def test_a_status_that_changes_no_index_touches_none_of_them() -> None:
     seen = mirror(RESUMED, pod("a", 0), pod("b", 1))
     assert see(seen, replace(RESUMED, version=9)) == {"u"}
     assert seen.jobs[FIRST].version == 9, "a write of its Job is conditioned on it"
+
+
+def test_all_indexes_are_planned_with_the_size_of_the_first_larger_pod() -> None:
+    """Each is a new start, and its pod has the same template."""
+    seen = mirror(SUSPENDED)
+    asked = seen.jobs[FIRST].podsets[0].shape.requests
+    larger = Resources({**dict(asked.items()), "cpu": asked["cpu"] + 500})
+    see(seen, RESUMED, pod("a", 0, requests=larger))
+    sizes = {uid: job.podsets[0].shape.requests for uid, job in seen.jobs.items()}
+    assert sizes == {FIRST: larger, SECOND: larger}
+    see(seen, pod("a", 0, 2, requests=larger, attempt=1, gated=False), pod("b", 1, requests=larger))
+    assert seen.jobs[SECOND].podsets[0].shape.requests == larger
 
 
 @pytest.mark.parametrize(
