@@ -306,7 +306,10 @@ class Mirror:
             case Deleted():
                 self._delete(delta.resource, delta.key, delta.version)
             case ListCompleted():
-                for key in self._keys(delta.resource) - delta.keys:
+                unreadable = {
+                    key for key, one in self.unreadable.items() if one.resource == delta.resource
+                }
+                for key in (self._keys(delta.resource) | unreadable) - delta.keys:
                     self._delete(delta.resource, key)
             case _:
                 assert_never(delta)

@@ -1275,6 +1275,30 @@ def test_an_object_that_can_be_decoded_again_replaces_what_is_known_of_it(
     assert not world.mirror.unreadable
 
 
+@pytest.mark.parametrize(
+    ("resource", "key"),
+    [
+        ("jobs", "u9"),
+        ("pods", "p9"),
+        ("nodes", "n9"),
+        ("resourceslices", "s9"),
+        ("resourceclaims", "c9"),
+        ("resourceclaimtemplates", "t9"),
+        ("deviceclasses", "d9"),
+    ],
+)
+def test_an_object_that_was_never_decoded_is_forgotten_after_a_list_without_it(
+    resource: str, key: str
+) -> None:
+    """It was deleted while the watch was interrupted."""
+    world = World(records=[JOB, pod("p1")])
+    world.mirror.apply([Unreadable(resource, key, 9)])
+    world.mirror.touched.clear()
+    world.mirror.apply([ListCompleted(resource, frozenset({"u1", "p1", "n1", "n2"}), 10)])
+    assert not world.mirror.unreadable
+    assert resource != "jobs" or key in world.mirror.touched
+
+
 def test_the_gang_of_a_deleted_request_for_nodes_is_observed_again() -> None:
     """Its gang makes another one."""
     request = ProvisioningRecord("a", "train", "r1", 5, "u1")
