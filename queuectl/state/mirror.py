@@ -720,6 +720,7 @@ class Mirror:
                 self._ask_again(job)
             elif not all_resolved(job):  # a list of jobs can be complete before that of templates
                 self.jobs[job.uid] = claiming(job, devices)
+                self.moved_pods.update(self._by_owner.get(_key(job), ()))  # by its slots
                 self.planning_changed = True
 
     def _in_namespace(self, name: str) -> list[JobRecord]:

@@ -418,3 +418,21 @@ def test_a_claim_with_a_new_owner_leaves_nothing_with_the_one_before() -> None:
     assert leader.other_devices == [gpu("n1", 3)]
     leader.world.mirror.apply([Deleted("resourceclaims", "c-made", 9)])
     assert leader.other_devices == []
+
+
+def test_devices_of_a_running_gang_count_once_after_its_template_is_listed() -> None:
+    """Until then, the claims of its pods are those of others."""
+    used = claim("p1", [gpu("n1", number) for number in range(4)], spec(4))
+    world = World(LIVE, records=[published("n1"), CLASSED, RUNS, on("p1", "n1"), used])
+    world.usage.refresh_all()
+    assert others(world) == 4
+    world.mirror.moved_pods.clear()
+    world.see(template("four", spec(4)))
+    world.usage.refresh_moved(world.mirror.moved_pods)
+    assert others(world) == 0
+
+
+def others(world: World) -> int:
+    """The devices of the node that others use."""
+    inventory = world.mirror.devices.inventory(world.mirror.fleet)
+    return len(world.usage.devices.by_node(inventory).get("n1", ()))
