@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from queuectl.domain.plan import Admission
+from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.workload import Duration, Placement, PodSetPlacement, Workload
@@ -14,6 +15,7 @@ from queuectl.planner import plan
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import node, world
+from tests.planner.test_advance import reserved
 from tests.planner.test_backfill import promises, running, starts
 
 NODES = (*(node(f"n{number}", gpu=2) for number in range(4)), node("large", gpu=4))
@@ -29,6 +31,7 @@ WHOLE = job("whole", 1, 10, queued_at=1, gpu=2)
 PAIR = job("pair", 2, 10, queued_at=1, gpu=2)
 
 
+@pytest.mark.parametrize("daemons", [False, True])
 @pytest.mark.parametrize(
     ("later", "used", "wide", "started"),
     [
@@ -43,15 +46,22 @@ PAIR = job("pair", 2, 10, queued_at=1, gpu=2)
     ],
 )
 def test_a_gang_with_a_learned_end_leaves_whole_nodes_to_a_planned_start_on_several(
-    later: Workload, used: int, wide: bool, started: bool
+    later: Workload, used: int, wide: bool, started: bool, daemons: bool
 ) -> None:
-    """Three of five nodes are in use for 100 s: two of them by gangs that leave one of their GPUs free, or none."""
+    """Three of five nodes are in use for 100 s: two of them by gangs that leave one of their GPUs free, or none.
+
+    With daemons, each node has a pod without devices, and the plan counts the pods beside a Reservation: a node with a daemon is whole.
+    """
     busy = [
         running(job(f"busy{name}", 1, None, gpu=gpus), name, ends=100.0)
         for name, gpus in (("n0", used), ("n1", used), ("large", 4))
     ]
     first = job("first", 4, 500, gpu=2) if wide else job("first", 1, 500, gpu=4)
     snapshot = world(NODES, [first, later], busy, line())
+    if daemons:
+        pods = {each.name: Resources({"pods": 1, "cpu": 100}) for each in NODES}
+        later_on = reserved(nodes=("large",), starts=100_000.0)
+        snapshot = replace(snapshot, other_pods=pods, reservations=(later_on,))
     made = plan(snapshot)
     assert not verify(snapshot, made)
     assert (starts(made) == [later.uid]) is started

@@ -38,6 +38,7 @@ from queuectl.planner.model.counts import (
     most_even,
 )
 from queuectl.planner.problem.fleet import Ints, Mask, Tree
+from queuectl.planner.problem.limit_rows import is_limit_row
 from queuectl.planner.problem.problem import COMMON, Problem
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
 
@@ -229,7 +230,8 @@ def avoided_nodes(pods: Sequence[ShapePods], node_counts: NodeCounts) -> int:
 
 def device_columns(problem: Problem) -> list[int]:
     """Columns of the resources that are devices."""
-    return [i for i, name in enumerate(problem.resources) if name not in COMMON]
+    names = enumerate(problem.resources)
+    return [i for i, name in names if name not in COMMON and not is_limit_row(name)]
 
 
 def devices(problem: Problem) -> Ints:
