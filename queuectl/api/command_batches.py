@@ -28,7 +28,7 @@ from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
 from queuectl.domain.plan import Cost
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, some
 
 BATCH_ACTIONS: Final = (
     Action.HOLD,
@@ -264,7 +264,5 @@ def _view(action: Action, workloads: list[BatchItemView]) -> BatchView:
 def _summary(view: BatchView) -> str:
     """For the audit log: what was requested of which workloads."""
     refs = [item.workload or item.uid for item in view.items if item.refusal is None]
-    more = f" and {len(refs) - _LISTED} more" if len(refs) > _LISTED else ""
     refused = f"; {len(view.items) - len(refs)} refused" if len(view.items) > len(refs) else ""
-    listed = ", ".join(refs[:_LISTED])
-    return f"{view.action} of {counted(len(refs), 'workload')}: {listed}{more}{refused}"
+    return f"{view.action} of {counted(len(refs), 'workload')}: {some(refs, _LISTED)}{refused}"

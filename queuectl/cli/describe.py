@@ -27,7 +27,7 @@ from queuectl.cli.render import age
 from queuectl.client.client import Client
 from queuectl.client.requests import UNFINISHED
 from queuectl.client.requests import history as history_of
-from queuectl.domain.words import counted, counted_gpus, format_time
+from queuectl.domain.words import counted, counted_gpus, format_time, some
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 from queuectl.objects.times import parse_time
 
@@ -178,13 +178,8 @@ def _line(step: dict[str, Any]) -> str:
     before = f"{step['fromState']} > " if step["fromState"] else ""
     message = step["reason"]["message"]
     nodes = placed_nodes(step)
-    where = f" on {counted(len(nodes), 'node')}: {_listed(nodes)}" if nodes else ""
+    where = f" on {counted(len(nodes), 'node')}: {some(nodes, _NODES)}" if nodes else ""
     return f"{step['at']}  {step['event']:<20} {before}{step['toState']}  {message}{where}".rstrip()
-
-
-def _listed(nodes: list[str]) -> str:
-    more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
-    return ", ".join(nodes[:_NODES]) + more
 
 
 def _priority(body: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import typer
 from queuectl.cli import complete, program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
 from queuectl.cli.render import age, emit_json, emit_yaml, length, overdue, until, used
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, some
 
 Answer = TypeVar("Answer")
 _HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
@@ -171,10 +171,10 @@ def _planned_lines(planned: dict[str, Any] | None) -> list[str]:
     if planned is None:
         return []
     nodes = {node for podset in planned["podSets"] for node in podset["nodes"]}
-    lines = [f"Planned:  start in {until(planned['at'])} on {_some(sorted(nodes))}"]
+    lines = [f"Planned:  start in {until(planned['at'])} on {some(sorted(nodes), _SHOWN)}"]
     ends = [f"{each['workload']} (in {until(each['endsAt'])})" for each in planned["awaits"]]
     if ends:
-        lines.append(f"          after the end of {_some(ends)}")
+        lines.append(f"          after the end of {some(ends, _SHOWN)}")
     return lines
 
 
@@ -194,12 +194,6 @@ def _run_time_lines(run_time: dict[str, Any] | None) -> list[str]:
     if (error := run_time["error"]) is not None:
         line += f"; median error {length(error)}"
     return [line]
-
-
-def _some(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _use_lines(use: dict[str, Any] | None) -> list[str]:

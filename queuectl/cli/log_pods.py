@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.domain.words import some
 
 if TYPE_CHECKING:
     from queuectl.cli.client import Json
@@ -97,7 +98,7 @@ def pod_of_rank(workload: Json, pods: Sequence[RankedPod], text: str) -> RankedP
     podset, _, number = text.rpartition("/")
     name = f"{workload['namespace']}/{workload['name']}"
     if not any(pod.rank is not None for pod in pods):
-        listed = _listed([pod.name for pod in pods])
+        listed = some([pod.name for pod in pods], _SHOWN)
         raise CommandFailed(
             f"the pods of {name} have no ranks: use --all-ranks, or `kubectl logs POD -n {workload['namespace']}`; "
             f"its pods are {listed}",
@@ -124,13 +125,12 @@ def _ranks(pods: Iterable[RankedPod]) -> str:
         if pod.rank is not None:
             by_podset.setdefault(pod.podset, []).append(pod.rank)
     several = len(by_podset) > 1
-    return _listed(
-        [
-            f"{podset}/{part}" if several else part
-            for podset, ranks in by_podset.items()
-            for part in _runs(ranks)
-        ]
-    )
+    runs = [
+        f"{podset}/{part}" if several else part
+        for podset, ranks in by_podset.items()
+        for part in _runs(ranks)
+    ]
+    return some(runs, _SHOWN)
 
 
 def _runs(ranks: Iterable[int]) -> list[str]:
@@ -142,8 +142,3 @@ def _runs(ranks: Iterable[int]) -> list[str]:
         else:
             runs.append([rank, rank])
     return [str(first) if first == last else f"{first} to {last}" for first, last in runs]
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

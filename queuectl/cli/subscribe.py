@@ -12,6 +12,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import show
 from queuectl.cli.render import ListFormat
+from queuectl.domain.words import comma_separated
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 Receiver = Annotated[
@@ -63,7 +64,7 @@ def subscribe_command(
     """Subscribe to events. A second subscription to the same events at the same receiver replaces the first."""
     if namespace is not None and queue is not None:
         raise CommandFailed("--namespace excludes --queue", Exit.BAD_INPUT)
-    types = [part.strip() for part in (events or "").split(",") if part.strip()]
+    types = comma_separated(events or "")
     with connect(server) as client:
         made = dict(
             client.subscribe(

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from queuectl.domain.errors import BadInput
+from queuectl.domain.words import comma_separated
 
 VALID: Final = dt.timedelta(days=90)
 RENEWED: Final = dt.timedelta(days=30)
@@ -128,7 +129,7 @@ def server_names(text: str) -> tuple[str, ...]:
     Raises:
         BadInput: the list is empty, or one is neither a DNS name nor an IP address.
     """
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    names = comma_separated(text)
     for one in names:
         try:
             _name(one)

@@ -53,7 +53,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
-from queuectl.domain.words import counted
+from queuectl.domain.words import comma_separated, counted
 from queuectl.notify.receivers_file import ReceiverList
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import named, validate
@@ -165,92 +165,87 @@ class ServeComponents(ProcessComponents):
     task: Supervisor
     notifications: Notifications | None = None
 
-    @property
-    def supervisor(self) -> Supervisor:
-        """The main task."""
-        return self.task
-
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a pending workload does not start; None while this process has no plan."""
-        return await self.supervisor.diagnose(uid)
+        return await self.task.diagnose(uid)
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
         """The cost and the effect of an action on a running gang; None until this process has a snapshot."""
-        return await self.supervisor.previewer.preview(entry, action)
+        return await self.task.previewer.preview(entry, action)
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
         """The cost of draining a queue now; None while this process does not know the cluster."""
-        return await self.supervisor.previewer.drain_cost(queue)
+        return await self.task.previewer.drain_cost(queue)
 
     async def eviction_costs(self, uids: Collection[str]) -> Mapping[str, Cost]:
         """The cost of evicting each of these gangs now, by uid; without those that this process does not know."""
-        return await self.supervisor.previewer.eviction_costs(uids)
+        return await self.task.previewer.eviction_costs(uids)
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """Running gangs that exceed the quota of another configuration; None until this process has a snapshot."""
-        return await self.supervisor.over_quota(config)
+        return await self.task.viewer.over_quota(config)
 
     async def device_resources(self) -> frozenset[str]:
         """The resources that only devices of ResourceSlices provide; none until this process has a snapshot."""
-        return await self.supervisor.viewer.device_resources()
+        return await self.task.viewer.device_resources()
 
     async def check(self) -> Checked | None:
         """The violations that a complete check of the invariants finds; None if this process is not the leader."""
-        return await self.supervisor.check()
+        return await self.task.check()
 
     async def leader(self) -> str:
         """The name of the leader; empty without one."""
-        return await self.supervisor.leader()
+        return await self.task.leader()
 
     async def cluster_map(self) -> ClusterMap | None:
         """The cluster map; None until this process has a snapshot."""
-        return await self.supervisor.viewer.cluster_map()
+        return await self.task.viewer.cluster_map()
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Unmanaged pods that hold GPUs; None until this process has a snapshot."""
-        return await self.supervisor.viewer.unmanaged()
+        return await self.task.viewer.unmanaged()
 
     async def budgets(self) -> BudgetReport | None:
         """The use of budgets and its forecast; None until this process has a snapshot."""
-        return await self.supervisor.viewer.budgets()
+        return await self.task.viewer.budgets()
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods; None until the watch has listed all objects."""
-        return self.supervisor.viewer.pods(entry)
+        return self.task.viewer.pods(entry)
 
     async def checkpoint_at(self, entry: Entry) -> float | None:
         """The time of the last checkpoint that a job or its pods declare; None without one."""
-        return self.supervisor.viewer.checkpoint_at(entry)
+        return self.task.viewer.checkpoint_at(entry)
 
     async def related(self, entry: Entry) -> RelatedJobs | None:
         """The jobs on which a job depends, and those that depend on it; None without any."""
-        return self.supervisor.viewer.related(entry)
+        return self.task.viewer.related(entry)
 
     @property
     def cache(self) -> PlannerCache:
         """The cache of the planner in this process."""
-        return self.supervisor.cache
+        return self.task.cache
 
     async def current_snapshot(self) -> Snapshot | None:
         """The snapshot for reports, with device rows; None until this process has one."""
-        return await self.supervisor.viewer.counted()
+        return await self.task.viewer.counted()
 
     @property
     def kinds(self) -> JobKinds:
         """The job kinds, with the declared ones."""
-        return self.supervisor.kinds
+        return self.task.kinds
 
     async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         """The result of a what-if; None until this process has a snapshot."""
-        return await self.supervisor.what_if.try_out(question)
+        return await self.task.what_if.try_out(question)
 
     def gang_use(self, uid: str) -> GangUse | None:
         """The GPU utilization of a gang in the leader's last evaluation; None without a source."""
-        return self.supervisor.gang_use(uid)
+        return self.task.gang_use(uid)
 
     def expected_starts(self) -> ExpectedStarts:
         """The expected starts of pending gangs, by the leader's last estimate."""
-        return self.supervisor.expected_starts()
+        return self.task.expected_starts()
 
 
 @asynccontextmanager
@@ -380,15 +375,11 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             containment=parts.containment,
         )
         stack.push_async_callback(cluster.close)
-        source = use_source(settings)
-        if source is not None:
-            stack.push_async_callback(source.close)
-        health = _health_source(settings)
-        if health is not None:
-            stack.push_async_callback(health.close)
+        source, health = use_source(settings), _health_source(settings)
         containers = container_source(settings)
-        if containers is not None:
-            stack.push_async_callback(containers.close)
+        for opened in (source, health, containers):
+            if opened is not None:
+                stack.push_async_callback(opened.close)
         owner = settings.configuration_owner
         objects = unowned = None
         if owner is not Owner.DATABASE:
@@ -561,7 +552,7 @@ def metric_names(utilization: UtilizationSettings) -> tuple[ExporterNames, ...]:
 
 
 def _replaced(vendor: ExporterNames, configured: MetricNames) -> ExporterNames:
-    device = tuple(label.strip() for label in (configured.device or "").split(",") if label.strip())
+    device = comma_separated(configured.device or "")
     return replace(
         vendor,
         busy=_gauge(configured.busy, configured.busy_full, vendor.busy) or vendor.busy,
@@ -604,7 +595,7 @@ def use_source(settings: Settings) -> UseSource | None:
         BadInput: two sources are configured, a URL is invalid, or a trusted name is invalid.
     """
     utilization, url = settings.utilization, settings.prometheus_url
-    exporters = [part.strip() for part in utilization.exporters.split(",") if part.strip()]
+    exporters = comma_separated(utilization.exporters)
     if url and exporters:
         raise BadInput(
             "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: set only one of the two"

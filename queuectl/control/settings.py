@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from queuectl.domain.errors import BadInput, requirement
 from queuectl.domain.links import MOST_LINKS, LinkTemplate
 from queuectl.domain.snapshot import SolverLimits
+from queuectl.domain.words import comma_separated
 from queuectl.mig.settings import MigSettings
 from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
@@ -107,12 +108,12 @@ class OidcSettings(BaseModel):
     @property
     def accepted_audiences(self) -> frozenset[str]:
         """Audiences of the ID tokens that the REST API accepts."""
-        return frozenset(_parts(self.audiences) or [self.client_id])
+        return frozenset(comma_separated(self.audiences) or [self.client_id])
 
     @property
     def scope(self) -> str:
         """The scopes as a login asks for them; ``openid`` is always one of them."""
-        return " ".join(dict.fromkeys(["openid", *_parts(self.scopes)]))
+        return " ".join(dict.fromkeys(["openid", *comma_separated(self.scopes)]))
 
     @property
     def discovery_url(self) -> str:
@@ -146,10 +147,6 @@ def _secure(url: str) -> str:
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(f"{url!r} has a query, a fragment or a user")
     return url
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 # ---- The controller
@@ -346,7 +343,7 @@ class Settings(BaseSettings):
     @field_validator("propose_for")
     @classmethod
     def _proposed_to_the_database(cls, text: str, validation: ValidationInfo) -> str:
-        names = _parts(text)
+        names = comma_separated(text)
         owner = validation.data.get("configuration_owner", Owner.DATABASE)
         if names and owner is not Owner.DATABASE:
             raise ValueError(
@@ -371,7 +368,7 @@ class Settings(BaseSettings):
     @property
     def proposed_namespaces(self) -> tuple[str, ...]:
         """The namespaces for which queues are proposed."""
-        return tuple(dict.fromkeys(_parts(self.propose_for)))
+        return tuple(dict.fromkeys(comma_separated(self.propose_for)))
 
     namespace: str = Field("queuectl-system", description="namespace of the Lease")
     holder: str = Field(

@@ -34,7 +34,7 @@ from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.control.settings import Settings
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import Boundary, Containment, SetAside
-from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import (
     ClusterError,
     Fenced,
@@ -45,7 +45,6 @@ from queuectl.domain.errors import (
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.ledger import Checked
 from queuectl.domain.processes import ProcessEnd
-from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
@@ -173,10 +172,6 @@ class Supervisor:
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a pending workload does not start; None while this process has no plan."""
         return await (self._leading or self.viewer).diagnose(uid)
-
-    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """Running gangs that exceed the quota of another configuration; None until this process has a snapshot."""
-        return await self.viewer.over_quota(config)
 
     async def check(self) -> Checked | None:
         """The violations in a complete check of the invariants; None if this process is not the leader. Can raise StoreUnavailable."""

@@ -29,7 +29,6 @@ from queuectl.domain.devices import (
 
 # ---- Nodes whose devices are the same
 
-Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
 _Numbers: TypeAlias = dict[tuple[str, str], int]
 
 
@@ -195,7 +194,6 @@ def _compared(
 
 MOST_ROWS: Final = 128
 """Of several atoms. Rows of one atom are as few as the requests."""
-_TOO_MANY: Final = "the cluster has too many kinds of nodes with devices"
 Mode: TypeAlias = tuple[int | None, ...]  # per group, the atom that a node is kept for
 _Limits: TypeAlias = "dict[tuple[NodeKind, Mode], dict[Weights, int]]"
 _Alone: TypeAlias = "dict[tuple[NodeKind, Mode], tuple[int, ...]]"

@@ -18,9 +18,6 @@ CONSUMES: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
 CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
 """Annotation of a pod: the class of that request."""
 
-MOST_PODSETS: Final = 32
-"""Of one request, by its API."""
-
 
 class MergePolicy(StrEnum):
     """Which podsets are one podset of the request, as in Kueue."""

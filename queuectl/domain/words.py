@@ -6,6 +6,7 @@ Characters that control a terminal, or reorder what it shows, become escapes.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
@@ -23,6 +24,17 @@ UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 def counted(number: int, noun: str) -> str:
     """``1 pod``, ``2 pods``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first ``most`` names and the number of the others: ``a, b, c and 2 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    """The parts of a list by commas, without spaces around them and without empty ones."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def shortened(text: str, most: int = 100) -> str:

@@ -269,16 +269,6 @@ def planned(
     return _soft(work, stated.expected, elapsed, part, estimator)
 
 
-def typical(
-    work: GangProfile, stated: Stated, elapsed: float, estimator: RunTimeEstimator
-) -> Expectation | None:
-    """The run time for people: the expectation or the median, at most the limit; the limit if nothing else is known."""
-    soft = _soft(work, stated.expected, elapsed, MEDIAN, estimator)
-    if stated.limit is not None and (soft is None or soft.seconds > stated.limit):
-        return Expectation(stated.limit, RunTimeSource.LIMIT, stated.limit)
-    return soft
-
-
 def _soft(
     work: GangProfile,
     expected: float | None,

@@ -20,9 +20,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from queuectl.domain.agenda import Agenda
 from queuectl.domain.queues import ClusterQueue
 from queuectl.estimates.scene import Holding, Place, Scene, Waiting
-from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
+from queuectl.planner.backfill.timeline import Departures, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at, take, use_of_counts
 from queuectl.planner.order.queue_order import Lines, PlannedStartQueue
 from queuectl.planner.placement import greedy

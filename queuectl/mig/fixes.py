@@ -14,7 +14,7 @@ from queuectl.domain.mig import CONFIG, MigPhase, MigReconfiguration
 from queuectl.domain.plan import Move, Proof
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, some
 from queuectl.domain.workload import Placement, Workload
 from queuectl.mig.configurations import ReconfigureMig, choices, nvidia_gpus
 from queuectl.planner.capacity.node_counts import placement_of
@@ -29,7 +29,6 @@ from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.quota import FlavorResource
-from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate import MoveCandidates, move_candidates
 from queuectl.planner.solver import Status
 

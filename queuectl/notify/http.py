@@ -27,7 +27,6 @@ from queuectl.notify.receivers import Receiver
 MAX_ANSWER: Final = 64 * 1024
 DRAIN_SECONDS: Final = 1.0
 LONGEST_RETRY_AFTER: Final = 3600.0
-HTTPS_PORT: Final = 443
 
 _AGAIN: Final = frozenset(
     {

@@ -37,6 +37,18 @@ def parse_time(text: str) -> float:
     return moment.timestamp()
 
 
+def time_of(text: str, field: str) -> float:
+    """Like :func:`parse_time`, for a field of a document.
+
+    Raises:
+        RequestError: naming the field.
+    """
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise RequestError(f"{field}: {error}") from None
+
+
 def format_time(seconds: float) -> str:
     """Unix seconds as the API server writes them: RFC 3339 in whole seconds."""
     return words.format_time(int(seconds))

@@ -21,12 +21,17 @@ import numpy as np
 
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING
-from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    TentativeAdmission,
+    give_back,
+    per_podset_group,
+    take,
+)
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.model.builder import Layer, ModelBuilder, hand_out, pack_all, values_of
 from queuectl.planner.model.classes import GroupClass, PlacementClasses
 from queuectl.planner.model.counts import ShapeCounts
-from queuectl.planner.placement.greedy import levels_to_try
 from queuectl.planner.placement.single import (
     PlacedPodSetGroup,
     Wholes,
@@ -34,6 +39,7 @@ from queuectl.planner.placement.single import (
     device_columns,
     devices,
     domain_counts,
+    level_reached,
     placed_podset_groups,
     score,
 )
@@ -289,9 +295,7 @@ def keeps_shape(podset_group: PodSetGroup, node_counts: NodeCounts) -> bool:
     if used[-1] == 1:
         return True
     together = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
-    held = next(
-        (at for at in levels_to_try(podset_group) if at == ANYWHERE or used[at] == 1), ANYWHERE
-    )
+    held = level_reached(podset_group, used)
     return all(
         all(level <= together for level, _ in pods.slices)
         and not (pods.balanced and held >= together)
@@ -364,10 +368,8 @@ def may_move(admission: TentativeAdmission) -> bool:
     """Whether the gang can move, and bundles describe all placements of its pods."""
     if admission.fixed or not admission.request.podset_groups:
         return False
-    return all(
-        keeps_shape(podset_group, node_counts)
-        for podset_group, node_counts in admission.per_podset_group()
-    )
+    parts = per_podset_group(admission.request, admission.node_counts)
+    return all(keeps_shape(podset_group, node_counts) for podset_group, node_counts in parts)
 
 
 def _move(

@@ -41,12 +41,12 @@ from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads, place
 from queuectl.planner.placement.feasible import confirm, narrow
-from queuectl.planner.placement.greedy import levels_to_try
+from queuectl.planner.placement.single import domain_counts, level_reached
 from queuectl.planner.preempt.running import any_yields, yielding
 from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem, survey
-from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods, as_placed, request_of
+from queuectl.planner.problem.request import PodSetGroup, ShapePods, as_placed, request_of
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair import Repaired
 from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
@@ -237,7 +237,7 @@ def make_plan(
     pending = (*cycle.waiting_repairs, *waiting)
     sure = {refusal.uid: refusal.proof for refusal in pending if refusal.lease is not None}
     return Plan(
-        admitted=(*(r.admission(problem) for r in repairs), *started),
+        admitted=(*(r.admission() for r in repairs), *started),
         preempted=tuple(replace(p, proof=sure[p.preemptor]) for p in cycle.preempted),
         evicted=tuple(cycle.evicted),
         pending=pending,
@@ -316,7 +316,8 @@ def _uneven(problem: Problem, workload: Workload, placement: Placement) -> Itera
             pods.podset: _per_node(problem, placement, workload.podsets[pods.podset].name)
             for pods in podset_group.pods
         }
-        level = _level(podset_group, np.flatnonzero(sum(rows.values())))
+        nodes = np.flatnonzero(sum(rows.values()))
+        level = level_reached(podset_group, domain_counts(podset_group, ((nodes, nodes),)))
         for pods in podset_group.pods:
             if pods.balanced and not _even(podset_group, level, pods, rows[pods.podset]):
                 yield workload.podsets[pods.podset].name
@@ -329,17 +330,6 @@ def _per_node(problem: Problem, placement: Placement, podset: str) -> Ints:
         if name in problem.index.position:
             row[problem.index.position[name]] += count
     return row
-
-
-def _level(podset_group: PodSetGroup, nodes: Ints) -> int:
-    """The finest level, of those the podset group prefers or requires, at which it is in one domain."""
-    tree = podset_group.tree
-    for level in levels_to_try(podset_group):
-        if level == ANYWHERE:
-            break
-        if len(nodes if level == tree.depth else np.unique(tree.domain[level][nodes])) <= 1:
-            return level
-    return ANYWHERE
 
 
 def _even(podset_group: PodSetGroup, level: int, pods: ShapePods, per_node: Ints) -> bool:

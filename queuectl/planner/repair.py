@@ -97,22 +97,15 @@ class Broken:
         """The lost pods alone, charged nothing (their quota still is), never on a node they were lost on."""
         podsets = self.gang.workload.podsets
         whole = self._asked([(i, p, None) for i, p in enumerate(podsets)])
-        trees = {
-            pods.podset: podset_group.tree
-            for podset_group in whole.podset_groups
-            for pods in podset_group.pods
-        }
-        bounds = {
-            pods.podset: self.bounds(podset_group, podset_group.required)
-            for podset_group in whole.podset_groups
-            for pods in podset_group.pods
-        }
+        groups = {pods.podset: group for group in whole.podset_groups for pods in group.pods}
         pieces: list[tuple[int, PodSet, Mask | None]] = []
         for number, podset in enumerate(podsets):
-            if not self.lost.get(podset.name) or number not in trees:
+            group = groups.get(number)
+            if group is None or not self.lost.get(podset.name):
                 continue
-            parts = _Split(self, podset, trees[number]).pieces()
-            pieces += [(number, part, both(mask, bounds[number])) for part, mask in parts]
+            bounds = self.bounds(group, group.required)
+            parts = _Split(self, podset, group.tree).pieces()
+            pieces += [(number, part, both(mask, bounds)) for part, mask in parts]
         return self._asked(pieces)
 
     def _asked(self, pieces: list[tuple[int, PodSet, Mask | None]]) -> GangRequest:
@@ -254,11 +247,9 @@ class Repaired:
         yield state.admit(self.replacement)
         yield state.repair(self.gang)
 
-    def admission(self, problem: Problem) -> Admission:
+    def admission(self) -> Admission:
         """The whole new placement."""
-        placement = _whole(
-            problem, self.broken, self.replacement.request, self.replacement.node_counts
-        )
+        placement = _whole(self.broken, self.replacement.request, self.replacement.node_counts)
         return Admission(self.broken.gang.workload.uid, placement, repaired=True)
 
 
@@ -305,10 +296,10 @@ def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
 
 
 def repair(
-    problem: Problem, state: CycleState, gang: Admitted, solver: Solver
+    state: CycleState, gang: Admitted, solver: Solver
 ) -> Repaired | AwaitingRepair | Eviction | None:
     """Where a gang's lost pods go, now or later; None when the search ended open. Only an eviction changes the state."""
-    broken = Broken(problem, gang)
+    broken = Broken(state.problem, gang)
     if not broken.on_known_nodes:
         return None
     request = broken.request()
@@ -322,7 +313,7 @@ def repair(
         return _give_up(state, gang, refusals.placement_failed(state, request).message)
     if room.proof is Proof.UNDECIDED:
         return None
-    return _wait(problem, state, broken, request, room)
+    return _wait(state, broken, request, room)
 
 
 def _decided(state: CycleState, request: GangRequest, solver: Solver) -> Feasibility:
@@ -370,20 +361,17 @@ def _left(decision: Feasibility) -> Victims | None:
     return Victims((), decision.node_counts, Proof.OPTIMAL if found else Proof.UNDECIDED)
 
 
-def _wait(
-    problem: Problem, state: CycleState, broken: Broken, request: GangRequest, room: Victims
-) -> AwaitingRepair:
-    placement = _whole(problem, broken, request, room.node_counts)
+def _wait(state: CycleState, broken: Broken, request: GangRequest, room: Victims) -> AwaitingRepair:
+    placement = _whole(broken, request, room.node_counts)
     admission = TentativeAdmission(request, room.node_counts)
-    victims = problem.snapshot.admitted_of({p.victim for p in room.victims})
+    victims = state.problem.snapshot.admitted_of({p.victim for p in room.victims})
     awaited = reservations.awaited(state, request, room.node_counts, victims)
     return AwaitingRepair(placement, broken.gang, room.victims, room.proof, admission, awaited)
 
 
-def _whole(
-    problem: Problem, broken: Broken, request: GangRequest, node_counts: NodeCounts
-) -> Placement:
-    return placement_of(problem, request, node_counts, broken.staying, broken.gang.placement)
+def _whole(broken: Broken, request: GangRequest, node_counts: NodeCounts) -> Placement:
+    before = broken.gang.placement
+    return placement_of(broken.problem, request, node_counts, broken.staying, before)
 
 
 def _give_up(state: CycleState, gang: Admitted, why: str) -> Eviction:

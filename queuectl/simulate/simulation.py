@@ -12,8 +12,8 @@ from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
+from queuectl.domain.agenda import Agenda
 from queuectl.domain.gpus import BY_NAME
-from queuectl.planner.backfill.timeline import Agenda
 from queuectl.simulate.free_gpus import FreeGpus, Placed
 from queuectl.simulate.trace import NodeEvent, TraceJob
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -196,20 +197,10 @@ def _without(placed: PodSetPlacement, held: Counter[str], surplus: int) -> PodSe
     split = zip(placed.shares, shares, strict=True)
     return replace(
         placed,
-        nodes=_runs(reversed(nodes)),
+        nodes=tuple((node, len([*run])) for node, run in groupby(reversed(nodes))),
         pods=len(nodes),
         shares=tuple(FlavorShare(pods, share.flavors) for share, pods in split if pods),
     )
-
-
-def _runs(slots: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    runs: list[tuple[str, int]] = []
-    for node in slots:
-        if runs and runs[-1][0] == node:
-            runs[-1] = (node, runs[-1][1] + 1)
-        else:
-            runs.append((node, 1))
-    return tuple(runs)
 
 
 # ---- Slow ranks

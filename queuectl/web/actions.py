@@ -236,8 +236,6 @@ def _label(command: Command) -> str:
 
 # ---- Stops of queues
 
-_STOPPED_QUEUES: Final = "No gang of the queue starts until you resume it."
-
 
 @dataclass(frozen=True, slots=True)
 class QueueButton:

@@ -215,7 +215,7 @@ async def questions(url: str, size: Size) -> Table:
         await backlog.controllers["leader"].store.put_config(document)
     await backlog.fill()
     await backlog.start("standby")
-    leader, standby = (parts.supervisor for parts in backlog.controllers.values())
+    leader, standby = (parts.task for parts in backlog.controllers.values())
     job = m.job("what-if", "team-language", "main", PodSetManifest(8, gpus=8, required=RACK))
 
     async def without() -> None:

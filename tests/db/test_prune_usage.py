@@ -25,7 +25,6 @@ from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore
 
 CUTOFF = 100 * HOUR
-SUBJECT = "md5('{0}')::uuid"
 LEDGER = """
 INSERT INTO usage_subjects
 SELECT md5(uid)::uuid, uid, 'Job', 'team', uid, 'q', 'cq', '', '', '{}'

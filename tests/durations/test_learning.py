@@ -23,7 +23,6 @@ from queuectl.durations.expectations import (
     learn,
     name_pattern,
     planned,
-    typical,
 )
 
 WORK = GangProfile("cq", "team", "q", "ann", "train-7", 2, 16)
@@ -247,24 +246,6 @@ def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learned(
 ) -> None:
     found = planned(WORK, stated, elapsed, 0.8, history)
     assert (found and found.seconds, found and found.source) == (seconds, source)
-
-
-@pytest.mark.parametrize(
-    ("stated", "history", "seconds", "source"),
-    [
-        (Stated(), HISTORY, 500, RunTimeSource.LEARNED),
-        (Stated(limit=400), HISTORY, 400, RunTimeSource.LIMIT),
-        (Stated(limit=600), HISTORY, 500, RunTimeSource.LEARNED),
-        (Stated(limit=600, expected=50), HISTORY, 50, RunTimeSource.STATED),
-        (Stated(limit=600), NOTHING, 600, RunTimeSource.LIMIT),
-    ],
-)
-def test_people_see_the_median_and_at_most_the_limit(
-    stated: Stated, history: RunTimeEstimator, seconds: float, source: RunTimeSource
-) -> None:
-    found = typical(WORK, stated, 0.0, history)
-    assert found is not None
-    assert (found.seconds, found.source) == (seconds, source)
 
 
 def test_an_attempt_runs_for_the_rest_and_only_a_limit_ends_it() -> None:

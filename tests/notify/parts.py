@@ -10,18 +10,17 @@ import ssl
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from queuectl.domain.notifications import Audience, Event, EventType, Mode
+from queuectl.domain.notifications import Audience, Event, EventType
 from queuectl.notify.addresses import AddressBook
 from queuectl.notify.messages import Message, Messages
 from queuectl.notify.receivers import (
-    Bounds,
     Receiver,
     SlackTarget,
     SmtpSecurity,
@@ -231,12 +230,6 @@ def smtp(tls: Tls, port: int, **options: Any) -> Receiver:
     )
     audience = Audience("mail", everything=True, personal=True)
     return Receiver(audience, target, LOOPBACK, tls.ca_file, **options)
-
-
-def digested(receiver: Receiver, seconds: float = 3600.0) -> Receiver:
-    """The same receiver with its own events in digests."""
-    audience = replace(receiver.audience, mode=Mode.DIGEST)
-    return replace(receiver, audience=audience, digest_seconds=seconds, bounds=Bounds())
 
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

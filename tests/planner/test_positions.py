@@ -10,7 +10,7 @@ from queuectl.domain.plan import Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.cycle.heads import UndecidedGangs, all_of
+from queuectl.planner.cycle.heads import UndecidedGangs
 from queuectl.planner.order.pending_gangs import length_of, pending_gangs
 from queuectl.planner.order.queue_order import QueueOrder
 from tests.planner.backfill_clock import job, line
@@ -31,7 +31,7 @@ def group(draw: Random) -> tuple[Snapshot, UndecidedGangs]:
     ]
     snapshot = world([node("n", gpu=1)], jobs, [], line())
     ((gangs,),) = pending_gangs(snapshot, PlannerCache()).by_queue.values()
-    return snapshot, all_of(gangs)
+    return snapshot, UndecidedGangs(gangs, range(len(gangs.gangs)))
 
 
 def uids(position: UndecidedGangs) -> list[str]:

@@ -21,7 +21,7 @@ class Counts:
 
     def __call__(self, gang: Admitted) -> Charges:
         self.asked[gang.workload.uid] += 1
-        queue = gang.workload.queue
+        queue = gang.workload.namespace
         return tuple(
             ((queue, flavor, resource), placed.count)
             for placed in gang.placement.podsets
@@ -73,7 +73,7 @@ def test_only_gangs_that_come_or_move_are_charged_again() -> None:
     assert list(counts.asked) == [first.workload.uid]
 
 
-def test_a_node_on_which_no_gang_runs_any_more_is_forgotten() -> None:
+def test_a_node_without_running_gangs_is_forgotten() -> None:
     known = KnownUse()
     assert known.of(gangs(0), Counts(), has_nodes=True).nodes
     assert not known.of([], Counts(), has_nodes=True).nodes

@@ -50,7 +50,7 @@ def test_a_gang_with_a_learned_end_leaves_whole_nodes_to_a_planned_start_on_seve
 ) -> None:
     """Three of five nodes are in use for 100 s: two of them by gangs that leave one of their GPUs free, or none.
 
-    With daemons, each node has a pod without devices, and the plan counts the pods beside a Reservation: a node with a daemon is whole.
+    With daemons, each node has a pod without devices, and the plan counts the pods next to a Reservation: a node with a daemon is whole.
     """
     busy = [
         running(job(f"busy{name}", 1, None, gpu=gpus), name, ends=100.0)

@@ -23,7 +23,6 @@ from queuectl.objects.kubernetes.templates import WireRuntimeClass
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
-    WirePod,
     WirePriorityClass,
     WireResourceQuota,
 )
@@ -625,6 +624,3 @@ READABLE: Final[dict[str, tuple[type[msgspec.Struct], list[Document]]]] = {
     "provisioningrequests": (WireProvisioningRequest, [_request()]),
 }
 """By the name of the resource: the struct to which it is decoded, and objects."""
-
-ALSO: Final[dict[str, type[msgspec.Struct]]] = {"pods": WirePod}
-"""A second struct to which an object is decoded."""

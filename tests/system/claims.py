@@ -11,7 +11,6 @@ from queuectl.localcluster.nodes import API_VERSION, DRIVER
 
 SECONDS: Final = 30.0
 _GATE: Final = "example.com/wait"
-CLAIMS: Final = f"/apis/{API_VERSION}/resourceclaims"
 
 
 def request(name: str = "gpu", count: int = 1, of: str = DRIVER, **fields: Any) -> Document:

@@ -20,6 +20,7 @@ from queuectl.api.auth import authentication
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.server import CannotListen, Certificate, ListenAddress
 from queuectl.domain.errors import BadInput
+from queuectl.domain.words import comma_separated
 
 # ---- Checks at the start
 
@@ -104,7 +105,7 @@ def offer(
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    found = comma_separated(text)
     for one in found:
         try:
             ipaddress.ip_network(one)

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
@@ -76,7 +76,11 @@ def add_routes(
     _add_history(routes, guard, store, history)
 
     async def made(
-        request: Request, by: str, since: str, until: str | None, namespace: str | None
+        request: Request,
+        by: OfGroup = "queue",
+        since: Since = "24h",
+        until: Until = None,
+        namespace: OfNamespace = None,
     ) -> Report:
         try:
             grouping = Grouping.parse(by)
@@ -90,6 +94,8 @@ def add_routes(
         except BadInput as error:
             raise wrong_parameter("since", str(error)) from error
 
+    RequestedReport = Annotated[Report, Depends(made)]  # noqa: N806 - a type
+
     @routes.get(
         f"{PATH}/usage",
         tags=_TAGS,
@@ -97,14 +103,8 @@ def add_routes(
         summary="GPU-hours allocated, used, idle, stuck and unknown",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
-    async def report_usage(
-        request: Request,
-        by: OfGroup = "queue",
-        since: Since = "24h",
-        until: Until = None,
-        namespace: OfNamespace = None,
-    ) -> UsageReport:
-        return usage_report(await made(request, by, since, until, namespace))
+    async def report_usage(report: RequestedReport) -> UsageReport:
+        return usage_report(report)
 
     @routes.get(
         f"{PATH}/cost",
@@ -113,14 +113,7 @@ def add_routes(
         summary="Cost of the allocated GPU-hours",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
-    async def report_cost(
-        request: Request,
-        by: OfGroup = "queue",
-        since: Since = "24h",
-        until: Until = None,
-        namespace: OfNamespace = None,
-    ) -> CostReport:
-        report = await made(request, by, since, until, namespace)
+    async def report_cost(report: RequestedReport) -> CostReport:
         return cost_report(report, (await stated.config()).rules.accounting.currency)
 
     @routes.get(
@@ -130,14 +123,7 @@ def add_routes(
         summary="GPU-hours that were not used, lost work, and free GPUs that no gang can use",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
-    async def report_waste(
-        request: Request,
-        by: OfGroup = "queue",
-        since: Since = "24h",
-        until: Until = None,
-        namespace: OfNamespace = None,
-    ) -> WasteReport:
-        report = await made(request, by, since, until, namespace)
+    async def report_waste(request: Request, report: RequestedReport) -> WasteReport:
         if not await guard.may(request, _SEE_NODES):
             report = replace(report, fleet=(), cluster=None)
         return waste_report(report)
@@ -149,14 +135,8 @@ def add_routes(
         summary="How long gangs waited, and for how many GPUs",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
-    async def report_waits(
-        request: Request,
-        by: OfGroup = "queue",
-        since: Since = "24h",
-        until: Until = None,
-        namespace: OfNamespace = None,
-    ) -> WaitsReport:
-        return waits_report(await made(request, by, since, until, namespace))
+    async def report_waits(report: RequestedReport) -> WaitsReport:
+        return waits_report(report)
 
 
 def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: UsageHistory) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-NAMED = 3  # names in one message
 
 
 class Level(StrEnum):
@@ -33,9 +30,3 @@ class Finding:
     level: Level
     message: str
     fix: str = ""
-
-
-def some(names: Sequence[str], most: int = NAMED) -> str:
-    """The first names, and the number of the others."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from queuectl.cli.doctor.findings import Finding, Level, some
+from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.domain.errors import (
     BadInput,
     DatabaseLoginRefused,
@@ -20,7 +20,7 @@ from queuectl.domain.errors import (
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.gpus import Gpus, summed
 from queuectl.domain.records import LeaderRecord
-from queuectl.domain.words import counted_gpus
+from queuectl.domain.words import counted_gpus, some
 
 Document = Mapping[str, Any]
 

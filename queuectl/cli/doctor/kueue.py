@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuectl.cli.doctor.findings import Finding, Level, some
+from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
 from queuectl.cluster.review import KUEUE_MANAGER, KUEUE_WEBHOOKS
 from queuectl.cluster.server import DEFINITIONS
 from queuectl.domain.errors import ObjectGone
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, some
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 
 _RELEASE: Final = "meta.helm.sh/release-name"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queuectl.cli.doctor.findings import Finding, Level, some
+from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.domain.words import some
 
 PREFIX: Final = "queuectl_shadow_"
 _CHECK: Final = "shadow"

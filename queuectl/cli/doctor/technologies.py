@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from queuectl.cli.doctor.findings import Finding, Level, some
+from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document
 from queuectl.domain.mig import MigMode
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, some
 
 _ENABLE: Final = "enable the opt-in migReconfiguration, or set migReconfiguration: Plan: docs/how-to/reconfigure-mig.md"
 _PUBLISH: Final = (

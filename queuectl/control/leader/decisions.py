@@ -29,7 +29,7 @@ from queuectl.domain.plan import (
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
-from queuectl.domain.words import counted_gpus, gpu_hours_of
+from queuectl.domain.words import counted_gpus, gpu_hours_of, some
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.outstanding_writes import planned_of
@@ -449,14 +449,14 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
         parts.append(f"admitted {len(started)} ({counted_gpus(gpus)})")
     repaired = [noted[a.uid].ref for a in decided if a.repaired]
     if repaired:
-        parts.append(f"repairing {', '.join(repaired[:3])}{_more(len(repaired))}")
+        parts.append(f"repairing {some(repaired)}")
     leaving = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
     moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
     evicted = [e for e in leaving if e not in moving]
     if moving:
-        parts.append(f"migrating {', '.join(e.ref for e in moving[:3])}{_more(len(moving))}")
+        parts.append(f"migrating {some([e.ref for e in moving])}")
     if evicted:
-        parts.append(f"evicting {', '.join(e.ref for e in evicted[:3])}{_more(len(evicted))}")
+        parts.append(f"evicting {some([e.ref for e in evicted])}")
     if plan.pending:
         inner = ", ".join(f"{code} {count}" for code, count in plan.waiting_by_code.items())
         parts.append(f"{len(plan.pending)} pending ({inner})")
@@ -467,7 +467,3 @@ def _gpus_started(snapshot: Snapshot, started: Iterable[Admission]) -> Fraction:
     """The GPUs of gangs that start. A repaired gang is none of them: it was not pending in the snapshot."""
     asked = {p.workload.uid: p.workload for p in snapshot.pending}
     return summed(Admitted(asked[a.uid], a.placement).gpus for a in started)
-
-
-def _more(count: int) -> str:
-    return f" and {count - 3} more" if count > 3 else ""

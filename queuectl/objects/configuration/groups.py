@@ -14,7 +14,7 @@ from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.kubernetes.wire import Quantity
 from queuectl.objects.names import is_label_key, is_name
-from queuectl.objects.times import parse_time
+from queuectl.objects.times import time_of
 
 # ---- Resource groups
 
@@ -134,7 +134,7 @@ def read_override(document: QuotaOverrideDocument) -> QuotaOverride:
             raise RequestError(f"spec.{field}: {name!r} is not a name")
     if not is_label_key(spec.resource):
         raise RequestError(f"spec.resource: {spec.resource!r} is not a resource name")
-    begins, ends = _moment(spec.begins, "from"), _moment(spec.until, "until")
+    begins, ends = time_of(spec.begins, "spec.from"), time_of(spec.until, "spec.until")
     if ends <= begins:
         raise RequestError(f"spec.until: {spec.until!r} is not after spec.from")
     if (spec.nominal_quota is None) == (spec.add is None):
@@ -152,13 +152,6 @@ def read_override(document: QuotaOverrideDocument) -> QuotaOverride:
         else _override_amount(spec.resource, nominal, "nominalQuota"),
         add=0 if spec.add is None else _signed(spec.resource, spec.add),
     )
-
-
-def _moment(text: str, field: str) -> float:
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise RequestError(f"spec.{field}: {error}") from None
 
 
 def _signed(resource: str, written: Quantity) -> int:

@@ -29,7 +29,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.names import is_label_key, is_name, is_time_zone
-from queuectl.objects.times import parse_time
+from queuectl.objects.times import time_of
 
 # ---- Reservations
 
@@ -40,7 +40,7 @@ _CHECKED: Final = 64  # occurrences that are compared with the next one
 def read_reservation(document: wire.ReservationDocument) -> AdvanceReservation:
     """Raises RequestError naming field and value."""
     spec = document.spec
-    begins, ends = _moment(spec.begins, "from"), _moment(spec.until, "until")
+    begins, ends = time_of(spec.begins, "spec.from"), time_of(spec.until, "spec.until")
     if ends <= begins:
         raise RequestError(f"spec.until: {spec.until!r} is not after spec.from")
     if (spec.capacity is None) == (not spec.nodes):
@@ -78,13 +78,6 @@ def read_reservation(document: wire.ReservationDocument) -> AdvanceReservation:
         time_zone=zone,
         evicts=bool(spec.evict),
     )
-
-
-def _moment(text: str, field: str) -> float:
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise RequestError(f"spec.{field}: {error}") from None
 
 
 def _check_recurrence(text: str, zone: str, begins: float, length: float) -> None:
@@ -200,10 +193,7 @@ def read_top_up(document: wire.BudgetTopUpDocument) -> TopUp:
     if not spec.reason.strip():
         raise RequestError("spec.reason: is empty")
     if spec.at is not None:
-        try:
-            parse_time(spec.at)
-        except ValueError as error:
-            raise RequestError(f"spec.at: {error}") from None
+        time_of(spec.at, "spec.at")
     who, when = spec.by or "", spec.at or ""
     name = document.metadata.name
     return TopUp(name, spec.budget, spec.month, amount, spec.reason, who, when)

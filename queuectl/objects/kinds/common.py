@@ -11,7 +11,7 @@ from typing import Any, Final
 from queuectl.domain.gates import MOST_DEPENDENCIES, Dependency, distinct_gates
 from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord, Parallelism
 from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, incidental, limited, requested
-from queuectl.domain.words import shortened
+from queuectl.domain.words import comma_separated, shortened
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
@@ -269,7 +269,7 @@ class StatedKeys:
         names: list[str] = []
         for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)[: 1 + self.kueue]:
             key = prefix + keys.ADMISSION_GATED_BY
-            for name in filter(None, map(str.strip, self._annotations.get(key, "").split(","))):
+            for name in comma_separated(self._annotations.get(key, "")):
                 wrong = ""
                 if not is_gate(name):
                     wrong = f"{shortened(repr(name))} is not the name of an admission gate, such as example.com/data"

@@ -5,11 +5,11 @@ A wrong value does not keep the job from its start: it has no effect, and the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from queuectl.domain.notifications import MOST_RECEIVERS, EventType, JobNotifications
-from queuectl.domain.words import printable, shortened
+from queuectl.domain.words import comma_separated, printable, shortened
 from queuectl.objects import keys
 from queuectl.objects.names import is_dns_label
 
@@ -37,7 +37,7 @@ def _receivers(text: str) -> tuple[tuple[str, ...], str]:
     """The names, and what is wrong with the value."""
     error = ""
     names: dict[str, None] = {}
-    for name in _parts(text):
+    for name in comma_separated(text[:_LONGEST]):
         if not is_dns_label(name):
             error = error or f"{_quoted(name)} is not the name of a receiver"
         elif len(names) == MOST_RECEIVERS and name not in names:
@@ -51,16 +51,12 @@ def _events(text: str) -> tuple[tuple[EventType, ...], str]:
     """The types, and what is wrong with the value. Without a right one, all types are selected."""
     error = ""
     events: set[EventType] = set()
-    for name in _parts(text):
+    for name in comma_separated(text[:_LONGEST]):
         if name in EVENTS:
             events.add(EVENTS[name])
         else:
             error = error or f"{_quoted(name)} is none of {', '.join(EVENTS)}"
     return tuple(sorted(events)), _at(keys.NOTIFY_EVENTS, error or _too_long(text))
-
-
-def _parts(text: str) -> Iterator[str]:
-    return filter(None, map(str.strip, text[:_LONGEST].split(",")))
 
 
 def _too_long(text: str) -> str:

@@ -17,6 +17,7 @@ from queuectl.planner.capacity.node_counts import (
     PlannedGang,
     TentativeAdmission,
     node_counts_of,
+    per_podset_group,
     short_nodes,
     take,
 )
@@ -24,10 +25,10 @@ from queuectl.planner.model.counts import GangLoad
 from queuectl.planner.order.queue_order import Lines
 from queuectl.planner.placement import greedy
 from queuectl.planner.placement.feasible import Arrangement, Feasibility, arrange, refuted_by_sums
-from queuectl.planner.placement.greedy import levels_to_try
+from queuectl.planner.placement.single import domain_counts, level_reached
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, starting_at
+from queuectl.planner.problem.request import GangRequest, starting_at
 from queuectl.planner.solver import Solver, Status
 
 # ---- Answers of the model
@@ -268,30 +269,13 @@ def _same(before: NodeCounts, after: NodeCounts) -> bool:
 # ---- Topology levels of a placement
 
 
-def as_placed(request: GangRequest, node_counts: NodeCounts) -> GangRequest:
+def keeping_levels(request: GangRequest, node_counts: NodeCounts) -> GangRequest:
     """The request with each preferred level that a placement reaches as a required one."""
-    groups, at = [], 0
-    for group in request.podset_groups:
-        placed = node_counts[at : at + len(group.pods)]
-        groups.append(replace(group, required=_level(group, placed)))
-        at += len(group.pods)
+    groups = []
+    for group, placed in per_podset_group(request, node_counts):
+        reached = level_reached(group, domain_counts(group, placed))
+        groups.append(replace(group, required=max(group.required, reached)))
     return replace(request, podset_groups=tuple(groups))
-
-
-def _level(group: PodSetGroup, placed: NodeCounts) -> int:
-    if group.preferred == ANYWHERE:
-        return group.required
-    tree = group.tree
-    nodes = {int(node) for each, _ in placed for node in each}
-    for level in levels_to_try(group):
-        if level == ANYWHERE:
-            break
-        if level == tree.depth:
-            if len(nodes) == 1 and group.bundle is not None:
-                return level
-        elif len({int(tree.domain[level][node]) for node in nodes}) == 1:
-            return level
-    return group.required
 
 
 # ---- The earliest start
@@ -398,12 +382,12 @@ class StartSearch:
         last = request.pending.planned_start
         assert last is not None
         found = node_counts_of(self._problem, request, last.placement)
-        return as_placed(request, found) if found is not None else None
+        return keeping_levels(request, found) if found is not None else None
 
     def _planned(self, request: GangRequest, decision: Feasibility, at: float) -> Start:
         found = decision.node_counts
         end, latest = end_of(request, at), self._latest(request, at)
-        return PlannedGang(as_placed(request, found), found, at, end, latest), decision
+        return PlannedGang(keeping_levels(request, found), found, at, end, latest), decision
 
     def _question(self, request: GangRequest, at: float) -> Question:
         return Question(self.timeline, request, at, end_of(request, at), self.planned)

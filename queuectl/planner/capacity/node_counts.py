@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -33,13 +34,6 @@ class TentativeAdmission:
     request: GangRequest
     node_counts: NodeCounts
     fixed: bool = False
-
-    def per_podset_group(self) -> Iterator[tuple[PodSetGroup, NodeCounts]]:
-        """Each podset group of its request with the node counts of that podset group's pods."""
-        at = 0
-        for podset_group in self.request.podset_groups:
-            yield podset_group, self.node_counts[at : at + len(podset_group.pods)]
-            at += len(podset_group.pods)
 
 
 @dataclass(eq=False, slots=True)
@@ -89,6 +83,16 @@ class Reservation:
     def uid(self) -> str:
         """Of the gang that waits."""
         return self.request.pending.workload.uid
+
+
+def per_podset_group(
+    request: GangRequest, node_counts: NodeCounts
+) -> Iterator[tuple[PodSetGroup, NodeCounts]]:
+    """Each podset group of a request with the node counts of its pods."""
+    at = 0
+    for podset_group in request.podset_groups:
+        yield podset_group, node_counts[at : at + len(podset_group.pods)]
+        at += len(podset_group.pods)
 
 
 def nodes_of(node_counts: Iterable[tuple[Ints, Ints]]) -> Ints:
@@ -288,7 +292,8 @@ class RankNodes:
         for size, domain_of in layers:
             self._complete(size, domain_of)
         rest = iter(self.free)
-        return _runs([node if node is not None else next(rest) for node in self.nodes])
+        seated = (node if node is not None else next(rest) for node in self.nodes)
+        return tuple((node, len([*run])) for node, run in groupby(seated))
 
     def _complete(self, size: int, domain_of: Callable[[str], object]) -> None:
         """Seat the lost ranks of slices that are not lost altogether."""
@@ -298,12 +303,9 @@ class RankNodes:
             for rank in ranks if left else ():
                 if self.nodes[rank] is None:
                     beside = (n for n in self.free if domain_of(n) == domain_of(left[0]))
-                    self._assign(rank, next(beside, None))
-
-    def _assign(self, rank: int, node: str | None) -> None:
-        if node is not None:
-            self.free.remove(node)
-            self.nodes[rank] = node
+                    if (node := next(beside, None)) is not None:
+                        self.free.remove(node)
+                        self.nodes[rank] = node
 
 
 def rank_nodes_of(
@@ -328,13 +330,3 @@ def rank_nodes_of(
         nodes += [node] * stays + [None] * (count - stays)
     free = [n for n in sorted(after, key=order) for _ in range(after[n] - staying.get(n, 0))]
     return RankNodes(nodes, free) if nodes.count(None) == len(free) else None
-
-
-def _runs(nodes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    runs: list[tuple[str, int]] = []
-    for node in nodes:
-        if runs and runs[-1][0] == node:
-            runs[-1] = node, runs[-1][1] + 1
-        else:
-            runs.append((node, 1))
-    return tuple(runs)

@@ -69,7 +69,6 @@ class QuotaState:
     withheld: dict[str, WithheldQuota] = field(default_factory=dict)
     open: QuotaUse = field(init=False)
     released: list[str] = field(default_factory=list)
-    _nominal: dict[str, dict[FlavorResource, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.open = self.now
@@ -93,14 +92,7 @@ class QuotaState:
 
     def nominal(self, queue: str) -> Mapping[FlavorResource, int]:
         """(flavor, resource) to the nominal quota of a ClusterQueue."""
-        if queue not in self._nominal:
-            self._nominal[queue] = {
-                (quotas.flavor, resource): quotas.nominal.get(resource, 0)
-                for group in self.problem.snapshot.config.cluster_queues[queue].groups
-                for quotas in group.flavors
-                for resource in group.covered
-            }
-        return self._nominal[queue]
+        return self.now.pools[queue].subtree  # no member lends to a ClusterQueue
 
     def most(self, queue: str) -> Mapping[FlavorResource, int]:
         """(flavor, resource) to what a ClusterQueue could ever use if nothing were used."""

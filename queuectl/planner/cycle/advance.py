@@ -34,7 +34,7 @@ from queuectl.domain.workload import (
     PodShape,
     Workload,
 )
-from queuectl.planner.backfill.earliest_start import as_placed
+from queuectl.planner.backfill.earliest_start import keeping_levels
 from queuectl.planner.backfill.timeline import Timeline
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
@@ -46,6 +46,7 @@ from queuectl.planner.capacity.node_counts import (
 )
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import Feasibility, place
+from queuectl.planner.preempt.candidates import by_priority
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.limit_rows import (
     beside,
@@ -101,16 +102,18 @@ class Advance:
             self.settled[each.name] = _state(each, reason="the cluster has no nodes")
             return
         request = self._request(each)
-        made = self._decide(each, request)
-        if made.status is Status.SOLVED:
-            movable = not each.active(snapshot.now) and not any(self._together(each))
+        decision = self._decide(each, request)
+        if decision.status is Status.SOLVED:
+            together = any(other.overlaps(each) for other, _ in self.placed)
             held = TentativeAdmission(
-                as_placed(request, made.node_counts), made.node_counts, fixed=not movable
+                keeping_levels(request, decision.node_counts),
+                decision.node_counts,
+                fixed=together or each.active(snapshot.now),
             )
             self.state.admit(held)
             self.placed.append((each, held))
         elif not (each.reservation.evicts and self._over_running(each, request)):
-            self.settled[each.name] = self._nowhere(each, request, made.status)
+            self.settled[each.name] = self._nowhere(each, request, decision.status)
 
     def _decide(self, each: Occurrence, request: GangRequest) -> Feasibility:
         """The placement of the last plan, or else another one."""
@@ -148,21 +151,18 @@ class Advance:
             is Status.REFUTED
         ):
             return _state(each, reason=self._never(capacity))
-        beside = "alongside the gangs that still run then, or whose end is unknown"
+        among = "alongside the gangs that still run then, or whose end is unknown"
         if holds < capacity.pods:
-            text = f"at most {holds} of {counted(capacity.pods, 'pod')} fit {beside}"
+            text = f"at most {holds} of {counted(capacity.pods, 'pod')} fit {among}"
         else:
-            text = f"{counted(capacity.pods, 'pod')} fit in no domain of the topology {beside}"
+            text = f"{counted(capacity.pods, 'pod')} fit in no domain of the topology {among}"
         return replace(_state(each, reason=text), earliest=self._earliest(each, request))
 
     def _never(self, capacity: ReservedCapacity) -> str:
         """Why it has no placement on empty nodes."""
         index = self.problem.index.recovered
         for name in sorted(capacity.requests):
-            if (
-                name not in index.resources
-                or not index.allocatable[index.resources.index(name)].any()
-            ):
+            if name not in index.column or not index.allocatable[index.column[name]].any():
                 return f"{REQUESTS}: {no_amount(name)}"
         return "no placement exists, even if all nodes were empty"
 
@@ -215,10 +215,6 @@ class Advance:
                     occupied[nodes] = True
         return occupied
 
-    def _together(self, each: Occurrence) -> Iterator[Occurrence]:
-        """Reservations before it that last at the same time."""
-        return (other for other, _ in self.placed if other.overlaps(each))
-
     def _nodes(self, request: GangRequest, counts: NodeCounts) -> tuple[tuple[str, int], ...]:
         placed = placement_of(self.problem, request, counts).of(_PODS)
         return tuple(placed.nodes) if placed is not None else ()
@@ -240,9 +236,9 @@ class Advance:
                 self._evict_from(each, name, at, rows)
 
     def _evict_from(self, each: Occurrence, name: str, at: int, rows: Ints) -> None:
-        gangs = [gang for gang in self._running_beside(each) if self._is_on(gang, at)]
-        gangs.sort(key=lambda g: (g.workload.priority, -g.started_at, g.workload.uid))
-        for gang in gangs:
+        running = self._running_beside(each)
+        gangs = (gang for gang in running if at in self.problem.use_of(gang)[0])
+        for gang in sorted(gangs, key=by_priority):
             if (self.state.later.free[rows, at] >= 0).all():
                 return
             self.state.evict(gang)
@@ -258,9 +254,6 @@ class Advance:
                 continue
             if each in beside(snapshot, gang.workload, end_of(snapshot, gang)):
                 yield gang
-
-    def _is_on(self, gang: Admitted, at: int) -> bool:
-        return bool((self.problem.use_of(gang)[0] == at).any())
 
     def _rows(self, each: Occurrence) -> Ints:
         index = self.problem.index

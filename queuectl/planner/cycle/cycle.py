@@ -87,15 +87,8 @@ class ElasticRanks:
     refused: dict[str, Workload] = field(default_factory=dict)
     held: dict[str, Workload] = field(default_factory=dict)
 
-    def refused_before(self, workload: Workload) -> Workload | None:
-        """The pod of a lower rank that is refused; None for gangs that extend no other."""
-        return self._lower(workload, self.refused)
-
-    def held_before(self, workload: Workload) -> Workload | None:
-        """The pod of a lower rank that is held."""
-        return self._lower(workload, self.held)
-
-    def _lower(self, workload: Workload, first_pods: Mapping[str, Workload]) -> Workload | None:
+    def lower(self, workload: Workload, first_pods: Mapping[str, Workload]) -> Workload | None:
+        """The pod of a lower rank that is ``refused`` or ``held``; None for gangs that extend no other."""
         if workload.growth is None:
             return None
         lower = first_pods.get(workload.growth.base)
@@ -285,8 +278,8 @@ class AdmissionCycle:
 
     def _after_lower_rank(self, pending: Pending) -> bool:
         """Refuse a pod of an elastic gang while one of a lower rank is not added to the gang; whether it is refused."""
-        refused = self.ranks.refused_before(pending.workload)
-        held = self.ranks.held_before(pending.workload)
+        refused = self.ranks.lower(pending.workload, self.ranks.refused)
+        held = self.ranks.lower(pending.workload, self.ranks.held)
         if refused is None and held is not None:
             queue = self.problem.snapshot.queue_of(pending.workload)
             held = held if self.classes.candidate(pending, queue).ready else None

@@ -58,7 +58,7 @@ class QueueHeads:
     considered: int = 0
 
     def __post_init__(self, gangs: Sequence[EqualGangs]) -> None:
-        self._rank(map(all_of, gangs))
+        self._rank(UndecidedGangs(equal, range(len(equal.gangs))) for equal in gangs)
 
     @property
     def head(self) -> Pending | None:
@@ -377,12 +377,11 @@ class UndecidedGangs:
         self, like: Refusal, reason_of: Callable[[Pending], Reason]
     ) -> Mapping[str, Refusal]:
         """The same, each with the time since which it waits itself."""
-        refused: dict[str, Refusal] = {}
-        for number in self.left:
-            gang = self.gangs.gangs[number]
-            uid = gang.workload.uid
-            refused[uid] = Refusal(uid, (reason_of(gang),), None, like.proof)
-        return refused
+        left = map(self.gangs.gangs.__getitem__, self.left)
+        refused = (
+            Refusal(gang.workload.uid, (reason_of(gang),), None, like.proof) for gang in left
+        )
+        return {refusal.uid: refusal for refusal in refused}
 
     def _find_first(self) -> None:
         self._at = 0
@@ -397,11 +396,6 @@ class UndecidedGangs:
 def _since(gang: Pending) -> float:
     """The time since which it waits to reclaim quota, in unix seconds; infinite if it does not."""
     return inf if gang.reclaim_since is None else gang.reclaim_since
-
-
-def all_of(gangs: EqualGangs) -> UndecidedGangs:
-    """A group of which none is decided."""
-    return UndecidedGangs(gangs, range(len(gangs.gangs)))
 
 
 # ---- The order among heads
@@ -486,7 +480,7 @@ class Ranking(ABC):
         self._numbers = 0
 
     def put(self, heads: QueueHeads) -> None:
-        """Rank a queue again: its head, or its use, has changed. Without a head it is not heads."""
+        """Rank a queue again: its head, or its use, has changed. Without a head, it is not ranked."""
         head = heads.head
         if head is None:
             self.drop(heads)

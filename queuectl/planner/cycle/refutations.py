@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limits import Allowance
@@ -27,6 +27,9 @@ from queuectl.planner.preempt.protections import next_change
 from queuectl.planner.problem.request import shrinks
 from queuectl.planner.quota import QuotaNode
 from queuectl.planner.search.gang_classes import EvictionRank, Refutation
+
+_OF_THIS_PLAN: Final = frozenset({Code.WOULD_DELAY, Code.RESERVATION_AHEAD})
+"""Reasons that depend on the planned starts of this cycle or on its time: they state for how long a run fits from now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,9 @@ class Refutations:
         found, solver = self.cycle.classes.of(pending, queue), self.cycle.solver
         why = found.refused(pending.workload)
         on_nodes = solver.placements > before.placements
-        if why is None or solver.calls > before.solves or _of_this_plan(why):
+        if why is None or solver.calls > before.solves:
+            return
+        if any(reason.code in _OF_THIS_PLAN for reason in why):
             return
         if not (on_nodes and self._changed_now):
             rank = found.rank_of(pending.workload)
@@ -182,8 +187,3 @@ class Refutations:
         """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""
         pool = self.cycle.problem.pools.get(queue or "")
         return pool.root if pool is not None else None
-
-
-def _of_this_plan(why: Iterable[Reason]) -> bool:
-    """Whether a reason depends on the planned starts of this cycle or on its time: it states for how long a run fits from now."""
-    return any(reason.code in (Code.WOULD_DELAY, Code.RESERVATION_AHEAD) for reason in why)

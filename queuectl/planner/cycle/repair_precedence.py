@@ -56,7 +56,7 @@ class Repairs:
             if gang.workload.uid in self._done or cycle.state.leaves(gang):
                 continue
             cycle.solver.repair()
-            done = repair(cycle.problem, cycle.state, gang, cycle.solver)
+            done = repair(cycle.state, gang, cycle.solver)
             if done is None:
                 cycle.undecided = True
             elif isinstance(done, Eviction):

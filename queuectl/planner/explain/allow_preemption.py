@@ -30,14 +30,13 @@ from queuectl.domain.gpus import as_number
 from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, ReclaimWithinCohort
 from queuectl.domain.snapshot import Admitted
-from queuectl.domain.words import counted, counted_gpus
+from queuectl.domain.words import counted, counted_gpus, some
 from queuectl.planner.explain.context import HOLDERS, GangContext
 from queuectl.planner.explain.relaxation import ask, past_heads, requests
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.rules import evictable
 from queuectl.planner.preempt.running import in_reach
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.reasons.words import some
 
 _FIXES: Final = 3
 

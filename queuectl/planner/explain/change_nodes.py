@@ -16,7 +16,7 @@ import numpy as np
 from queuectl.domain.diagnosis import AddNodes, HealNodes, Remedy, SuggestedFix
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import Resources
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, some
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.explain.constraints import unhealthy, why_unavailable
 from queuectl.planner.explain.context import GangContext
@@ -35,7 +35,7 @@ from queuectl.planner.explain.remedy import finish, offer
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
-from queuectl.planner.reasons.words import level_name, some
+from queuectl.planner.reasons.words import level_name
 from queuectl.planner.solver import Status
 
 _SPARED: Final = 64  # nodes tried one by one whether they can be left out

@@ -27,7 +27,7 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import FlavorQuotas
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted
-from queuectl.domain.words import counted, format_time
+from queuectl.domain.words import counted, format_time, some
 from queuectl.planner.explain.change_request import largest_part, limited_run, more_pods
 from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.left_out import too_little
@@ -35,7 +35,7 @@ from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
 from queuectl.planner.explain.remedy import finish, offer, raised_until_it_starts
 from queuectl.planner.order.limits import CountedLimit, UserCaps
-from queuectl.planner.reasons.words import amount, some
+from queuectl.planner.reasons.words import amount
 
 # ---- Fixes for a gang that a Budget holds
 #

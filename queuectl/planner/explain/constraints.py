@@ -13,7 +13,7 @@ from queuectl.domain.diagnosis import Limit, Obstacle
 from queuectl.domain.fleet import is_passing
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.reasons import Reason
-from queuectl.domain.words import counted, format_time, is_or_are
+from queuectl.domain.words import counted, format_time, is_or_are, some
 from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.left_out import ConstraintGroup, any_flavor
 from queuectl.planner.explain.relaxation import Relaxation, as_it_is, requests, state_under
@@ -44,7 +44,6 @@ from queuectl.planner.reasons.words import (
     joined,
     requests_of,
     shown,
-    some,
     without_devices,
 )
 

@@ -31,7 +31,7 @@ from queuectl.planner.problem.request import GangRequest, shrinks
 from queuectl.planner.search.flavor_choice import Fit, Outcome, Refuted, Unknown
 from queuectl.planner.solver import Status, StopSignal
 
-# ---- KnownAnswers results
+# ---- Known answers
 #
 # A placement is a hint, which is checked against the free capacity, and a gang for which it holds needs no search. A refusal holds only
 # for the snapshot of its plan. All other gangs are decided again.
@@ -39,7 +39,7 @@ from queuectl.planner.solver import Status, StopSignal
 
 @dataclass(frozen=True, slots=True)
 class KnownAnswers:
-    """KnownAnswers results for pending gangs, by uid.
+    """Known answers for pending gangs, by uid.
 
     Attributes:
         placed: where a gang fits, also one that waits for its admission checks there; checked before it is believed.

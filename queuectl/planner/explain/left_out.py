@@ -37,6 +37,7 @@ from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.context import GangContext, evicted_by, least_of
 from queuectl.planner.explain.relaxation import place_on
+from queuectl.planner.model.classes import labels_of
 from queuectl.planner.plan_cycle import begin
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.fleet import Ints
@@ -349,8 +350,4 @@ def _alike(request: GangRequest) -> Ints:
     columns = [shape.eligible.astype(np.int64) for shape in dict.fromkeys(shapes)]
     columns += [tree.domain[-1] for tree in trees if tree.depth]  # the finest implies the others
     usable = np.logical_or.reduce([shape.eligible for shape in shapes])
-    group = np.zeros(len(usable), dtype=np.int64)
-    for column in columns:
-        paired = group * (int(column.max(initial=0)) + 2) + column + 1
-        _, group = np.unique(paired, return_inverse=True)
-    return np.where(usable, group, -1)
+    return np.where(usable, labels_of(columns, len(usable)), -1)

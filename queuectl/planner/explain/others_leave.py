@@ -27,7 +27,7 @@ from queuectl.domain.gpus import as_number, summed
 from queuectl.domain.plan import Proof
 from queuectl.domain.queues import ClusterQueue, Defragment
 from queuectl.domain.snapshot import Admitted
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, some
 from queuectl.planner.capacity.node_counts import placement_of
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.defragment import MigrationPolicy
@@ -41,7 +41,6 @@ from queuectl.planner.preempt.rules import why_not
 from queuectl.planner.preempt.search import BestVictims
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate import find_moves, move_candidates
 from queuectl.planner.solver import Model, Solution, Solver, Status
 

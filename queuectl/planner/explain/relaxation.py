@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 
@@ -26,9 +25,6 @@ from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.quota import FlavorResource
 from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver import Solver, Status
-
-_PLENTY: Final = 1 << 50  # of a resource that no group of the queue covers
-_ANY_FLAVOR: Final = "any flavor"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from queuectl.domain.reasons import Code
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.context import GangContext, least_of
 from queuectl.planner.explain.left_out import too_little
-from queuectl.planner.explain.relaxation import Relaxation, ask, quota_alone
+from queuectl.planner.explain.relaxation import Relaxation, ask, quota_alone, shortage
 from queuectl.planner.order.limits import CountedLimit
 from queuectl.planner.placement.feasible import decide
 from queuectl.planner.quota import FlavorResource
@@ -165,7 +165,7 @@ def quota_short(ctx: GangContext, cycle: AdmissionCycle) -> Mapping[FlavorResour
     snapshot, state = cycle.problem.snapshot, cycle.state
     pending = least_of(next(p for p in snapshot.pending if p.workload.uid == ctx.uid))
     lacks = [
-        {row: request.charges[row] - left for row, left in state.quota.short(request).items()}
+        shortage(state, request)
         for _, request in cycle.classes.of(pending, snapshot.queue_of(pending.workload)).requests
         if decide(state, request, ctx.solver).status is Status.SOLVED
     ]

@@ -17,7 +17,7 @@ An exit is an integer variable; today it is 0 or 1. The capacity of gangs that l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -385,8 +385,8 @@ def add_blocked(
     for number, variable in pods.items():
         nodes = _Node(classes, node_class, number, freed)
         now, most, blocking = nodes.holds(()), nodes.holds(nodes.leaving), set()
-        for gang, least in nodes.without_one():
-            if least < most:
+        for gang in sorted(nodes.leaving):
+            if (least := nodes.holds(nodes.leaving - {gang})) < most:
                 blocking.add(gang)
                 enough &= least == now
                 coeffs = [1, -nodes.size * (most - least)]
@@ -416,11 +416,6 @@ class _Node:
             for there, terms in self._resources
         ]
         return most_pods_of_node(free, self._asked)
-
-    def without_one(self) -> Iterator[tuple[int, int]]:
-        """Per gang, the pods that fit once all others have left."""
-        for gang in sorted(self.leaving):
-            yield gang, self.holds(self.leaving - {gang})
 
 
 # ---- Between placements and values of variables

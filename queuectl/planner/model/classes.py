@@ -143,7 +143,7 @@ class PlacementClasses:
         columns += [shape.eligible[useful].astype(np.int64) for shape in shapes.values()]
         if self.marks is not None:
             columns.append(self.marks[useful])
-        label = _labels(columns, len(useful))
+        label = labels_of(columns, len(useful))
         by_class = np.argsort(label, kind="stable")
         self._starts = np.flatnonzero(np.diff(label[by_class], prepend=-1))
         ordered = useful[by_class]
@@ -215,7 +215,7 @@ class PlacementClasses:
         return NodeLimits(np.concatenate(coeffs), limits, of_rows)
 
 
-def _labels(columns: list[Ints], size: int) -> Ints:
+def labels_of(columns: list[Ints], size: int) -> Ints:
     """Number equal rows of the columns alike, in lexicographic order of the rows."""
     label = np.zeros(size, dtype=np.int64)
     for column in columns:

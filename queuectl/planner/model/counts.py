@@ -121,8 +121,7 @@ def fewest_then_tightest(sizes: Ints, count: int) -> Ints:
     usable = by_size[sizes[by_size] >= least]
     if k * len(usable) <= _EXACT_WORK:
         return np.sort(_tightest(sizes, usable, k, count))
-    last = [i for i in usable[k - 1 :] if sizes[i] >= least]
-    return np.sort(np.array([*by_size[: k - 1], last[-1]], dtype=np.int64))
+    return np.sort(np.array([*by_size[: k - 1], usable[-1]], dtype=np.int64))
 
 
 def fewest_then_sparing(sizes: Ints, count: int, avoided: Mask) -> Ints:

@@ -58,7 +58,8 @@ def _fill_in_order(
         asked = vector.nonzero()[0]
         there = left[asked]
         fits = most_pods(left, vector, asked.tolist())
-        tightest = _looseness(there, vector[asked]).argsort(kind="stable")
+        most_asked = int(np.argmax(vector[asked] / np.maximum(there.sum(axis=1), 1)))
+        tightest = there[most_asked].argsort(kind="stable")
         room = fits[tightest].cumsum()
         if room[-1] < counts[k]:
             return None
@@ -69,12 +70,6 @@ def _fill_in_order(
         placed[k, used] = shares
         left[:, used] -= vector[:, None] * shares
     return placed
-
-
-def _looseness(left: Ints, vector: Ints) -> Ints:
-    """How much of the most requested resource a node has left; the least is filled first."""
-    row: Ints = left[int(np.argmax(vector / np.maximum(left.sum(axis=1), 1)))]
-    return row
 
 
 @dataclass(frozen=True, slots=True)

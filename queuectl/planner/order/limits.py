@@ -72,6 +72,10 @@ class CountedLimit:
         """Whether there is too little left for the gang."""
         return self.missing > 0
 
+    def quantity(self, amount: int) -> str:
+        """An amount of the resource in words."""
+        return format_quantity(self.resource, amount)
+
     def reason(self) -> Reason:
         """Why the gang does not start."""
         return Reason(self.row.code, *self.state(self))
@@ -359,10 +363,7 @@ class GangLimits:
 def _quota_exceeded(
     namespace: str, allowance: Allowance, limit: QuotaLimit, bound: CountedLimit
 ) -> tuple[str, dict[str, Any]]:
-    def quantity(amount: int) -> str:
-        return format_quantity(limit.resource, amount)
-
-    coming = bound.held - limit.used
+    coming, quantity = bound.held - limit.used, bound.quantity
     quota = f"ResourceQuota {allowance.name} of namespace {namespace}"
     text = (
         f"{quantity(bound.need)} {limit.key} {is_or_are(limit.resource, bound.need)} needed, "
@@ -391,10 +392,7 @@ def _cap_exceeded(
     workload: Workload, queue: ClusterQueue, bound: CountedLimit
 ) -> tuple[str, dict[str, Any]]:
     resource, most, held, need = bound.resource, bound.most, bound.held, bound.need
-
-    def quantity(amount: int) -> str:
-        return format_quantity(resource, amount)
-
+    quantity = bound.quantity
     user = f"user {workload.user}"
     text = (
         f"{quantity(need)} {resource} {is_or_are(resource, need)} needed, "

@@ -124,7 +124,7 @@ class QueueOrder:
     def among(self, workload: Workload, queue: ClusterQueue | None) -> Rank:
         """Among the heads of ClusterQueues that borrow alike: past use of the whole queue breaks ties of priority."""
         name = queue.name if queue is not None else ""
-        used = self._use(self.snapshot.past_use.cluster_queues, name)
+        used = self.snapshot.past_use.cluster_queues.get(name, 0.0) + self._fresh.get(name, 0.0)
         return -workload.priority, used, workload.queued_at, workload.uid
 
     def start(self, workload: Workload, charges: Mapping[tuple[str, str], int]) -> None:
@@ -154,9 +154,6 @@ class QueueOrder:
             return 0.0
         past = self.snapshot.past_use.users.get(workload.user, 0.0)
         return past + self._fresh.get((workload.user,), 0.0)
-
-    def _use(self, past: Mapping[str, float], name: str) -> float:
-        return past.get(name, 0.0) + self._fresh.get(name, 0.0)
 
 
 def inadmissible(snapshot: Snapshot, pending: Pending) -> Reason | None:

@@ -25,6 +25,7 @@ from queuectl.planner.capacity.node_counts import (
     fits,
     give_back,
     nodes_of,
+    per_podset_group,
     take,
 )
 from queuectl.planner.capacity.state import CycleState
@@ -154,10 +155,8 @@ def confirm(state: CycleState, solver: Solver) -> Placed:
         classes = PlacementClasses(podset_groups, _free_there(state, used), used)
         built = ModelBuilder(classes, tight=False)
         model = built.model
-        hint = values_of(
-            built,
-            [part for admission in state.admissions for _, part in admission.per_podset_group()],
-        )
+        parts = (per_podset_group(k.request, k.node_counts) for k in state.admissions)
+        hint = values_of(built, [own for gang in parts for _, own in gang])
     if not all(request.podset_groups for request in requests):
         _add_quota(state, model, hint)
     if model.bounds:
@@ -167,8 +166,8 @@ def confirm(state: CycleState, solver: Solver) -> Placed:
             return Placed(outcome.status, alarm=outcome.alarm)
         if classes is not None and list(outcome.assignment) != hint:
             answer = place_jointly(classes, solver)
-            parts = per_request(requests, answer.node_counts)
-            return Placed(answer.status, tuple(map(_joined, parts)), alarm=answer.alarm)
+            placed = map(_joined, per_request(requests, answer.node_counts))
+            return Placed(answer.status, tuple(placed), alarm=answer.alarm)
     return Placed(Status.SOLVED, tuple(admission.node_counts for admission in state.admissions))
 
 

@@ -25,6 +25,7 @@ from queuectl.planner.placement.single import (
     ShapeCapacity,
     avoided_nodes,
     domain_counts,
+    levels_to_try,
     width,
 )
 from queuectl.planner.problem.fleet import Ints, Mask, Tree
@@ -230,12 +231,6 @@ def one_tree(request: GangRequest) -> bool:
     )
 
 
-def levels_to_try(podset_group: PodSetGroup) -> Iterator[int]:
-    """The preferred level, then coarser ones up to what is required."""
-    yield from range(podset_group.preferred, podset_group.required, -1)
-    yield podset_group.required
-
-
 def _each_alone(
     request: GangRequest, scratch: _Scratch, within: Sequence[Mask | None] | None = None
 ) -> NodeCounts | None:
@@ -262,12 +257,11 @@ def _narrowest(request: GangRequest, free: Ints, fits: dict[int, Ints]) -> NodeC
         return fits[shape.key]
 
     groups, scratch = request.podset_groups, _Scratch(free, caps_of)
-    orders = _orders(groups, free)
-    ways = (scratch.copy().pack(groups, order) for order in orders)
-    found = next((each for each in ways if each is not None), None)
+    found = _each_alone(request, scratch)
     if found is None or len(groups) == 1 or any(p.balanced for p in request.pods):
         return found
-    others = (scratch.together(groups, ANYWHERE, None), scratch.copy().pack(groups, orders[-1]))
+    last = scratch.copy().pack(groups, _orders(groups, free)[-1])
+    others = (scratch.together(groups, ANYWHERE, None), last)
     return min((found, *filter(None, others)), key=partial(_rank, request))
 
 

@@ -22,15 +22,21 @@ The last two are the measure of fragmentation: later large gangs need what is le
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, nodes_of
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    TentativeAdmission,
+    nodes_of,
+    per_podset_group,
+)
 from queuectl.planner.model.counts import (
     ShapeCounts,
     fewest_then_sparing,
@@ -184,7 +190,9 @@ PlacedPodSetGroup: TypeAlias = tuple[
 
 def placed_podset_groups(admissions: Iterable[TentativeAdmission]) -> list[PlacedPodSetGroup]:
     """Every podset group of some gangs, with its node counts."""
-    return [each for gang in admissions for each in gang.per_podset_group()]
+    return [
+        each for gang in admissions for each in per_podset_group(gang.request, gang.node_counts)
+    ]
 
 
 def domain_counts(podset_group: PodSetGroup, node_counts: NodeCounts) -> tuple[int, ...]:
@@ -193,6 +201,18 @@ def domain_counts(podset_group: PodSetGroup, node_counts: NodeCounts) -> tuple[i
     return tuple(
         len({*of.tolist()}) for of in (*(row[nodes] for row in podset_group.tree.domain), nodes)
     )
+
+
+def levels_to_try(podset_group: PodSetGroup) -> Iterator[int]:
+    """The preferred level, then coarser ones up to what is required."""
+    yield from range(podset_group.preferred, podset_group.required, -1)
+    yield podset_group.required
+
+
+def level_reached(podset_group: PodSetGroup, used: Sequence[int]) -> int:
+    """The first of the levels to try at which a podset group of these domain_counts is in one domain; ANYWHERE if it is at none."""
+    levels = levels_to_try(podset_group)
+    return next((level for level in levels if level == ANYWHERE or used[level] <= 1), ANYWHERE)
 
 
 def misses_preference(podset_group: PodSetGroup, used: Sequence[int]) -> bool:
@@ -207,11 +227,10 @@ def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
         PodSet groups that miss the level they prefer; the domains that each podset group uses, summed, level by level from the top and nodes
         last; those that the gang uses, each counted once, likewise.
     """
-    rows, missed, at = [], 0, 0
-    for podset_group in request.podset_groups:
-        rows.append(domain_counts(podset_group, node_counts[at : at + len(podset_group.pods)]))
+    rows, missed = [], 0
+    for podset_group, own in per_podset_group(request, node_counts):
+        rows.append(domain_counts(podset_group, own))
         missed += misses_preference(podset_group, rows[-1])
-        at += len(podset_group.pods)
     return (
         missed,
         *map(sum, zip(*rows, strict=True)),
@@ -295,11 +314,7 @@ class Wholes:
 def score(wholes: Wholes, placed: Sequence[PlacedPodSetGroup]) -> tuple[int, ...]:
     """The whole measure; see the module. Topologies of different depth are aligned at the top."""
     used = [domain_counts(podset_group, node_counts) for podset_group, node_counts in placed]
-    depth = max((podset_group.tree.depth for podset_group, _ in placed), default=0)
-    levels = [0] * depth
-    for row in used:
-        for level, count in enumerate(row[:-1]):
-            levels[level] += count
+    levels = map(sum, zip_longest(*(row[:-1] for row in used), fillvalue=0))
     missed = sum(
         misses_preference(podset_group, row)
         for (podset_group, _), row in zip(placed, used, strict=True)

@@ -81,9 +81,9 @@ def find_victims(
     if not request.pending.workload.evicts:
         return None
     proved = True
-    for joint_condition in candidate_sets(state, request, queue, candidates):
+    for compared in candidate_sets(state, request, queue, candidates):
         answers: list[Victims] = []
-        for candidate_set in joint_condition:
+        for candidate_set in compared:
             table = candidate_set.table
             found = Blocked(state, request, queue, solver, table, candidate_set).solve()
             if found.victims is not None:

@@ -95,7 +95,6 @@ class Deficit:
     """The shortage of one shape of a part in each of D domains, and what C candidates could free of it; N nodes.
 
     Attributes:
-        count: pods that are asked.
         cap: pods that fit each node now. Shape (N,).
         delta: pods more that fit each node with all candidates gone. Shape (N,).
         domain: domain of each node, -1 for none. Shape (N,).
@@ -106,8 +105,6 @@ class Deficit:
         offers: the pods that a candidate's exit gains a domain at most, as (domain, gang, pods) arrays.
     """
 
-    shape: Shape
-    count: int
     cap: Ints
     delta: Ints
     domain: Ints
@@ -235,9 +232,7 @@ def deficit_of(part: CoLocatedPods, shape: Shape, free: Ints, table: CandidateTa
     np.add.at(gain, at, _gains(free[columns], ask, cap, delta, rows.node, use))
     pairs, gain = pairs[gain > 0], gain[gain > 0]
     offers = (pairs // max(table.size, 1), pairs % max(table.size, 1), gain)
-    return Deficit(
-        shape, count, cap, delta, domain, need, viable, rows.gang, rows.node, without, offers
-    )
+    return Deficit(cap, delta, domain, need, viable, rows.gang, rows.node, without, offers)
 
 
 def _gains(free: Ints, ask: Ints, cap: Ints, delta: Ints, node: Ints, use: Ints) -> Floats:

@@ -78,14 +78,12 @@ class Returning:
     def bound(self, gang: Admitted) -> Place | None:
         """All below this place count as yielding to a gang in its ClusterQueue; None = no gang does."""
         if id(gang) not in self._bounds:
-            self._bounds[id(gang)] = self._bound(gang.workload) if self.threatens(gang) else None
+            workload = gang.workload
+            queue = self.state.problem.snapshot.queue_of(workload)
+            policy = queue.within_cluster_queue if queue is not None else WithinClusterQueue.NEVER
+            place = evicts_below(policy, workload.priority, workload.queued_at)
+            self._bounds[id(gang)] = place if self.threatens(gang) else None
         return self._bounds[id(gang)]
-
-    def _bound(self, workload: Workload) -> Place | None:
-        queue = self.state.problem.snapshot.queue_of(workload)
-        if queue is None:
-            return None
-        return evicts_below(queue.within_cluster_queue, workload.priority, workload.queued_at)
 
     def gives_way(self, workload: Workload) -> bool:
         """Whether a gang can be evicted for others of its ClusterQueue; only such gangs count as yielding."""

@@ -412,12 +412,12 @@ def candidate_sets(
 
 def _classic(by: Preemptor) -> list[list[CandidateSet]]:
     reclaims = (*rules_within(by), BY_PLACE, WHILE_BORROWING)
-    joint_condition = list(_with_idle(by, *reclaims))
+    compared = list(_with_idle(by, *reclaims))
     all_rules = (*reclaims, WITHOUT_BORROWING)
     others = WITHOUT_BORROWING.names(by) & ~BY_PLACE.names(by)
     if others.any() and by.may_go_without_borrowing:
-        joint_condition += _scheme(by, *all_rules, borrows=False)
-    return [joint_condition, *_for_room(by, all_rules)]
+        compared += _scheme(by, *all_rules, borrows=False)
+    return [compared, *_for_room(by, all_rules)]
 
 
 def _by_share(by: Preemptor) -> list[list[CandidateSet]]:

@@ -161,10 +161,6 @@ def least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Fl
     Returns:
         Shape (C,); infinite for a gang that yields to no other.
     """
-    return problem.once(_least_priorities, queues, dry)
-
-
-def _least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Floats:
     by_queue = yielding(problem, dry=dry).values()
     least = {uid: priority for gangs in by_queue for uid, priority in gangs.items()}
     gangs = running_gangs(problem, queues).gangs
@@ -393,7 +389,7 @@ class Preemptor:
         running, queue = self.running, self.queue
         if not self._asks_idle:
             return np.zeros(len(running.gangs), dtype=np.bool_)
-        least = least_priorities(self.state.problem, tuple(running.queues), self.dry)
+        least = self.state.problem.once(least_priorities, tuple(running.queues), self.dry)
         idle: Mask = least <= self.workload.priority
         evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
         if evicts or queue.strict:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache as memoized
 from math import inf
 from typing import Final, TypeVar
 
@@ -201,9 +201,9 @@ def _offer_of(
 ) -> Callable[[Node], Callable[[Resources], Resources]]:
     weights = shared.config.rules.accounting.gpus
 
-    @cache
+    @memoized
     def offer(here: tuple[str, ...]) -> Callable[[Resources], Resources]:
-        return cache(lambda amounts: amounts + _offered(amounts, here, shared, count))
+        return memoized(lambda amounts: amounts + _offered(amounts, here, shared, count))
 
     return lambda node: offer(
         tuple(r for r in shared.by_resource if weights.shared(r, node.labels))
@@ -237,17 +237,10 @@ def _numbers(snapshot: Snapshot, shared: _SharedNodes) -> dict[str, int]:
     )
     numbers: dict[str, int] = {}
     for workload in gangs:
-        if _has_siblings(workload, shared):
+        apart = (_apart(workload, resource, shared) for resource in shared.by_resource)
+        if any(sum(podset.count for podset in podsets) > 1 for podsets in apart):
             numbers.setdefault(workload.uid, len(numbers))
     return numbers
-
-
-def _has_siblings(workload: Workload, shared: _SharedNodes) -> bool:
-    """Whether several of its pods request one replica each, and can meet on a node."""
-    return any(
-        sum(podset.count for podset in _apart(workload, resource, shared)) > 1
-        for resource in shared.by_resource
-    )
 
 
 def _apart(workload: Workload, resource: str, shared: _SharedNodes) -> list[PodSet]:
@@ -389,7 +382,7 @@ def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
         reservation_of_row(n) for node in snapshot.fleet.nodes[:1] for n in node.allocatable
     ):
         return snapshot
-    offer = _offer_beside(reservations)
+    offer = memoized(lambda amounts: amounts + rows_beside(amounts, reservations))
     known = cache.get(snapshot.fleet, _Rowed) or _Rowed()
 
     def among(gang: Pending | Admitted) -> tuple[Occurrence, ...]:
@@ -404,10 +397,6 @@ def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
         lambda gang: _beside_of(gang.workload, among(gang)),
     )
     return replace(rowed, other_pods=_other_pods(snapshot))
-
-
-def _offer_beside(reservations: tuple[Occurrence, ...]) -> Callable[[Resources], Resources]:
-    return cache(lambda amounts: amounts + rows_beside(amounts, reservations))
 
 
 def _rows(occurrences: Iterable[Occurrence]) -> _Rows:

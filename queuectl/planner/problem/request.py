@@ -228,7 +228,7 @@ class ShapePods:
 
     @property
     def total(self) -> int:
-        """ShapePods of the podset that they represent."""
+        """Pods of the podset that they represent."""
         return self.count * self.size
 
 
@@ -482,7 +482,7 @@ class _PodSetGroups:
 
 
 def _sliced(tree: Tree, request: TopologyRequest | None, required: int) -> tuple[int, Slices]:
-    """ShapePods of a slice on one node, and the layers above the node in units of it.
+    """Pods of a slice on one node, and the layers above the node in units of it.
 
     Layers that say nothing are left out: of one pod, at or above the level all pods share, or implied by a finer one.
     """

@@ -17,7 +17,6 @@ from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import COMMON, Problem, caps
 from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods
 from queuectl.planner.reasons.words import (
-    NAMED,
     amount,
     devices_asked,
     is_row,
@@ -31,6 +30,7 @@ from queuectl.planner.reasons.words import (
 )
 
 _SHOWN: Final = 3  # kinds of nodes that a sentence has
+_NAMED: Final = 3  # gangs that a sentence or its details have
 _COLUMNS: Final = 61  # resources of a pod that are examined: bits of an integer
 
 
@@ -79,7 +79,7 @@ class Holders:
             "daemonSets": self.daemons,
             "otherPods": self.other_pods,
             "before": self.before,
-            "holders": list(self.gangs[:NAMED]),
+            "holders": list(self.gangs[:_NAMED]),
         }
 
 
@@ -137,7 +137,7 @@ class Lack:
 
 def _gangs(refs: Sequence[str]) -> str:
     """Their names; the number where there are many."""
-    return ", ".join(refs) if len(refs) <= NAMED else counted(len(refs), "gang")
+    return ", ".join(refs) if len(refs) <= _NAMED else counted(len(refs), "gang")
 
 
 def _named(resource: str) -> str:

@@ -26,7 +26,7 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import WAITS_FOR, Code, Reason
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.words import counted, format_time, is_or_are
+from queuectl.domain.words import counted, format_time, is_or_are, some
 from queuectl.planner.capacity.state import CycleState, WithheldQuota
 from queuectl.planner.placement import greedy
 from queuectl.planner.problem.flavors import Options
@@ -40,7 +40,6 @@ from queuectl.planner.reasons.words import (
     devices_asked,
     no_placement,
     plain,
-    some,
     without_devices,
 )
 
@@ -334,9 +333,9 @@ def _not_sure(state: CycleState, podset_group: PodSetGroup, free: Ints) -> str |
     rows = [i for i, name in enumerate(resources) if devices_asked(name)]
     if not rows:
         return None
-    counted = free.copy()
-    counted[rows] = UNBOUNDED
-    if largest_fit(podset_group, counted).short:
+    by_number = free.copy()
+    by_number[rows] = UNBOUNDED
+    if largest_fit(podset_group, by_number).short:
         return None
     requests = (name for pods in podset_group.pods for name in pods.shape.requests)
     return not_sure(filter(None, map(devices_asked, requests)))

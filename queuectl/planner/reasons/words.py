@@ -12,7 +12,6 @@ from queuectl.planner.problem.limit_rows import is_limit_row, reservation_of_row
 from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods
 
 TIMES: Final = "\u00d7"
-NAMED: Final = 3  # nodes or gangs that a sentence names
 
 
 def amount(resource: str, number: int) -> str:
@@ -112,12 +111,6 @@ def without_devices(requested: str, adverb: str = "") -> str:
     """The words for a request for devices that no node can serve."""
     devices = "" if requested.startswith(ONE_NUMA_NODE) else f"{adverb}devices for "
     return f"no node has {devices}{requested}"
-
-
-def some(names: Sequence[str], most: int = NAMED) -> str:
-    """The first ``most`` names and the number of the others: ``a, b, c and 2 more``."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def level_of(podset_group: PodSetGroup) -> str:

@@ -158,7 +158,7 @@ class PlanIndex:
 
     @cached_property
     def running_use(self) -> RunningUse:
-        """What all running gangs use, also those that are leaving."""
+        """The use of all running gangs, including those that are leaving."""
         return self.known_use.of(
             self.snapshot.admitted,
             lambda gang: tuple(self._charges(gang.workload, gang.placement)),

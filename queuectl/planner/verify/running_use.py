@@ -45,7 +45,7 @@ class CountedGang(NamedTuple):
 
 @dataclass(frozen=True)
 class RunningUse:
-    """Sums over running gangs, also those that are leaving.
+    """Sums over running gangs, including those that are leaving.
 
     Attributes:
         has_nodes: whether the cluster has nodes. Without nodes, gangs are charged for all their pods.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.domain.errors import BadInput
+from queuectl.domain.words import comma_separated
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_./:*-]+")
 
@@ -54,7 +55,7 @@ def names_of(text: str, setting: str) -> tuple[str, ...]:
     Raises:
         BadInput: one cannot be the name of a scrape job or namespace.
     """
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    names = comma_separated(text)
     for name in names:
         if not _NAME.fullmatch(name):
             raise BadInput(f"{setting}: {name!r} is not a name; letters, digits and _ . / : - *")

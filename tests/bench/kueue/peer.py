@@ -54,7 +54,6 @@ Configuration = Mapping[str, Any]
 
 _SPACE: Final = "kueue-system"
 _ACCOUNT: Final = "kueue-controller-manager"
-_PROGRAM: Final = "kueue"
 GATES: Final = {"DisableWaitForPodsReady": True, "VisibilityOnDemand": False}
 """The feature gates of a manager of HEAD. Before 0.19, waitForPodsReady is off and its gate does not exist."""
 FRAMEWORKS: Final = ("batch/job",)
