@@ -72,9 +72,10 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.health_thread import HealthListener
     from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import ListenAddress, WebServer
-    from queuectl.control.composition import ServeComponents, controller, usage_sources
+    from queuectl.control.composition import ServeComponents, controller
     from queuectl.control.leader.schedule import supervised
     from queuectl.control.progress import end_if_stalled
+    from queuectl.control.sources import usage_sources
     from queuectl.distribution import version
     from queuectl.shadow.composition import shadow
     from queuectl.telemetry.tracing import traced_requests

@@ -25,9 +25,9 @@ from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover, refuse_workloads
 from queuectl.control.notifications import Notifications
-from queuectl.control.ports import ContainerSource, HealthSource, UseSource
 from queuectl.control.progress import SteadyClock, longest_step
-from queuectl.control.settings import MetricNames, Settings, UtilizationSettings, job_kinds
+from queuectl.control.settings import Settings, job_kinds
+from queuectl.control.sources import container_source, health_source, use_source
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
@@ -39,9 +39,8 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Containment
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import BadInput, StoreUnavailable
+from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
-from queuectl.domain.job_usage import UsageSources
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Checked, Entry
 from queuectl.domain.pacing import doubling
@@ -53,7 +52,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
-from queuectl.domain.words import comma_separated, counted
+from queuectl.domain.words import counted
 from queuectl.notify.receivers_file import ReceiverList
 from queuectl.objects.configuration.owners import FOLLOWED, Owner
 from queuectl.objects.configuration.queue_config import named, validate
@@ -66,14 +65,6 @@ from queuectl.ownership.status_form import StatusForm
 from queuectl.ownership.status_forms import FORMS
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import MetricsRecorder
-from queuectl.telemetry.signal.containers import KUBELET_JOBS, ContainerMetrics
-from queuectl.telemetry.signal.exporters import DNS, ExporterSource
-from queuectl.telemetry.signal.health import VENDORS_HEALTH
-from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterNames, Gauge
-from queuectl.telemetry.signal.prometheus import PrometheusSource
-from queuectl.telemetry.signal.prometheus_api import PrometheusApi
-from queuectl.telemetry.signal.several import SeveralVendors
-from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
 from queuectl.telemetry.tracing import OtlpSink, SpanSink
 
 # ---- The parts of the controller
@@ -375,7 +366,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
             containment=parts.containment,
         )
         stack.push_async_callback(cluster.close)
-        source, health = use_source(settings), _health_source(settings)
+        source, health = use_source(settings), health_source(settings)
         containers = container_source(settings)
         for opened in (source, health, containers):
             if opened is not None:
@@ -527,163 +518,3 @@ async def recovery_check(settings: Settings, documents: Sequence[GivenDocument])
                 await store.close()
     stored = counted(len(configuration), "object")
     return f"{stored} of the configuration would be stored, and the ledger rebuilt from the cluster"
-
-
-# ---- Sources of utilization and of faults
-
-
-def metric_names(utilization: UtilizationSettings) -> tuple[ExporterNames, ...]:
-    """The metric names of each vendor, with the configured replacements.
-
-    Raises:
-        BadInput: there are replacements, and several vendors.
-    """
-    known = [
-        VENDORS[vendor].prefixed(utilization.amd_prefix) if vendor == "amd" else VENDORS[vendor]
-        for vendor in utilization.vendors
-    ]
-    if len(known) == 1:
-        return (_replaced(known[0], utilization.names),)
-    if utilization.names != MetricNames():
-        raise BadInput(
-            "QUEUECTL_UTILIZATION__NAMES needs one vendor in QUEUECTL_UTILIZATION__VENDOR"
-        )
-    return tuple(known)
-
-
-def _replaced(vendor: ExporterNames, configured: MetricNames) -> ExporterNames:
-    device = comma_separated(configured.device or "")
-    return replace(
-        vendor,
-        busy=_gauge(configured.busy, configured.busy_full, vendor.busy) or vendor.busy,
-        coarse=_gauge(configured.coarse, configured.coarse_full, vendor.coarse),
-        tensor=_gauge(configured.tensor, None, vendor.tensor),
-        memory_busy=_gauge(configured.memory_busy, configured.memory_busy_full, vendor.memory_busy),
-        memory_used=configured.memory_used or vendor.memory_used,
-        memory_free=configured.memory_free or vendor.memory_free,
-        device=device or vendor.device,
-    )
-
-
-def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge | None:
-    if vendor is None:
-        return Gauge(name, full or 1.0) if name else None
-    return Gauge(name or vendor.name, full or vendor.full)
-
-
-def trust(utilization: UtilizationSettings, vendor: str) -> Trust:
-    """The scrape jobs whose series count: the configured ones, or else those of the vendor's installers.
-
-    Raises:
-        BadInput: a name is invalid, or namespaces are configured although the namespace of the exporter is not known.
-    """
-    names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
-    namespaces = names_of(utilization.trusted_namespaces, names)
-    if namespaces and utilization.labels == "pod":
-        raise BadInput(
-            f"{names} needs QUEUECTL_UTILIZATION__LABELS=exported_pod: where honor_labels is on, a series "
-            "has the namespace of the pod that it is about, and not that of its exporter"
-        )
-    jobs = names_of(utilization.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
-    return Trust(jobs or JOBS[vendor], namespaces)
-
-
-def use_source(settings: Settings) -> UseSource | None:
-    """The source of GPU utilization; None without one.
-
-    Raises:
-        BadInput: two sources are configured, a URL is invalid, or a trusted name is invalid.
-    """
-    utilization, url = settings.utilization, settings.prometheus_url
-    exporters = comma_separated(utilization.exporters)
-    if url and exporters:
-        raise BadInput(
-            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: set only one of the two"
-        )
-    for name, given in (
-        ("QUEUECTL_PROMETHEUS_URL", [url] if url else []),
-        ("QUEUECTL_UTILIZATION__EXPORTERS", exporters),
-    ):
-        for one in given:
-            if not one.removeprefix(DNS).startswith(("http://", "https://")):
-                raise BadInput(f"{name}: {one!r} is not an http:// or https:// URL")
-    if utilization.ca_file is not None and not utilization.ca_file.is_file():
-        raise BadInput(
-            f"QUEUECTL_UTILIZATION__CA_FILE: the file {utilization.ca_file} does not exist"
-        )
-    names = metric_names(utilization)
-    if exporters:
-        return ExporterSource(
-            exporters,
-            names=names,
-            scrape_seconds=utilization.sample_seconds,
-            retention_seconds=utilization.retention_seconds,
-            trust_slices=utilization.trust_slices,
-        )
-    if not url:
-        return None
-    sources = [
-        _prometheus(url, utilization, each, vendor)
-        for each, vendor in zip(names, utilization.vendors, strict=True)
-    ]
-    return sources[0] if len(sources) == 1 else SeveralVendors(sources)
-
-
-def _health_source(settings: Settings) -> HealthSource | None:
-    """The source of faults of GPUs: the Prometheus with the metrics of the vendors' exporters; None without one.
-
-    Raises:
-        BadInput: a trusted name is invalid.
-    """
-    url, asked = settings.prometheus_url, settings.utilization
-    if not url:
-        return None
-    sources = [_prometheus(url, asked, VENDORS[vendor], vendor) for vendor in asked.vendors]
-    return sources[0] if len(sources) == 1 else SeveralVendors(sources)
-
-
-def container_source(settings: Settings) -> ContainerSource | None:
-    """The source of the CPU and the memory of pods: the Prometheus; None without one.
-
-    Raises:
-        BadInput: a name is invalid.
-    """
-    url, utilization = settings.prometheus_url, settings.utilization
-    if not url:
-        return None
-    jobs = names_of(utilization.container_jobs, "QUEUECTL_UTILIZATION__CONTAINER_JOBS")
-    api = PrometheusApi(
-        url,
-        token_file=utilization.token_file,
-        ca_file=utilization.ca_file,
-        timeout=utilization.timeout_seconds,
-    )
-    return ContainerMetrics(api, Trust(jobs or KUBELET_JOBS))
-
-
-def usage_sources(settings: Settings) -> UsageSources:
-    """The measurements that the settings configure."""
-    prometheus = bool(settings.prometheus_url)
-    return UsageSources(
-        gpus=prometheus or bool(settings.utilization.exporters), containers=prometheus
-    )
-
-
-def _prometheus(
-    url: str, utilization: UtilizationSettings, names: ExporterNames, vendor: str
-) -> PrometheusSource:
-    rules = {"auto": None, "on": True, "off": False}[utilization.recording_rules]
-    health = VENDORS_HEALTH[vendor]
-    return PrometheusSource(
-        url,
-        names=names,
-        trust=trust(utilization, vendor),
-        scrape_seconds=utilization.sample_seconds,
-        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[utilization.labels],
-        rules=rules if len(utilization.vendors) == 1 or vendor == "nvidia" else False,
-        trust_slices=utilization.trust_slices,
-        token_file=utilization.token_file,
-        ca_file=utilization.ca_file,
-        timeout=utilization.timeout_seconds,
-        health=health.prefixed(utilization.amd_prefix) if vendor == "amd" else health,
-    )

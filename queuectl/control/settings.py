@@ -12,15 +12,14 @@ import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.errors import BadInput, requirement
 from queuectl.domain.links import MOST_LINKS, LinkTemplate
 from queuectl.domain.snapshot import SolverLimits
@@ -30,124 +29,6 @@ from queuectl.objects.configuration.owners import Owner
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 from queuectl.objects.names import is_dns_label
-
-# ---- Sign-in through an OpenID Connect issuer
-
-NO_PREFIX: Final = "-"
-RESERVED: Final = "system:"
-"""Beginning of the names of users and groups that Kubernetes keeps for itself."""
-
-
-class OidcSettings(BaseModel):
-    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer, users do not sign in."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    issuer: str = Field(
-        "",
-        description="URL of the OpenID Connect issuer, as in the claim iss; unset = only tokens of the cluster",
-    )
-    client_id: str = Field(
-        "", validate_default=True, description="client ID of queuectl at the issuer"
-    )
-    client_secret_file: Path | None = Field(
-        None, description="file with the client secret, read for each login; unset = public client"
-    )
-    dashboard_url: str = Field(
-        "",
-        description="URL of the dashboard's host, for example https://queuectl.example.org; unset = no login in the browser",
-    )
-    audiences: str = Field(
-        "",
-        description="audiences, separated by commas, of the ID tokens that the REST API accepts; unset = the client ID",
-    )
-    scopes: str = Field(
-        "openid,profile,email",
-        description="scopes, separated by commas, that a login in the browser asks for",
-    )
-    username_claim: str = Field("sub", min_length=1, description="claim that holds the user name")
-    username_prefix: str = Field(
-        "oidc:", description="prefix of each user name; - = no prefix", min_length=1
-    )
-    groups_claim: str = Field("groups", min_length=1, description="claim that holds the groups")
-    groups_prefix: str = Field(
-        "oidc:", description="prefix of each group; - = no prefix", min_length=1
-    )
-    ca_file: Path | None = Field(
-        None,
-        description="PEM file with the certificate authorities of the issuer; unset = those of the system",
-    )
-
-    @field_validator("issuer")
-    @classmethod
-    def _issuer(cls, url: str) -> str:
-        return _secure(url) if url else url
-
-    @field_validator("dashboard_url")
-    @classmethod
-    def _dashboard_url(cls, url: str) -> str:
-        url = url.rstrip("/")
-        if url and urlsplit(_secure(url)).path:
-            raise ValueError(f"{url!r} has a path; the dashboard is at /ui of its host")
-        return url
-
-    @field_validator("client_id")
-    @classmethod
-    def _client_id(cls, client_id: str, validation: ValidationInfo) -> str:
-        if validation.data.get("issuer") and not client_id:
-            raise ValueError("QUEUECTL_OIDC__ISSUER needs a client ID")
-        return client_id
-
-    @field_validator("username_prefix", "groups_prefix")
-    @classmethod
-    def _prefix(cls, prefix: str) -> str:
-        if prefix.startswith(RESERVED):
-            raise ValueError(f"{prefix!r} begins with {RESERVED}, which Kubernetes reserves")
-        return prefix
-
-    @property
-    def accepted_audiences(self) -> frozenset[str]:
-        """Audiences of the ID tokens that the REST API accepts."""
-        return frozenset(comma_separated(self.audiences) or [self.client_id])
-
-    @property
-    def scope(self) -> str:
-        """The scopes as a login asks for them; ``openid`` is always one of them."""
-        return " ".join(dict.fromkeys(["openid", *comma_separated(self.scopes)]))
-
-    @property
-    def discovery_url(self) -> str:
-        """Where the issuer describes itself (OpenID Connect Discovery 1.0, section 4)."""
-        return f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
-
-
-def encrypted_or_local(url: str) -> bool:
-    """Whether a request to this URL can be read by no other machine: TLS, or a loopback address."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        return bool(host) and (
-            parts.scheme == "https" or (parts.scheme == "http" and _loopback(host))
-        )
-    except ValueError:
-        return False
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _secure(url: str) -> str:
-    if not encrypted_or_local(url):
-        raise ValueError(f"{url!r} is not an https:// URL; http:// is for loopback addresses only")
-    parts = urlsplit(url)
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError(f"{url!r} has a query, a fragment or a user")
-    return url
-
 
 # ---- The controller
 
@@ -340,36 +221,6 @@ class Settings(BaseSettings):
         description="namespaces, separated by commas, for which the leader proposes queues for the nodes at the first start, as queuectl init does; needs the configuration owner database; unset = none",
     )
 
-    @field_validator("propose_for")
-    @classmethod
-    def _proposed_to_the_database(cls, text: str, validation: ValidationInfo) -> str:
-        names = comma_separated(text)
-        owner = validation.data.get("configuration_owner", Owner.DATABASE)
-        if names and owner is not Owner.DATABASE:
-            raise ValueError(
-                f"objects of the cluster own the configuration (QUEUECTL_CONFIGURATION_OWNER is {owner}): apply the output of queuectl init to the cluster instead"
-            )
-        if wrong := [name for name in names if not is_dns_label(name)]:
-            raise ValueError(f"{wrong[0]!r} is not the name of a namespace")
-        return text
-
-    @field_validator("links")
-    @classmethod
-    def _links(cls, links: tuple[LinkSetting, ...] | None) -> tuple[LinkSetting, ...] | None:
-        for link in links or ():
-            LinkTemplate.parse(link.name, link.template)
-        return links
-
-    @property
-    def link_templates(self) -> tuple[LinkTemplate, ...]:
-        """The links of the dashboard to other systems."""
-        return tuple(LinkTemplate.parse(link.name, link.template) for link in self.links or ())
-
-    @property
-    def proposed_namespaces(self) -> tuple[str, ...]:
-        """The namespaces for which queues are proposed."""
-        return tuple(dict.fromkeys(comma_separated(self.propose_for)))
-
     namespace: str = Field("queuectl-system", description="namespace of the Lease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
@@ -526,17 +377,6 @@ class Settings(BaseSettings):
         description="time between renewals, in seconds; less than a third of the duration",
     )
 
-    @field_validator("lease_renew")
-    @classmethod
-    def _time_for_two_renewals(cls, renew: float, validation: ValidationInfo) -> float:
-        """One failed renewal must not end the leadership."""
-        duration = validation.data.get("lease_duration", math.inf)
-        if 3 * renew >= duration:
-            raise ValueError(
-                f"{renew:g} s is not less than a third of QUEUECTL_LEASE_DURATION, {duration:g} s"
-            )
-        return renew
-
     unschedulable_seconds: float = Field(
         30.0,
         gt=0,
@@ -557,6 +397,47 @@ class Settings(BaseSettings):
     utilization: UtilizationSettings = UtilizationSettings()
     solver: SolverSettings = SolverSettings()
     mig: MigSettings = MigSettings()
+
+    @field_validator("propose_for")
+    @classmethod
+    def _proposed_to_the_database(cls, text: str, validation: ValidationInfo) -> str:
+        names = comma_separated(text)
+        owner = validation.data.get("configuration_owner", Owner.DATABASE)
+        if names and owner is not Owner.DATABASE:
+            raise ValueError(
+                f"objects of the cluster own the configuration (QUEUECTL_CONFIGURATION_OWNER is {owner}): apply the output of queuectl init to the cluster instead"
+            )
+        if wrong := [name for name in names if not is_dns_label(name)]:
+            raise ValueError(f"{wrong[0]!r} is not the name of a namespace")
+        return text
+
+    @field_validator("links")
+    @classmethod
+    def _links(cls, links: tuple[LinkSetting, ...] | None) -> tuple[LinkSetting, ...] | None:
+        for link in links or ():
+            LinkTemplate.parse(link.name, link.template)
+        return links
+
+    @field_validator("lease_renew")
+    @classmethod
+    def _time_for_two_renewals(cls, renew: float, validation: ValidationInfo) -> float:
+        """One failed renewal must not end the leadership."""
+        duration = validation.data.get("lease_duration", math.inf)
+        if 3 * renew >= duration:
+            raise ValueError(
+                f"{renew:g} s is not less than a third of QUEUECTL_LEASE_DURATION, {duration:g} s"
+            )
+        return renew
+
+    @property
+    def link_templates(self) -> tuple[LinkTemplate, ...]:
+        """The links of the dashboard to other systems."""
+        return tuple(LinkTemplate.parse(link.name, link.template) for link in self.links or ())
+
+    @property
+    def proposed_namespaces(self) -> tuple[str, ...]:
+        """The namespaces for which queues are proposed."""
+        return tuple(dict.fromkeys(comma_separated(self.propose_for)))
 
 
 # ---- Reading them

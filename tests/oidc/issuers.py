@@ -22,7 +22,7 @@ from queuectl.api.oidc.access import OidcAccess
 from queuectl.api.oidc.browser import OidcLogin
 from queuectl.api.oidc.issuer import Issuer
 from queuectl.api.oidc.tokens import TokenVerifier
-from queuectl.control.settings import OidcSettings
+from queuectl.control.oidc_settings import OidcSettings
 from queuectl.notify.receivers_file import ReceiverList
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import HOST, people, signed_app

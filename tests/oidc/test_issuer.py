@@ -12,7 +12,7 @@ from joserfc.jwk import RSAKey
 from pydantic import ValidationError
 
 from queuectl.api.oidc.issuer import AGAIN_SECONDS, FRESH_SECONDS, KEPT_SECONDS, Issuer
-from queuectl.control.settings import OidcSettings
+from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.errors import BadInput, IssuerUnavailable
 from tests.oidc.issuers import ISSUER, KEY, ROTATED, FakeIssuer, settings
 

@@ -25,7 +25,7 @@ from queuectl.api.oidc.issuer import CodeRefused, Issuer
 from queuectl.api.routes import events
 from queuectl.api.server import ListenAddress, WebServer
 from queuectl.cli.errors import Exit
-from queuectl.control.settings import OidcSettings
+from queuectl.control.oidc_settings import OidcSettings
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import bearer, people, signed_app
 from tests.doubles.access import MemoryAccess

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import structlog.testing
 
-from queuectl.control.composition import container_source, usage_sources
 from queuectl.control.leader.containers import ContainerWatch, gang_sums
 from queuectl.control.settings import Settings, UtilizationSettings
+from queuectl.control.sources import container_source, usage_sources
 from queuectl.domain.errors import BadInput, Fenced, SourceUnavailable
 from queuectl.domain.job_usage import ContainerSums, ContainerUse, UsageSources
 from queuectl.domain.jobs import PodPhase

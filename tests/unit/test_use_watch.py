@@ -14,9 +14,9 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from queuectl.control.composition import metric_names, trust, use_source
 from queuectl.control.leader.periodic import UseWatch
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
+from queuectl.control.sources import metric_names, trust, use_source
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import BadInput, SourceUnavailable

@@ -11,7 +11,7 @@ from queuectl.api.oidc.browser import OidcLogin
 from queuectl.api.oidc.issuer import Issuer
 from queuectl.api.oidc.tokens import TokenRefused, TokenVerifier, Verified
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.control.settings import OidcSettings
+from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.identity import Caller, Right
 
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="queuectl", error="invalid_token"'}

@@ -25,7 +25,7 @@ from starlette.responses import RedirectResponse, Response
 from queuectl.api.auth.authentication import SessionService
 from queuectl.api.oidc.issuer import CodeRefused, Issuer
 from queuectl.api.oidc.tokens import TokenRefused, TokenVerifier, Verified
-from queuectl.control.settings import OidcSettings
+from queuectl.control.oidc_settings import OidcSettings
 
 LOGIN_SECONDS: Final = 600.0  # in which a login must be completed
 CALLBACK: Final = "/ui/signin/callback"

@@ -23,7 +23,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 from joserfc.util import to_bytes, urlsafe_b64decode
 
-from queuectl.control.settings import OidcSettings, encrypted_or_local
+from queuectl.control.oidc_settings import OidcSettings, encrypted_or_local
 from queuectl.domain.errors import BadInput, IssuerUnavailable
 
 FRESH_SECONDS: Final = 600.0  # after which keys are read again, so that one that is withdrawn ends

@@ -19,7 +19,7 @@ from joserfc.jwt import JWTClaimsRegistry
 
 from queuectl.api.auth.authentication import unverified_claims
 from queuectl.api.oidc.issuer import Issuer
-from queuectl.control.settings import NO_PREFIX, RESERVED, OidcSettings
+from queuectl.control.oidc_settings import NO_PREFIX, RESERVED, OidcSettings
 from queuectl.domain.identity import Caller
 from queuectl.domain.mail_addresses import verified_address
 
