@@ -149,6 +149,7 @@ def test_no_outgoing_connection_and_no_other_process_takes_a_port_before_its_pro
         for other in others:
             assert other.stdout is not None
             chosen += map(int, other.stdout.readline().split())
+        for other in others:  # its ports are free again when it ends
             other.communicate("\n")
     assert len(chosen) == len(set(chosen)) == 1200
     first = int(outgoing.read_text().split()[0])
