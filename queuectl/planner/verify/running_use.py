@@ -36,7 +36,7 @@ def add_use(
                 row[resource] = row.get(resource, 0) + sign * amount * count
 
 
-class CountedGang(NamedTuple):
+class ChargedGang(NamedTuple):
     """One gang as counted. It keeps the gang alive, so that its id names it for as long as the entry exists."""
 
     gang: Admitted
@@ -55,7 +55,7 @@ class RunningUse:
     """
 
     has_nodes: bool
-    gangs: Mapping[int, CountedGang] = field(default_factory=dict)
+    gangs: Mapping[int, ChargedGang] = field(default_factory=dict)
     quota: Mapping[Row, int] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class RunningUse:
         change = _Change(dict(self.quota), dict(self.nodes))
         for gang in new:
             same = left.pop(_parts(gang), None)
-            counted = CountedGang(gang, charges(gang) if same is None else same.charges)
+            counted = ChargedGang(gang, charges(gang) if same is None else same.charges)
             gangs[id(gang)] = counted
             if same is None:
                 change.add(counted, 1)
@@ -95,7 +95,7 @@ class _Change:
         self._nodes = nodes
         self._changed: Use = {}
 
-    def add(self, counted: CountedGang, sign: int) -> None:
+    def add(self, counted: ChargedGang, sign: int) -> None:
         gang = counted.gang
         add_rows(self.quota, counted.charges, sign)
         for placed in gang.placement.podsets:
