@@ -383,7 +383,8 @@ def _queued_pods(cluster: HandoverObjects) -> Iterator[Fate]:
             yield Stopped(owner, _GATED)
         else:
             yield _or_stopped(owner, partial(_adopted_pod, owner, document, pod, queued, cluster))
-    for _, record, pods in groups.settle():
+    for key in groups.changed():
+        _, record, pods = groups.settle(key)
         if record is not None and record.outcome is None:
             yield _pod_group(record, [(one, documents[one.uid]) for one in pods.values()], cluster)
 

@@ -34,6 +34,7 @@ from queuectl.domain.records import (
 )
 from queuectl.domain.rules import AdmissionPlugin
 from queuectl.objects.kinds import KINDS, JobKinds, job_resources
+from queuectl.objects.kinds.groups import GroupKey
 from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
@@ -316,7 +317,6 @@ class Mirror:
 
     def _derive(self) -> None:
         """Assemble the records that follow from others."""
-        entering(Boundary.TASK, "groups and devices")
         self._assemble_groups()
         self._devices_changed()
 
@@ -486,8 +486,10 @@ class Mirror:
         )
 
     def hides(self, entry: Entry) -> bool:
-        """Whether the object of an entry exists, but cannot be decoded and was never."""
-        return entry.uid in self.unreadable and entry.uid not in self.jobs
+        """Whether the workload of an entry exists, but its record cannot be made and never was."""
+        if entry.uid in self.jobs:
+            return False
+        return entry.uid in self.unreadable or self._groups.hides(entry)
 
     def recognize(
         self, entries: Iterable[Entry], *, read: bool = False, all_of_them: bool = False
@@ -505,19 +507,31 @@ class Mirror:
         self._keep_indexes(self._arrays.recognize(given, all_of_them=all_of_them))
 
     def _assemble_groups(self) -> None:
-        """The records of the groups whose pods changed. The pods get their group as their owner."""
-        if not self._groups.waiting:
-            return
-        for before, record, pods in self._groups.settle():
-            if before is not None and (record is None or record.uid != before.uid):
-                self._forget_job(before.uid)
-            differs = False
-            for uid, pod in pods.items():
-                if self.pods[uid] != pod:
-                    self._index(self.pods[uid], pod)
-                    differs = True
-            if record is None:
+        """The records of the groups whose pods changed. An error sets one group aside: its workload stays as it was."""
+        for key in self._groups.changed():
+            unit, version = "/".join(key), self._groups.version(key)
+            waits = self.containment.waits(Boundary.RECORD, unit, version, key.namespace)
+            if waits is not None and self._groups.remains(key):
+                self._own(self._groups.put_off(key))
                 continue
+            entering(Boundary.RECORD, unit, namespace=key.namespace)
+            try:
+                self._assemble_group(key)
+            except Exception as error:  # noqa: BLE001 - contained
+                self.containment.failed(
+                    Boundary.RECORD, unit, error, namespace=key.namespace, version=version
+                )
+                self._own(self._groups.put_off(key))
+            else:
+                self.containment.passed(Boundary.RECORD, unit)
+        entering(Boundary.TASK, "groups and devices")
+
+    def _assemble_group(self, key: GroupKey) -> None:
+        before, record, pods = self._groups.settle(key)
+        if before is not None and (record is None or record.uid != before.uid):
+            self._forget_job(before.uid)
+        differs = self._own(pods)
+        if record is not None:
             self._appeared.setdefault(record.uid, record.version)
             known = self.jobs.get(record.uid)
             if differs or before is None or known is None or asked_of(before) != asked_of(record):
@@ -527,6 +541,14 @@ class Mirror:
                     known, version=record.version, status=record.status, face=record.face
                 )
                 self._newer.add(record.uid)
+        self._groups.show(key, record)
+
+    def _own(self, pods: Mapping[str, PodRecord]) -> bool:
+        """Keep these pods of a group with their owner. Returns whether any differs by it."""
+        differing = [pod for uid, pod in pods.items() if self.pods[uid] != pod]
+        for pod in differing:
+            self._index(self.pods[pod.uid], pod)
+        return bool(differing)
 
     def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
         """Add the admissions of a Kueue, for jobs without an entry in the ledger."""

@@ -5,7 +5,7 @@ Webhooks can change pods, so that they request more than planned when they are c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +24,7 @@ from queuectl.objects.kinds.groups import (
     set_key,
 )
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
-from queuectl.objects.kinds.pods import POD_GROUP
+from queuectl.objects.kinds.pods import POD, POD_GROUP
 from queuectl.objects.kinds.roster import member_of
 
 # ---- Workloads by name
@@ -39,6 +39,7 @@ class PodGroups:
         self._known: dict[GroupKey, str] = {}  # uids of the ledger
         self._changed: dict[GroupKey, dict[str, None]] = {}  # uids of their pods that changed
         self._reseated: set[GroupKey] = set()  # those whose pods all can have changed
+        self._put_off: dict[GroupKey, None] = {}  # those whose records could not be kept
         self._shown: dict[GroupKey, JobRecord] = {}  # the last records
         self.sets: dict[str, JobRecord] = {}  # by uid
         self._sets: dict[tuple[str, str], JobRecord] = {}  # by namespace and name
@@ -132,8 +133,8 @@ class PodGroups:
                 left.add(key)
         for key in left:
             del self._known[key]
-            self._mark(key)
             if key in self._groups:
+                self._mark(key)
                 self._groups[key].end()
 
     def _learn(self, key: GroupKey, entry: Entry, read: bool) -> None:
@@ -147,36 +148,70 @@ class PodGroups:
             self._mark(key)
         self._known[key] = entry.uid
 
-    def settle(
-        self,
-    ) -> Iterator[tuple[JobRecord | None, JobRecord | None, Mapping[str, PodRecord]]]:
-        """For each group that changed: its record before and now, and its changed pods with their owner and podset."""
-        changed, self._changed = self._changed, {}
-        reseated, self._reseated = self._reseated, set()
-        for key, uids in changed.items():
-            group = self._groups.get(key)
-            if group is None:
-                continue
-            before = self._shown.pop(key, None)
-            record = group.assemble(in_ledger=self._known.get(key, "") == group.uid != "")
-            if not group.pods and key not in self._known:
-                self._drop(key)
-                record = None
-            everyone = key in reseated or (before.uid if before else "") != group.uid
-            pods = group.pods if everyone else (group.pods[uid] for uid in uids)
-            owned = {
-                pod.uid: replace(group.seated(pod), owner=group.uid, owner_kind=key.kind)
-                for pod in pods
-                if member_of(pod).workload in ("", group.uid)
-            }
-            if record is not None:
-                self._shown[key] = record
-            yield before, record, owned
+    def changed(self) -> list[GroupKey]:
+        """The groups that changed since they were shown, and those that were put off."""
+        return list({**self._changed, **self._put_off})
 
-    @property
-    def waiting(self) -> bool:
-        """Whether any group has changed since they were settled."""
-        return bool(self._changed)
+    def settle(
+        self, key: GroupKey
+    ) -> tuple[JobRecord | None, JobRecord | None, Mapping[str, PodRecord]]:
+        """The last record of a group that was shown, its record now, and its changed pods with their owner and podset.
+
+        The group counts as changed until its record is shown.
+        """
+        group, before = self._groups[key], self._shown.get(key)
+        record = None
+        if self.remains(key):
+            record = group.assemble(in_ledger=self._known.get(key, "") == group.uid != "")
+        all_again = key in self._put_off or (before.uid if before else "") != group.uid
+        return before, record, self._owned(key, all_again=all_again)
+
+    def show(self, key: GroupKey, record: JobRecord | None) -> None:
+        """Everything that follows from a group has its current record."""
+        self._settle_marks(key)
+        self._put_off.pop(key, None)
+        if record is None:
+            self._shown.pop(key, None)
+        else:
+            self._shown[key] = record
+        if not self.remains(key):
+            self._drop(key)
+
+    def put_off(self, key: GroupKey) -> Mapping[str, PodRecord]:
+        """Leave a group as it was last shown, until it is settled. Returns its changed pods with their owner and podset as far as known."""
+        owned = self._owned(key) if self._groups[key].uid else {}
+        self._settle_marks(key)
+        self._put_off[key] = None
+        return owned
+
+    def remains(self, key: GroupKey) -> bool:
+        """Whether the group has a pod, or an entry in the ledger."""
+        return bool(self._groups[key].pods) or key in self._known
+
+    def hides(self, entry: Entry) -> bool:
+        """Whether the workload of an entry was put off."""
+        name = entry.uid if entry.kind == POD else entry.name
+        return GroupKey(entry.kind, entry.namespace, name) in self._put_off
+
+    def version(self, key: GroupKey) -> tuple[int, int]:
+        """Of the pods of a group, and of its set: another one means that they have changed."""
+        group = self._groups[key]
+        parent = group.parent if isinstance(group, SetGroup) else None
+        return group.pods.version, parent.version if parent is not None else 0
+
+    def _owned(self, key: GroupKey, *, all_again: bool = False) -> Mapping[str, PodRecord]:
+        group, uids = self._groups[key], self._changed.get(key, {})
+        everyone = all_again or key in self._reseated
+        pods = group.pods if everyone else (group.pods[uid] for uid in uids)
+        return {
+            pod.uid: replace(group.seated(pod), owner=group.uid, owner_kind=key.kind)
+            for pod in pods
+            if member_of(pod).workload in ("", group.uid)
+        }
+
+    def _settle_marks(self, key: GroupKey) -> None:
+        self._changed.pop(key, None)
+        self._reseated.discard(key)
 
 
 def _same(before: PodRecord, pod: PodRecord) -> bool:

@@ -27,12 +27,14 @@ from queuectl.domain.ledger import State
 from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
 from queuectl.domain.records import Upserted
 from queuectl.lifecycle import observations
+from queuectl.objects.kinds.groups import PodGroup
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.verify import PlanRule, PlanViolation, verify
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import Mirror
 from queuectl.state.pending_window import PendingWindow
 from tests.control.rig import Rig, configuration, gang, rig
+from tests.control.test_pod_groups import group_entry, pod
 from tests.doubles.cluster import FakeCluster
 from tests.support.stores import PostgresStore
 
@@ -136,6 +138,13 @@ def _write(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
     poison.before(monkeypatch, LeaderState, "outstanding_writes", name)
 
 
+def _group(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(group: PodGroup, *, in_ledger: bool) -> str:
+        return next((pod.name for pod in group.pods), "")
+
+    poison.before(monkeypatch, PodGroup, "assemble", name)
+
+
 POISONS: dict[Boundary | str, Install] = {
     Boundary.OBJECT: _object,
     Boundary.RECORD: _record,
@@ -188,6 +197,32 @@ async def test_a_workload_that_cannot_be_handled_stops_no_other(
         poison.repaired = True
         touch(world)
         await world.until_state(bad, State.RUNNING)
+        await world.until(lambda: contained(world).empty, "nothing is set aside")
+        await world.at_rest()
+
+
+@pytest.mark.parametrize("group", ["", POISON], ids=["a single pod", "a group"])
+@pytest.mark.usefixtures("soon")
+async def test_pods_of_which_no_record_can_be_made_stop_no_other(
+    group: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = Poison()
+    _group(poison, monkeypatch)
+    async with rig(database_url, 4) as world:
+        world.cluster.submit_pod(pod("runs", gpus=1))
+        await group_entry(world, "runs", State.RUNNING)
+        world.cluster.submit_pod(pod(f"{POISON}-1", group, 1, gpus=1))
+        good = world.cluster.submit(gang("Job", "good", 2))
+        await world.until_state(good, State.RUNNING)
+        world.cluster.submit_pod(pod("later", gpus=1))
+        await group_entry(world, "later", State.RUNNING)
+        assert poison.raised > 0
+        assert {one.boundary for one in contained(world)} == {Boundary.RECORD}
+        await group_entry(world, "runs", State.RUNNING)
+        poison.repaired = True
+        await world.until(lambda: contained(world).due({Boundary.RECORD}), "it is tried again")
+        world.cluster.submit_pod(pod("last", gpus=1))
+        await group_entry(world, group or f"{POISON}-1", State.RUNNING)
         await world.until(lambda: contained(world).empty, "nothing is set aside")
         await world.at_rest()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
 
+from queuectl.cluster.resources import watched
 from queuectl.control.leader.set_aside import GangsSetAside
 from queuectl.domain.containment import (
     FIRST_SECONDS,
@@ -30,7 +32,15 @@ from queuectl.domain.errors import (
     StoreError,
     StoreUnavailable,
 )
+from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import parse_quantity
+from queuectl.domain.records import Deleted, Upserted
+from queuectl.objects import keys
+from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.groups import PodGroup
+from queuectl.objects.kinds.pods import POD, POD_GROUP
+from queuectl.state.mirror import Mirror
+from tests.control.test_pod_groups import pod as manifest
 from tests.planner.build import gang, world
 
 pytestmark = pytest.mark.sets_aside
@@ -197,3 +207,99 @@ def test_new_gangs_of_a_namespace_are_not_tried_while_many_of_its_gangs_fail_ali
     set_aside = GangsSetAside(containment, tuple)
     set_aside.proven = frozenset({"proven"})
     assert set_aside.left_out(world([], gangs)) == {"new"}
+
+
+READERS = {resource.name: resource.read for resource in watched()}
+BAD = "bad"
+
+
+def seen_pod(name: str, version: int, group: str = "", workload: str = "") -> Upserted:
+    """A pod of a group or a single pod. ``workload``: it was released for this workload, and runs."""
+    document = manifest(name, group, 1)
+    document["metadata"] |= {"namespace": "a", "uid": name, "resourceVersion": str(version)}
+    document["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    document["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = "ann"
+    if not workload:
+        document["spec"]["schedulingGates"] = [{"name": keys.GATE}]
+    else:
+        document["metadata"]["labels"][keys.WORKLOAD_LABEL] = workload
+        document["spec"]["nodeName"] = "n1"
+    record = READERS["pods"](msgspec.json.encode(document))
+    assert record is not None
+    return Upserted(record)
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of groups, and uids of single pods, whose records cannot be assembled."""
+    names: list[str] = []
+    real = PodGroup.assemble
+
+    def assemble(group: PodGroup, *, in_ledger: bool) -> object:
+        if group.key.name in names:
+            raise RuntimeError(group.key.name)
+        return real(group, in_ledger=in_ledger)
+
+    monkeypatch.setattr(PodGroup, "assemble", assemble)
+    return names
+
+
+@pytest.mark.parametrize("group", [BAD, ""], ids=["a group", "a single pod"])
+def test_a_group_of_pods_that_cannot_be_assembled_is_set_aside_alone(
+    group: str, clock: Clock, poison: list[str]
+) -> None:
+    poison.append(BAD)
+    mirror = Mirror.of(KINDS, Containment(clock))
+    mirror.apply([seen_pod("a", 1), seen_pod(BAD, 2, group), seen_pod("z", 3, "z")])
+    assert set(mirror.jobs) == {"a", "z"}
+    assert mirror.generation == 0, "nothing is built again"
+    entry = Entry(
+        BAD,
+        POD_GROUP if group else POD,
+        "a",
+        BAD,
+        State.PENDING,
+        queue="main",
+        cluster_queue="q",
+        gpus=8,
+        pods=1,
+    )
+    mirror.recognize([entry], read=True, all_of_them=True)
+    assert mirror.hides(entry), "it is not taken for deleted"
+    for version in range(4, 8):
+        mirror.apply([seen_pod(BAD, version, group)])
+    [unit] = mirror.containment
+    assert unit.failures == 2, "a change allows one early try"
+    poison.clear()
+    clock.now = unit.until
+    mirror.apply([seen_pod("b", 9)])
+    assert set(mirror.jobs) == {"a", "b", BAD, "z"}
+    assert mirror.containment.empty
+    assert not mirror.hides(entry)
+
+
+def test_a_running_group_that_cannot_be_assembled_keeps_its_record_and_its_pods(
+    clock: Clock, poison: list[str]
+) -> None:
+    mirror = Mirror.of(KINDS, Containment(clock))
+    mirror.apply([seen_pod(BAD, 1, BAD)])
+    mirror.apply([seen_pod(BAD, 2, BAD, workload=BAD)])
+    known = mirror.jobs[BAD]
+    assert not known.suspended
+    poison.append(BAD)
+    mirror.apply([seen_pod(BAD, 3, BAD, workload=BAD)])
+    assert mirror.jobs[BAD] is known
+    [pod] = mirror.pods_of(known)
+    assert pod.version == 3
+
+
+def test_a_group_that_cannot_be_assembled_is_forgotten_with_its_last_pod(
+    clock: Clock, poison: list[str]
+) -> None:
+    poison.append(BAD)
+    mirror = Mirror.of(KINDS, Containment(clock))
+    for version in range(1, 4):
+        mirror.apply([seen_pod(BAD, version, BAD)])
+    mirror.apply([Deleted("pods", BAD, 9)])
+    assert mirror.containment.empty
+    assert mirror.jobs == {}
