@@ -180,20 +180,29 @@ class ResourceFeed:
         self.version, key = str(record.version), key_of(record)
         self.keys.add(key)
         deltas.append(Upserted(record))
-        self.containment.passed(Boundary.OBJECT, key)
+        self._passed(key)
 
     def _left_out(self, raw: msgspec.Raw, deltas: list[Delta]) -> bool:
         """Whether it is an object whose reader ended a process. It is not decoded; then it counts as unreadable."""
         found = identify(raw)
         key = found.uid if self.resource.by_uid else found.name
+        unit = self._unit(key)
         waits = self.containment.waits(
-            Boundary.OBJECT, key, found.resource_version, found.namespace
+            Boundary.OBJECT, unit, found.resource_version, found.namespace
         )
         if waits is None or waits.suspect is None:
-            entering(Boundary.OBJECT, key, self._ref(found), found.namespace)
+            entering(Boundary.OBJECT, unit, self._ref(found), found.namespace)
             return False
         self._keep_unreadable(key, found, deltas)
         return True
+
+    def _unit(self, key: str) -> str:
+        """The key of an object among those of all resources. Objects of several resources can have one name, but not one uid."""
+        return key if self.resource.by_uid else f"{self.resource.name}/{key}"
+
+    def _passed(self, key: str) -> None:
+        if not self.containment.empty:
+            self.containment.passed(Boundary.OBJECT, self._unit(key))
 
     def _ref(self, identity: ObjectIdentity) -> str:
         return _unreadable(self.resource.name, "", identity).ref
@@ -212,11 +221,11 @@ class ResourceFeed:
         identity = identify(raw)
         key = identity.uid if self.resource.by_uid else identity.name
         unreadable = self._keep_unreadable(key, identity, deltas)
-        received = Received(self.resource.name, bytes(raw))
-        self.containment.inputs.put(Boundary.OBJECT, key, received)
+        unit, received = self._unit(key), Received(self.resource.name, bytes(raw))
+        self.containment.inputs.put(Boundary.OBJECT, unit, received)
         self.containment.failed(
             Boundary.OBJECT,
-            key,
+            unit,
             error,
             unreadable.ref,
             namespace=identity.namespace,
@@ -226,7 +235,7 @@ class ResourceFeed:
     def _delete(self, meta: _Meta, deltas: list[Delta]) -> None:
         key = meta.uid if self.resource.by_uid else meta.name
         self.version = meta.resource_version
-        self.containment.passed(Boundary.OBJECT, key)
+        self._passed(key)
         if key in self.keys:
             self.keys.discard(key)
             deltas.append(Deleted(self.resource.name, key, int(meta.resource_version)))

@@ -45,6 +45,8 @@ BY_RECORD: Final[Mapping[type, str]] = {
     NodeTopologyRecord: TOPOLOGIES,
 }
 RESOURCES: Final = frozenset(BY_RECORD.values())
+BY_NAME: Final = RESOURCES - {CLAIMS, TEMPLATES}
+"""Resources of which the key of an object is its name."""
 
 DeviceRecord: TypeAlias = (
     SliceRecord

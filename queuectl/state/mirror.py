@@ -72,6 +72,7 @@ PRIORITY_CLASSES: Final = "priorityclasses"
 RESOURCE_QUOTAS: Final = "resourcequotas"
 LIMIT_RANGES: Final = "limitranges"
 RUNTIME_CLASSES: Final = "runtimeclasses"
+_BY_NAME: Final = device_objects.BY_NAME | {NODES, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES}
 
 
 # The fields of a job's record on which a plan depends.
@@ -97,6 +98,11 @@ class JobOwner(Protocol):
 
 def _key(owner: JobOwner) -> OwnerKey:
     return OwnerKey(owner.kind, owner.namespace, owner.uid)
+
+
+def _unit(resource: str, key: str) -> str:
+    """The key of an object among those of all resources. Objects of several resources can have one name, but not one uid."""
+    return f"{resource}/{key}" if resource in _BY_NAME else key
 
 
 def _unreadable(resource: str, record: Record) -> Unreadable:
@@ -174,7 +180,7 @@ class Mirror:
         admission: what the API server adds to new pods.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
-        unreadable: the objects that exist and that no reader can decode, by key.
+        unreadable: the objects that exist and that no reader can decode, by uid; those whose keys are names, by resource and name.
         containment: of the process. It has the records that cannot be kept.
         generation: grows each time the mirror was built again from its records, after an error while it changed. Everything that was derived
             from it before is then to be derived again.
@@ -284,7 +290,7 @@ class Mirror:
             for delta in tried:
                 self._apply(delta)
                 if isinstance(delta, Upserted) and not self.containment.empty:
-                    self.containment.passed(Boundary.RECORD, key_of(delta.record))
+                    self.containment.passed(Boundary.RECORD, self._unit_of(delta.record))
             self._derive()
         except Exception as error:
             if never_contained(error):
@@ -299,8 +305,9 @@ class Mirror:
     def _apply(self, delta: Delta) -> None:
         match delta:
             case Upserted():
-                key, namespace = key_of(delta.record), _namespace(delta.record)
-                entering(Boundary.RECORD, key, namespace=namespace)
+                if self.containment.guards(Boundary.RECORD):
+                    unit, namespace = self._unit_of(delta.record), _namespace(delta.record)
+                    entering(Boundary.RECORD, unit, namespace=namespace)
                 self._upsert(delta.record)
             case Unreadable():
                 self._set_aside(delta)
@@ -308,7 +315,7 @@ class Mirror:
                 self._delete(delta.resource, delta.key, delta.version)
             case ListCompleted():
                 unreadable = {
-                    key for key, one in self.unreadable.items() if one.resource == delta.resource
+                    one.key for one in self.unreadable.values() if one.resource == delta.resource
                 }
                 for key in (self._keys(delta.resource) | unreadable) - delta.keys:
                     self._delete(delta.resource, key)
@@ -324,9 +331,9 @@ class Mirror:
         """The change, or that of an unreadable object while its records cannot be kept."""
         if not isinstance(delta, Upserted) or self.containment.empty:
             return delta
-        key, version = key_of(delta.record), delta.record.version
+        unit, version = self._unit_of(delta.record), delta.record.version
         namespace = _namespace(delta.record)
-        if self.containment.waits(Boundary.RECORD, key, version, namespace) is None:
+        if self.containment.waits(Boundary.RECORD, unit, version, namespace) is None:
             return delta
         return _unreadable(self._resource_of(delta.record), delta.record)
 
@@ -335,6 +342,9 @@ class Mirror:
         if isinstance(record, JobRecord):
             return self._plurals.get(record.kind, record.kind)
         return _RESOURCES[type(record)]
+
+    def _unit_of(self, record: Record) -> str:
+        return _unit(self._resource_of(record), key_of(record))
 
     def _give(self, delta: Delta) -> Upserted | Unreadable | None:
         """Remember the records as they are given, so that everything can be derived from them again.
@@ -367,7 +377,7 @@ class Mirror:
         """The object no longer exists."""
         for table in (self._given, self._last):
             table.get(resource, {}).pop(key, None)
-        self.containment.passed(Boundary.RECORD, key)
+        self.containment.passed(Boundary.RECORD, _unit(resource, key))
 
     def _forget_last(self, deltas: Iterable[Delta]) -> None:
         """Keep no earlier records of the objects of these changes that can be read now."""
@@ -425,13 +435,12 @@ class Mirror:
             self._apply(delta)
         except Exception as error:  # noqa: BLE001 - contained
             if isinstance(delta, Upserted):
-                self.containment.inputs.put(Boundary.RECORD, key, delta.record)
                 resource, version = self._resource_of(delta.record), delta.record.version
+                self.containment.inputs.put(Boundary.RECORD, _unit(resource, key), delta.record)
             else:
                 resource, version = delta.resource, delta.version
-            self.containment.failed(
-                Boundary.RECORD, key, error, f"{resource}/{key}", version=version
-            )
+            unit, ref = _unit(resource, key), f"{resource}/{key}"
+            self.containment.failed(Boundary.RECORD, unit, error, ref, version=version)
             return False
         return True
 
@@ -440,9 +449,10 @@ class Mirror:
 
         A pod fills its node, a node takes no new pods, and a slice or a claim offers no devices.
         """
-        if self.unreadable.get(unreadable.key) == unreadable:
-            return  # another list of the same objects
         resource = unreadable.resource
+        unit = _unit(resource, unreadable.key)
+        if self.unreadable.get(unit) == unreadable:
+            return  # another list of the same objects
         if resource == PODS:
             self._upsert_pod(self._unreadable_pod(unreadable))
         elif resource == NODES:
@@ -455,17 +465,18 @@ class Mirror:
             self.touched.add(unreadable.key)
         elif resource in device_objects.RESOURCES:
             self._delete(resource, unreadable.key)
-        self.unreadable[unreadable.key] = unreadable
+        self.unreadable[unit] = unreadable
 
     def _is_readable(self, resource: str, key: str) -> None:
         """Forget that an object was unreadable: it can be decoded, or does not exist.
 
         Its record replaces the one that it kept, also with the same version.
         """
-        known = self.unreadable.get(key)
+        unit = _unit(resource, key)
+        known = self.unreadable.get(unit)
         if known is None or known.resource != resource:
             return
-        del self.unreadable[key]
+        del self.unreadable[unit]
         if resource == PODS and key in self.pods:
             self.pods[key] = replace(self.pods[key], version=0)
         elif resource == NODES and key in self.nodes:

@@ -178,6 +178,22 @@ def test_an_object_that_can_be_decoded_again_is_not_set_aside() -> None:
     assert one.containment.empty
 
 
+@pytest.mark.sets_aside
+def test_an_unreadable_object_is_independent_of_one_of_another_resource_with_its_name() -> None:
+    """A NodeResourceTopology always has the name of its Node."""
+    containment = Containment(time.time)
+    named = {"metadata": {"name": "n1", "uid": "u", "resourceVersion": "5"}}
+    topologies = ResourceFeed(RESOURCES["noderesourcetopologies"], containment)
+    topologies.events([line("ADDED", {**named, "zones": "none"})])
+    assert not containment.empty
+    nodes = ResourceFeed(RESOURCES["nodes"], containment)
+    batch = nodes.events([line("ADDED", named), line("DELETED", named)])
+    assert short(batch.deltas) == [("+", "n1"), ("-", "n1")]
+    assert not containment.empty
+    topologies.events([line("DELETED", named)])
+    assert containment.empty
+
+
 def test_pages_of_a_list() -> None:
     one = feed()
     first = {"metadata": {"resourceVersion": "50", "continue": "t"}, "items": [pod("a", 5)]}

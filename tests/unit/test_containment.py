@@ -23,6 +23,7 @@ from queuectl.domain.containment import (
     never_contained,
     place_of,
 )
+from queuectl.domain.devices import NodeZones
 from queuectl.domain.errors import (
     ClusterUnavailable,
     Fenced,
@@ -32,13 +33,15 @@ from queuectl.domain.errors import (
     StoreError,
     StoreUnavailable,
 )
+from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.quantity import parse_quantity
-from queuectl.domain.records import Deleted, Upserted
+from queuectl.domain.quantity import Resources, parse_quantity
+from queuectl.domain.records import Deleted, NodeRecord, NodeTopologyRecord, Upserted
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.groups import PodGroup
 from queuectl.objects.kinds.pods import POD, POD_GROUP
+from queuectl.state.devices import DeviceMirror
 from queuectl.state.mirror import Mirror
 from tests.control.test_pod_groups import pod as manifest
 from tests.planner.build import gang, world
@@ -303,3 +306,32 @@ def test_a_group_that_cannot_be_assembled_is_forgotten_with_its_last_pod(
     mirror.apply([Deleted("pods", BAD, 9)])
     assert mirror.containment.empty
     assert mirror.jobs == {}
+
+
+def test_an_object_that_cannot_be_kept_concerns_no_object_of_another_resource_with_its_name(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NodeResourceTopology always has the name of its Node."""
+
+    def upsert(_: DeviceMirror, record: object) -> None:
+        raise RuntimeError(record)
+
+    monkeypatch.setattr(DeviceMirror, "upsert", upsert)
+    mirror = Mirror.of(KINDS, Containment(clock))
+
+    def see_node(version: int) -> None:
+        node = Node("n1", {HOSTNAME: "n1"}, Resources({"cpu": 1}))
+        mirror.apply([Upserted(NodeRecord(node, version))])
+
+    def see_topology(version: int) -> None:
+        zones = NodeZones((), "none", "container")
+        mirror.apply([Upserted(NodeTopologyRecord("n1", version, zones))])
+
+    see_node(1)
+    for version in (2, 4, 6):
+        see_topology(version)
+        see_node(version + 1)
+    assert not mirror.nodes["n1"].node.unschedulable
+    [unit] = mirror.containment
+    assert unit.failures == 2, "a change of its Node is none of the topology"
+    assert [one.resource for one in mirror.unreadable.values()] == ["noderesourcetopologies"]
