@@ -56,6 +56,7 @@ DeviceRecord: TypeAlias = (
     | ClaimTemplateRecord
     | NodeTopologyRecord
 )
+ALL_NAMESPACES: Final = "*"
 
 
 class DeviceMirror:
@@ -63,8 +64,8 @@ class DeviceMirror:
 
     Attributes:
         plans_differ: a slice, a class, a taint, a NUMA node or an allocation changed, so plans can differ.
-        requests_changed: namespaces and names of the templates and claims that jobs can name and that request other devices than before.
-        classes_changed: a class changed, so all jobs with claims can request other devices than before.
+        requests_changed: namespaces in which jobs can request other devices than before, because a template, a claim or a class
+            was created or deleted; ``ALL_NAMESPACES`` among them stands for all.
         classes: by name; the same object until one of them changes.
         named_claims: by namespace and name, without the claims that were made for one pod; the same object until one changes.
         backed: the extended resources for which containers get devices of a class.
@@ -92,8 +93,7 @@ class DeviceMirror:
         self._inventory: DeviceInventory | None = None
         self._fleet: Fleet | None = None
         self.plans_differ = False
-        self.requests_changed: set[tuple[str, str]] = set()
-        self.classes_changed = False
+        self.requests_changed: set[str] = set()
         self.moved: set[str] = set()
 
     def template(self, namespace: str, name: str) -> ClaimTemplateRecord | None:
@@ -179,10 +179,8 @@ class DeviceMirror:
                     self._published(rule is None or rule.content != record.content)
             case ClaimTemplateRecord():
                 self._templates[record.uid] = record
-                place = (record.namespace, record.name)
-                earlier, self._template_names[place] = self._template_names.get(place), record
-                if earlier is None or (earlier.spec, earlier.error) != (record.spec, record.error):
-                    self.requests_changed.add(place)
+                self._template_names[record.namespace, record.name] = record
+                self.requests_changed.add(record.namespace)
             case NodeTopologyRecord():
                 before = self._topologies.get(record.name)
                 if before is None or record.version > before.version:
@@ -207,7 +205,7 @@ class DeviceMirror:
                 place = (template.namespace, template.name)
                 if self._template_names.get(place) is template:
                     del self._template_names[place]
-                self.requests_changed.add(place)
+                self.requests_changed.add(template.namespace)
         elif resource == CLAIMS:
             claim = self._claims.pop(key, None)
             if claim is not None:
@@ -225,7 +223,7 @@ class DeviceMirror:
                 name for one in self.classes.values() for name in backed_resources(one)
             )
             self._published(changed)
-            self.classes_changed = True
+            self.requests_changed.add(ALL_NAMESPACES)
             self.moved.update(self._by_holder)
 
     def _upsert_claim(self, record: ClaimRecord) -> None:
@@ -243,7 +241,7 @@ class DeviceMirror:
             self._named[record.namespace, record.content.name] = record
             self._name_claims()
             if old is None or (old.content.spec, old.error) != (record.content.spec, record.error):
-                self.requests_changed.add((record.namespace, record.content.name))
+                self.requests_changed.add(record.namespace)
         held = old.content.allocated if old is not None else None
         if held != record.content.allocated:
             # The pods of a gang have their devices since it started. Planning waits for a released device only.
@@ -264,7 +262,7 @@ class DeviceMirror:
             if self._named.get(place) is record:
                 del self._named[place]
                 self._name_claims()
-            self.requests_changed.add(place)
+            self.requests_changed.add(record.namespace)
         self.plans_differ |= record.content.allocated is not None
 
 

@@ -38,10 +38,10 @@ from queuectl.objects.kinds.groups import GroupKey
 from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
-from queuectl.state.devices import DeviceMirror
+from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
 from queuectl.state.kueue_pods import KueuePods
 from queuectl.state.nodes import NodeTable
-from queuectl.state.pod_claims import all_resolved, claiming, named_in, names_claims
+from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import (
     LargerPods,
     PodGroups,
@@ -742,23 +742,19 @@ class Mirror:
         devices.moved.clear()
         self.planning_changed |= devices.plans_differ
         devices.plans_differ = False
-        for job in self._with_other_devices():
+        if not devices.requests_changed:
+            return
+        changed, devices.requests_changed = devices.requests_changed, set()
+        namespaces = self._by_namespace.keys() if ALL_NAMESPACES in changed else changed
+        for job in [one for name in namespaces for one in self._in_namespace(name)]:
+            if not names_claims(job):
+                continue
             if job.suspended:
                 self._ask_again(job)
             elif not all_resolved(job):  # a list of jobs can be complete before that of templates
                 self.jobs[job.uid] = claiming(job, devices)
                 self.moved_pods.update(self._by_owner.get(_key(job), ()))  # by its slots
                 self.planning_changed = True
-
-    def _with_other_devices(self) -> list[JobRecord]:
-        """The jobs whose claims can request other devices than before."""
-        devices = self.devices
-        changed, devices.requests_changed = devices.requests_changed, set()
-        of_all, devices.classes_changed = devices.classes_changed, False
-        if of_all:
-            return [job for job in self.jobs.values() if names_claims(job)]
-        jobs = (job for name in {place[0] for place in changed} for job in self._in_namespace(name))
-        return [job for job in jobs if not changed.isdisjoint(named_in(job))]
 
     def _in_namespace(self, name: str) -> list[JobRecord]:
         return [self.jobs[uid] for uid in self._by_namespace.get(name, ())]

@@ -21,13 +21,6 @@ def names_claims(job: JobRecord) -> bool:
     return any(podset.claims for podset in job.podsets)
 
 
-def named_in(job: JobRecord) -> Iterator[tuple[str, str]]:
-    """Namespaces and names of the templates and claims that its pods name."""
-    for podset in job.podsets:
-        for reference in podset.claims:
-            yield job.namespace, reference.template or reference.claim or ""
-
-
 def all_resolved(job: JobRecord) -> bool:
     """Whether the devices of all its claims are known."""
     return all(podset.shape.devices is not None for podset in job.podsets if podset.claims)

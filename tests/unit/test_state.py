@@ -439,9 +439,7 @@ class TestUsage:
         world = World()
         for number in range(5):
             name = f"autoscaled-{number}"
-            daemon = replace(
-                on("d", name, owner=""), owner_kind="DaemonSet", version=2 * number + 1
-            )
+            daemon = replace(on("d", name, owner=""), owner_kind="DaemonSet", version=2 * number + 1)
             world.see(NodeRecord(Node(name, {HOSTNAME: name}, Resources({"cpu": 8000})), 9), daemon)
             world.usage.refresh(["d"])
             assert world.usage.of_daemons.keys() == {name}
