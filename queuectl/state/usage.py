@@ -351,14 +351,10 @@ class OtherPodUsage:
             use = sums.setdefault(node, {})
             for name, amount in requests.items():
                 use[name] = use.get(name, 0) + sign * amount
-                if not use[name]:
-                    del use[name]
-            if not use:
-                del sums[node]  # names of nodes that no longer exist must not accumulate
 
 
 def _sums(use: Mapping[str, Mapping[str, int]]) -> dict[str, Resources]:
-    return {node: Resources(amounts) for node, amounts in use.items()}
+    return {node: Resources(amounts) for node, amounts in use.items() if any(amounts.values())}
 
 
 def _separate(entry: Entry, podset: str) -> bool:

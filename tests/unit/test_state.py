@@ -435,19 +435,6 @@ class TestUsage:
         world.usage.refresh(["p"])
         assert world.usage.other_pods == {}
 
-    def test_nodes_that_no_longer_exist_leave_nothing_behind(self) -> None:
-        world = World()
-        for number in range(5):
-            name = f"autoscaled-{number}"
-            daemon = replace(on("d", name, owner=""), owner_kind="DaemonSet", version=2 * number + 1)
-            world.see(NodeRecord(Node(name, {HOSTNAME: name}, Resources({"cpu": 8000})), 9), daemon)
-            world.usage.refresh(["d"])
-            assert world.usage.of_daemons.keys() == {name}
-            world.mirror.apply([Deleted("pods", "d", 2 * number + 2), Deleted("nodes", name, 9)])
-            world.usage.refresh(["d"])
-        assert not world.usage._other_pods
-        assert not world.usage._of_daemons
-
 
 RUNNING = replace(
     LIVE, state=State.RUNNING, ready_at=15.0, intent=None, reason=Reason(Code.PODS_READY)
