@@ -52,10 +52,17 @@ _WAITING: Final = tuple(state for state in State if state.waiting)
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """The result of one observation: changes to commit, at most one for each workload, and whether plans can differ now."""
+    """The result of one observation.
+
+    Attributes:
+        changes: to commit, at most one for each workload.
+        plan_again: whether plans can differ now.
+        edited: uids of new jobs, and of jobs with another request than before.
+    """
 
     changes: list[EntryChange]
     plan_again: bool
+    edited: Collection[str]
 
 
 class Observer:
@@ -128,7 +135,7 @@ class Observer:
             change = self._contained(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
-        return Observations(changes, self._plan_again)
+        return Observations(changes, self._plan_again, edited)
 
     def _put(self, uids: Iterable[str], *, again: bool = False) -> None:
         for uid in sorted(uids, key=self._revision):

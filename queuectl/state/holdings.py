@@ -60,6 +60,7 @@ class Holdings:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._parts: dict[str, _Part] = {}
+        self._entries: dict[str, Entry] = {}  # committed, and not Finished
         self._node_quota = NodeQuota()
         self._users = ClaimUsers()
         self.config = QueueConfig()
@@ -71,6 +72,7 @@ class Holdings:
         """Compute the sums again under this configuration."""
         self.config = config
         self._parts.clear()
+        self._entries.clear()
         self._users = ClaimUsers()
         # New objects: a reader in another thread continues with the old ones.
         self.held, self.kept, self.pending = Counter(), Counter(), Counter()
@@ -127,7 +129,18 @@ class Holdings:
         for change in changes:
             self._put(change.after)
 
+    def note_requests(self, uids: Iterable[str]) -> None:
+        """Count gangs again whose jobs have another request than before."""
+        for uid in uids:
+            entry = self._entries.get(uid)
+            if entry is not None:
+                self._put(entry)
+
     def _put(self, entry: Entry) -> None:
+        if entry.state is State.FINISHED:
+            self._entries.pop(entry.uid, None)
+        else:
+            self._entries[entry.uid] = entry
         job = self._mirror.jobs.get(entry.uid)
         concerned = self._users.put(entry, job, holds=entry.state is not State.FINISHED)
         self._count_again(entry)
@@ -140,7 +153,9 @@ class Holdings:
             return
         size = (entry.queue, entry.state in _QUEUES, entry.gpus, entry.pods)
         elsewhere = self._users.not_charged(entry.uid)
-        seen = (*size, entry.placement, entry.lease, elsewhere, entry.uid in self._mirror.jobs)
+        job = self._mirror.jobs.get(entry.uid)
+        podsets = job.podsets if job is not None else None
+        seen = (*size, entry.placement, entry.lease, elsewhere, podsets)
         if before is not None and before.seen == seen:
             return
         if before is not None:

@@ -581,7 +581,7 @@ class Mirror:
         for uid in self._found_running & self.jobs.keys():
             job = self.jobs[uid]
             if not job.suspended:
-                self.jobs[uid] = no_less(job, self.pods_of(job))
+                self._keep_running(no_less(job, self.pods_of(job)))
         self._found_running.clear()
 
     def pods_of(self, owner: JobOwner) -> Iterable[PodRecord]:
@@ -752,9 +752,14 @@ class Mirror:
             if job.suspended:
                 self._ask_again(job)
             elif not all_resolved(job):  # a list of jobs can be complete before that of templates
-                self.jobs[job.uid] = claiming(job, devices)
-                self.moved_pods.update(self._by_owner.get(_key(job), ()))  # by its slots
+                self._keep_running(claiming(job, devices))
                 self.planning_changed = True
+
+    def _keep_running(self, job: JobRecord) -> None:
+        """A job that runs with another request than before. Its slots count with it, and its pods by its slots."""
+        self.jobs[job.uid] = job
+        self.edited.add(job.uid)
+        self.moved_pods.update(self._by_owner.get(_key(job), ()))
 
     def _in_namespace(self, name: str) -> list[JobRecord]:
         return [self.jobs[uid] for uid in self._by_namespace.get(name, ())]

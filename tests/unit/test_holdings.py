@@ -98,6 +98,22 @@ def test_after_a_configuration_that_cannot_be_read_all_gangs_are_counted_again()
     assert sums(state.holdings) == sums(wholly)
 
 
+@pytest.mark.parametrize("life", LIVES)
+def test_a_gang_counts_with_the_request_that_its_job_has_now(life: str) -> None:
+    mirror, catalog = Mirror({}), Catalog()
+    before = job(life)
+    mirror.jobs[before.uid] = before
+    entry = live_through(before, *LIVES[life])[-1].after
+    catalog.replace(DOCUMENTS.values())
+    kept, fresh = Holdings(mirror), Holdings(mirror)
+    kept.configure(catalog.config(1), [entry])
+    requests = Resources({GPU: 8, "cpu": 64000})
+    mirror.jobs[before.uid] = replace(before, podsets=(PodSet("worker", 4, PodShape(requests)),))
+    kept.note_requests([before.uid, "of no gang"])
+    fresh.configure(catalog.config(1), [entry])
+    assert sums(kept) == sums(fresh)
+
+
 def test_a_resource_without_quota_has_a_row_while_gangs_that_request_it_wait() -> None:
     """Users request any number of resources, and each row is a series of metrics."""
     mirror, catalog = Mirror({}), Catalog()

@@ -362,6 +362,7 @@ class Loop:
         if observer.damaged:
             await self._reload()
             return
+        self.leader_state.holdings.note_requests(observed.edited)
         if observer.backlog or self._mirror.touched:
             wakeup.trigger()  # there are more of them than one observation takes
         wakeup.plan_due |= observed.plan_again
