@@ -955,6 +955,7 @@ class Mirror:
             self._kueue_pods.remove_job(member)
             self._appeared.pop(member, None)
             self._larger.forget(member)
+            self._found_running.discard(member)
             if job is not None:
                 self._prior.pop(_key(job), None)
                 self._own_queues.pop((job.namespace, job.parent), None)

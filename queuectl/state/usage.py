@@ -351,10 +351,14 @@ class OtherPodUsage:
             use = sums.setdefault(node, {})
             for name, amount in requests.items():
                 use[name] = use.get(name, 0) + sign * amount
+                if not use[name]:
+                    del use[name]
+            if not use:  # names of nodes that are deleted do not accumulate
+                del sums[node]
 
 
 def _sums(use: Mapping[str, Mapping[str, int]]) -> dict[str, Resources]:
-    return {node: Resources(amounts) for node, amounts in use.items() if any(amounts.values())}
+    return {node: Resources(amounts) for node, amounts in use.items()}
 
 
 def _separate(entry: Entry, podset: str) -> bool:

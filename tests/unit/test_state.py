@@ -435,6 +435,27 @@ class TestUsage:
         world.usage.refresh(["p"])
         assert world.usage.other_pods == {}
 
+    def test_names_of_nodes_that_no_longer_exist_do_not_accumulate(self) -> None:
+        """Pods of a DaemonSet run on each node."""
+        world = World()
+        for number in range(100):
+            name = f"node-{number}"
+            daemon = replace(on(name, name, owner="daemons"), owner_kind="DaemonSet")
+            world.see(daemon)
+            world.usage.refresh([name])
+            assert set(world.usage.of_daemons) == set(world.usage.other_pods) == {name}
+            world.mirror.apply([Deleted("pods", name, 9)])
+            world.usage.refresh([name])
+        assert (world.usage._other_pods, world.usage._of_daemons) == ({}, {})
+
+    def test_uids_of_deleted_jobs_do_not_accumulate(self) -> None:
+        world = World()
+        for number in range(100):
+            uid = f"job-{number}"
+            world.see(replace(RESUMED, uid=uid, name=uid))
+            world.mirror.apply([Deleted("jobs", uid, 9)])
+        assert world.mirror._found_running == set()
+
 
 RUNNING = replace(
     LIVE, state=State.RUNNING, ready_at=15.0, intent=None, reason=Reason(Code.PODS_READY)
