@@ -56,7 +56,8 @@ DeviceRecord: TypeAlias = (
     | ClaimTemplateRecord
     | NodeTopologyRecord
 )
-ALL_NAMESPACES: Final = "*"
+ClaimName: TypeAlias = tuple[str, str, str]
+"""Of a ResourceClaimTemplate, or of a ResourceClaim that a user made: its resource, namespace and name."""
 
 
 class DeviceMirror:
@@ -64,10 +65,9 @@ class DeviceMirror:
 
     Attributes:
         plans_differ: a slice, a class, a taint, a NUMA node or an allocation changed, so plans can differ.
-        requests_changed: namespaces in which jobs can request other devices than before, because a template, a claim or a class
-            was created or deleted; ``ALL_NAMESPACES`` among them stands for all.
+        requests_changed: templates and claims that were created or deleted, or request other devices than before.
+        classes_named: a class was created or deleted, so that any claim can be valid or invalid now.
         classes: by name; the same object until one of them changes.
-        named_claims: by namespace and name, without the claims that were made for one pod; the same object until one changes.
         backed: the extended resources for which containers get devices of a class.
         moved: uids of pods with a claim that changed or was deleted, and uids of such claims of no pod.
     """
@@ -76,7 +76,6 @@ class DeviceMirror:
         """``in_queue``: whether the pod with a uid belongs to a job in a queue."""
         self._in_queue = in_queue
         self.classes: Mapping[str, DeviceClass] = {}
-        self.named_claims: Mapping[tuple[str, str], Claim] = {}
         self.backed: frozenset[str] = frozenset()
         self._slices: dict[str, SliceRecord] = {}
         self._classes: dict[str, DeviceClassRecord] = {}
@@ -86,6 +85,7 @@ class DeviceMirror:
         self._topologies: dict[str, NodeTopologyRecord] = {}
         self._template_names: dict[tuple[str, str], ClaimTemplateRecord] = {}
         self._named: dict[tuple[str, str], ClaimRecord] = {}  # those that users made
+        self._named_claims: Mapping[tuple[str, str], Claim] | None = {}  # None: one has changed
         self._by_holder: dict[str, dict[str, ClaimRecord]] = {}
         self._pools = DevicePools()
         self._tainted = TaintedSlices()
@@ -93,7 +93,8 @@ class DeviceMirror:
         self._inventory: DeviceInventory | None = None
         self._fleet: Fleet | None = None
         self.plans_differ = False
-        self.requests_changed: set[str] = set()
+        self.requests_changed: set[ClaimName] = set()
+        self.classes_named = False
         self.moved: set[str] = set()
 
     def template(self, namespace: str, name: str) -> ClaimTemplateRecord | None:
@@ -103,6 +104,13 @@ class DeviceMirror:
     def named_claim(self, namespace: str, name: str) -> ClaimRecord | None:
         """A ResourceClaim that a user made; None if it does not exist."""
         return self._named.get((namespace, name))
+
+    @property
+    def named_claims(self) -> Mapping[tuple[str, str], Claim]:
+        """By namespace and name, without the claims that were made for one pod; the same object until one changes."""
+        if self._named_claims is None:
+            self._named_claims = {key: one.content for key, one in self._named.items()}
+        return self._named_claims
 
     def requests(self) -> Iterator[DeviceRecord]:
         """The objects from which the devices of the claims of pods follow."""
@@ -171,6 +179,7 @@ class DeviceMirror:
                 known = self._classes.get(record.name)
                 if known is None or record.version > known.version:
                     self._classes[record.name] = record
+                    self.classes_named |= known is None
                     self._classified(known is None or known.content != record.content)
             case TaintRuleRecord():
                 rule = self._rules.get(record.name)
@@ -178,9 +187,7 @@ class DeviceMirror:
                     self._rules[record.name] = record
                     self._published(rule is None or rule.content != record.content)
             case ClaimTemplateRecord():
-                self._templates[record.uid] = record
-                self._template_names[record.namespace, record.name] = record
-                self.requests_changed.add(record.namespace)
+                self._upsert_template(record)
             case NodeTopologyRecord():
                 before = self._topologies.get(record.name)
                 if before is None or record.version > before.version:
@@ -196,7 +203,9 @@ class DeviceMirror:
         elif resource == TOPOLOGIES:
             self._published(self._topologies.pop(key, None) is not None)
         elif resource == CLASSES:
-            self._classified(self._classes.pop(key, None) is not None)
+            known = self._classes.pop(key, None) is not None
+            self.classes_named |= known
+            self._classified(known)
         elif resource == TAINT_RULES:
             self._published(self._rules.pop(key, None) is not None)
         elif resource == TEMPLATES:
@@ -205,7 +214,7 @@ class DeviceMirror:
                 place = (template.namespace, template.name)
                 if self._template_names.get(place) is template:
                     del self._template_names[place]
-                self.requests_changed.add(template.namespace)
+                    self.requests_changed.add((TEMPLATES, *place))
         elif resource == CLAIMS:
             claim = self._claims.pop(key, None)
             if claim is not None:
@@ -223,8 +232,17 @@ class DeviceMirror:
                 name for one in self.classes.values() for name in backed_resources(one)
             )
             self._published(changed)
-            self.requests_changed.add(ALL_NAMESPACES)
             self.moved.update(self._by_holder)
+
+    def _upsert_template(self, record: ClaimTemplateRecord) -> None:
+        old = self._templates.get(record.uid)
+        if old is not None and record.version <= old.version:
+            return
+        place = (record.namespace, record.name)
+        named = self._template_names.get(place)
+        self._templates[record.uid] = self._template_names[place] = record
+        if named is None or (named.spec, named.error) != (record.spec, record.error):
+            self.requests_changed.add((TEMPLATES, *place))
 
     def _upsert_claim(self, record: ClaimRecord) -> None:
         old = self._claims.get(record.uid)
@@ -238,17 +256,18 @@ class DeviceMirror:
         self._by_holder.setdefault(holder, {})[record.uid] = record
         self.moved.add(holder)
         if record.content.owner is None:
-            self._named[record.namespace, record.content.name] = record
-            self._name_claims()
-            if old is None or (old.content.spec, old.error) != (record.content.spec, record.error):
-                self.requests_changed.add(record.namespace)
+            place = (record.namespace, record.content.name)
+            named = self._named.get(place)
+            self._named[place] = record
+            if named is None or named.content != record.content:
+                self._named_claims = None
+            asked = (record.content.spec, record.error)
+            if named is None or (named.content.spec, named.error) != asked:
+                self.requests_changed.add((CLAIMS, *place))
         held = old.content.allocated if old is not None else None
         if held != record.content.allocated:
             # The pods of a gang have their devices since it started. Planning waits for a released device only.
             self.plans_differ |= held is not None or not self._in_queue(holder)
-
-    def _name_claims(self) -> None:
-        self.named_claims = {key: one.content for key, one in self._named.items()}
 
     def _forget_claim(self, record: ClaimRecord) -> None:
         holder = _holder(record)
@@ -261,8 +280,8 @@ class DeviceMirror:
             place = (record.namespace, record.content.name)
             if self._named.get(place) is record:
                 del self._named[place]
-                self._name_claims()
-            self.requests_changed.add(record.namespace)
+                self._named_claims = None
+                self.requests_changed.add((CLAIMS, *place))
         self.plans_differ |= record.content.allocated is not None
 
 

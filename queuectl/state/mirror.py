@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Final, Protocol, assert_never
 
@@ -38,10 +39,10 @@ from queuectl.objects.kinds.groups import GroupKey
 from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
-from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
+from queuectl.state.devices import DeviceMirror
 from queuectl.state.kueue_pods import KueuePods
 from queuectl.state.nodes import NodeTable
-from queuectl.state.pod_claims import all_resolved, claiming, names_claims
+from queuectl.state.pod_claims import JobsWithClaims, all_resolved, claiming
 from queuectl.state.pod_groups import (
     LargerPods,
     PodGroups,
@@ -216,6 +217,7 @@ class Mirror:
         self.unreadable: dict[str, Unreadable] = {}
         self.jobs: dict[str, JobRecord] = {}
         self._by_namespace: dict[str, set[str]] = {}  # uids of the jobs
+        self._claiming = JobsWithClaims()
         self._appeared: dict[str, int] = {}  # of jobs: the version of the first observation
         self.pods: dict[str, PodRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
@@ -742,13 +744,12 @@ class Mirror:
         devices.moved.clear()
         self.planning_changed |= devices.plans_differ
         devices.plans_differ = False
-        if not devices.requests_changed:
+        if not (devices.classes_named or devices.requests_changed):
             return
+        every, devices.classes_named = devices.classes_named, False
         changed, devices.requests_changed = devices.requests_changed, set()
-        namespaces = self._by_namespace.keys() if ALL_NAMESPACES in changed else changed
-        for job in [one for name in namespaces for one in self._in_namespace(name)]:
-            if not names_claims(job):
-                continue
+        uids = self._claiming.uids if every else chain(*map(self._claiming.of, changed))
+        for job in [self.jobs[uid] for uid in set(uids)]:
             if job.suspended:
                 self._ask_again(job)
             elif not all_resolved(job):  # a list of jobs can be complete before that of templates
@@ -803,6 +804,7 @@ class Mirror:
     def _put_job(self, job: JobRecord, old: JobRecord | None) -> None:
         self.jobs[job.uid] = job
         self._by_namespace.setdefault(job.namespace, set()).add(job.uid)
+        self._claiming.put(job)
         self.touched.add(job.uid)
         if old is None or asked_of(old) != asked_of(job):
             self.edited.add(job.uid)
@@ -955,6 +957,7 @@ class Mirror:
             self._kueue_pods.remove_job(member)
             self._appeared.pop(member, None)
             self._larger.forget(member)
+            self._claiming.drop(member)
             self._found_running.discard(member)
             if job is not None:
                 self._prior.pop(_key(job), None)

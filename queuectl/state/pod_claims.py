@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from queuectl.devices.shared import ClaimKey, first_user
@@ -11,7 +11,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import PodSet
-from queuectl.state.devices import DeviceMirror
+from queuectl.state.devices import CLAIMS, TEMPLATES, ClaimName, DeviceMirror
 
 # ---- Devices that the pods of a job request
 
@@ -92,6 +92,46 @@ def _faults(
         classes = {option.device_class for one in spec.requests for option in one.options}
         for name in sorted(classes - mirror.classes.keys()):
             yield Code.MISCONFIGURED, f"{what}: DeviceClass {name} does not exist"
+
+
+class JobsWithClaims:
+    """The jobs that name each ResourceClaimTemplate and ResourceClaim, so that a change of one concerns no other job."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, frozenset[ClaimName]] = {}  # by uid of the job
+        self._jobs: dict[ClaimName, set[str]] = {}  # their uids
+
+    @property
+    def uids(self) -> Collection[str]:
+        """Of all jobs with a claim."""
+        return self._names.keys()
+
+    def of(self, name: ClaimName) -> Collection[str]:
+        """The uids of the jobs that name this object."""
+        return self._jobs.get(name, ())
+
+    def put(self, job: JobRecord) -> None:
+        """A job that is new or has changed."""
+        names = frozenset(
+            (CLAIMS, job.namespace, one.claim)
+            if one.claim is not None
+            else (TEMPLATES, job.namespace, one.template or "")
+            for podset in job.podsets
+            for one in podset.claims
+        )
+        if names != self._names.get(job.uid, frozenset()):
+            self.drop(job.uid)
+            if names:
+                self._names[job.uid] = names
+            for name in names:
+                self._jobs.setdefault(name, set()).add(job.uid)
+
+    def drop(self, uid: str) -> None:
+        """Forget a deleted job."""
+        for name in self._names.pop(uid, ()):
+            self._jobs[name].discard(uid)
+            if not self._jobs[name]:
+                del self._jobs[name]
 
 
 # ---- Users of each claim

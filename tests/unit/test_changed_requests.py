@@ -16,7 +16,7 @@ from queuectl.state import mirror as mirror_module
 from queuectl.state.mirror import Mirror
 from queuectl.state.pod_groups import under
 from tests.unit.test_state import JOB
-from tests.unit.test_state_devices import claimed, spec, template
+from tests.unit.test_state_devices import CLASSED, claim, claimed, spec, template
 
 [PODSET] = JOB.podsets
 OPEN = replace(PODSET, needs=PodNeeds((ContainerNeeds(),)))
@@ -94,14 +94,65 @@ def test_a_job_that_is_deleted_and_created_again_in_another_namespace_follows_th
     assert mirror.touched == {"u1"}
 
 
-def test_a_template_concerns_the_jobs_of_its_namespace_whose_pods_have_claims(
-    asked: list[str],
-) -> None:
-    job = claimed(JOB, ClaimReference("gpus", template="t"))
-    mirror = observed(job, replace(job, namespace="b", uid="u2"), replace(JOB, uid="u3"))
+def naming(uid: str, **named: str) -> JobRecord:
+    """A job whose pods have a claim."""
+    return replace(claimed(JOB, ClaimReference("gpus", **named)), uid=uid, name=uid)
+
+
+def test_a_template_concerns_the_jobs_that_name_it(asked: list[str]) -> None:
+    job = naming("u1", template="t")
+    others = (
+        replace(job, namespace="b", uid="u2"),
+        replace(JOB, uid="u3"),
+        naming("u4", template="s"),
+        naming("u5", claim="t"),
+    )
+    mirror = observed(job, *others)
     asked.clear()
     mirror.apply([Upserted(template("t", spec()))])
     assert (asked, mirror.touched) == (["u1"], {"u1"})
     settled(mirror)
+    asked.clear()
     mirror.apply([Upserted(template("t", spec(), version=2))])
-    assert mirror.touched == set()
+    assert (asked, mirror.touched) == ([], set()), "it requests the same"
+    mirror.apply([Deleted("resourceclaimtemplates", "t-t", 3)])
+    assert asked == ["u1"]
+
+
+def test_a_claim_concerns_the_jobs_that_name_it(asked: list[str]) -> None:
+    mirror = observed(naming("u1", claim="c"), naming("u2", claim="d"), naming("u3", template="c"))
+    asked.clear()
+    mirror.apply([Upserted(claim(None, None, name="c"))])
+    assert (asked, mirror.touched) == (["u1"], {"u1"})
+    asked.clear()
+    named = mirror.devices.named_claims
+    mirror.apply([Upserted(claim(None, None, name="c", version=2))])
+    assert asked == []
+    assert mirror.devices.named_claims is named
+    mirror.apply([Deleted("resourceclaims", "c-c", 3)])
+    assert asked == ["u1"]
+
+
+def test_a_job_follows_the_claims_that_it_names_now(asked: list[str]) -> None:
+    mirror = observed(naming("u1", template="t"))
+    mirror.apply([Upserted(replace(naming("u1", template="s"), version=JOB.version + 1))])
+    asked.clear()
+    mirror.apply([Upserted(template("t", spec()))])
+    assert asked == []
+    mirror.apply([Upserted(template("s", spec()))])
+    assert asked == ["u1"]
+    mirror.apply([Deleted("jobs", "u1", 9), Deleted("resourceclaimtemplates", "t-s", 9)])
+    assert asked == ["u1"]
+
+
+def test_a_class_that_is_created_or_deleted_concerns_the_jobs_with_claims(asked: list[str]) -> None:
+    mirror = observed(naming("u1", template="t"), replace(JOB, uid="u2"))
+    mirror.apply([Upserted(template("t", spec()))])
+    asked.clear()
+    mirror.apply([Upserted(CLASSED)])
+    assert asked == ["u1"]
+    changed = replace(CLASSED.content, extended_resource=None)
+    mirror.apply([Upserted(replace(CLASSED, version=2, content=changed))])
+    assert asked == ["u1"], "requests name classes only"
+    mirror.apply([Deleted("deviceclasses", "gpu", 3)])
+    assert asked == ["u1", "u1"]
