@@ -149,13 +149,13 @@ class DevicePool:
         self._nodes = nodes
         self._found = places
 
-    def add(self) -> None:
-        """Add its devices to their nodes."""
+    def add(self) -> bool:
+        """Add its devices to their nodes. Returns whether they can be allocated."""
         self._add_older()
         why = defect(self._slices)
         if why is not None:
             self._add_defective(why)
-            return
+            return False
         self._add_evaluated()
         usable: dict[str, str] = {}  # device to node
         refused: dict[str, str] = {}  # device to reason
@@ -170,6 +170,7 @@ class DevicePool:
         self._refuse_counters([device for device, _ in published], usable, refused)
         self._place(published, usable)
         self._report(published, refused)
+        return True
 
     def _reached(self, pool_slice: PoolSlice) -> Collection[str]:
         """The nodes for which kube-scheduler reads a ResourceSlice: each node if it has counters and names no node."""
@@ -282,6 +283,8 @@ class DevicePool:
 
 # ---- All pools
 
+_Found: TypeAlias = tuple[dict[str, NodeDevices], bool]
+"""The devices of one pool by node, and whether its newest generation has no defect."""
 _Joined: TypeAlias = tuple[list[NodeDevices], NodeDevices]
 """The devices of the pools of a node, and all of them together."""
 
@@ -300,7 +303,8 @@ class DevicePools:
     """The devices of the nodes, from one revision to the next: unchanged nodes keep the same objects."""
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[str, str], tuple[tuple[object, ...], dict[str, NodeDevices]]] = {}
+        # By pool, with the objects from which they follow.
+        self._parts: dict[tuple[str, str], tuple[tuple[object, ...], _Found]] = {}
         self._complete: dict[tuple[str, str], dict[str, NodeDevices]] = {}  # as they last were
         self._joined: dict[str, _Joined] = {}
         self._recovered: dict[str, _Joined] = {}
@@ -321,8 +325,11 @@ class DevicePools:
         whole: dict[str, list[NodeDevices]] = defaultdict(list)
         lacking: set[str] = set()
         for name in sorted(pools.keys() | self._complete):
-            own = self._of(name, pools[name], nodes) if name in pools else {}
-            last = {**own, **self._last(name, pools.get(name, ()), own, nodes)}
+            own, complete = self._of(name, pools[name], nodes) if name in pools else ({}, False)
+            if complete:
+                self._complete[name] = last = own
+            else:
+                last = {**own, **self._last(name, pools.get(name, ()), nodes)}
             for node, part in own.items():
                 parts[node].append(part)
             for node, part in last.items():
@@ -337,17 +344,13 @@ class DevicePools:
         self,
         name: tuple[str, str],
         slices: Sequence[PoolSlice],
-        own: dict[str, NodeDevices],
         nodes: NodesOf,
     ) -> dict[str, NodeDevices]:
         """The devices of a pool when it was complete; of one that never was, those of its ResourceSlices."""
-        if slices and defect(newest(slices)) is None:
-            self._complete[name] = own
-            return own
         last = self._complete.get(name, {})
         if not last.keys() & nodes.fleet.by_name.keys():
             self._complete.pop(name, None)
-            last = _found(name, complete_generation(slices), nodes) if slices else {}
+            last = _found(name, complete_generation(slices), nodes)[0] if slices else {}
         return {node: part for node, part in last.items() if part.devices}
 
     def _of(
@@ -355,7 +358,7 @@ class DevicePools:
         name: tuple[str, str],
         slices: Sequence[PoolSlice],
         nodes: NodesOf,
-    ) -> dict[str, NodeDevices]:
+    ) -> _Found:
         by_labels = any(map(_needs_labels, slices))
         key = (*slices, nodes.fleet if by_labels else None)
         known = self._parts.get(name)
@@ -364,12 +367,10 @@ class DevicePools:
         return known[1]
 
 
-def _found(
-    name: tuple[str, str], slices: Sequence[PoolSlice], nodes: NodesOf
-) -> dict[str, NodeDevices]:
+def _found(name: tuple[str, str], slices: Sequence[PoolSlice], nodes: NodesOf) -> _Found:
     found: dict[str, FoundOn] = defaultdict(FoundOn)
-    DevicePool(name, slices, nodes, found).add()
-    return {node: found[node].frozen() for node in sorted(found)}
+    complete = DevicePool(name, slices, nodes, found).add()
+    return {node: found[node].frozen() for node in sorted(found)}, complete
 
 
 def _devices(joined: Mapping[str, _Joined]) -> dict[str, NodeDevices]:

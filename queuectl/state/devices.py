@@ -351,10 +351,8 @@ class DeviceUse:
             shared: uids of claims that running gangs share; they count with these gangs.
         """
         if inventory is not self._inventory or shared != self._shared:
+            self._follow(inventory)
             self._inventory, self._shared, self._by_node = inventory, shared, None
-            self._nodes = {
-                device.id: name for name, own in inventory.nodes.items() for device in own.devices
-            }
         if self._by_node is None:
             found: dict[str, list[AllocatedDevice]] = {}
             for holder in sorted(self._taken.keys() - shared):
@@ -364,6 +362,18 @@ class DeviceUse:
                         found.setdefault(node, []).append(device)
             self._by_node = {node: tuple(devices) for node, devices in found.items()}
         return self._by_node
+
+    def _follow(self, inventory: DeviceInventory) -> None:
+        """Find the nodes of the devices again, of which the nodes changed: unchanged ones are the same objects."""
+        before = self._inventory.nodes if self._inventory is not None else {}
+        now = inventory.nodes
+        changed = [n for n in before.keys() | now.keys() if before.get(n) is not now.get(n)]
+        for name in changed:
+            for device in before[name].devices if name in before else ():
+                self._nodes.pop(device.id, None)
+        for name in changed:
+            for device in now[name].devices if name in now else ():
+                self._nodes[device.id] = name
 
 
 def _held(

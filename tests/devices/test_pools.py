@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.devices.pools import DevicePools, node_devices
+from queuectl.devices.pools import DevicePools, defect, node_devices
 from queuectl.domain.devices import DeviceKind, NodeAccess, NodeDevices, PoolSlice, PublishedDevice
 from queuectl.domain.fleet import Fleet, Node, Requirement, SelectorTerm
 
@@ -290,6 +290,23 @@ def test_nodes_whose_pools_did_not_change_keep_the_same_objects():
     second = pools.nodes([slices[0], two_pools(2)[1], *slices[2:]], FLEET)
     assert [d.id.name for d in second["n0"].devices] == ["a", "b2"]
     assert second["n1"] is first["n1"]
+
+
+def test_a_change_of_a_node_validates_no_pool_again(monkeypatch: pytest.MonkeyPatch):
+    validated = list[str]()
+
+    def counting(slices: Sequence[PoolSlice]) -> str | None:
+        validated.append(slices[0].pool)
+        return defect(slices)
+
+    monkeypatch.setattr("queuectl.devices.pools.defect", counting)
+    slices = [one_slice(device("a"), access=NodeAccess("n0"))]
+    pools = DevicePools()
+    first = pools.inventory(slices, FLEET)
+    assert validated == ["p"]
+    other = Fleet((*FLEET.nodes, Node("n9", {})))
+    assert pools.inventory(slices, other) == first
+    assert validated == ["p"]
 
 
 def test_devices_that_nodes_select_by_labels_follow_the_labels():

@@ -432,7 +432,20 @@ def test_devices_of_a_running_gang_count_once_after_its_template_is_listed() -> 
     assert others(world) == 0
 
 
-def others(world: World) -> int:
+def test_held_devices_follow_the_inventory() -> None:
+    """Of a driver that is replaced, another node can publish the same device."""
+    world = World(records=[published("n1"), published("n2"), CLASSED])
+    world.see(claim(None, [gpu("n1", 3), gpu("n2", 1)], name="kept"))
+    world.usage.refresh_all()
+    assert [others(world, node) for node in ("n1", "n2", "n3")] == [1, 1, 0]
+    moved = replace(published("n1", version=2).content, access=NodeAccess(node="n3"))
+    world.see(SliceRecord("n1-gpu", 2, moved))
+    assert [others(world, node) for node in ("n1", "n2", "n3")] == [0, 1, 1]
+    world.mirror.apply([Deleted("resourceslices", "n2-gpu", 9)])
+    assert [others(world, node) for node in ("n1", "n2", "n3")] == [0, 0, 1]
+
+
+def others(world: World, node: str = "n1") -> int:
     """The devices of the node that others use."""
     inventory = world.mirror.devices.inventory(world.mirror.fleet)
-    return len(world.usage.devices.by_node(inventory).get("n1", ()))
+    return len(world.usage.devices.by_node(inventory).get(node, ()))
