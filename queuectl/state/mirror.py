@@ -38,6 +38,7 @@ from queuectl.objects.kinds import KINDS, JobKinds, job_resources
 from queuectl.objects.kinds.groups import GroupKey
 from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
+from queuectl.state.admission import AdmissionMirror
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import DeviceMirror
 from queuectl.state.kueue_pods import KueuePods
@@ -178,7 +179,6 @@ class Mirror:
         unschedulable: owners of pods that cannot start now, to observe them again as time passes. An observation that finds no such pod
             removes its owner.
         planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
-        admission: what the API server adds to new pods.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
         unreadable: the objects that exist and that no reader can decode, by uid; those whose keys are names, by resource and name.
@@ -224,9 +224,8 @@ class Mirror:
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.resource_quotas: dict[str, ResourceQuotaRecord] = {}
         self._found_running: set[str] = set()
-        self._limit_ranges: dict[str, LimitRangeRecord] = {}
-        self._runtime_classes: dict[str, RuntimeClassRecord] = {}
-        self.admission = AdmissionObjects(plugins=self._plugins)
+        self._admission = AdmissionMirror(self._plugins)
+        self._not_asked: set[str] = set()  # uids of jobs whose requests could not be computed
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
@@ -256,6 +255,11 @@ class Mirror:
     def arrays(self) -> Mapping[str, JobRecord]:
         """The arrays and elastic Jobs by uid. Their indexes are among the jobs, and elastic Jobs themselves."""
         return self._arrays.jobs
+
+    @property
+    def admission(self) -> AdmissionObjects:
+        """The changes that the API server makes to new pods."""
+        return self._admission.objects
 
     def gpus(self, config: QueueConfig) -> GpuSizes:
         """The GPUs of pods and nodes; the same object until nodes, devices or the configuration change."""
@@ -326,6 +330,7 @@ class Mirror:
 
     def _derive(self) -> None:
         """Assemble the records that follow from others."""
+        self._admission_changed()
         self._assemble_groups()
         self._devices_changed()
 
@@ -583,7 +588,7 @@ class Mirror:
         for uid in self._found_running & self.jobs.keys():
             job = self.jobs[uid]
             if not job.suspended:
-                self._keep_running(no_less(job, self.pods_of(job)))
+                self._put_job(no_less(job, self.pods_of(job)), job)
         self._found_running.clear()
 
     def pods_of(self, owner: JobOwner) -> Iterable[PodRecord]:
@@ -631,8 +636,8 @@ class Mirror:
             NAMESPACES: self.namespaces,
             PRIORITY_CLASSES: self.priority_classes,
             RESOURCE_QUOTAS: self.resource_quotas,
-            LIMIT_RANGES: self._limit_ranges,
-            RUNTIME_CLASSES: self._runtime_classes,
+            LIMIT_RANGES: self._admission.limit_ranges,
+            RUNTIME_CLASSES: self._admission.runtime_classes,
         }
         return set(tables[resource])
 
@@ -648,11 +653,12 @@ class Mirror:
                 self.planning_changed |= self.nodes.put(record)
             case NamespaceRecord() | PriorityClassRecord():
                 self._keep_named(record)
-            case ResourceQuotaRecord() | LimitRangeRecord():
-                self._keep_limit(record)
+            case ResourceQuotaRecord():
+                self._keep_quota(record)
+            case LimitRangeRecord():
+                self._admission.put_range(record)
             case RuntimeClassRecord():
-                self._runtime_classes[record.name] = record
-                self._runtime_class_changed(record.name)
+                self._admission.put_class(record)
             case ProvisioningRecord():
                 if self.provisioning.put(record):
                     self.touched.add(record.gang)
@@ -661,13 +667,7 @@ class Mirror:
             case _:
                 self.devices.upsert(record)
 
-    def _keep_limit(self, record: ResourceQuotaRecord | LimitRangeRecord) -> None:
-        if isinstance(record, LimitRangeRecord):
-            old_range = self._limit_ranges.get(record.uid)
-            if old_range is None or record.version > old_range.version:
-                self._limit_ranges[record.uid] = record
-                self._ranges_changed(record.namespace)
-            return
+    def _keep_quota(self, record: ResourceQuotaRecord) -> None:
         old = self.resource_quotas.get(record.uid)
         if old is None or record.version > old.version:
             self.resource_quotas[record.uid] = record
@@ -703,7 +703,7 @@ class Mirror:
     def _keep_named(self, record: NamespaceRecord | PriorityClassRecord) -> None:
         if isinstance(record, NamespaceRecord):
             self.namespaces[record.name] = record
-            self._selector_changed(record)
+            self._admission.put_namespace(record)
         else:
             self.priority_classes[record.name] = record
         self.planning_changed = True
@@ -749,21 +749,7 @@ class Mirror:
         every, devices.classes_named = devices.classes_named, False
         changed, devices.requests_changed = devices.requests_changed, set()
         uids = self._claiming.uids if every else chain(*map(self._claiming.of, changed))
-        for job in [self.jobs[uid] for uid in set(uids)]:
-            if job.suspended:
-                self._ask_again(job)
-            elif not all_resolved(job):  # a list of jobs can be complete before that of templates
-                self._keep_running(claiming(job, devices))
-                self.planning_changed = True
-
-    def _keep_running(self, job: JobRecord) -> None:
-        """A job that runs with another request than before. Its slots count with it, and its pods by its slots."""
-        self.jobs[job.uid] = job
-        self.edited.add(job.uid)
-        self.moved_pods.update(self._by_owner.get(_key(job), ()))
-
-    def _in_namespace(self, name: str) -> list[JobRecord]:
-        return [self.jobs[uid] for uid in self._by_namespace.get(name, ())]
+        self._created_differently(set(uids))
 
     def _in_queue(self, pod: str) -> bool:
         record = self.pods.get(pod)
@@ -808,6 +794,9 @@ class Mirror:
         self.touched.add(job.uid)
         if old is None or asked_of(old) != asked_of(job):
             self.edited.add(job.uid)
+            if not job.suspended and (old is None or old.podsets != job.podsets):
+                # Whether its pods hold what its slots request.
+                self.moved_pods.update(self._by_owner.get(_key(job), ()))
 
     def checkpoint_of(self, job: JobRecord, attempt: int) -> float | None:
         """The time (unix seconds) of a gang's last checkpoint that its job or pods of this attempt declare; None without one.
@@ -823,46 +812,68 @@ class Mirror:
 
     def requests(self) -> tuple[Record, ...]:
         """The objects other than a job from which the request of its pods and its priority follow. Namespaces are among them, because they select nodes."""
-        ranges, classes = self._limit_ranges.values(), self._runtime_classes.values()
+        admission = self._admission
+        ranges, classes = admission.limit_ranges.values(), admission.runtime_classes.values()
         named: tuple[Record, ...] = (*self.namespaces.values(), *self.priority_classes.values())
         return (*named, *ranges, *classes, *self.devices.requests())
 
-    def _ranges_changed(self, namespace: str) -> None:
-        records = [r for r in self._limit_ranges.values() if r.namespace == namespace]
-        ranges = tuple(sorted((r.limit_range for r in records), key=lambda one: one.name))
-        kept = {name: own for name, own in self.admission.ranges.items() if name != namespace}
-        kept |= {namespace: ranges} if ranges else {}
-        if kept != self.admission.ranges:
-            self.admission = replace(self.admission, ranges=kept)
-            self._created_differently(self._in_namespace(namespace))
-
-    def _selector_changed(self, namespace: NamespaceRecord) -> None:
-        if namespace.selectors != self.admission.selectors.get(namespace.name, ()):
-            selectors = {**self.admission.selectors, namespace.name: namespace.selectors}
-            self.admission = replace(self.admission, selectors=selectors)
-            self._created_differently(self._in_namespace(namespace.name))
+    def _admission_changed(self) -> None:
+        if not (self._admission.changed or self._not_asked):
+            return
+        namespaces, classes = self._admission.settle()
+        uids = {uid for name in namespaces for uid in self._by_namespace.get(name, ())}
+        if classes:
+            uids.update(uid for uid, job in self.jobs.items() if names_class(job, classes))
+        self._created_differently(uids | self._not_asked)
 
     def declare(self, plugins: frozenset[AdmissionPlugin]) -> None:
         """Apply these plugins of the API server to new pods, and no others."""
         self._plugins = plugins
-        if plugins != self.admission.plugins:
-            self.admission = replace(self.admission, plugins=plugins)
-            self._created_differently(self.jobs.values())
+        if self._admission.declare(plugins):
+            self._created_differently(self.jobs.keys())
 
-    def _runtime_class_changed(self, name: str) -> None:
-        classes = {record.name: record.content for record in self._runtime_classes.values()}
-        if classes != self.admission.runtime_classes:
-            self.admission = replace(self.admission, runtime_classes=classes)
-            self._created_differently(job for job in self.jobs.values() if names_class(job, name))
-
-    def _created_differently(self, jobs: Iterable[JobRecord]) -> None:
+    def _created_differently(self, uids: Iterable[str]) -> None:
         """Compute the requests of these jobs again, except those whose pods exist.
+
+        An error sets one job aside: it keeps its requests, and they are computed later.
+        """
+        for uid in list(uids):
+            self._not_asked.discard(uid)
+            job, containment = self.jobs.get(uid), self.containment
+            unit = f"requests of {uid}"
+            if job is None:
+                containment.passed(Boundary.RECORD, unit)
+                continue
+            if containment.waits(Boundary.RECORD, unit, job.version, job.namespace) is not None:
+                self._not_asked.add(uid)
+                continue
+            try:
+                self._ask_unless_made(job)
+            except Exception as error:  # noqa: BLE001 - contained
+                ref = f"{job.kind}/{job.namespace}/{job.name}"
+                containment.failed(
+                    Boundary.RECORD,
+                    unit,
+                    error,
+                    ref,
+                    namespace=job.namespace,
+                    version=job.version,
+                )
+                self._not_asked.add(uid)
+            else:
+                containment.passed(Boundary.RECORD, unit)
+
+    def _ask_unless_made(self, job: JobRecord) -> None:
+        """Compute the requests of a job again, except of pods that exist.
 
         A list of jobs that already ran can be complete before the objects under which their pods were created.
         """
-        for job in list(jobs):
-            if job.suspended or job.uid in self._found_running:
-                self._ask_again(job)
+        devices_unknown = not job.suspended and not all_resolved(job)
+        self.planning_changed |= devices_unknown
+        if job.suspended or job.uid in self._found_running:
+            self._ask_again(job)
+        elif devices_unknown:
+            self._put_job(claiming(job, self.devices), job)
 
     def _upsert_pod(self, pod: PodRecord) -> None:
         old = self.pods.get(pod.uid)
@@ -935,6 +946,8 @@ class Mirror:
         elif resource in (NAMESPACES, PRIORITY_CLASSES):
             named = self.namespaces if resource == NAMESPACES else self.priority_classes
             named.pop(key, None)
+            if resource == NAMESPACES:
+                self._admission.drop_namespace(key)
             self.planning_changed = True
         else:
             self._delete_limit(resource, key)
@@ -944,11 +957,9 @@ class Mirror:
         if resource == RESOURCE_QUOTAS and self.resource_quotas.pop(key, None) is not None:
             self.planning_changed = True
         elif resource == LIMIT_RANGES:
-            record = self._limit_ranges.pop(key, None)
-            if record is not None:
-                self._ranges_changed(record.namespace)
-        elif resource == RUNTIME_CLASSES and self._runtime_classes.pop(key, None) is not None:
-            self._runtime_class_changed(key)
+            self._admission.drop_range(key)
+        elif resource == RUNTIME_CLASSES:
+            self._admission.drop_class(key)
 
     def _forget_job(self, uid: str) -> None:
         for member in (*self._arrays.drop(uid), uid):

@@ -5,7 +5,7 @@ Webhooks can change pods, so that they request more than planned when they are c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -266,9 +266,9 @@ _CHECKED: Final = ("Job", "Workload")
 """Kinds of which the API server has checked the requests: of the second, those of its job."""
 
 
-def names_class(job: JobRecord, name: str) -> bool:
-    """Whether a pod of the job has this RuntimeClass."""
-    return any(podset.needs and podset.needs.runtime_class == name for podset in job.podsets)
+def names_class(job: JobRecord, names: Collection[str]) -> bool:
+    """Whether a pod of the job has one of these RuntimeClasses."""
+    return any(podset.needs and podset.needs.runtime_class in names for podset in job.podsets)
 
 
 def under(job: JobRecord, around: PodAdmission) -> JobRecord:

@@ -10,9 +10,11 @@ from queuectl.domain.admission import PodAdmission
 from queuectl.domain.devices import ClaimReference
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.limits import LimitRange
-from queuectl.domain.records import Deleted, LimitRangeRecord, Upserted
+from queuectl.domain.records import Deleted, LimitRangeRecord, NamespaceRecord, Upserted
 from queuectl.domain.request_rules import ContainerNeeds, PodNeeds
+from queuectl.domain.rules import AdmissionPlugin
 from queuectl.state import mirror as mirror_module
+from queuectl.state.admission import AdmissionMirror
 from queuectl.state.mirror import Mirror
 from queuectl.state.pod_groups import under
 from tests.unit.test_state import JOB
@@ -73,6 +75,58 @@ def test_a_limit_range_with_the_same_values_concerns_no_job(asked: list[str]) ->
     asked.clear()
     mirror.apply([limits("a", 2, 3)])
     assert (asked, mirror.touched) == ([], set())
+
+
+def test_limit_ranges_of_many_namespaces_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+    real = AdmissionMirror._ranges
+
+    def counted(self: AdmissionMirror) -> object:
+        read.extend(self.limit_ranges)
+        return real(self)
+
+    monkeypatch.setattr(AdmissionMirror, "_ranges", counted)
+    mirror = observed(replace(JOB, podsets=(OPEN,)))
+    mirror.apply([limits(f"ns-{number}", 1, 3) for number in range(100)])
+    assert len(read) == 100
+    mirror.apply([limits("ns-0", 2, 3)])
+    assert len(read) == 100, "it has the same values"
+
+
+def test_a_namespace_that_is_created_again_selects_no_nodes_of_the_one_before() -> None:
+    mirror = observed(JOB)
+    selectors = ((AdmissionPlugin.POD_NODE_SELECTOR, (("zone", "a"),)),)
+    mirror.apply([Upserted(NamespaceRecord("a", 1, selectors=selectors))])
+    assert mirror.admission.selectors == {"a": selectors}
+    mirror.apply([Deleted("namespaces", "a", 2)])
+    assert mirror.admission.selectors == {}
+
+
+@pytest.mark.sets_aside
+def test_a_job_whose_requests_cannot_be_computed_concerns_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mirror = observed(*(replace(JOB, uid=uid, podsets=(OPEN,)) for uid in ("u1", "u2", "u3")))
+    now, poisoned = [100.0], ["u1", "u2"]
+    mirror.containment.clock = lambda: now[0]
+
+    def failing(job: JobRecord, around: PodAdmission) -> JobRecord:
+        if job.uid in poisoned:
+            raise RuntimeError(job.uid)
+        return under(job, around)
+
+    monkeypatch.setattr(mirror_module, "under", failing)
+    mirror.apply([limits("a", 1, 3), Upserted(NamespaceRecord("b", 1))])
+    assert (mirror.generation, set(mirror.jobs)) == (0, {"u1", "u2", "u3"})
+    assert mirror.jobs["u3"].podsets[0].shape.requests["cpu"] == 3
+    assert [one.ref for one in mirror.containment] == ["Job/a/train"] * 2
+    assert not mirror.unreadable, "the LimitRange is in force"
+    poisoned.clear()
+    mirror.apply([Deleted("jobs", "u2", 9)])
+    now[0] += 1000
+    mirror.apply([Upserted(NamespaceRecord("b", 2))])
+    assert mirror.jobs["u1"].podsets[0].shape.requests["cpu"] == 3
+    assert mirror.containment.empty
 
 
 def test_a_job_with_the_same_requests_as_before_is_not_observed_again() -> None:
