@@ -680,9 +680,14 @@ class Mirror:
             return
         tables = (self.jobs, self.arrays, self._groups.sets)
         old = next((table[record.uid] for table in tables if record.uid in table), None)
-        self._appeared.setdefault(record.uid, record.version)
+        appeared = self._appeared.setdefault(record.uid, record.version)
         if old is None or record.version > old.version:
-            self._upsert_job(self._parents.put(record), old)
+            job = self._parents.put(record)
+            if old is not None and _indexes(old) != _indexes(job):
+                self._forget_job(job.uid)  # it became an array, or is no longer one
+                job, old = self._parents.put(record), None
+                self._appeared[job.uid] = appeared
+            self._upsert_job(job, old)
             if record.parent:
                 self._own_queues[record.namespace, record.parent] = record.uid
             child = self.jobs.get(self._own_queues.get((record.namespace, record.uid), ""))
@@ -712,9 +717,6 @@ class Mirror:
         if job.groups is not None:
             self._groups.put_set(job)
             return
-        if old is not None and _indexes(old) != _indexes(job):
-            self._forget_job(job.uid)  # it became an array, or is no longer one
-            old = None
         if job.queues:
             self._keep_job(job, old)
         if job.array is not None:

@@ -90,6 +90,36 @@ class TestMirror:
         mirror.apply([Deleted("jobsets", "train-jobset", 9)])
         assert mirror.jobs["t1"].awaits
 
+    @pytest.mark.parametrize("suspended", [True, False])
+    def test_it_has_its_jobset_when_it_leaves_its_queue_and_comes_back(
+        self, mirror: Mirror, suspended: bool
+    ) -> None:
+        mirror.apply([Upserted(child_of(self.job)), Deleted("trainjobs", "t1", 7)])
+        mirror.apply([Upserted(replace(read(self.job), suspended=suspended, version=8))])
+        assert mirror.jobs["t1"].awaits == ""
+        assert mirror.jobs["t1"].podsets[0].count == 3
+
+    def test_a_jobset_that_was_deleted_while_it_ran_is_forgotten_with_it(
+        self, mirror: Mirror
+    ) -> None:
+        runs = replace(read(self.job), suspended=False, version=7)
+        mirror.apply([Upserted(child_of(self.job)), Upserted(runs)])
+        mirror.apply([Deleted("jobsets", "train-jobset", 9), Deleted("trainjobs", "t1", 10)])
+        mirror.apply([Upserted(read(stored(train(nodes=3, suspend=True), "t1", version=11)))])
+        assert mirror.jobs["t1"].awaits
+
+    def test_jobsets_that_its_controller_creates_again_while_it_runs_do_not_accumulate(
+        self, mirror: Mirror
+    ) -> None:
+        runs = replace(read(self.job), suspended=False, version=7)
+        mirror.apply([Upserted(child_of(self.job)), Upserted(runs)])
+        for number in range(3):
+            [uid] = mirror._parents.children("JobSet")
+            again = replace(child_of(self.job, version=20 + number), uid=f"again-{number}")
+            mirror.apply([Deleted("jobsets", uid, 10 + number), Upserted(again)])
+        assert mirror._parents.children("JobSet") == ["again-2"]
+        assert mirror._parents._deleted == set()
+
     def test_a_jobset_that_a_new_list_lacks_is_deleted(self, mirror: Mirror) -> None:
         mirror.apply([Upserted(child_of(self.job))])
         mirror.apply([ListCompleted("jobsets", frozenset(), 9)])
@@ -234,6 +264,15 @@ class TestJobsOfJobSets:
         mirror.apply([Deleted("jobs", "j1", 9)])
         [job] = mirror.jobs.values()
         assert job.pods_at_once == {podset.name: 3 for podset in job.podsets}
+
+    def test_the_jobs_of_a_jobset_that_is_no_longer_elastic_count(self) -> None:
+        mirror, alone = Mirror.of(KINDS), read(self.alone)
+        elastic = replace(alone, array=ArrayStatus(completions=3, at_once=3, base=3))
+        mirror.apply([Upserted(elastic)])
+        mirror.apply([Upserted(replace(alone, version=elastic.version + 5))])
+        assert mirror.appeared(alone.uid) == elastic.version
+        mirror.apply([Upserted(self.job(succeeded=2))])
+        assert self.count(mirror) == 1
 
     @pytest.mark.parametrize(
         "gone", [Deleted("jobs", "j1", 9), ListCompleted("jobs", frozenset(), 9)]

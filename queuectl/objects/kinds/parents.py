@@ -24,6 +24,7 @@ class Parents:
         self._jobs: dict[str, JobRecord] = {}
         self._jobsets: dict[str, JobRecord] = {}  # those that are children, by their own uid
         self._children: dict[_Key, JobRecord] = {}  # the newest of them, by the job
+        self._deleted: set[str] = set()  # uids of these whose request their job keeps
         self._begun: dict[str, JobRecord] = {}  # Jobs of JobSets with ended pods
         # JobSet to the ended pods of these Jobs, by podset.
         self._ended = defaultdict[_Key, Counter[str]](Counter)
@@ -54,6 +55,8 @@ class Parents:
             newest = self._children.get(parent)
             if newest is not None and newest.version >= child.version:
                 return None
+            if newest is not None and newest.uid in self._deleted:
+                self._drop_child(newest)
             self._children[parent] = self._jobsets[child.uid] = child
             self._completed.pop(_key(child), None)
         return self._of(parent)
@@ -85,6 +88,7 @@ class Parents:
         newest = self._children.get(parent) is child
         job = self._job(parent)
         if newest and job is not None and not job.suspended:
+            self._deleted.add(uid)
             return None
         del self._jobsets[uid]
         if not newest:
@@ -93,15 +97,20 @@ class Parents:
         return job
 
     def drop(self, uid: str) -> None:
-        """Forget a job that no longer exists."""
+        """Forget a job that no longer exists, or is in no queue. Its JobSet can exist."""
         job = self._jobs.pop(uid, None)
         if job is None:
             return
         self._completed.pop(_key(job), None)
-        child = self._children.pop(_key(job), None)
-        if child is not None:
-            self._jobsets.pop(child.uid, None)
-            self._completed.pop(_key(child), None)
+        child = self._children.get(_key(job))
+        if child is not None and child.uid in self._deleted:
+            self._drop_child(child)
+
+    def _drop_child(self, child: JobRecord) -> None:
+        """Forget a JobSet that was deleted."""
+        del self._children[_parent(child)], self._jobsets[child.uid]
+        self._completed.pop(_key(child), None)
+        self._deleted.discard(child.uid)
 
     def children(self, kind: str) -> Iterable[str]:
         """The uids of the children of a kind."""
