@@ -23,6 +23,7 @@ from queuectl.domain.records import (
     NodeRecord,
     Unreadable,
     Upserted,
+    key_of,
 )
 from queuectl.lifecycle.observations import Observer
 from queuectl.state.ledger import Ledger
@@ -69,6 +70,8 @@ def base_job() -> JobRecord:
 
 
 JOB = base_job()
+KEYS = (("pods", "p"), ("jobs", "j"), ("nodes", "n"))
+"""Resources, and the first letter of the keys of their objects."""
 
 
 def some_deltas(draw: random.Random, step: int) -> list[Delta]:
@@ -96,15 +99,17 @@ def some_deltas(draw: random.Random, step: int) -> list[Delta]:
                 node_record = Node(name, {HOSTNAME: name}, SHAPE, unschedulable=draw.random() < 0.3)
                 deltas.append(Upserted(NodeRecord(node_record, version)))
             case 4:
-                deltas.append(Deleted(draw.choice(("pods", "jobs")), f"p{key}", version))
+                resource, letter = draw.choice(KEYS)
+                deltas.append(Deleted(resource, f"{letter}{key}", version))
             case 5:
                 resource, name = draw.choice(
                     (("pods", f"p{key}"), ("jobs", f"j{key}"), ("nodes", "n0"))
                 )
                 deltas.append(Unreadable(resource, name, version, "default", name))
             case _:
-                keys = frozenset(f"p{n}" for n in range(5) if draw.random() < 0.7)
-                deltas.append(ListCompleted("pods", keys, version))
+                resource, letter = draw.choice(KEYS)
+                keys = frozenset(f"{letter}{n}" for n in range(5) if draw.random() < 0.7)
+                deltas.append(ListCompleted(resource, keys, version))
     return deltas
 
 
@@ -120,9 +125,41 @@ def content(mirror: Mirror) -> dict[str, object]:
     }
 
 
+class Objects:
+    """The objects that exist, each with its last readable state and, if it is unreadable now, that state."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], list[Delta]] = {}
+
+    def follow(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            match delta:
+                case Upserted():
+                    self._known[resource_of(delta), key_of(delta.record)] = [delta]
+                case Unreadable():
+                    states = self._known.setdefault((delta.resource, delta.key), [])
+                    states[:] = [one for one in states if isinstance(one, Upserted)] + [delta]
+                case Deleted():
+                    self._known.pop((delta.resource, delta.key), None)
+                case ListCompleted():
+                    for resource, key in list(self._known):
+                        if resource == delta.resource and key not in delta.keys:
+                            del self._known[resource, key]
+
+    def read(self) -> Mirror:
+        """A copy of the cluster that has seen no others."""
+        mirror = Mirror({"jobs": "Job"})
+        mirror.apply([delta for states in self._known.values() for delta in states])
+        return mirror
+
+
+def resource_of(delta: Upserted) -> str:
+    return {JobRecord: "jobs", PodRecord: "pods", NodeRecord: "nodes"}[type(delta.record)]
+
+
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_the_copy_of_the_cluster_is_that_of_its_records(seed: int) -> None:
-    draw = random.Random(seed)
+    draw, objects = random.Random(seed), Objects()
     broken, whole = Mirror({"jobs": "Job"}), Mirror({"jobs": "Job"})
     for step in range(8):
         deltas = some_deltas(draw, step)
@@ -132,7 +169,8 @@ def test_the_copy_of_the_cluster_is_that_of_its_records(seed: int) -> None:
                 broken.apply(deltas)
             except AtLine:  # before the first record was given: the watch lists again
                 broken.apply(deltas)
-        assert content(broken) == content(whole)
+        objects.follow(deltas)
+        assert content(broken) == content(whole) == content(objects.read())
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

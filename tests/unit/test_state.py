@@ -116,7 +116,13 @@ class World:
         return seen
 
     def freeze(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Snapshot:
-        self.usage.refresh(list(self.mirror.pods))
+        """The snapshot. The use of nodes and devices is that of a new count, although only marked pods are counted again."""
+        self.usage.refresh_moved(self.mirror.moved_pods)
+        fresh = OtherPodUsage(self.mirror, self.ledger)
+        fresh.refresh_all()
+        inventory = self.mirror.devices.inventory(self.mirror.fleet)
+        assert self.usage.other_pods == fresh.other_pods
+        assert self.usage.devices.by_node(inventory) == fresh.devices.by_node(inventory)
         return SnapshotBuilder(self.mirror, self.ledger, self.usage).freeze(
             config, now, SolverLimits()
         )
