@@ -22,6 +22,7 @@ from queuectl.state.mirror import Mirror
 
 READERS: Final = {resource.name: resource.read for resource in watched()}
 OWN: Final = keys.PREFIX
+IGNORED: Final = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
 GROUP, TOTAL = OWN + keys.POD_GROUP, OWN + keys.POD_GROUP_TOTAL
 WORKLOADS: Final = [workload_name("Job", "batch", name, name) for name in ("job-0", "job-1")]
 CLAIM: Final = {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu"}}]}}
@@ -48,6 +49,7 @@ def pod(number: int, edit: dict[str, Any]) -> dict[str, Any]:
     node = {} if edit["gated"] else {"nodeName": "n0"}
     amounts = {"requests": {"cpu": "1"}}
     own = metadata("pod", number, edit)
+    own["labels"][keys.RANK_LABELS[0]] = edit.get("rank", "0")
     if number < 2:  # admission lets no pod change its group
         own["labels"][GROUP] = "g"
     return {
@@ -58,11 +60,16 @@ def pod(number: int, edit: dict[str, Any]) -> dict[str, Any]:
 
 
 def job(number: int, edit: dict[str, Any]) -> dict[str, Any]:
+    """The second one is an array: admission lets no Job with pods become one, or end to be one."""
     template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}}
+    own = metadata("job", number, edit)
+    if number == 1:
+        own["annotations"][OWN + keys.ARRAY] = "true"
     return {
-        "metadata": metadata("job", number, edit),
+        "metadata": own,
         "spec": {
             "suspend": edit["suspended"],
+            "podFailurePolicy": {"rules": [IGNORED]},
             "parallelism": 2,
             "completions": 2,
             "completionMode": "Indexed",
@@ -104,6 +111,7 @@ POD_EDITS = st.fixed_dictionaries(
             }
         ),
         "owner": owners,
+        "rank": st.sampled_from(["0", "1"]),
         "gated": st.booleans(),
         "phase": st.sampled_from(["Pending", "Running", "Failed"]),
     }
@@ -112,7 +120,6 @@ JOB_EDITS = st.fixed_dictionaries(
     {
         # Pods of a Kueue keep a job as their owner that is deleted, or leaves its queue.
         "labels": st.just({OWN + keys.QUEUE_NAME: "main"}),
-        "annotations": st.fixed_dictionaries({OWN + keys.ARRAY: st.sampled_from(["", "true"])}),
         "owner": st.sampled_from([None, ("TrainJob", "train-0"), ("Job", "job-0")]),
         "suspended": st.booleans(),
     }
@@ -170,7 +177,17 @@ def described(mirror: Mirror) -> dict[str, Any]:
         "jobs": sorted(groups.get(uid, uid) for uid in mirror.jobs),
         "pods": of(mirror.pods.values()),
         "pods of": {groups.get(uid, uid): of(mirror.pods_of(j)) for uid, j in mirror.jobs.items()},
-        "waits": {groups.get(uid, uid): j.suspended for uid, j in mirror.jobs.items()},
+        "requests": {
+            groups.get(uid, uid): (
+                job.suspended,
+                job.podsets,
+                job.forbidden,
+                job.awaits,
+                job.attempt,
+                job.error,
+            )
+            for uid, job in mirror.jobs.items()
+        },
         "saved": {
             groups.get(uid, uid): mirror.checkpoint_of(j, j.attempt)
             for uid, j in mirror.jobs.items()
