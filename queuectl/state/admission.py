@@ -16,12 +16,12 @@ _Content = TypeVar("_Content")
 
 
 class AdmissionMirror:
-    """Records by key. What follows from them is derived once for any number of changes.
+    """Records by key. Their effect on new pods is derived once for any number of changes.
 
     Attributes:
         limit_ranges: by uid.
         runtime_classes: by name.
-        objects: what followed from the records when they were settled last.
+        objects: the effect of the records when they were settled last.
         changed: a record has changed since.
     """
 
@@ -69,7 +69,7 @@ class AdmissionMirror:
         return differs
 
     def settle(self) -> tuple[set[str], set[str]]:
-        """Derive what follows from the records now. Returns the namespaces and the RuntimeClasses whose new pods differ by it."""
+        """Derive the effect of the records now. Returns the namespaces and the RuntimeClasses whose new pods differ by it."""
         if not self.changed:
             return set(), set()
         self.changed, before = False, self.objects

@@ -91,7 +91,7 @@ class TestMirror:
         assert mirror.jobs["t1"].awaits
 
     @pytest.mark.parametrize("suspended", [True, False])
-    def test_it_has_its_jobset_when_it_leaves_its_queue_and_comes_back(
+    def test_it_has_its_jobset_when_it_leaves_its_queue_and_is_in_a_queue_again(
         self, mirror: Mirror, suspended: bool
     ) -> None:
         mirror.apply([Upserted(child_of(self.job)), Deleted("trainjobs", "t1", 7)])
