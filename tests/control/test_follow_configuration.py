@@ -232,14 +232,16 @@ async def test_edits_of_a_local_queue_at_every_plan_delay_no_other_queue(
     async with rig(database_url, 2) as world:
         await world.store.put_config(m.local_queue("default", "noisy", "pool"))
         noise: list[dict[str, Any]] = []
+        editing = asyncio.Lock()
         commit = world.store.commit
 
         async def overtaken(new: Commit, **place: int) -> None:
-            if new.revision is not None and noise:
-                noise.reverse()
-                document = m.local_queue("default", "noisy", "pool")
-                document["spec"] |= noise[1]
-                await world.store.put_config(document)
+            async with editing:
+                if new.revision is not None and noise:
+                    noise.reverse()
+                    document = m.local_queue("default", "noisy", "pool")
+                    document["spec"] |= noise[1]
+                    await world.store.put_config(document)
             await commit(new, **place)
 
         monkeypatch.setattr(world.store, "commit", overtaken)
@@ -250,7 +252,8 @@ async def test_edits_of_a_local_queue_at_every_plan_delay_no_other_queue(
             world.cluster.finish(noisy)
         other = world.cluster.submit(gang("Job", "other", 2))
         await world.until_state(other, State.RUNNING)
-        noise.clear()
+        async with editing:  # no edit comes after the last one
+            noise.clear()
         world.cluster.finish(other)
         await world.store.put_config(m.local_queue("default", "noisy", "pool"))
         done = State.FINISHED if field == "weight" else State.RUNNING
