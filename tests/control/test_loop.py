@@ -417,3 +417,24 @@ async def test_no_cycle_runs_while_nothing_changes(
         before = world.loop._writer.cycle
         await asyncio.sleep(0.2)
         assert world.loop._writer.cycle == before
+
+
+async def test_a_lost_node_is_replaced_while_another_node_of_the_gang_is_not_ready(
+    database_url: str,
+) -> None:
+    """The pod on the node that is not ready keeps its slot."""
+    async with rig(database_url, 4) as world:
+        uid = world.cluster.submit(gang("Job", "train", 3))
+        await world.until_state(uid, State.RUNNING)
+        silent, lost, _ = (pod.node or "" for pod in live(world.cluster.pods_of(uid)))
+        world.cluster.set_ready(silent, ready=False)
+        world.cluster.delete_node(lost)
+
+        async def moved() -> bool:
+            entry = await world.store.get_workload(uid)
+            assert entry is not None
+            assert entry.placement is not None
+            used = {name for podset in entry.placement.podsets for name, _ in podset.nodes}
+            return lost not in used and silent in used
+
+        await world.until(moved, "the pod of the deleted node has another slot")

@@ -90,7 +90,7 @@ class Decider:
                 entry, job, requested[uid], snapshot.config
             ):
                 continue  # its requests have changed since the snapshot
-            if isinstance(event, Admit | Repair) and not self._stands(event.placement):
+            if isinstance(event, Admit | Repair) and not self._stands(event.placement, uid):
                 continue  # a node was lost since the snapshot
             if isinstance(event, Admit) and not self._is_beside(job, leaving):
                 continue  # the gang that it is added to stops
@@ -177,7 +177,7 @@ class Decider:
             runs = self._runs_unchanged(requested[move.uid])
             if not (waits and runs and self._stands(move.placement)):
                 return
-            if not self._stands(lease.placement):
+            if not self._stands(lease.placement, move.beneficiary):
                 return
         for move, lease in ready:
             yield move.uid, self._move(move, lease)
@@ -232,12 +232,20 @@ class Decider:
             return False
         return self._as_seen(entry, job, workload, config)
 
-    def _stands(self, placement: Placement) -> bool:
-        nodes = self._mirror.nodes
+    def _stands(self, placement: Placement, repaired: str = "") -> bool:
+        """Whether the nodes of a placement are ready, except those whose slots a running gang, given by its uid, has already."""
+        nodes, entry = self._mirror.nodes, self._ledger.get(repaired)
+        known = entry.placement if entry is not None and entry.state.live else None
+        kept = {
+            (podset.podset, name): count
+            for podset in (known.podsets if known is not None else ())
+            for name, count in podset.nodes
+        }
         return all(
             name in nodes and nodes[name].node.ready
             for podset in placement.podsets
-            for name, _ in podset.nodes
+            for name, count in podset.nodes
+            if count > kept.get((podset.podset, name), 0)
         )
 
     def _news(
