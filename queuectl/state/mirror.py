@@ -261,6 +261,10 @@ class Mirror:
         """The changes that the API server makes to new pods."""
         return self._admission.objects
 
+    def job(self, uid: str) -> JobRecord | None:
+        """The current record of a job; None if it does not exist. ``jobs`` is another dictionary after the copy was built again."""
+        return self.jobs.get(uid)
+
     def gpus(self, config: QueueConfig) -> GpuSizes:
         """The GPUs of pods and nodes; the same object until nodes, devices or the configuration change."""
         devices = self.devices.inventory(self.fleet)

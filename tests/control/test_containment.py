@@ -431,3 +431,22 @@ def test_a_record_that_cannot_be_kept_leaves_the_copy_as_if_it_never_came(
     without.apply([Upserted(good)])
     assert with_poison.jobs == without.jobs
     assert with_poison.generation == 1
+
+
+@pytest.mark.usefixtures("soon")
+async def test_workloads_have_events_after_a_record_could_not_be_kept(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of the cluster is then built again."""
+    poison = Poison()
+    _record(poison, monkeypatch)
+    async with rig(database_url, 6) as world:
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        world.cluster.submit(gang("Job", POISON, 2))
+        await world.until(lambda: poison.raised > 0, "the copy is built again")
+        later = world.cluster.submit(gang("Job", "later", 2))
+        await world.until_state(later, State.RUNNING)
+        await world.until(
+            lambda: any(event.uid == later for event in world.cluster.events), "an Event"
+        )

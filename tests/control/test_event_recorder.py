@@ -40,7 +40,7 @@ def recorder(cluster: FakeCluster) -> EventRecorder:
         cluster,
         cluster.job,
         lambda: True,
-        {"default", "team-a"},
+        lambda: {"default", "team-a"},
         KINDS,
         per_second=FASTER,
         after=0.0,

@@ -39,7 +39,7 @@ class EventRecorder:
         cluster: Cluster,
         job: Callable[[str], JobRecord | None],
         quiet: Callable[[], bool],
-        namespaces: Container[str],
+        namespaces: Callable[[], Container[str]],
         kinds: JobKinds,
         *,
         per_second: float,
@@ -155,7 +155,7 @@ class EventRecorder:
             log.info("event_not_written", workload=f"{job.namespace}/{job.name}", error=str(error))
 
     def _redacted(self, reason: Reason, namespace: str) -> Reason:
-        return redacted_for(namespace, reason, self._namespaces)
+        return redacted_for(namespace, reason, self._namespaces())
 
     async def _annotate(self, job: JobRecord, text: str) -> None:
         if job.status == text or job.absent or job.index is not None:

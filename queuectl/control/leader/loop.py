@@ -230,9 +230,9 @@ class Loop:
         settings = self._settings
         recorder = EventRecorder(
             self._cluster,
-            self._mirror.jobs.get,
+            self._mirror.job,
             lambda: self._actuator.idle,
-            self._mirror.namespaces,
+            lambda: self._mirror.namespaces,
             self._mirror.kinds,
             per_second=settings.events_per_second,
             after=settings.reason_delay_seconds,
