@@ -5,11 +5,12 @@ Webhooks can change pods, so that they request more than planned when they are c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.admission import PodAdmission, created, refusal
+from queuectl.domain.containment import never_contained
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
@@ -179,7 +180,14 @@ class PodGroups:
 
     def put_off(self, key: GroupKey) -> Mapping[str, PodRecord]:
         """Leave a group as it was last shown, until it is settled. Returns its changed pods with their owner and podset as far as known."""
-        owned = self._owned(key) if self._groups[key].uid else {}
+        owned: Mapping[str, PodRecord] = {}
+        if self._groups[key].uid:
+            try:
+                owned = self._owned(key)
+            except Exception as error:  # a pod has no podset in the group
+                if never_contained(error):
+                    raise
+                owned = self._owned(key, seat=lambda pod: pod)
         self._settle_marks(key)
         self._put_off[key] = None
         return owned
@@ -199,12 +207,20 @@ class PodGroups:
         parent = group.parent if isinstance(group, SetGroup) else None
         return group.pods.version, parent.version if parent is not None else 0
 
-    def _owned(self, key: GroupKey, *, all_again: bool = False) -> Mapping[str, PodRecord]:
+    def _owned(
+        self,
+        key: GroupKey,
+        *,
+        all_again: bool = False,
+        seat: Callable[[PodRecord], PodRecord] | None = None,
+    ) -> Mapping[str, PodRecord]:
+        """Its changed pods, or all of them. ``seat``: gives a pod its podset; None = that in the group."""
         group, uids = self._groups[key], self._changed.get(key, {})
+        seat = seat or group.seated
         everyone = all_again or key in self._reseated
         pods = group.pods if everyone else (group.pods[uid] for uid in uids)
         return {
-            pod.uid: replace(group.seated(pod), owner=group.uid, owner_kind=key.kind)
+            pod.uid: replace(seat(pod), owner=group.uid, owner_kind=key.kind)
             for pod in pods
             if member_of(pod).workload in ("", group.uid)
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -232,18 +233,18 @@ def seen_pod(name: str, version: int, group: str = "", workload: str = "") -> Up
     return Upserted(record)
 
 
-@pytest.fixture
-def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of groups, and uids of single pods, whose records cannot be assembled."""
+@pytest.fixture(params=["assemble", "seated"])
+def poison(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of groups, and uids of single pods, whose records cannot be assembled, or whose pods have no podset."""
     names: list[str] = []
-    real = PodGroup.assemble
+    real = getattr(PodGroup, request.param)
 
-    def assemble(group: PodGroup, *, in_ledger: bool) -> object:
+    def fails(group: PodGroup, *pods: Any, **given: Any) -> object:
         if group.key.name in names:
             raise RuntimeError(group.key.name)
-        return real(group, in_ledger=in_ledger)
+        return real(group, *pods, **given)
 
-    monkeypatch.setattr(PodGroup, "assemble", assemble)
+    monkeypatch.setattr(PodGroup, request.param, fails)
     return names
 
 
