@@ -23,7 +23,15 @@ from queuectl.cluster.resources import Resource
 from queuectl.domain.containment import Boundary, Containment, Received, entering
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.jobs import PodPhase
-from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
+from queuectl.domain.records import (
+    Deleted,
+    Delta,
+    ListCompleted,
+    Unreadable,
+    Upserted,
+    key_of,
+    unit_of,
+)
 
 # ---- Batches of records
 
@@ -197,8 +205,7 @@ class ResourceFeed:
         return True
 
     def _unit(self, key: str) -> str:
-        """The key of an object among those of all resources. Objects of several resources can have one name, but not one uid."""
-        return key if self.resource.by_uid else f"{self.resource.name}/{key}"
+        return unit_of(self.resource.name, key, by_uid=self.resource.by_uid)
 
     def _passed(self, key: str) -> None:
         if not self.containment.empty:

@@ -269,6 +269,17 @@ def key_of(record: Record) -> str:
             return record.name
 
 
+def unit_of(resource: str, key: str, *, by_uid: bool) -> str:
+    """The key of an object among those of all resources. Objects of several resources can have one name, but not one uid.
+
+    Args:
+        resource: its plural name.
+        key: of the object in deltas.
+        by_uid: whether this is its uid, and not its name.
+    """
+    return key if by_uid else f"{resource}/{key}"
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
     """The Lease as read: its holder, its end (by our clock at reading), and the epoch it advertises."""

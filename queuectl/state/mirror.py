@@ -32,6 +32,7 @@ from queuectl.domain.records import (
     Unreadable,
     Upserted,
     key_of,
+    unit_of,
 )
 from queuectl.domain.rules import AdmissionPlugin
 from queuectl.objects.kinds import KINDS, JobKinds, job_resources
@@ -103,8 +104,7 @@ def _key(owner: JobOwner) -> OwnerKey:
 
 
 def _unit(resource: str, key: str) -> str:
-    """The key of an object among those of all resources. Objects of several resources can have one name, but not one uid."""
-    return f"{resource}/{key}" if resource in _BY_NAME else key
+    return unit_of(resource, key, by_uid=resource not in _BY_NAME)
 
 
 def _unreadable(resource: str, record: Record) -> Unreadable:
@@ -533,19 +533,14 @@ class Mirror:
         for key in self._groups.changed():
             unit, version = "/".join(key), self._groups.version(key)
             waits = self.containment.waits(Boundary.RECORD, unit, version, key.namespace)
-            if waits is not None and self._groups.remains(key):
-                self._own(self._groups.put_off(key))
-                continue
-            entering(Boundary.RECORD, unit, namespace=key.namespace)
-            try:
-                self._assemble_group(key)
-            except Exception as error:  # noqa: BLE001 - contained
-                self.containment.failed(
-                    Boundary.RECORD, unit, error, namespace=key.namespace, version=version
-                )
-                self._own(self._groups.put_off(key))
-            else:
-                self.containment.passed(Boundary.RECORD, unit)
+            if waits is None or not self._groups.remains(key):
+                entering(Boundary.RECORD, unit, unit, key.namespace)
+                with self.containment.unit(
+                    Boundary.RECORD, unit, unit, namespace=key.namespace, version=version
+                ):
+                    self._assemble_group(key)
+                    continue
+            self._own(self._groups.put_off(key))
         entering(Boundary.TASK, "groups and devices")
 
     def _assemble_group(self, key: GroupKey) -> None:
@@ -688,7 +683,8 @@ class Mirror:
         if old is None or record.version > old.version:
             job = self._parents.put(record)
             if old is not None and _indexes(old) != _indexes(job):
-                self._forget_job(job.uid)  # it became an array, or is no longer one
+                # A gang has become an array, or an array a gang.
+                self._forget_job(job.uid)
                 job, old = self._parents.put(record), None
                 self._appeared[job.uid] = appeared
             self._upsert_job(job, old)
@@ -843,31 +839,21 @@ class Mirror:
 
         An error sets one job aside: it keeps its requests, and they are computed later.
         """
+        containment = self.containment
         for uid in list(uids):
-            self._not_asked.discard(uid)
-            job, containment = self.jobs.get(uid), self.containment
-            unit = f"requests of {uid}"
+            job, unit = self.jobs.get(uid), f"requests of {uid}"
             if job is None:
+                self._not_asked.discard(uid)
                 containment.passed(Boundary.RECORD, unit)
                 continue
-            if containment.waits(Boundary.RECORD, unit, job.version, job.namespace) is not None:
-                self._not_asked.add(uid)
-                continue
-            try:
-                self._ask_unless_made(job)
-            except Exception as error:  # noqa: BLE001 - contained
-                ref = f"{job.kind}/{job.namespace}/{job.name}"
-                containment.failed(
-                    Boundary.RECORD,
-                    unit,
-                    error,
-                    ref,
-                    namespace=job.namespace,
-                    version=job.version,
-                )
-                self._not_asked.add(uid)
-            else:
-                containment.passed(Boundary.RECORD, unit)
+            self._not_asked.add(uid)
+            if containment.waits(Boundary.RECORD, unit, job.version, job.namespace) is None:
+                ref, version = f"{job.kind}/{job.namespace}/{job.name}", job.version
+                with containment.unit(
+                    Boundary.RECORD, unit, ref, namespace=job.namespace, version=version
+                ):
+                    self._ask_unless_made(job)
+                    self._not_asked.discard(uid)
 
     def _ask_unless_made(self, job: JobRecord) -> None:
         """Compute the requests of a job again, except of pods that exist.

@@ -274,6 +274,7 @@ def test_a_group_of_pods_that_cannot_be_assembled_is_set_aside_alone(
         mirror.apply([seen_pod(BAD, version, group)])
     [unit] = mirror.containment
     assert unit.failures == 2, "a change allows one early try"
+    assert unit.ref == f"{entry.kind}/a/{BAD}"
     poison.clear()
     clock.now = unit.until
     mirror.apply([seen_pod("b", 9)])
