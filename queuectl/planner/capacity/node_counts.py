@@ -300,12 +300,12 @@ class RankNodes:
         for start in range(0, len(self.nodes), size):
             ranks = range(start, min(start + size, len(self.nodes)))
             left = [node for rank in ranks if (node := self.nodes[rank]) is not None]
-            for rank in ranks if left else ():
-                if self.nodes[rank] is None:
-                    beside = (n for n in self.free if domain_of(n) == domain_of(left[0]))
-                    if (node := next(beside, None)) is not None:
-                        self.free.remove(node)
-                        self.nodes[rank] = node
+            lost = [rank for rank in ranks if self.nodes[rank] is None] if left else []
+            for rank in lost:
+                node = next((n for n in self.free if domain_of(n) == domain_of(left[0])), None)
+                if node is not None:
+                    self.free.remove(node)
+                    self.nodes[rank] = node
 
 
 def rank_nodes_of(

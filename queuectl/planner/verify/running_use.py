@@ -66,6 +66,8 @@ class RunningUse:
         current = {id(gang): gang for gang in running}
         gone = [self.gangs[key] for key in self.gangs.keys() - current.keys()]
         new = [current[key] for key in current.keys() - self.gangs.keys()]
+        if not gone and not new:
+            return self
         left = {_parts(one.gang): one for one in gone}
         gangs = dict(self.gangs)
         for one in gone:
