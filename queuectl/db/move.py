@@ -96,7 +96,7 @@ async def _copied(reader: asyncpg.Connection, writer: asyncpg.Connection) -> dic
             rows[table.name] = await _count(table, writer)
             if rows[table.name] != await _count(table, reader):
                 raise StoreError(f"{table.name}: the target has another number of rows")
-            await _continue_numbers(table, writer)
+            await _continue_numbers(table, reader, writer)
         return rows
 
 
@@ -132,11 +132,17 @@ async def _count(table: Table, connection: asyncpg.Connection) -> int:
     return int(await connection.fetchval(f"SELECT count(*) FROM {table.name}"))  # noqa: S608 - a name of our schema
 
 
-async def _continue_numbers(table: Table, writer: asyncpg.Connection) -> None:
-    """Let the next row have a number above those of the copied ones."""
+async def _continue_numbers(
+    table: Table, reader: asyncpg.Connection, writer: asyncpg.Connection
+) -> None:
+    """Let the next row have the number that it would have in the source.
+
+    The last row does not show it: others had later numbers and were deleted, and cursors of readers are behind them.
+    """
     for column in table.columns:
         if column.identity is not None:
-            await writer.execute(
-                f"SELECT setval(pg_get_serial_sequence('{table.name}', '{column.name}'), max({column.name}))"  # noqa: S608 - names of our schema
-                f" FROM {table.name} HAVING count(*) > 0"
-            )
+            sequence = "SELECT pg_get_serial_sequence($1, $2)"
+            names = (table.name, column.name)
+            source = await reader.fetchval(sequence, *names)
+            state = await reader.fetchrow(f"SELECT last_value, is_called FROM {source}")  # noqa: S608 - a name of our schema
+            await writer.execute(f"SELECT setval(({sequence}), $3, $4)", *names, *state)

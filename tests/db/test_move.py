@@ -13,6 +13,7 @@ import pytest_asyncio
 from queuectl.db import migrate
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.move import move
+from queuectl.db.tables import metadata
 from queuectl.domain.errors import BadInput, StoreError
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import COHORT
@@ -79,6 +80,27 @@ async def test_numbers_of_later_rows_continue(databases: Databases) -> None:
     await change(databases.url(databases.target))
     found = await databases.postgres.execute("SELECT id FROM audit ORDER BY id", databases.target)
     assert [row["id"] for row in found] == [1, 2]
+
+
+IDENTITIES = [
+    f"pg_get_serial_sequence('{table.name}', '{column.name}')"
+    for table in metadata.sorted_tables
+    for column in table.columns
+    if column.identity is not None
+]
+
+
+async def test_numbers_continue_after_rows_that_were_deleted(databases: Databases) -> None:
+    """The cursor of a receiver is behind the last notification even after all notifications are deleted."""
+    for number, sequence in enumerate(IDENTITIES):
+        await databases.postgres.execute(
+            f"SELECT setval({sequence}, {1 + number // 2}, {number % 2 == 1})", databases.source
+        )
+    await databases.move()
+    following = "SELECT " + ", ".join(f"nextval({sequence})" for sequence in IDENTITIES)
+    (expected,) = await databases.postgres.execute(following, databases.source)
+    (actual,) = await databases.postgres.execute(following, databases.target)
+    assert list(actual) == list(expected)
 
 
 async def test_a_schema_that_no_leader_has_used_is_a_target(databases: Databases) -> None:
