@@ -1,4 +1,7 @@
-"""The last hours of the usage ledger for charts, read once: an hour that is over and accounted for does not change."""
+"""The last hours of the usage ledger for charts.
+
+An hour that is over and accounted for changes only by corrections, so it is seldom read again.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ from pydantic import Field
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.accounting import HOUR
+from queuectl.domain.estimates import DAY
 from queuectl.domain.usage_reports import HistoryPoint, Period, QueueHour, UsageHours, points
 
 LONGEST: Final = 168  # hours
 _FRESH_SECONDS: Final = 30.0  # for this long the hour that is not over is not read again
+_CORRECTED_SECONDS: Final = 600.0
+"""The same for other hours, which change when jobs are seen late. It is longer for older hours: a week is expensive."""
 
 _Kept = TypeVar("_Kept")
 
@@ -53,11 +59,12 @@ class UsageHistory:
         return points(known, starts, counts, capacity=capacity)
 
     def _is_due(self, hour: int, now: float) -> bool:
-        """Whether an hour is to be read: it never was, or it was not complete and some time has passed."""
+        """Whether an hour is to be read: it never was, or some time has passed."""
         if hour not in self._read:
             return True
         read_at, complete = self._read[hour]
-        return not complete and now - read_at >= _FRESH_SECONDS
+        days = max(1.0, (now - hour) / DAY)
+        return now - read_at >= (days * _CORRECTED_SECONDS if complete else _FRESH_SECONDS)
 
     def _keep(self, usage: UsageHours, due: list[int], now: float) -> None:
         if (usage.as_of or 0.0) < (self._as_of or 0.0):  # the database was restored from a backup

@@ -107,6 +107,9 @@ class KubernetesCluster:
                 return
             await asyncio.sleep(self._pace.lag)  # another watch is about to begin
 
+    def uncompared(self) -> list[str]:
+        return [one.uncompared for one in self._following.values() if one.uncompared]
+
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:

@@ -1,11 +1,12 @@
-"""The Lease: a ``coordination.k8s.io`` Lease whose annotation carries the leader's epoch.
+"""The Lease: a ``coordination.k8s.io`` Lease whose annotations have the leader's epoch, and how far its usage ledger is complete.
 
-The lease elects a leader. It does not fence: the database does. The epoch in the annotation reveals a restored database.
+The lease elects a leader. It does not fence: the database does. The annotations reveal a restored database.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,8 @@ from queuectl.domain.records import LeaderRecord
 from queuectl.objects.times import time_or_none
 
 EPOCH_ANNOTATION: Final = "queuectl.dev/epoch"
-_MOST_DIGITS: Final = 18  # of an epoch, which the database counts in 64 bits
+ACCOUNTED_ANNOTATION: Final = "queuectl.dev/accounted-until"
+_MOST_DIGITS: Final = 18  # of a number, which the database counts in 64 bits
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -34,6 +36,11 @@ class _Spec(msgspec.Struct, rename="camel"):
 class _Lease(msgspec.Struct):
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+def _number(text: str) -> int:
+    """A number in an annotation; 0 if it cannot be one."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
 _lease = msgspec.json.Decoder(_Lease).decode
@@ -53,13 +60,14 @@ class Lease:
             lease = self._read(await self._api.request("GET", f"{self._collection}/{self._name}"))
         except ObjectGone:
             return None
-        epoch = (lease.metadata.annotations or {}).get(EPOCH_ANNOTATION, "")
+        annotations = lease.metadata.annotations or {}
         return LeaderRecord(
             holder=lease.spec.holder_identity or "",
-            epoch=int(epoch) if epoch.isdecimal() and len(epoch) <= _MOST_DIGITS else 0,
+            epoch=_number(annotations.get(EPOCH_ANNOTATION, "")),
             renewed=time_or_none(lease.spec.renew_time) or 0.0,
             duration=float(lease.spec.lease_duration_seconds or 0),
             version=lease.metadata.resource_version,
+            accounted=_number(annotations.get(ACCOUNTED_ANNOTATION, "")),
         )
 
     async def write(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
@@ -73,14 +81,16 @@ class Lease:
         }
         if over is None or over.holder != record.holder:
             spec["acquireTime"] = now
-        metadata: dict[str, Any] = {"annotations": {EPOCH_ANNOTATION: str(record.epoch)}}
+        numbers = {EPOCH_ANNOTATION: record.epoch, ACCOUNTED_ANNOTATION: record.accounted}
+        annotations = {name: str(number) for name, number in numbers.items()}
+        metadata: dict[str, Any] = {"annotations": annotations}
         if over is None:
             version = await self._create({**metadata, "name": self._name}, spec)
         else:
             metadata["resourceVersion"] = over.version
             target = f"{self._collection}/{self._name}"
             version = await merge_patch(self._api, target, {"metadata": metadata, "spec": spec})
-        return LeaderRecord(record.holder, record.epoch, record.renewed, float(duration), version)
+        return replace(record, duration=float(duration), version=version)
 
     async def _create(self, metadata: dict[str, Any], spec: dict[str, Any]) -> str:
         body = await self._api.request(

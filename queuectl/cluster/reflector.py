@@ -125,6 +125,7 @@ class Reflector:
         self._brief = False  # that stream is a brief watch
         self._progress = asyncio.Event()  # something was delivered
         self._ended = False
+        self.uncompared = ""  # why it cannot be compared with the API server, while catch_up waits
 
     async def run(self) -> None:
         """Follow the resource until canceled."""
@@ -145,12 +146,16 @@ class Reflector:
         while not self._ended:
             try:
                 version = await current_version(self._api, self._resource.path)
+                self.uncompared = ""
                 break
             except ObjectGone:
                 if self._absent:
                     return True  # the kind is not installed
             except ClusterError as error:
-                log.warning("%s: not compared with the API server: %s", self._resource.name, error)
+                self.uncompared = (
+                    f"{self._resource.name}: not compared with the API server: {error}"
+                )
+                log.warning("%s", self.uncompared)
             await self._sleep(self._pace.lag)
         if self._ended:
             return False

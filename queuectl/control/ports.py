@@ -105,6 +105,9 @@ class Cluster(Election, Protocol):
         It waits for the API server as long as necessary. A watch that is behind, such as one with a dead connection, lists again.
         """
 
+    def uncompared(self) -> list[str]:
+        """For which resources :meth:`catch_up` waits, and the error of the API server for each of them."""
+
     async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
         """Merge-patch one job; returns the new resourceVersion."""
 

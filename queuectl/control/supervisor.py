@@ -167,6 +167,8 @@ class Supervisor:
         waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
         failure = [self._leadership.failure] if self._leadership.failure else []
         careful = [self._careful.blocker] if self._careful.blocker else []
+        behind = self._leading is not None and not self._leading.caught_up.is_set()
+        waiting += [f"watch: {why}" for why in self._cluster.uncompared() if behind]
         return careful + waiting + self._policies + self._lost + failure
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
@@ -262,6 +264,7 @@ class Supervisor:
         await self._careful.begin()
         self._kueue = await self._kueue_detector.keys_count()
         while True:
+            self._mirror.expect_again()
             async with asyncio.TaskGroup() as group:
                 probing = group.create_task(self._probe_policies(kueue=self._kueue))
                 if self._kueue:
@@ -353,7 +356,8 @@ class Supervisor:
 
     async def _lead_until_lost(self, loop: Loop, epoch: int) -> None:
         async with asyncio.TaskGroup() as group:
-            keeping = self._leadership.keep(lambda: loop.progress.stalled)
+            budgets = loop.leader_state.planning.budgets
+            keeping = self._leadership.keep(lambda: loop.progress.stalled, lambda: budgets.counted)
             group.create_task(keeping, name="lease")
             with loop.progress.idle():
                 await self._careful.begin()  # earlier leaders can have ended for an unknown reason

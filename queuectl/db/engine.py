@@ -19,7 +19,7 @@ import asyncpg
 import msgspec
 import orjson
 from sqlalchemy import URL, event, func, make_url, select
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Engine, ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -45,6 +45,7 @@ _DIRECT: Final = "QUEUECTL_DATABASE_DIRECT_URL"
 _FILE: Final = "QUEUECTL_DATABASE_PASSWORD_FILE"
 _API_FILE: Final = "QUEUECTL_API_DATABASE_PASSWORD_FILE"
 _TLS_FILES: Final = {"sslrootcert", "sslcert", "sslkey", "sslcrl"}
+_WANTED_SERVER: Final = "target_session_attrs"
 _TLS: Final = "ssl"
 """Beginning of libpq's parameters for TLS: sslmode, sslrootcert, sslcert, sslkey, …"""
 
@@ -189,7 +190,21 @@ def make_engine(settings: DatabaseSettings) -> AsyncEngine:
         json_deserializer=orjson.loads,
     )
     _try_idle_connections(engine.sync_engine)
+    if not settings.read_only:
+        _replace_read_only_connections(engine.sync_engine)
     return engine
+
+
+def _replace_read_only_connections(engine: Engine) -> None:
+    """Replace all connections after the server refuses a write.
+
+    A primary that became a standby keeps connections, and the same address can lead to another server by now.
+    """
+
+    @event.listens_for(engine, "handle_error")
+    def refused(context: ExceptionContext) -> None:
+        if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+            context.is_disconnect = True
 
 
 def _try_idle_connections(engine: Engine) -> None:
@@ -222,6 +237,11 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {"timeout": settings.connect_timeout}
     if (tls := _tls_of(settings.url)) is not None:
         arguments["dsn"] = tls  # the other arguments take precedence over it
+    stated = _WANTED_SERVER in _read(settings.url).query
+    if not (stated or settings.read_only or settings.pooling):
+        arguments[_WANTED_SERVER] = (
+            "primary"  # PgBouncer answers with the state of an earlier server
+        )
     if settings.password_file is not None:
         arguments["password"] = partial(_password, settings.password_file)
     if settings.pooling is Pooling.TRANSACTION:
@@ -321,10 +341,11 @@ _CLASSES: Final = (
     "57",  # shutdown, starting up, canceled by statement_timeout
     "58",  # I/O errors of the server
 )
+_READ_ONLY: Final = "25006"
 _CODES: Final = {
     "28000": "access denied: a rotated certificate or a new pg_hba.conf",
     "28P01": "the password was rotated, and the file does not have the new one yet",
-    "25006": "the server is read-only: a standby, or a demoted primary",
+    _READ_ONLY: "the server is read-only: a standby, or a demoted primary",
     "25P03": "the transaction was idle for too long",
     "40001": "serialization failure",
     "40P01": "deadlock",
@@ -351,12 +372,24 @@ async def answers_within(seconds: float, doing: str) -> AsyncIterator[None]:
         raise StoreUnavailable(
             f"{doing}: no answer from the database within {seconds:g} s"
         ) from error
-    except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except (
+        DBAPIError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.TargetServerAttributeNotMatched,
+        OSError,
+    ) as error:
         raise _translated(error, doing) from error
 
 
 def _translated(error: BaseException, doing: str) -> StoreError | BadInput:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    if any(
+        isinstance(one, asyncpg.TargetServerAttributeNotMatched) for one in (cause, cause.__cause__)
+    ):
+        return StoreUnavailable(
+            f"{doing}: no server of the database URL is a primary: queuectl cannot use a standby"
+        )
     text = f"{doing}: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
     state = getattr(cause, "sqlstate", None)
     if state is None:

@@ -265,14 +265,16 @@ def _upgrade_to(*, pre_only: bool) -> Callable[[Connection, Config], SchemaState
     return work
 
 
-async def planned(url: str, *, pre_only: bool = False) -> tuple[str, ...]:
+async def planned(
+    url: str, *, pre_only: bool = False, directory: Path | None = None
+) -> tuple[str, ...]:
     """The revisions that :func:`upgrade` would apply now, the first one first. The errors are the same."""
 
     def work(connection: Connection, config: Config) -> tuple[str, ...]:
         return tuple(_applicable(connection, config, _state(connection, config), pre_only=pre_only))
 
-    settings = DatabaseSettings.from_environment(url)
-    return await _with_connection(settings, None, work, "reading the schema")
+    # It can wait for the heartbeat of a replica.
+    return await _with_connection(patient(url), directory, work, "reading the schema")
 
 
 def _applicable(

@@ -289,8 +289,17 @@ class LeaderStore(StoreReads, Protocol):
     async def now(self) -> float:
         """The database's time, unix seconds."""
 
-    async def take_over(self, holder: str, floor: int) -> int:
-        """Become the leader that can commit: set the epoch to ``max(stored, floor) + 1`` and return it."""
+    async def take_over(self, holder: str, floor: int, accounted: int = 0) -> int:
+        """Become the leader that can commit: set the epoch to ``max(stored, floor) + 1`` and return it.
+
+        If the epoch or the usage ledger is behind what the Lease states, the database was restored from a backup. No leader knows what ran
+        since then, so the usage ledger continues now.
+
+        Args:
+            holder: name of this process.
+            floor: epoch that the Lease states.
+            accounted: unix seconds until which, by the Lease, the usage ledger was complete.
+        """
 
     async def begin_run(self, holder: str) -> None:
         """Add the run of a process, at its start or when it is a standby again.

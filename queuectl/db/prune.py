@@ -19,6 +19,8 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    bindparam,
+    cast,
     delete,
     false,
     func,
@@ -26,7 +28,9 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import Text
 
 from queuectl.db.tables import (
     commands,
@@ -46,6 +50,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Retention
 
 BATCH: Final = 500  # rows in one deletion, which is the longest wait of a commit of the leader
+_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 USAGE_BATCH: Final = 5000  # no commit waits for these
 
 
@@ -94,11 +99,25 @@ async def prune_usage(connection: AsyncConnection, before: float) -> int:
         rows: CursorResult[Any] = await connection.execute(older(table, before))
         deleted += rows.rowcount
     if subjects:
-        unused = without_hours(list(set(subjects))).returning(usage_subjects.c.uid)
-        gone = list(await connection.scalars(unused))
-        for table in (usage_containers, usage_curves):
-            await connection.execute(without_subjects(table, gone))
+        await _forget(connection, list(set(subjects)))
     return deleted
+
+
+async def forget_ended(connection: AsyncConnection, uids: Sequence[str]) -> None:
+    """Delete the subjects of workloads that have ended and whose hours were all deleted while they lived."""
+    s = usage_subjects.c
+    given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
+    subjects = list(await connection.scalars(select(s.id).where(s.uid == given)))
+    if subjects:
+        await _forget(connection, subjects)
+
+
+async def _forget(connection: AsyncConnection, subjects: Sequence[UUID]) -> None:
+    """Delete those of these subjects that are no longer needed, and what belongs to the last subject of a workload."""
+    unused = without_hours(subjects).returning(usage_subjects.c.uid)
+    gone = list(await connection.scalars(unused))
+    for table in (usage_containers, usage_curves):
+        await connection.execute(without_subjects(table, gone))
 
 
 def older(table: Table, before: float) -> Delete:

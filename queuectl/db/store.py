@@ -232,7 +232,7 @@ class PostgresLeaderStore(Database):
         async with self.connections.statement("reading the time") as connection:
             return float(await connection.scalar(select(_NOW)) or 0.0)
 
-    async def take_over(self, holder: str, floor: int) -> int:
+    async def take_over(self, holder: str, floor: int, accounted: int = 0) -> int:
         raised = (
             update(leadership)
             .values(
@@ -242,11 +242,14 @@ class PostgresLeaderStore(Database):
             )
             .returning(leadership.c.epoch)
         )
-        last = select(leadership.c.holder, _NOW.label("at")).with_for_update()
+        columns = (leadership.c.epoch, leadership.c.holder, _NOW.label("at"))
+        last = select(*columns).with_for_update()
         async with self.connections.transaction("taking over") as connection:
             before = (await connection.execute(last)).one()
             epoch = int((await connection.scalars(raised)).one())
             await process_runs.lead(connection, holder, epoch)
+            if floor > before.epoch or await usage.is_behind(connection, accounted):
+                await usage.skip(connection, float(before.at))
             if before.holder and self.notifications_enabled:
                 event = leader_changed_event(float(before.at), holder, before.holder, epoch)
                 await notification_rows.add(connection, [event])

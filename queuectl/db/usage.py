@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from sqlalchemy.types import Double, Text
 
 from queuectl.db import reports, usage_days
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
-from queuectl.db.prune import prune_usage
+from queuectl.db.prune import forget_ended, prune_usage
 from queuectl.db.tables import (
     WHOLE,
     usage_cluster,
@@ -70,6 +71,8 @@ _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _DAY_SECONDS: Final = 120.0  # to add up a day of 100,000 gangs on a busy server: 8 s of one core
 _AT_ONCE: Final = 1000  # rows of one statement: their preparation blocks the event loop
 _MARK_COLUMNS: Final = tuple(c for c in usage_marks.c if c.name != "id")
+_UNTIL: Final = usage_progress.c.until
+_AT: Final = cast(["0"], _TEXTS)  # of the document of a mark
 _NOTE: Final = insert_rows(usage_marks, _MARK_COLUMNS)
 
 Transaction = Callable[..., AbstractAsyncContextManager[AsyncConnection]]
@@ -79,6 +82,19 @@ async def note(connection: AsyncConnection, marks: Sequence[Mark]) -> None:
     """Write marks, in their order, in the transaction of the commit that they belong to."""
     if marks:
         await connection.execute(_NOTE, arrays(_MARK_COLUMNS, [_mark_row(m) for m in marks]))
+
+
+async def is_behind(connection: AsyncConnection, accounted: int) -> bool:
+    """Whether the usage ledger was complete until ``accounted`` (unix seconds) before, and no longer is."""
+    return bool(await connection.scalar(select(usage_progress.c.until < accounted)))
+
+
+async def skip(connection: AsyncConnection, at: float) -> None:
+    """Account for nothing before ``at`` (unix seconds) that is not accounted for: no leader knows what ran in that time."""
+    begun = update(usage_progress).where(_UNTIL.is_not(None))
+    await connection.execute(begun.values(until=func.greatest(_UNTIL, at)))
+    later = func.jsonb_set(usage_marks.c.mark, _AT, func.to_jsonb(cast(at, Double())))
+    await connection.execute(update(usage_marks).values(mark=later))
 
 
 class UsageLedger:
@@ -142,11 +158,11 @@ class UsageLedger:
                 _SUBJECTS,
                 [_subject_row(number, who) for number, who in fold.accounts.new.items()],
             )
-            hours = [
+            hours = (
                 {"hour": hour, "subject": subject, "flavor": flavor, "price": price}
                 | {name: getattr(row, name) / WHOLE.get(name, 1) for name in _HOURS.added}
                 for (hour, subject, flavor, price), row in fold.hours.items()
-            ]
+            )
             await _merge(connection, _HOURS, hours)
             losses = [
                 {"hour": hour, "subject": subject, "flavor": flavor, "reason": reason}
@@ -158,6 +174,8 @@ class UsageLedger:
             cluster = [{"hour": hour, **asdict(row)} for hour, row in fold.cluster.items()]
             await _merge(connection, _CLUSTER, cluster)
             await _keep_curves(connection, fold.curves)
+            if ended := [uid for uid, meter in fold.meters.items() if meter is None]:
+                await forget_ended(connection, ended)
 
     async def measured(
         self, sums: Mapping[str, ContainerSums], window: float, *, epoch: int
@@ -302,10 +320,10 @@ _STATEMENTS: Final = {
 }
 
 
-async def _merge(connection: AsyncConnection, merge: _Merge, rows: Sequence[Row]) -> None:
-    for low in range(0, len(rows), _AT_ONCE):
-        given = arrays(merge.table.c, rows[low : low + _AT_ONCE])
-        await connection.execute(_STATEMENTS[merge.table], given)
+async def _merge(connection: AsyncConnection, merge: _Merge, rows: Iterable[Row]) -> None:
+    left = iter(rows)
+    while part := list(islice(left, _AT_ONCE)):
+        await connection.execute(_STATEMENTS[merge.table], arrays(merge.table.c, part))
 
 
 _GONE: Final = delete_rows(usage_meters, usage_meters.c.uid)

@@ -87,11 +87,26 @@ class Fold:
     """
 
     def __init__(
-        self, since: float, until: float, terms: AccountingTerms, accounts: Accounts | None = None
+        self,
+        since: float,
+        until: float,
+        terms: AccountingTerms,
+        accounts: Accounts | None = None,
+        *,
+        oldest: float = -inf,
     ) -> None:
-        """``since``: until when all known meters are accounted for; ``until``: until when they will be. Unix seconds."""
+        """All times are unix seconds.
+
+        Args:
+            since: until when all known meters are accounted for.
+            until: until when they will be.
+            terms: the rules of accounting.
+            accounts: of the folds before; None = there were none.
+            oldest: nothing counts before; a workload can be older than the hours that are kept.
+        """
         self._since = since
         self._until = until
+        self._oldest = oldest
         self._terms = terms
         self.accounts = accounts or Accounts()
         self.hours: dict[HourKey, Amounts] = {}
@@ -168,7 +183,7 @@ class Fold:
             uid = mark.uid
             if at_start and meter is None:
                 recreated_at = mark.written_at
-            begins = max(mark.at, recreated_at)
+            begins = max(mark.at, recreated_at, self._oldest)
             if meter is not None:
                 self._accrue(meter, at, begins, samples)
             if mark.loss is not None and meter is not None:

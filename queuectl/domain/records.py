@@ -282,10 +282,20 @@ def unit_of(resource: str, key: str, *, by_uid: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """The Lease as read: its holder, its end (by our clock at reading), and the epoch it advertises."""
+    """The Lease as read.
+
+    Attributes:
+        holder: name of the process that holds it; empty = none does.
+        epoch: of its leadership.
+        renewed: unix seconds, by the clock of the holder.
+        duration: seconds.
+        version: resourceVersion.
+        accounted: unix seconds until which the usage ledger of the holder is complete, rounded down; 0 = not known.
+    """
 
     holder: str
     epoch: int
     renewed: float
     duration: float
     version: str
+    accounted: int = 0

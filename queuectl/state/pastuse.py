@@ -244,12 +244,16 @@ class _Ended:
 
 
 class BudgetSums:
-    """Of one process."""
+    """Of one process.
+
+    Attributes:
+        counted: unix seconds before which everything is in the sums of the ledger; 0 = not known.
+    """
 
     def __init__(self) -> None:
         self._budgets: Mapping[str, Budget] = {}
         self._spent: dict[tuple[str, int], int] = {}  # by budget and begin of the month
-        self._counted = 0.0
+        self.counted = 0.0
         self._ended: list[_Ended] = []
         self._lowered: dict[str, tuple[Pending, Pending]] = {}
 
@@ -277,9 +281,9 @@ class BudgetSums:
             before = change.before
             if before is None or not holds(before.state) or holds(change.after.state):
                 continue
-            if change.at > self._counted:
+            if change.at > self.counted:
                 began = before.started_at if before.started_at is not None else before.since
-                begins = max(began, self._counted)
+                begins = max(began, self.counted)
                 self._ended.append(_Ended(_spender(before), before.gpus, begins, change.at))
 
     def settle(self) -> None:
@@ -333,7 +337,7 @@ class BudgetSums:
             month,
             budget.granted(month, top_ups),
             self._spent.get((budget.name, month.begins), 0),
-            counted=max(self._counted, month.begins),
+            counted=max(self.counted, month.begins),
         )
         own = (one for one in self._ended if budget.pays(one.spender))
         return replace(
@@ -341,7 +345,7 @@ class BudgetSums:
         )
 
     def _advance(self, until: float) -> None:
-        self._counted = until
+        self.counted = until
         self._ended = [
             replace(one, begins=max(one.begins, until)) for one in self._ended if one.ends > until
         ]

@@ -419,7 +419,9 @@ async def test_the_history_has_only_namespaces_whose_reports_the_caller_may_get(
     assert sum(without_rights) == 0 < sum(anns) < sum(admins)
 
 
-async def test_a_past_hour_is_read_once(stored: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_past_hour_is_read_again_only_for_corrections(
+    stored: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[Period] = []
     hours = stored.usage.hours
 
@@ -439,6 +441,8 @@ async def test_a_past_hour_is_read_once(stored: AnyStore, monkeypatch: pytest.Mo
     assert read == []
     assert await ask(now + 31) == first
     assert read.pop() == Period(int(HOUR_AT + HOUR), int(HOUR_AT + 2 * HOUR))
+    assert await ask(now + 601) == first
+    assert read.pop() == Period(int(HOUR_AT - HOUR), int(HOUR_AT + 2 * HOUR))
 
 
 async def test_an_hour_is_read_again_when_it_is_complete(

@@ -642,9 +642,9 @@ class ClusterConformance:
 
     async def test_the_lease_is_taken_only_over_its_latest_version(self, world: World) -> None:
         found = await world.cluster.read_leader()
-        mine = await world.cluster.write_leader(LeaderRecord("a", 7, 1000.0, 15, ""), found)
+        mine = await world.cluster.write_leader(LeaderRecord("a", 7, 1000.0, 15, "", 900), found)
         assert await world.cluster.read_leader() == mine
-        assert (mine.holder, mine.epoch, mine.duration) == ("a", 7, 15)
+        assert (mine.holder, mine.epoch, mine.duration, mine.accounted) == ("a", 7, 15, 900)
         theirs = await world.cluster.write_leader(LeaderRecord("b", 8, 1001.0, 15, ""), mine)
         for stale in (mine, None):
             with pytest.raises(WriteConflict):

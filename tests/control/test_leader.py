@@ -111,15 +111,25 @@ class CutOff(MemoryStore):
     async def now(self) -> float:
         raise StoreUnavailable("no answer")
 
-    async def take_over(self, holder: str, floor: int) -> int:
+    async def take_over(self, holder: str, floor: int, accounted: int = 0) -> int:
         raise StoreUnavailable("no answer")
 
 
-def test_a_replica_without_the_database_leaves_the_lease_to_another_one() -> None:
+class RefusesWrites(MemoryStore):
+    """A database that answers reads, as a standby of Postgres."""
+
+    async def take_over(self, holder: str, floor: int, accounted: int = 0) -> int:
+        raise StoreUnavailable("cannot execute UPDATE in a read-only transaction")
+
+
+@pytest.mark.parametrize("kind", [CutOff, RefusesWrites])
+def test_a_replica_without_the_database_leaves_the_lease_to_another_one(
+    kind: type[MemoryStore],
+) -> None:
     async def story() -> None:
         server, clock = FakeCluster(), SteadyClock(now)
         without = Leadership(
-            server, CutOff(MemoryDatabase()), clock, holder="b", duration=DURATION, renew=RENEW
+            server, kind(MemoryDatabase()), clock, holder="b", duration=DURATION, renew=RENEW
         )
         tries = asyncio.create_task(without.acquire())
         await asyncio.sleep(10 * RENEW)
@@ -172,6 +182,21 @@ def test_a_leader_ends_without_waiting_for_a_server_that_does_not_answer() -> No
     run(story())
 
 
+def test_a_leader_that_ends_after_a_renewal_without_an_answer_releases_its_lease() -> None:
+    async def story() -> None:
+        server = SlowServer(an_answer_is_lost)
+        leader = leadership(server)
+        await leader.acquire()
+        keeps = asyncio.create_task(leader.keep())
+        await asyncio.sleep(RENEW + 1.0)  # the renewal has its effect, and no answer yet
+        keeps.cancel()
+        await leader.release()
+        assert server.leader is not None
+        assert server.leader.holder == ""
+
+    run(story())
+
+
 @pytest.mark.parametrize("deleted", [True, False])
 def test_a_lease_that_is_deleted_or_held_by_another_process_ends_the_leadership(
     deleted: bool,
@@ -185,6 +210,35 @@ def test_a_lease_that_is_deleted_or_held_by_another_process_ends_the_leadership(
         with pytest.raises(LeadershipLost, match="another process holds the Lease"):
             await leader.keep()
         assert now() <= RENEW
+
+    run(story())
+
+
+def test_the_lease_states_until_when_usage_is_accounted_for() -> None:
+    """It reveals a database that was restored from a backup. It never decreases."""
+    until = [1000.75, 1100.0, 0.0]
+
+    async def story() -> None:
+        server = FakeCluster()
+        leader = leadership(server)
+        await leader.acquire()
+        keeps = asyncio.create_task(leader.keep(accounted=lambda: until.pop(0) if until else 0.0))
+        await asyncio.sleep(4.5 * RENEW)
+        keeps.cancel()
+        await leader.release()
+        assert server.leader is not None
+        assert server.leader.accounted == 1100
+        given: list[int] = []
+
+        class Restored(MemoryStore):
+            async def take_over(self, holder: str, floor: int, accounted: int = 0) -> int:
+                given.append(accounted)
+                return await super().take_over(holder, floor, accounted)
+
+        store = Restored(MemoryDatabase())
+        clock = SteadyClock(now)
+        await Leadership(server, store, clock, holder="b", duration=DURATION, renew=RENEW).acquire()
+        assert given == [1100]
 
     run(story())
 

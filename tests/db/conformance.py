@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from queuectl.db.ports import Commit, ConfigurationBatch
-from queuectl.domain.accounting import AccountingTerms
+from queuectl.domain.accounting import AccountingTerms, Mark, UsagePhase
 from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.commands import (
     MOST_WAITING,
@@ -365,6 +365,33 @@ class StoreConformance:
         store = await open_store()
         assert await store.take_over("a", 0) == 1
         assert await store.take_over("b", floor) == epoch
+
+    @pytest.mark.parametrize("behind", ["epoch", "usage"])
+    async def test_usage_continues_at_a_take_over_of_a_restored_database(
+        self, open_store: OpenStore, behind: str
+    ):
+        """No leader knows what ran since the backup. The Lease knows that there were others."""
+        store = await open_store()
+        epoch = await store.take_over("a", 0)
+        assert (await store.usage.progress()).until is None
+        fold = Fold(0.0, 600.0, AccountingTerms())
+        await store.usage.keep(fold, over=None, until=600.0, marks=(), epoch=epoch, free={})
+        mark = Mark("u1", 590.0, 595.0, UsagePhase.WAITS, 0, 8)
+        await commit(store, epoch, replace(submitted("u1"), marks=(mark,)))
+        epoch = await store.take_over("b", epoch)
+        assert (await store.usage.progress()).until == 600.0
+        before = await store.now()
+        if behind == "epoch":
+            await store.take_over("b", epoch + 1)
+        else:
+            epoch = await store.take_over("b", epoch, 600)
+            assert (await store.usage.progress()).until == 600.0
+            await store.take_over("b", epoch, 601)
+        until = (await store.usage.progress()).until
+        assert until is not None
+        assert until == pytest.approx(before, abs=60.0)
+        ((_, moved),) = await store.usage.marks(10)
+        assert moved == replace(mark, at=until)
 
     async def test_the_end_of_a_run_without_a_note_is_unknown_when_its_process_starts_again(
         self, open_store: OpenStore

@@ -8,12 +8,13 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 import pytest_asyncio
 
-from queuectl.db import engine
+from queuectl.db import embedded, engine
 from queuectl.db.embedded import DATABASE, EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
@@ -293,6 +294,43 @@ async def test_idle_connections_that_were_cut_are_replaced_without_an_error(
         await asyncio.sleep(1.1)  # longer than a connection is used without a test
         await commit(store, epoch, submitted("u1"))
         assert await loaded(store)
+
+
+async def test_connections_to_a_server_that_refuses_writes_are_replaced(server: EmbeddedServer):
+    admin = await asyncpg.connect(server.url("postgres"))
+    database = f"ALTER DATABASE {DATABASE}"
+    await admin.execute(f"{database} SET default_transaction_read_only = on")
+    async with opened(DatabaseSettings(server.url())) as store:
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await store.take_over("test", 0)
+        await admin.execute(f"{database} RESET default_transaction_read_only")  # of new sessions
+        assert await store.take_over("test", 0)
+    await admin.close()
+
+
+async def test_a_server_that_became_a_standby_is_not_used_until_it_is_promoted(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+):
+    """It would answer all reads with old data."""
+    status = embedded._status
+
+    def ready(*server: Any) -> str:
+        return status(*server).replace("standby", "ready")
+
+    monkeypatch.setattr(embedded, "_status", ready)
+    async with opened(DatabaseSettings(server.url())) as store:
+        await store.take_over("test", 0)
+        await server.stop()
+        (server.data_directory / "standby.signal").touch()
+        await server.start()
+        await asyncio.sleep(1.1)  # longer than a connection is used without a test
+        for read in (store.now, store.load, store.now):
+            with pytest.raises(StoreUnavailable, match="cannot use a standby"):
+                await read()
+        admin = await asyncpg.connect(server.url())
+        assert await admin.fetchval("SELECT pg_promote()")
+        await admin.close()
+        assert await store.take_over("test", 0)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from queuectl.control.leader.periodic import RowUpkeep
 from queuectl.db import prune as pruning
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.tables import usage_hours
-from queuectl.domain.accounting import HOUR, Accounting
+from queuectl.domain.accounting import HOUR, Accounting, AccountingTerms
 from queuectl.domain.errors import Fenced, StoreError
 from queuectl.domain.estimates import DAY
+from queuectl.domain.folding import Fold
 from queuectl.domain.rules import Rules
 from queuectl.domain.usage_reports import Grouping, Period, Report
 from tests.db.test_plans import plan
@@ -83,6 +84,19 @@ async def test_a_workload_without_hours_is_forgotten_unless_it_can_get_more(
     for table in ("usage_containers", "usage_curves"):
         kept = await ledger.fetch(f"SELECT uid FROM {table} ORDER BY uid")
         assert [row["uid"] for row in kept] == ["waits", "young"]
+
+
+async def test_a_workload_that_ends_after_its_hours_were_deleted_is_forgotten(
+    store: PostgresStore, ledger: asyncpg.Connection
+) -> None:
+    """The name of its user is kept no longer than the hours."""
+    epoch = await store.take_over("test", 0)
+    await store.usage.prune(CUTOFF, epoch=epoch)
+    fold = Fold(CUTOFF, CUTOFF, AccountingTerms())
+    fold.meters = dict.fromkeys(("waits", "goes-on"))
+    await store.usage.keep(fold, over=None, until=CUTOFF, marks=(), epoch=epoch, free={})
+    assert await subjects(ledger) == {"goes-on", "noted", "young"}
+    assert await ledger.fetchval("SELECT array_agg(uid) FROM usage_curves") == ["young"]
 
 
 async def test_a_batch_deletes_the_oldest_rows_up_to_its_limit(

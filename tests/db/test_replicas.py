@@ -18,7 +18,7 @@ from queuectl.control.progress import SteadyClock
 from queuectl.db import replicas
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.migrate import current, known_revisions, upgrade
+from queuectl.db.migrate import current, known_revisions, planned, upgrade
 from queuectl.db.replicas import Registration
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import StoreError, StoreUnavailable, UnusableSchema
@@ -115,6 +115,18 @@ async def test_a_post_revision_waits_for_replicas_that_do_not_know_it(
         with pytest.raises(StoreError, match="9002_post removes what replicas of an earlier"):
             await upgrade(url, directory=revisions)
         assert await applied(url, revisions) == HEAD
+
+
+async def test_a_dry_run_waits_for_a_heartbeat_as_long_as_an_upgrade(
+    url: str, revisions: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A replica that was killed is registered until another one starts a day later."""
+    monkeypatch.setattr(replicas, "GRACE_SECONDS", 1.5)
+    hasty = classmethod(lambda cls, url: cls(url, statement_timeout=1.0))
+    monkeypatch.setattr(DatabaseSettings, "from_environment", hasty)
+    async with replica(url):
+        await silent(url, replicas.EXPIRY_SECONDS + 1)
+        assert await planned(url, directory=revisions) == ("9001_pre", "9002_post", "9003_pre")
 
 
 async def test_the_refusal_names_each_replica_and_the_next_step(url: str, revisions: Path):

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.control.leader.accounting import LONGEST_SPAN, Accountant, UsageInputs
+from queuectl.control.leader.accounting import Accountant, UsageInputs
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.db.usage import UsageLedger
-from queuectl.domain.accounting import HOUR, UNITS
+from queuectl.domain.accounting import HOUR, UNITS, Accounting
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
 from queuectl.domain.events import Admit, Event, ObjectDeleted
@@ -227,7 +227,7 @@ async def test_allocated_and_waited_are_those_of_the_committed_history(
     monkeypatch.setattr(
         "queuectl.control.leader.accounting.BATCH", 3
     )  # entries of several transactions
-    monkeypatch.setattr("queuectl.control.leader.accounting.LONGEST_SPAN", 900.0)
+    monkeypatch.setattr("queuectl.control.leader.accounting.MOST_HOURS", 4)
     await empty(database_url)
     world = World(store, Lives(f"run{next(RUNS)}"))
     await world.lead()
@@ -376,8 +376,9 @@ async def test_used_and_idle_are_those_of_every_evaluation_after_any_failure(
         assert total == pytest.approx(expected[name], abs=1e-3), name
 
 
-async def total(store: PostgresStore, now: float) -> GpuSeconds:
-    report = await store.usage.report(Period.around(now - 1e5, now + 1e5), Grouping.parse("cohort"))
+async def total(store: PostgresStore, now: float, reach: float = 1e6) -> GpuSeconds:
+    period = Period.around(now - reach, now + reach)
+    report = await store.usage.report(period, Grouping.parse("cohort"))
     (row,) = report.rows
     return gpu_seconds(row.amounts)
 
@@ -482,27 +483,121 @@ async def test_a_job_that_is_submitted_again_waits_from_then_on(store: PostgresS
     assert (await total(store, world.now)).waited == pytest.approx(60.0 + 30.0)
 
 
-async def test_the_time_of_a_long_outage_is_accounted_for_in_several_transactions(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-):
-    world = World(store, Lives(f"run{next(RUNS)}"))
-    await world.lead()
-    await world.step([(0, 0)], 0.0)
-    await world.account("")
-    world.now += 3 * 24 * HOUR
-    written: list[float] = []
+def transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of hours of workloads in each transaction from now on."""
+    written: list[int] = []
     keep = world.usage_store.keep
 
     async def noted(fold: Fold, **place: Any) -> None:
-        written.append(place["until"] - place["over"])
+        written.append(len(fold.hours))
         await keep(fold, **place)
 
     monkeypatch.setattr(world.usage_store, "keep", noted)
+    return written
+
+
+async def test_the_time_of_a_long_outage_is_accounted_for_in_several_transactions(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("queuectl.control.leader.accounting.MOST_HOURS", 20)
+    world = World(store, Lives(f"run{next(RUNS)}"))
+    await world.lead()
+    await world.step([(0, 0), (1, 0)], 0.0)
     await world.account("")
-    assert sum(written) == 3 * 24 * HOUR
-    assert max(written) == LONGEST_SPAN
+    world.now += 3 * 24 * HOUR
+    written = transactions(world, monkeypatch)
+    await world.account("")
+    assert sum(written) >= 2 * 3 * 24
+    assert max(written) <= 20 + 2, "the first and the last hour are parts"
     for uid, amounts in world.sums.at(world.now).items():
         assert (await world.stored())[uid] == pytest.approx(amounts)
+
+
+async def commit(world: World, changes: list[EntryChange]) -> list[EntryChange]:
+    """Commit changes with their marks. They are in the database, and not yet in the memory of the leader."""
+    marked = world.marker.marked(changes, CONFIG)
+    await world.store.commit(Commit(marked), epoch=world.epoch, cycle=1)
+    return marked
+
+
+async def test_jobs_that_are_older_than_the_ledger_are_accounted_for_in_several_transactions(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    """They get their queue label long after their creation."""
+    monkeypatch.setattr("queuectl.control.leader.accounting.MOST_HOURS", 100)
+    world = World(store, Lives("old"))
+    await world.lead()
+    await world.account("")
+    age = 3 * 24 * HOUR
+    old = [submitted(f"old-{number}", at=world.now - age) for number in range(5)]
+    await commit(world, [replace(one, at=world.now) for one in old])
+    written = transactions(world, monkeypatch)
+    world.now += 60.0
+    await world.account("")
+    assert sum(written) >= 5 * 3 * 24
+    assert max(written) <= 100 + 10
+    assert (await total(store, world.now)).waiting == pytest.approx(5 * (age + 60.0))
+
+
+async def test_a_job_waits_no_longer_than_hours_are_kept(store: PostgresStore):
+    """Its earlier hours would be deleted at once."""
+    world = World(store, Lives("old"))
+    await world.lead()
+    await world.account("")
+    await commit(world, [replace(submitted("old-0", at=world.now - 1e9), at=world.now)])
+    world.now += 60.0
+    await world.account("")
+    kept = Accounting().keep_days * 24 * HOUR
+    assert (await total(store, world.now, 1e9)).waiting == pytest.approx(kept + 60.0, abs=61.0)
+
+
+async def test_a_gang_that_ends_while_marks_are_read_is_not_taken_for_one_without_marks(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise it would be charged without an end: no mark follows."""
+    monkeypatch.setattr("queuectl.control.leader.accounting.BATCH", 2)
+    world = World(store, Lives("old"))
+    await world.lead()
+    for change in until_it_runs(world):
+        world.mirror.apply([Upserted(job(change.after))])
+        world.lives.committed(await commit(world, [change]))
+    await world.account("")
+    world.accountant = world.accounting(world.usage_store)  # as after an error
+    world.now += 60.0
+    entry = world.lives.entries["old-0"]
+    last = [handled(entry, ObjectDeleted(), world.now), submitted("old-1", at=world.now)]
+    read, ended = store.usage.marks, list[EntryChange]()
+
+    async def marks(limit: int) -> Any:
+        if not ended:
+            ended.extend(await commit(world, last))
+        return await read(limit)
+
+    monkeypatch.setattr(store.usage, "marks", marks)
+    await world.account("")
+    world.lives.committed(ended)
+    world.now += 600.0
+    await world.account("")
+    assert "old-0" not in (await store.usage.progress()).meters
+    assert (await total(store, world.now)).allocated == pytest.approx(65 * 60.0)
+
+
+async def test_the_time_between_a_backup_and_its_restore_is_not_accounted_for(
+    store: PostgresStore,
+):
+    world = World(store, Lives("old"), now=await store.now() - 10_000.0)
+    await world.lead()
+    for change in until_it_runs(world):
+        world.mirror.apply([Upserted(job(change.after))])
+        world.lives.committed(await commit(world, [change]))
+    await world.account("")  # the backup was made at this time
+    world.epoch = await store.take_over("test", world.epoch + 5)  # the Lease knows later leaders
+    world.now = await store.now()
+    world.accountant = world.accounting(world.usage_store)
+    await world.account("")
+    world.now += 60.0
+    await world.account("")
+    assert (await total(store, world.now)).allocated == pytest.approx(65 * 60.0, abs=65 * 10.0)
 
 
 async def test_a_deposed_leader_writes_no_hours(store: PostgresStore):

@@ -182,6 +182,9 @@ class FakeCluster:
         while any(w.shown < version for w in self.server.watchers):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
+    def uncompared(self) -> list[str]:
+        return ["all resources: the API server is down"] if self._down else []
+
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:

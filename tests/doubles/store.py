@@ -169,8 +169,11 @@ class MemoryStore:
         await self._reach()
         return time.time()
 
-    async def take_over(self, holder: str, floor: int) -> int:
+    async def take_over(self, holder: str, floor: int, accounted: int = 0) -> int:
         database = await self._reach()
+        until = database.usage.until
+        if floor > database.epoch or (until is not None and until < accounted):
+            database.usage.skip(time.time())
         database.epoch = max(database.epoch, floor) + 1
         before, database.holder = database.holder, holder
         if before and self.notifications_enabled:

@@ -70,6 +70,11 @@ class MemoryUsageTables:
         self.number += 1
         self.marks.append((self.number, mark))
 
+    def skip(self, at: float) -> None:
+        if self.until is not None:
+            self.until = max(self.until, at)
+        self.marks = [(number, replace(mark, at=at)) for number, mark in self.marks]
+
 
 class MemoryUsage:
     """Same methods, errors and meanings as UsageLedger."""

@@ -56,7 +56,7 @@ class Servers:
     def url(self) -> str:
         """Of whichever server accepts writes."""
         hosts = f"host={self.folder},{self.folder}&port={PORT},{REPLICA_PORT}"
-        return f"postgresql://{USER}@/postgres?{hosts}&target_session_attrs=read-write"
+        return f"postgresql://{USER}@/postgres?{hosts}"
 
     def replicate(self) -> None:
         """Copy the primary, and start the copy as its replica."""

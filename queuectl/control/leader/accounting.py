@@ -7,7 +7,7 @@ and the progress are in the database, and the next leader continues from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,7 @@ from queuectl.domain.accounting import (
     UsagePhase,
 )
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
+from queuectl.domain.estimates import DAY
 from queuectl.domain.folding import Accounts, Fold
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig
@@ -41,8 +42,8 @@ from queuectl.state.marking import Marker
 log = structlog.get_logger()
 
 BATCH: Final = 1000  # marks folded in one transaction
-LONGEST_SPAN: Final = 4 * HOUR
-"""Seconds that one transaction accounts for: after a long outage, all hours of all workloads can be too many rows for its timeout."""
+MOST_HOURS: Final = 20_000
+"""Hours of workloads in one transaction: those of all old jobs, or of a long outage, can be too many rows for its timeout."""
 TURN: Final = 500  # workloads that are accounted for before the event loop can run other tasks
 
 
@@ -148,24 +149,43 @@ class Accountant:
             await self._follower.read()
         now = self._clock()
         live = [] if self._checked else list(self._facts.live())
-        while len(marks := await self._store.marks(BATCH)) == BATCH:
+        known = set(self._meters)
+        while True:
+            page = await self._store.marks(BATCH)
+            marks = self._first(page, now)
+            known |= {mark.uid for _, mark in marks}
+            if len(marks) == len(page) < BATCH:
+                break
             await self._keep(self._meters, marks, now, whole=False)
-        marks += self._unknown(self._meters, live, marks, now)
-        while self._until is not None and now - self._until > LONGEST_SPAN:
-            await self._keep(self._meters, marks, self._until + LONGEST_SPAN, whole=True)
+        marks += self._unknown(known, live, now)
+        while self._until is not None and now - self._until > (span := self._span()):
+            await self._keep(self._meters, marks, self._until + span, whole=True)
             marks = ()
         await self._keep(self._meters, marks, now, whole=True)
         self._checked = True
 
+    def _first(self, page: Sequence[tuple[int, Mark]], now: float) -> tuple[tuple[int, Mark], ...]:
+        """The first marks, at least one, with which the hours of one transaction are not too many."""
+        since = now if self._until is None else self._until
+        oldest, hours = self._oldest(since), 0.0
+        for number, (_, mark) in enumerate(page):
+            hours += 1.0 + abs(since - max(mark.at, oldest)) / HOUR
+            if hours > MOST_HOURS and number:
+                return tuple(page[:number])
+        return tuple(page)
+
+    def _span(self) -> float:
+        """Seconds that one transaction accounts for."""
+        return HOUR * max(1, MOST_HOURS // max(1, len(self._meters or ())))
+
+    def _oldest(self, until: float) -> float:
+        """Hours before this time are deleted at once."""
+        return until - self._facts.config().rules.accounting.keep_days * DAY
+
     def _unknown(
-        self,
-        meters: Mapping[str, Meter],
-        live: Iterable[Entry],
-        marks: Iterable[tuple[int, Mark]],
-        now: float,
+        self, known: Container[str], live: Iterable[Entry], now: float
     ) -> tuple[tuple[int, Mark], ...]:
         """Marks for workloads that are older than the usage ledger: they count from now on."""
-        known = {mark.uid for _, mark in marks} | meters.keys()
         marker, config = self._facts.marker, self._facts.config()
         return tuple((0, marker.now(e, now, config)) for e in live if e.uid not in known)
 
@@ -219,7 +239,8 @@ class Accountant:
         of: dict[str, list[Mark]] = {}
         for _, mark in marks:
             of.setdefault(mark.uid, []).append(mark)
-        fold = Fold(since, until, terms(self._facts.config()), self._accounts)
+        rules, oldest = terms(self._facts.config()), self._oldest(until)
+        fold = Fold(since, until, rules, self._accounts, oldest=oldest)
         old = [uid for uid, first in of.items() if uid not in meters and first[0].at < since]
         known = await self._store.accounted(old) if old else frozenset()
         if known:

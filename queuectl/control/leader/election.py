@@ -6,9 +6,9 @@ The Lease also has the epoch, so that a restored database cannot issue an old ep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -26,6 +26,7 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.records import LeaderRecord
 
+T = TypeVar("T")
 log = structlog.get_logger()
 POLL_SECONDS: Final = 1.0
 """Between two reads of the Lease of another process. For this process, that Lease lasts from the read that first shows it."""
@@ -52,6 +53,7 @@ class Leadership:
         self._duration = duration
         self._renew = renew
         self._held: LeaderRecord | None = None
+        self._accounted: Callable[[], float] = float
         self._deadline = 0.0  # on the event loop's clock: the end of the lease
         self.failure = ""  # why the last read or write of the lease failed
         # A lease of another process has expired only if this process saw it unchanged for its duration: clocks differ.
@@ -80,14 +82,28 @@ class Leadership:
                 record = await self._try()
                 self.failure = ""
                 if record is not None:
-                    epoch = await self._store.take_over(self._holder, record.epoch)
-                    self._clock.set(await self._store.now())
+                    epoch = await self._taken_over(record)
                     await self._write(record, epoch)
                     log.info("leadership_acquired", holder=self._holder, epoch=epoch)
                     return epoch
             except (ClusterError, StoreUnavailable) as error:
                 self._record_failure("leadership_not_acquired", error)
             await asyncio.sleep(self._pause())
+
+    async def _taken_over(self, record: LeaderRecord) -> int:
+        """The epoch of this leadership, from the database. If it answers without writing, others get the Lease.
+
+        Raises:
+            StoreUnavailable: the database is unavailable.
+        """
+        self._held = record
+        try:
+            epoch = await self._store.take_over(self._holder, record.epoch, record.accounted)
+            self._clock.set(await self._store.now())
+        except StoreUnavailable:
+            await self.release()
+            raise
+        return epoch
 
     def _pause(self) -> float:
         """Seconds until the next try: until the lease of another process expires, at most the time between two reads."""
@@ -100,7 +116,10 @@ class Leadership:
         now = self._clock()
         self._expires = None
         current = await self._cluster.read_leader()
-        mine = LeaderRecord(self._holder, current.epoch if current else 0, now, self._duration, "")
+        free = LeaderRecord("", 0, now, self._duration, "")
+        mine = replace(
+            current or free, holder=self._holder, renewed=now, duration=self._duration, version=""
+        )
         if current is not None and current.holder not in ("", self._holder):
             if self._seen[0] != current.version:
                 self._seen = (current.version, asyncio.get_running_loop().time())
@@ -115,12 +134,19 @@ class Leadership:
         except WriteConflict:
             return None
 
-    async def keep(self, stalled: Callable[[], str] = str) -> None:
-        """Renew until canceled. ``stalled``: why the leader makes no progress; empty while it does.
+    async def keep(
+        self, stalled: Callable[[], str] = str, accounted: Callable[[], float] = float
+    ) -> None:
+        """Renew until canceled.
+
+        Args:
+            stalled: why the leader makes no progress; empty while it does.
+            accounted: unix seconds until which its usage ledger is complete; 0 = not known.
 
         Raises:
             LeadershipLost: the lease has expired, another process holds it, or the leader makes no progress.
         """
+        self._accounted = accounted
         try:
             async with asyncio.timeout_at(self._deadline) as lease:
                 while True:
@@ -151,24 +177,36 @@ class Leadership:
         It lasts from the time at which the write is sent: no standby can see it before.
         """
         sent = asyncio.get_running_loop().time()
-        ours = replace(over, renewed=self._clock(), epoch=over.epoch if epoch is None else epoch)
+        ours = replace(
+            over,
+            renewed=self._clock(),
+            epoch=over.epoch if epoch is None else epoch,
+            accounted=max(over.accounted, int(self._accounted())),
+        )
         self._held = await self._answered(ours, over)
         self._deadline = sent + self._duration
         self.failure = ""
 
     async def _answered(self, ours: LeaderRecord, over: LeaderRecord) -> LeaderRecord:
-        """Write the lease. The timeout of a write leaves time for another one."""
+        """Write the lease. The timeout leaves time for another write."""
+        return await self._in_time(self._cluster.write_leader(ours, over))
+
+    async def _current(self) -> LeaderRecord | None:
+        """Read the lease."""
+        return await self._in_time(self._cluster.read_leader())
+
+    async def _in_time(self, request: Awaitable[T]) -> T:
         seconds = (self._duration - self._renew) / 2
         try:
             async with asyncio.timeout(seconds):
-                return await self._cluster.write_leader(ours, over)
+                return await request
         except TimeoutError:
-            raise ClusterUnavailable(f"no answer to a write of it in {seconds:g} s") from None
+            raise ClusterUnavailable(f"no answer in {seconds:g} s") from None
 
     async def _reread(self) -> None:
         """Write over the current lease after a conflict, if this process holds it."""
         try:
-            current = await self._cluster.read_leader()
+            current = await self._current()
             if current is None or current.holder != self._holder:
                 raise LeadershipLost("another process holds the Lease")
             await self._write(current)
@@ -185,6 +223,15 @@ class Leadership:
         held, self._held = self._held, None
         if held is not None:
             try:
-                await self._answered(replace(held, holder=""), held)
+                await self._release(held)
             except ClusterError as error:
                 log.warning("lease_not_released", error=str(error))
+
+    async def _release(self, held: LeaderRecord) -> None:
+        """Release the lease, even if a renewal without an answer has changed it. Raises ClusterError."""
+        try:
+            await self._answered(replace(held, holder=""), held)
+        except WriteConflict:
+            current = await self._current()
+            if current is not None and current.holder == self._holder:
+                await self._answered(replace(current, holder=""), current)
