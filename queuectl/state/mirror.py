@@ -32,7 +32,6 @@ from queuectl.domain.records import (
     Unreadable,
     Upserted,
     key_of,
-    unit_of,
 )
 from queuectl.domain.rules import AdmissionPlugin
 from queuectl.objects.kinds import KINDS, JobKinds, job_resources
@@ -42,6 +41,19 @@ from queuectl.state import devices as device_objects
 from queuectl.state.admission import AdmissionMirror
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import DeviceMirror
+from queuectl.state.given_records import (
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
+    Given,
+    GivenRecords,
+    namespace_of,
+    unit_key,
+)
 from queuectl.state.kueue_pods import KueuePods
 from queuectl.state.nodes import NodeTable
 from queuectl.state.pod_claims import JobsWithClaims, all_resolved, claiming
@@ -56,27 +68,6 @@ from queuectl.state.pod_groups import (
 )
 from queuectl.state.provisioning import REQUESTS as PROVISIONING_REQUESTS
 from queuectl.state.provisioning import ProvisioningRequests
-
-_RESOURCES: Final[Mapping[type, str]] = {
-    PodRecord: "pods",
-    NodeRecord: "nodes",
-    NamespaceRecord: "namespaces",
-    PriorityClassRecord: "priorityclasses",
-    ResourceQuotaRecord: "resourcequotas",
-    LimitRangeRecord: "limitranges",
-    RuntimeClassRecord: "runtimeclasses",
-    ProvisioningRecord: PROVISIONING_REQUESTS,
-    **device_objects.BY_RECORD,
-}
-NODES: Final = "nodes"
-PODS: Final = "pods"
-NAMESPACES: Final = "namespaces"
-PRIORITY_CLASSES: Final = "priorityclasses"
-RESOURCE_QUOTAS: Final = "resourcequotas"
-LIMIT_RANGES: Final = "limitranges"
-RUNTIME_CLASSES: Final = "runtimeclasses"
-_BY_NAME: Final = device_objects.BY_NAME | {NODES, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES}
-
 
 # The fields of a job's record on which a plan depends.
 asked_of: Final = attrgetter(
@@ -101,33 +92,6 @@ class JobOwner(Protocol):
 
 def _key(owner: JobOwner) -> OwnerKey:
     return OwnerKey(owner.kind, owner.namespace, owner.uid)
-
-
-def _unit(resource: str, key: str) -> str:
-    return unit_of(resource, key, by_uid=resource not in _BY_NAME)
-
-
-def _unreadable(resource: str, record: Record) -> Unreadable:
-    """The delta of an object whose record cannot be kept."""
-    key = key_of(record)
-    if not isinstance(record, PodRecord):
-        suspended = record.suspended if isinstance(record, JobRecord) else None
-        return Unreadable(resource, key, record.version, suspended=suspended)
-    return Unreadable(
-        resource,
-        key,
-        record.version,
-        record.namespace,
-        record.name,
-        record.node or "",
-        terminal=record.terminal,
-        terminating=record.terminating,
-    )
-
-
-def _namespace(record: Record) -> str:
-    """Of the object; empty for one without."""
-    return getattr(record, "namespace", "")
 
 
 def _as_far_as_known(unreadable: Unreadable, old: JobRecord) -> JobRecord:
@@ -205,10 +169,10 @@ class Mirror:
         self.kinds = kinds
         self.containment = containment or Containment(time.time)
         self.generation = 0
-        self._given: dict[str, dict[str, Upserted | Unreadable]] = {}  # by kind or resource
-        self._last: dict[str, dict[str, Upserted]] = {}  # the last records of unreadable objects
+        self._given = GivenRecords(self._plurals, self.containment)
         self._prior: dict[OwnerKey, PriorAdmission] = {}
         self._plugins: frozenset[AdmissionPlugin] = frozenset()
+        self._expected: set[str] = set()
         self._empty()
 
     def _empty(self) -> None:
@@ -294,29 +258,40 @@ class Mirror:
             as before: a write that met an older one can succeed now.
         """
         earlier, self.touched = self.touched, set()
-        tried = [self._if_kept(delta) for delta in deltas]
-        before = [self._give(delta) for delta in tried]
+        tried = [self._given.if_kept(delta) for delta in deltas]
+        before = [self._given.put(delta) for delta in tried]
         try:
             for delta in tried:
                 self._apply(delta)
                 if isinstance(delta, Upserted) and not self.containment.empty:
-                    self.containment.passed(Boundary.RECORD, self._unit_of(delta.record))
+                    self.containment.passed(Boundary.RECORD, self._given.unit_of(delta.record))
             self._derive()
         except Exception as error:
             if never_contained(error):
                 raise
             self._build_again(one for one in before if isinstance(one, Upserted))
-        self._forget_last(tried)
+        self._given.forget_last(tried)
         fresh, newer = self.touched, self._newer
         earlier |= fresh  # in place: a batch of one event costs the same after many others
         self.touched, self._newer = earlier, set()
         return fresh | newer
 
+    def expect_again(self) -> None:
+        """Replace the records of all jobs and pods by those of the next lists: another watch can decode the same versions differently."""
+        self._expected = self._given.keys(PODS, *self._kinds)
+
+    def _replaces(self, record: JobRecord | PodRecord, old: JobRecord | PodRecord) -> bool:
+        """Whether a record is newer than the one that is kept, or is its expected replacement."""
+        if record.version == old.version and record.uid in self._expected:
+            self._expected.discard(record.uid)
+            return True
+        return record.version > old.version
+
     def _apply(self, delta: Delta) -> None:
         match delta:
             case Upserted():
                 if self.containment.guards(Boundary.RECORD):
-                    unit, namespace = self._unit_of(delta.record), _namespace(delta.record)
+                    unit, namespace = self._given.unit_of(delta.record), namespace_of(delta.record)
                     entering(Boundary.RECORD, unit, namespace=namespace)
                 self._upsert(delta.record)
             case Unreadable():
@@ -338,68 +313,6 @@ class Mirror:
         self._assemble_groups()
         self._devices_changed()
 
-    def _if_kept(self, delta: Delta) -> Delta:
-        """The change, or that of an unreadable object while its records cannot be kept."""
-        if not isinstance(delta, Upserted) or self.containment.empty:
-            return delta
-        unit, version = self._unit_of(delta.record), delta.record.version
-        namespace = _namespace(delta.record)
-        if self.containment.waits(Boundary.RECORD, unit, version, namespace) is None:
-            return delta
-        return _unreadable(self._resource_of(delta.record), delta.record)
-
-    def _resource_of(self, record: Record) -> str:
-        """The plural name of its resource, as in deltas."""
-        if isinstance(record, JobRecord):
-            return self._plurals.get(record.kind, record.kind)
-        return _RESOURCES[type(record)]
-
-    def _unit_of(self, record: Record) -> str:
-        return _unit(self._resource_of(record), key_of(record))
-
-    def _give(self, delta: Delta) -> Upserted | Unreadable | None:
-        """Remember the records as they are given, so that everything can be derived from them again.
-
-        Returns:
-            The earlier change of this object, if it had one.
-        """
-        match delta:
-            case Upserted():
-                resource, key = self._resource_of(delta.record), key_of(delta.record)
-                table = self._given.setdefault(resource, {})
-                before = table.get(key)
-                table[key] = delta
-                return before
-            case Unreadable():
-                table = self._given.setdefault(delta.resource, {})
-                if isinstance(before := table.get(delta.key), Upserted):
-                    self._last.setdefault(delta.resource, {})[delta.key] = before
-                table[delta.key] = delta
-            case Deleted():
-                self._take_back(delta.resource, delta.key)
-            case ListCompleted():
-                for key in self._given.get(delta.resource, {}).keys() - delta.keys:
-                    self._take_back(delta.resource, key)
-            case _:
-                assert_never(delta)
-        return None
-
-    def _take_back(self, resource: str, key: str) -> None:
-        """The object no longer exists."""
-        for table in (self._given, self._last):
-            table.get(resource, {}).pop(key, None)
-        self.containment.passed(Boundary.RECORD, _unit(resource, key))
-
-    def _forget_last(self, deltas: Iterable[Delta]) -> None:
-        """Keep no earlier records of the objects of these changes that can be read now."""
-        if not self._last:
-            return
-        for delta in deltas:
-            if isinstance(delta, Upserted):
-                resource, key = self._resource_of(delta.record), key_of(delta.record)
-                if isinstance(self._given[resource].get(key), Upserted):
-                    self._last.get(resource, {}).pop(key, None)
-
     def _build_again(self, before: Iterable[Upserted]) -> None:
         """Derive everything from the records again: an error can leave a change half made.
 
@@ -409,32 +322,22 @@ class Mirror:
             before: the records that those of this batch replaced. An object that is unreadable now keeps its own.
         """
         self.generation += 1
-        earlier = {(self._resource_of(one.record), key_of(one.record)): one for one in before}
+        given = self._given
+        earlier = {(given.resource_of(one.record), key_of(one.record)): one for one in before}
         while failed := self._derived_again():
             for resource, key, delta in failed:
-                if self._last.get(resource, {}).get(key) is delta:
-                    del self._last[resource][key]
-                    continue
-                self._given[resource].pop(key)
-                if isinstance(delta, Upserted):
-                    self._given[resource][key] = _unreadable(resource, delta.record)
-                    if (last := earlier.pop((resource, key), None)) is not None:
-                        self._last.setdefault(resource, {})[key] = last
+                given.cannot_be_kept(resource, key, delta, earlier)
         self.touched |= self._appeared.keys()
 
-    def _derived_again(self) -> list[tuple[str, str, Delta]]:
+    def _derived_again(self) -> list[Given]:
         """Derive everything from all records. Returns those that cannot be kept; then the result is to be dropped."""
-        before, failed = (self.nodes, self._appeared, self.edited), list[tuple[str, str, Delta]]()
+        before = (self.nodes, self._appeared, self.edited)
         moved = self.moved_pods | self.pods.keys()
         self._empty()
         nodes, self._appeared, self.edited = before
         self.moved_pods = moved
         self.nodes.mark_as(nodes)
-        for resource, given in self._given.items():
-            last = self._last.get(resource, {})
-            for key, delta in given.items():
-                both = (delta,) if key not in last else (last[key], delta)
-                failed += [(resource, key, one) for one in both if not self._kept(one, key)]
+        failed = [given for given in self._given if not self._kept(given[2], given[1])]
         if not failed:
             with self.containment.unit(Boundary.TASK, "groups and devices"):
                 self._derive()
@@ -446,11 +349,11 @@ class Mirror:
             self._apply(delta)
         except Exception as error:  # noqa: BLE001 - contained
             if isinstance(delta, Upserted):
-                resource, version = self._resource_of(delta.record), delta.record.version
-                self.containment.inputs.put(Boundary.RECORD, _unit(resource, key), delta.record)
+                resource, version = self._given.resource_of(delta.record), delta.record.version
+                self.containment.inputs.put(Boundary.RECORD, unit_key(resource, key), delta.record)
             else:
                 resource, version = delta.resource, delta.version
-            unit, ref = _unit(resource, key), f"{resource}/{key}"
+            unit, ref = unit_key(resource, key), f"{resource}/{key}"
             self.containment.failed(Boundary.RECORD, unit, error, ref, version=version)
             return False
         return True
@@ -461,7 +364,7 @@ class Mirror:
         A pod fills its node, a node takes no new pods, and a slice or a claim offers no devices.
         """
         resource = unreadable.resource
-        unit = _unit(resource, unreadable.key)
+        unit = unit_key(resource, unreadable.key)
         if self.unreadable.get(unit) == unreadable:
             return  # another list of the same objects
         if resource == PODS:
@@ -483,7 +386,7 @@ class Mirror:
 
         Its record replaces the one that it kept, also with the same version.
         """
-        unit = _unit(resource, key)
+        unit = unit_key(resource, key)
         known = self.unreadable.get(unit)
         if known is None or known.resource != resource:
             return
@@ -642,7 +545,7 @@ class Mirror:
 
     def _upsert(self, record: Record) -> None:
         if self.unreadable:
-            self._is_readable(self._resource_of(record), key_of(record))
+            self._is_readable(self._given.resource_of(record), key_of(record))
         match record:
             case PodRecord():
                 self._upsert_pod(record)
@@ -680,7 +583,7 @@ class Mirror:
         tables = (self.jobs, self.arrays, self._groups.sets)
         old = next((table[record.uid] for table in tables if record.uid in table), None)
         appeared = self._appeared.setdefault(record.uid, record.version)
-        if old is None or record.version > old.version:
+        if old is None or self._replaces(record, old):
             job = self._parents.put(record)
             if old is not None and _indexes(old) != _indexes(job):
                 # A gang has become an array, or an array a gang.
@@ -869,7 +772,7 @@ class Mirror:
 
     def _upsert_pod(self, pod: PodRecord) -> None:
         old = self.pods.get(pod.uid)
-        if old is not None and pod.version <= old.version:
+        if old is not None and not self._replaces(pod, old):
             return
         if old is not None and old.kueue_workload and old.kueue_workload != pod.kueue_workload:
             self._kueue_pods.remove(old)

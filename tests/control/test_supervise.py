@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from typing import Any
 from weakref import ref
@@ -13,11 +14,15 @@ from queuectl.control.leader.loop import Loop
 from queuectl.control.questions import viewer
 from queuectl.control.questions.standby import Standby
 from queuectl.control.settings import Settings
+from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.errors import StoreUnavailable, WriteRefused
 from queuectl.domain.records import LeaderRecord
 from queuectl.domain.snapshot import Snapshot
 from tests.control.process import running, until
+from tests.control.rig import configuration, nodes
+from tests.control.test_pod_groups import pod
 from tests.doubles.cluster import FakeCluster
+from tests.support.stores import PostgresStore
 
 REFUSAL = "GET validatingadmissionpolicies: 403: queuectl may not get this"
 
@@ -71,6 +76,53 @@ async def test_a_leader_waits_for_the_end_of_a_refusal_after_kueue_is_installed(
             lambda: any(REFUSAL in b for b in supervisor.blockers()), "the blocker is reported"
         )
         cluster.refused = False
+        await until(lambda: not supervisor.blockers(), "it is ready")
+
+
+async def test_pods_with_kueues_keys_are_read_again_when_these_keys_begin_to_count(
+    database_url: str,
+) -> None:
+    """They do not change by themselves: they wait behind the gate of a policy."""
+    store = await PostgresStore.connect(DatabaseSettings(database_url))
+    for document in configuration(16):
+        await store.put_config(document)
+    await store.close()
+    cluster = FakeCluster(nodes(2))
+    cluster.kueue_keys = False
+    async with running(database_url, cluster) as supervisor:
+        await until(lambda: cluster.leader is not None, "it leads")
+        uid = cluster.submit_pod(pod("early", gpus=1))
+        await until(lambda: uid in supervisor._mirror.pods, "the watch has shown the pod")
+        assert not supervisor._mirror.jobs
+        cluster.kueue_keys = True
+        await until(lambda: bool(supervisor._mirror.jobs), "the pod is a workload")
+        cluster.kueue_keys = False
+        await until(lambda: not supervisor._mirror.jobs, "it is not a workload")
+
+
+class Unanswering(FakeCluster):
+    """One resource cannot be compared with the API server."""
+
+    why = ""
+
+    async def catch_up(self) -> None:
+        while self.why:  # noqa: ASYNC110 - as the real one asks again
+            await asyncio.sleep(0.001)
+        await super().catch_up()
+
+    def uncompared(self) -> list[str]:
+        return [self.why] if self.why else []
+
+
+async def test_a_leader_that_waits_for_one_resource_is_not_ready(database_url: str) -> None:
+    cluster = Unanswering()
+    cluster.why = "rayjobs: not compared with the API server: 500: a conversion webhook"
+    async with running(database_url, cluster) as supervisor:
+        await until(lambda: bool(supervisor.blockers()), "it is not ready")
+        await until(
+            lambda: supervisor.blockers() == [f"watch: {cluster.why}"], "the reason is reported"
+        )
+        cluster.why = ""
         await until(lambda: not supervisor.blockers(), "it is ready")
 
 
