@@ -18,6 +18,7 @@ import aiohttp
 from queuectl import kubeconfig
 from queuectl.cluster.library import (
     ApiClient,
+    ConfigException,
     Configuration,
     load_incluster_config,
     load_kube_config,
@@ -141,7 +142,11 @@ async def _configure(configuration: Configuration, connection: Connection, files
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _REFRESH_SECONDS
-            await load()
+            try:
+                await load()
+            # A file can be half written. The library raises whatever its parsing raises.
+            except Exception as error:
+                raise ConfigException(f"{type(error).__name__}: {error}") from error
 
     configuration.refresh_api_key_hook = refresh
 

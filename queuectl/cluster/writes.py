@@ -142,9 +142,14 @@ class Writer:
     ) -> int:
         """See ``Cluster.patch_job``."""
         target = path(self._kinds[kind], namespace, name)
-        if kind == "Job" and "template" in patch.get("spec", {}):
-            patch = await self._with_mutable_template(target, patch)
-        return version_of(await merge_patch(self._api, target, patch))
+        if kind != "Job" or "template" not in patch.get("spec", {}):
+            return version_of(await merge_patch(self._api, target, patch))
+        patch = await self._with_mutable_template(target, patch)
+        try:
+            return version_of(await merge_patch(self._api, target, patch))
+        except ClusterUnavailable as error:
+            error.version = version_of(patch["metadata"]["resourceVersion"])
+            raise
 
     async def _with_mutable_template(
         self, target: str, patch: Mapping[str, Any]

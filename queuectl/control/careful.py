@@ -218,9 +218,11 @@ class CarefulStart:
         self.blocker = "careful start: a child process tries all input"
         log.error("careful_start_begun", ends=len(ends), seconds=WITHIN_SECONDS)
         self._metrics.begun(self._clock())
-        await self._search(self._known())
-        await self._keep()
-        self.blocker = ""
+        try:
+            await self._search(self._known())
+            await self._keep()
+        finally:
+            self.blocker = ""  # another process may lead in the meantime
 
     async def follow(self, released: Callable[[Sequence[SetAside]], None]) -> None:
         """Let a child try the suspects again that are due, until canceled. ``released``: called with those that pass."""

@@ -33,6 +33,9 @@ EVICTING: Final = frozenset({Action.HOLD, Action.REQUEUE, Action.PREEMPT, Action
 DONE: Final = "done"
 """The outcome of a command that changed something; each other outcome is the cause why it did not."""
 
+FAILED: Final = "an internal error of queuectl (error {error}); nothing was changed"
+"""The outcome of a command with which an unexpected error happened."""
+
 MOST_WAITING: Final = 32
 """Commands of one workload that can wait: each plan carries out one of them."""
 
@@ -128,10 +131,17 @@ class CommandFilter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a command, in a few words."""
+    """The outcome of a command, in a few words.
+
+    Attributes:
+        id: of the command.
+        outcome: :data:`DONE`, or why nothing has changed.
+        uid: of the workload that changes with it in the same commit; empty = none does.
+    """
 
     id: int
     outcome: str
+    uid: str = ""
 
 
 BY_ADMIN: Final = "byAdmin"

@@ -130,12 +130,15 @@ class ClusterError(QueuectlError):
 class ClusterUnavailable(ClusterError):
     """No usable answer; the write may or may not have happened.
 
-    ``retry_after`` is in seconds, if the server sent it.
+    Attributes:
+        retry_after: seconds, if the server sent it.
+        version: of the object on which the write was conditioned, if another write of the same action has changed it before.
     """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = None if retry_after is None else min(retry_after, LONGEST_WAIT)
+        self.version: int | None = None
 
 
 class ClusterBusy(ClusterUnavailable):

@@ -5,6 +5,7 @@ All of this is for one leader: its successor sends each owed write again, and ge
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ from queuectl.lifecycle.outstanding_writes import Write
 LONGEST: Final = 500
 """Characters that are kept of a message of the API server."""
 
+_ANY_VERSION: Final = sys.maxsize
 _RELEASES: Final = (Purpose.START, Purpose.PIN)
 """The writes that let pods run: of a job, and of the pods of a workload that consists of pods."""
 
@@ -80,16 +82,33 @@ class Refusals:
     def sending(self, uid: str, write: Write) -> None:
         """Record that this write is sent now."""
         if write.purpose in _RELEASES:
-            self._sent.setdefault(uid, {})[write.uid] = write.version
+            # A start can be two writes: the second one is conditioned on the version that the first one makes.
+            version = _ANY_VERSION if write.purpose is Purpose.START else write.version
+            self._sent.setdefault(uid, {})[write.uid] = version
 
     def ended(
-        self, uid: str, write: Write, outcome: WriteOutcome, why: str = "", now: float = 0.0
+        self,
+        uid: str,
+        write: Write,
+        outcome: WriteOutcome,
+        why: str = "",
+        now: float = 0.0,
+        version: int | None = None,
     ) -> None:
-        """Record the outcome of this write. ``why``: the message of a refusal. ``now``: unix seconds."""
+        """Record the outcome of this write.
+
+        Args:
+            uid: of the workload.
+            write: as it was given to :meth:`sending`.
+            outcome: of its last request.
+            why: the message of a refusal.
+            now: unix seconds.
+            version: on which its last request was conditioned; None = that of the write.
+        """
         if write.purpose in _RELEASES:
             self._sent.get(uid, {}).pop(write.uid, None)
             if outcome is WriteOutcome.UNKNOWN:
-                self._can_take_effect(uid, write.uid, write.version)
+                self._can_take_effect(uid, write.uid, write.version if version is None else version)
         if outcome is WriteOutcome.REFUSED:
             old = self._now.get(uid)
             again = old is not None and (old.purpose, old.attempt) == (write.purpose, write.attempt)

@@ -144,6 +144,33 @@ def kubeconfig(folder: Path, port: int = 1, cluster: Mapping[str, str] | None = 
     return path
 
 
+async def test_a_kubeconfig_that_is_half_written_leaves_the_credentials_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other programs write it again, for example when they renew a token."""
+    tokens: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        tokens.append(request.headers.get("Authorization", ""))
+        return web.json_response({})
+
+    monkeypatch.setattr("queuectl.cluster.connection._REFRESH_SECONDS", -1.0)
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server:
+        file = kubeconfig(tmp_path, server.port or 0)
+        complete = file.read_text()
+        api = await Api.connect(Connection(kubeconfig=file), watches=0)
+        for broken in ("{", '{"users": 3}', ""):
+            file.write_text(broken)
+            with pytest.raises(ClusterUnavailable):
+                await api.request("GET", "/")
+        file.write_text(complete)
+        await api.request("GET", "/")
+        await api.close()
+    assert tokens == ["Bearer secret"]
+
+
 @asynccontextmanager
 async def proxy(asked: list[str]) -> AsyncIterator[str]:
     """The address of a proxy that answers each request itself and records the requested addresses."""

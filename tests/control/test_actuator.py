@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +16,11 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.schedule import TURN_WRITES
-from queuectl.domain.jobs import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Purpose
 from queuectl.domain.quantity import NOTHING
 from queuectl.lifecycle.outstanding_writes import POD, Write
+from queuectl.lifecycle.refusals import Refusals
 from queuectl.state.usage import SentPins
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.cluster.test_client import kubeconfig
@@ -198,7 +199,7 @@ class Stepped(FakeCluster):
     async def answer_all(self, actuator: Actuator) -> list[int]:
         """Answer until no write is owed. Returns the number of writes of each step."""
         steps: list[int] = []
-        while not actuator.idle:
+        while not actuator._settled.is_set():
             assert len(steps) < 1000, "a write is never sent"
             steps.append(await self.answer())
         return [count for count in steps if count]
@@ -289,6 +290,127 @@ async def test_small_gangs_of_one_queue_are_completed_one_after_the_other() -> N
     sent, _ = await order_of_writes(Tenant(20, 8), Tenant(1, 1), "other")
     gangs = [uid for uid in sent if uid.startswith("first")]
     assert gangs == sorted(gangs, key=gangs.index)
+
+
+class OneHangs(Stepped):
+    """The writes of one namespace are answered only on demand, all others at once."""
+
+    async def patch_pod(self, namespace: str, name: str, patch: object) -> int:
+        if namespace == "hangs":
+            return await super().patch_pod(namespace, name, patch)
+        self.sent.append(namespace)
+        return 5
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30.0):
+        while not done():  # noqa: ASYNC110 - of the workers
+            await asyncio.sleep(0.001)
+
+
+async def test_slow_writes_of_one_namespace_leave_workers_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("queuectl.control.leader.schedule.SLOW_SECONDS", 0.01)
+    cluster, ended = OneHangs(), set[str]()
+
+    def owed(uid: str) -> list[Write]:
+        namespace = uid.partition("/")[0]
+        pods = [f"{uid}-{number}" for number in range(20 if namespace == "hangs" else 1)]
+        return [Write(POD, namespace, pod, pod, 1, {}, Purpose.PIN, 1) for pod in pods]
+
+    actuator = Actuator(cluster, owed, MetricsRecorder(), IN_FLIGHT, placed=ended.add)
+    task = asyncio.create_task(actuator.run())
+    actuator.poke([f"hangs/{number}" for number in range(4)])
+    await until(lambda: len(cluster.in_flight) == IN_FLIGHT)
+    await asyncio.sleep(0.02)
+    await cluster.answer()
+    await until(lambda: len(cluster.in_flight) == IN_FLIGHT // 2)
+    actuator.poke([f"other/{number}" for number in range(10)])
+    await until(lambda: sum(uid.startswith("other") for uid in ended) == 10)
+    assert actuator.quiet
+    assert len(cluster.in_flight) == IN_FLIGHT // 2
+    await cluster.answer_all(actuator)
+    assert cluster.sent.count("hangs") == 4 * 20, "each of them is sent once"
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_what_is_known_of_sent_writes_stays_while_a_change_of_the_workload_is_committed() -> (
+    None
+):
+    """One of its pods changes in the meantime."""
+    ledger, cluster, pins = Ledger(), Stepped(), SentPins()
+    answers: list[list[Write] | None] = [ledger.due("gang-0"), None, ledger.due("gang-0")]
+    actuator = Actuator(cluster, lambda _: answers.pop(0), MetricsRecorder(), IN_FLIGHT, pins=pins)
+    task = asyncio.create_task(actuator.run())
+    while answers:
+        actuator.poke(["gang-0"])
+        await cluster.answer_all(actuator)
+    task.cancel()
+    await asyncio.wait({task})
+    assert cluster.sent == ["n"]
+
+
+async def test_a_retry_that_is_due_waits_until_a_change_of_the_workload_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The database is away."""
+    monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_RETRY", 0.001)
+    asked = 0
+
+    def owed(uid: str) -> list[Write] | None:
+        nonlocal asked
+        asked += 1
+        return Ledger().due(uid) if asked == 1 or asked > 100 else None
+
+    cluster = FakeCluster()
+    cluster.down = True
+    actuator = Actuator(cluster, owed, MetricsRecorder(), IN_FLIGHT)
+    task = asyncio.create_task(actuator.run())
+    actuator.poke(["gang-0"])
+    await asyncio.sleep(0.1)
+    assert asked == 2
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_a_start_in_two_writes_can_take_effect_on_the_version_of_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that keeps templates immutable answers the first write, and not the second one."""
+    monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_RETRY", 10.0)
+    hangs = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/version":
+            return web.json_response({"major": "1", "minor": "33"})
+        if not request.path.endswith("/status"):
+            hangs.set()
+            return web.Response(status=504)
+        return web.json_response(
+            {"metadata": {"name": "job", "uid": "job-uid", "resourceVersion": "2"}}
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        given = Connection(kubeconfig=kubeconfig(tmp_path, server.port or 0))
+        cluster = await KubernetesCluster.connect(given)
+        refusals = Refusals()
+        actuator = Actuator(cluster, lambda _: [START], MetricsRecorder(), 2, refusals=refusals)
+        running = asyncio.create_task(actuator.run())
+        try:
+            actuator.poke(["job-uid"])
+            await until(hangs.is_set)
+            await actuator.settled()
+            seen = JobRecord("Job", "n", "job", "job-uid", 2, 0.0, "research", ())
+            assert refusals.may_start(seen, ())
+            assert not refusals.may_start(replace(seen, version=3), ())
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            await cluster.close()
 
 
 # ---- a proxy between queuectl and the API server

@@ -19,7 +19,7 @@ from queuectl.db.ports import Commit
 from queuectl.db.tables import commands
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
-from queuectl.domain.commands import Action, Command
+from queuectl.domain.commands import DONE, Action, Command
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
 from queuectl.domain.jobs import JobRecord
@@ -27,6 +27,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
 from queuectl.domain.records import Upserted
 from queuectl.lifecycle import observations
+from queuectl.mig.reconfigurer import MigReconfigurer
 from queuectl.objects.kinds.groups import PodGroup
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.verify import PlanRule, PlanViolation, verify
@@ -34,6 +35,7 @@ from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import Mirror
 from queuectl.state.pending_window import PendingWindow
 from tests.control.rig import Rig, configuration, gang, rig
+from tests.control.test_admission_checks import RETRY, held, report, with_checks
 from tests.control.test_pod_groups import group_entry, pod
 from tests.doubles.cluster import FakeCluster
 from tests.support.stores import PostgresStore
@@ -417,6 +419,56 @@ async def test_a_command_that_cannot_be_carried_out_stops_no_other(
         assert answered.outcome.startswith("an internal error of queuectl")
         later = world.cluster.submit(gang("Job", "later", 1))
         await world.until_state(later, State.RUNNING)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_command_whose_change_the_database_cannot_store_is_not_done(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = Poison()
+    poison.repaired = True
+    _commit(poison, monkeypatch)
+    async with rig(database_url, 2) as world:
+        bad = world.cluster.submit(gang("Job", POISON, 1))
+        good = world.cluster.submit(gang("Job", "good", 1))
+        for uid in (bad, good):
+            await world.until_state(uid, State.RUNNING)
+        poison.repaired = False
+        failed = await world.ask(bad, Action.HOLD)
+        done = await world.ask(good, Action.HOLD)
+        await world.until_state(good, State.HELD)
+
+        async def outcomes() -> list[str]:
+            found = [await world.store.command(one.id) for one in (failed, done)]
+            return [one.outcome or "" for one in found if one is not None]
+
+        async def answered() -> bool:
+            return all(await outcomes())
+
+        await world.until(answered, "both commands have a result")
+        first, second = await outcomes()
+        assert first.startswith("an internal error of queuectl")
+        assert second == DONE
+        entry = await world.store.get_workload(bad)
+        assert entry is not None
+        assert entry.state is State.RUNNING
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_check_that_fails_loses_no_timer_of_a_gang(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of one object's times fails in each tick, and the back-off of a gang ends."""
+    poison = Poison()
+    poison.before(monkeypatch, MigReconfigurer, "due", lambda *_: POISON)
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        late = await held(world)
+        answer = await report(world, late, "budget", RETRY, message="later", requeue_after=1.0)
+        assert answer == DONE
+        await world.until_state(late, State.BACKOFF)
+        await world.until_entry(late, lambda e: e.awaits_checks, "it waits again")
+        assert poison.raised
 
 
 def test_a_record_that_cannot_be_kept_leaves_the_copy_as_if_it_never_came(

@@ -15,6 +15,7 @@ from queuectl.control.leader.events import EventRecorder
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone
 from queuectl.domain.events import Event, NoteAdded, Refuse
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.reasons import Code, Reason
 from queuectl.objects.kinds import KINDS
@@ -145,3 +146,33 @@ def test_gangs_of_other_namespaces_are_not_named(life: str, event: Event) -> Non
     said = NAMING.replace("team-a/secret", "another team")
     assert said in [event.message for event in cluster.events]
     assert "secret" not in str([write.patch for write in cluster.writes])
+
+
+class HangingNamespace(FakeCluster):
+    """No Event of one namespace is ever answered: a webhook of the namespace is unreachable."""
+
+    async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        if job.namespace == "hangs":
+            await asyncio.Event().wait()
+        await super().create_event(job, kind, reason, message)
+
+
+def test_a_namespace_in_which_writes_hang_delays_no_event_of_another_one() -> None:
+    cluster = HangingNamespace()
+    changes: list[EntryChange] = []
+    for number in range(20):
+        namespace = "hangs" if number < 19 else "default"
+        document = batch_job(f"train-{number}", namespace=namespace)
+        changes += live_through(cluster.job(cluster.submit(document)), *LIVES["running"])
+    publish(changes, cluster)
+    assert [event.reason for event in cluster.events] == ["PodsReady"]
+
+
+def test_a_namespace_pauses_after_a_slow_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_events, "SLOW_SECONDS", 0.0)
+    cluster, changes = FakeCluster(), list[EntryChange]()
+    for number in range(2):
+        job = cluster.job(cluster.submit(batch_job(f"train-{number}")))
+        changes += live_through(job, *LIVES["running"])
+    publish(changes, cluster)
+    assert len(cluster.events) == 1

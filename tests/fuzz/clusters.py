@@ -247,7 +247,7 @@ class Clusters:
             assert found.uid
             result.counted["diagnoses"] += 1
         for entry in list(control.state.ledger):
-            for write in control.state.outstanding_writes(entry.uid):
+            for write in control.state.outstanding_writes(entry.uid) or ():
                 msgspec.json.encode(write.patch)
                 result.counted["writes"] += 1
         if cycle == 0:

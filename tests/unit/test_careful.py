@@ -44,9 +44,12 @@ class Children:
         self.poison = list(poison)
         self.given: list[Sequence[Suspect]] = []
         self.always: ChildEnd | None = None
+        self.hangs = False
 
     async def __call__(self, suspects: Sequence[Suspect]) -> ChildEnd:
         self.given.append(suspects)
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.always is not None:
             return self.always
         out = {(one.boundary, one.namespace, one.key) for one in suspects}
@@ -100,6 +103,21 @@ class Process:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(careful, "CHECK_SECONDS", 0.0)
+
+
+async def test_a_careful_start_that_is_cut_off_blocks_nothing() -> None:
+    """The process loses its Lease in the meantime, and another one does the careful start."""
+    process = Process()
+    process.children.hangs = True
+    await process.died()
+    task = asyncio.create_task(process.start.begin())
+    while not process.children.given:  # noqa: ASYNC110 - of the task
+        await asyncio.sleep(0)
+    assert process.start.blocker
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert not process.start.blocker
 
 
 @pytest.mark.parametrize(("times", "children"), [(UNKNOWN_ENDS - 1, 0), (UNKNOWN_ENDS, 1)])

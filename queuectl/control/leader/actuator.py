@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from queuectl.control.leader.schedule import TURN_WRITES, Retries, Turns
+from queuectl.control.leader.schedule import TURN_WRITES, Retries, SlowWrites, Turns
 from queuectl.control.ports import Clock, Cluster
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.errors import (
@@ -42,6 +42,7 @@ class _Batch:
         answered: the number of sent writes that have ended.
         accepted: whether no owed write is put off, and each answered one took effect.
         held: why the workload is not tried now.
+        known: whether it is known what the workload owes.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -49,6 +50,7 @@ class _Batch:
     answered: int = 0
     accepted: bool = False
     held: SetAside | None = None
+    known: bool = True
 
 
 class Actuator:
@@ -57,7 +59,7 @@ class Actuator:
     def __init__(
         self,
         cluster: Cluster,
-        outstanding_writes: Callable[[str], list[Write]],
+        outstanding_writes: Callable[[str], list[Write] | None],
         metrics: MetricsRecorder,
         in_flight: int,
         placed: Callable[[str], None] = lambda _: None,
@@ -74,7 +76,7 @@ class Actuator:
 
         Args:
             cluster: where writes go.
-            outstanding_writes: of a workload, by uid.
+            outstanding_writes: of a workload, by uid; None = not known now: the workload is added again when they are.
             metrics: count the writes.
             in_flight: writes at a time.
             placed: called with the uid of a workload each time one of its pods was released to its node.
@@ -99,6 +101,7 @@ class Actuator:
         self._workers = in_flight
         self._cluster_queue = cluster_queue
         self._turns = Turns()
+        self._slow = SlowWrites(max(1, in_flight // 2))
         self._waiting: set[str] = set()
         self._busy: dict[str, _Batch] = {}
         self._again: set[str] = set()
@@ -110,9 +113,10 @@ class Actuator:
         self._settled.set()
 
     @property
-    def idle(self) -> bool:
-        """Whether no write is queued or in progress."""
-        return self._settled.is_set()
+    def quiet(self) -> bool:
+        """Whether no write waits for a worker or is in progress, apart from slow ones."""
+        in_progress = sum(batch.sent - batch.answered for batch in self._busy.values())
+        return not self._turns and in_progress == self._slow.in_progress
 
     async def settled(self) -> None:
         """Return when no write is queued or in progress."""
@@ -152,7 +156,11 @@ class Actuator:
         batch = self._busy[uid] = _Batch(held=self._containment.waits(Boundary.WRITE, uid))
         if batch.held is None:
             try:
-                batch.writes, batch.accepted = self._ready(uid)
+                outstanding_writes = self._outstanding_writes(uid)
+                if outstanding_writes is None:
+                    batch.known = False
+                else:
+                    batch.writes, batch.accepted = self._ready(uid, outstanding_writes)
             except Exception as error:  # noqa: BLE001 - contained
                 batch.held = self._containment.failed(Boundary.WRITE, uid, error)
         return batch
@@ -160,19 +168,28 @@ class Actuator:
     async def _send_next(self, uid: str, batch: _Batch) -> None:
         """Send one write. The next one of the workload is added to those that wait, for any worker."""
         write = batch.writes[batch.sent]
+        if self._slow.full(write):
+            self._slow.put_off(uid)
+            return
         batch.sent += 1
         if batch.sent < len(batch.writes):
             goes_on = batch.sent % TURN_WRITES != 0
             self._turns.add(self._cluster_queue(uid), uid, first=goes_on)
         accepted = False
         try:
-            accepted = await self._send(uid, write)
-        except Exception as error:  # noqa: BLE001 - contained
+            with self._slow.sending(write):
+                accepted = await self._send(uid, write)
+        except BaseException as error:
+            self._without_effect(uid, write, WriteOutcome.UNKNOWN)
+            if not isinstance(error, Exception):
+                raise
             if batch.held is None:
                 batch.held = self._containment.failed(Boundary.WRITE, uid, error)
         finally:
             batch.answered += 1
             batch.accepted &= accepted
+            for other in reversed(self._slow.released()):
+                self._turns.add(self._cluster_queue(other), other, first=True)
 
     def _drop_unsent(self, uid: str, batch: _Batch) -> None:
         """A gang that is stopped, or that a repair gives other nodes, does not first get all its pins."""
@@ -181,19 +198,25 @@ class Actuator:
             batch.accepted = False
         del batch.writes[batch.sent :]
 
-    def _without_effect(self, uid: str, write: Write, outcome: WriteOutcome, why: str = "") -> None:
-        """Record that a write has no effect, or none that is known. ``why``: the message of a refusal."""
+    def _without_effect(
+        self, uid: str, write: Write, outcome: WriteOutcome, error: ClusterError | None = None
+    ) -> None:
+        """Record that a write has no effect, or none that is known. ``error``: the answer, if there is one."""
         pin = _pin_of(write)
         if pin is not None and self._pins.ended(
             write.uid, pin, unknown=outcome is WriteOutcome.UNKNOWN
         ):
             self._unpinned(write.uid)
-        self._refusals.ended(uid, write, outcome, why, self._clock())
+        version = error.version if isinstance(error, ClusterUnavailable) else None
+        why = "" if error is None else str(error)
+        self._refusals.ended(uid, write, outcome, why, self._clock(), version)
 
     def _end(self, uid: str, batch: _Batch) -> None:
         del self._busy[uid]
         if batch.held is not None:
             self._wake(uid, self._from_now(batch.held.until))
+        elif not batch.known:  # what is known of sent writes stays, and a retry that is due waits
+            self._wake(uid, None)
         else:
             self._containment.passed(Boundary.WRITE, uid)
             if batch.accepted:
@@ -209,9 +232,8 @@ class Actuator:
         """Unix seconds as a time of the event loop."""
         return asyncio.get_running_loop().time() + max(0.0, at - self._clock())
 
-    def _ready(self, uid: str) -> tuple[list[Write], bool]:
+    def _ready(self, uid: str, outstanding_writes: list[Write]) -> tuple[list[Write], bool]:
         """The owed writes that can be sent now, and whether they are all owed writes."""
-        outstanding_writes = self._outstanding_writes(uid)
         known = self._assumed.pop(uid, {})
         assumed = {
             w.uid: known[w.uid] for w in outstanding_writes if known.get(w.uid, 0) > w.version
@@ -242,7 +264,7 @@ class Actuator:
             version = await self._patch(write)
         except ClusterError as error:
             outcome, metric = outcome_of(error), _result_of(error)
-            self._without_effect(uid, write, outcome, str(error))
+            self._without_effect(uid, write, outcome, error)
             asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
             self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
             if outcome is WriteOutcome.REFUSED:

@@ -10,7 +10,15 @@ from typing import Final
 import structlog
 
 from queuectl.control.ports import Cluster
-from queuectl.domain.commands import DONE, Action, Answer, Command, objection, reserved_to_admins
+from queuectl.domain.commands import (
+    DONE,
+    FAILED,
+    Action,
+    Answer,
+    Command,
+    objection,
+    reserved_to_admins,
+)
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ObjectGone, WriteConflict
 from queuectl.domain.events import CommandReceived
@@ -26,7 +34,6 @@ from queuectl.state.mirror import Mirror
 NOTHING_NEW = "it was so already"
 TOO_LATE = "the time it was for is over"
 GONE = "the workload no longer exists"
-FAILED = "an internal error of queuectl (error {error}); nothing was changed"
 _COMMANDS: Final = "commands"
 
 
@@ -74,7 +81,9 @@ def carry_out(
         containment.passed(Boundary.TASK, _COMMANDS)
         if change is not None:
             changes.append(replace(change, commanded=True))
-        answers.append(Answer(command.id, DONE if change is not None else why or NOTHING_NEW))
+            answers.append(Answer(command.id, DONE, command.uid))
+        else:
+            answers.append(Answer(command.id, why or NOTHING_NEW))
     return changes, answers
 
 

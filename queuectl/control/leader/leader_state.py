@@ -316,10 +316,12 @@ class LeaderState:
         live = self.ledger.entries(State.STARTING, State.RUNNING)
         return any(map(self.observer.on_lost_nodes, live))
 
-    def outstanding_writes(self, uid: str) -> list[Write]:
-        """The writes to the cluster that follow from the committed state of a workload."""
+    def outstanding_writes(self, uid: str) -> list[Write] | None:
+        """The writes to the cluster that follow from the committed state of a workload; None while a change of it is being committed."""
+        if uid in self.unwritten:
+            return None
         entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
-        if entry is None or job is None or uid in self.unwritten:
+        if entry is None or job is None:
             return []
         nodes = self._mirror.fleet.by_name
         pods, kinds = self._mirror.pods_of(job), self._mirror.kinds

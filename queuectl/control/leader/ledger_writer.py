@@ -18,6 +18,7 @@ from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.schedule import Wakeup
 from queuectl.db.ports import Commit, LeaderStore
+from queuectl.domain.commands import FAILED, Answer
 from queuectl.domain.containment import Boundary, never_contained
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import KEPT_BYTES, EntryChange, Intent, Loaded, RefusedPlan, State
@@ -174,27 +175,33 @@ class LedgerWriter:
     async def _write_apart(self, commit: Commit) -> None:
         """Write each change by itself, and set the workloads aside whose change the database cannot store.
 
-        Evictions are written last, and only if each other change is: what they make room for is among these. The record of the
-        cycle is not written.
+        A command is answered with its change, or as one that failed. Evictions are written last, and only if each other change is: what
+        they make room for is among these. The record of the cycle is not written.
         """
         containment, complete = self._mirror.containment, True
+        asked = {answer.uid: answer for answer in commit.answers}
+        answers = [answer for answer in commit.answers if not answer.uid]
         for change in sorted(commit.changes, key=lambda one: one.after.state is State.EVICTING):
             entry = change.after
             if entry.state is State.EVICTING and not complete:
                 continue
-            single = Commit([change], commit.revision, tolerance=commit.tolerance)
+            answer = asked.get(entry.uid)
+            mine = (answer,) if answer is not None else ()
+            single = Commit([change], commit.revision, mine, tolerance=commit.tolerance)
             try:
                 await self._store.commit(single, epoch=self.epoch, cycle=self.cycle)
             except Exception as error:  # noqa: BLE001 - contained
                 complete = False
                 ref = f"{entry.kind}/{entry.ref}"
-                containment.failed(
+                failed = containment.failed(
                     Boundary.COMMIT, entry.uid, error, ref, namespace=entry.namespace
                 )
+                if answer is not None:
+                    answers.append(Answer(answer.id, FAILED.format(error=failed.error)))
             else:
                 containment.passed(Boundary.COMMIT, entry.uid)
-        if commit.answers or commit.reserved is not None:
-            rest = replace(commit, changes=(), decision=None, tolerance=None)
+        if answers or commit.reserved is not None:
+            rest = replace(commit, changes=(), answers=answers, decision=None, tolerance=None)
             await self._store.commit(rest, epoch=self.epoch, cycle=self.cycle)
 
     def _follow(self, changes: list[EntryChange]) -> None:

@@ -231,7 +231,7 @@ class Loop:
         recorder = EventRecorder(
             self._cluster,
             self._mirror.job,
-            lambda: self._actuator.idle,
+            lambda: self._actuator.quiet,
             lambda: self._mirror.namespaces,
             self._mirror.kinds,
             per_second=settings.events_per_second,
@@ -465,6 +465,9 @@ class Loop:
             ledger = self.leader_state.ledger
             due = self.leader_state.observer.alarms.due(now) | self._mirror.unschedulable
             self._mirror.unschedulable -= {uid for uid in due if ledger.get(uid) is None}
+            if due:  # first: a timer that is due is due once, and a check can fail
+                self._mirror.touched |= due
+                self._wakeup.trigger()
             if any(e.lease and e.lease.expires_at <= now for e in ledger.entries(State.RESERVED)):
                 self._wakeup.plan()
             if (
@@ -474,8 +477,7 @@ class Loop:
                 or self._containment.due(_TRIED_BY_PLANS)
             ):
                 self._wakeup.plan()
-            if due or self._wakeup.plan_due:
-                self._mirror.touched |= due
+            if self._wakeup.plan_due:
                 self._wakeup.trigger()
             if self.leader_state.past_use_sums.due(now):
                 await self._stored.keep_past_use(now, self._writer.epoch)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.leader.schedule import SLOW_SECONDS
 from queuectl.control.ports import Cluster
 from queuectl.domain.checks import CheckState
 from queuectl.domain.containment import Boundary
@@ -145,6 +146,8 @@ class Provisioner:
             ):
                 await self._cluster.create_object(resource, document)
         except ClusterUnavailable:
+            if (later := asyncio.get_running_loop().time()) - now > SLOW_SECONDS:
+                self._again[key] = later + REFUSED_SECONDS  # others come first
             return
         except ClusterError as error:
             self._again[key] = now + REFUSED_SECONDS

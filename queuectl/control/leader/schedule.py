@@ -8,8 +8,10 @@ reported, and the task starts again after a back-off.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,6 +106,59 @@ class Turns:
         if uids:
             self._uids[cluster_queue] = uids
         return uid
+
+    def __len__(self) -> int:
+        return sum(map(len, self._uids.values()))
+
+
+SLOW_SECONDS: Final = 4.0
+"""A write that takes longer waits for a webhook: the API server waits ten seconds for one by default."""
+
+
+class SlowWrites:
+    """Writes to resources of namespaces in which the last write was slow. Together they leave workers for all others.
+
+    Attributes:
+        in_progress: the number of these writes that are sent now.
+    """
+
+    def __init__(self, most: int) -> None:
+        """``most``: of these writes at a time."""
+        self._most = most
+        self._slow: set[tuple[str, str]] = set()  # namespaces and resources
+        self.in_progress = 0
+        self._put_off: dict[str, None] = {}  # workloads, in the order of their writes
+
+    def full(self, write: Write) -> bool:
+        """Whether this write must wait until another slow one ends."""
+        return (write.namespace, write.resource) in self._slow and self.in_progress >= self._most
+
+    def put_off(self, uid: str) -> None:
+        """Let a workload wait until a slow write ends."""
+        self._put_off[uid] = None
+
+    def released(self) -> list[str]:
+        """The workloads that no longer wait."""
+        if self.in_progress >= self._most:
+            return []
+        released = list(self._put_off)
+        self._put_off.clear()
+        return released
+
+    @contextmanager
+    def sending(self, write: Write) -> Iterator[None]:
+        """While a write is sent."""
+        place, began = (write.namespace, write.resource), time.monotonic()
+        slow = place in self._slow
+        self.in_progress += slow
+        try:
+            yield
+        finally:
+            self.in_progress -= slow
+            if time.monotonic() - began > SLOW_SECONDS:
+                self._slow.add(place)
+            else:
+                self._slow.discard(place)
 
 
 # ---- Failed writes
