@@ -79,7 +79,7 @@ def namespace_of(record: Record) -> str:
     return getattr(record, "namespace", "")
 
 
-Given = tuple[str, str, Upserted | Unreadable]
+GivenRecord = tuple[str, str, Upserted | Unreadable]
 """The plural name of the resource and the key of an object, and its change."""
 
 
@@ -93,7 +93,7 @@ class GivenRecords:
         self._now: dict[str, dict[str, Upserted | Unreadable]] = {}
         self._last: dict[str, dict[str, Upserted]] = {}  # the last records of unreadable objects
 
-    def __iter__(self) -> Iterator[Given]:
+    def __iter__(self) -> Iterator[GivenRecord]:
         """All records. The last one of an unreadable object comes before it."""
         for resource, given in self._now.items():
             last = self._last.get(resource, {})

@@ -49,7 +49,7 @@ from queuectl.state.given_records import (
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
     RUNTIME_CLASSES,
-    Given,
+    GivenRecord,
     GivenRecords,
     namespace_of,
     unit_key,
@@ -329,7 +329,7 @@ class Mirror:
                 given.cannot_be_kept(resource, key, delta, earlier)
         self.touched |= self._appeared.keys()
 
-    def _derived_again(self) -> list[Given]:
+    def _derived_again(self) -> list[GivenRecord]:
         """Derive everything from all records. Returns those that cannot be kept; then the result is to be dropped."""
         before = (self.nodes, self._appeared, self.edited)
         moved = self.moved_pods | self.pods.keys()

@@ -183,11 +183,11 @@ class Accountant:
         return until - self._facts.config().rules.accounting.keep_days * DAY
 
     def _unknown(
-        self, known: Container[str], live: Iterable[Entry], now: float
+        self, uids: Container[str], live: Iterable[Entry], now: float
     ) -> tuple[tuple[int, Mark], ...]:
-        """Marks for workloads that are older than the usage ledger: they count from now on."""
+        """Marks for live workloads other than ``uids``. They are older than the usage ledger, and count from now on."""
         marker, config = self._facts.marker, self._facts.config()
-        return tuple((0, marker.now(e, now, config)) for e in live if e.uid not in known)
+        return tuple((0, marker.now(e, now, config)) for e in live if e.uid not in uids)
 
     async def _keep(
         self,
