@@ -62,13 +62,13 @@ class NodeCache:
     """The kinds of nodes, kept while their devices, what is held of them and the atoms stay the same.
 
     Attributes:
-        matching: by the DeviceClasses.
+        matching: by the DeviceClasses, for the atoms.
         alike: nodes for the atoms.
     """
 
     def __init__(self, matching: Matching) -> None:
         self.matching = matching
-        self.alike = AlikeNodes(matching, NOTHING_READ)
+        self.alike = AlikeNodes(NOTHING_READ)
         self._reads: list[Read] = []  # by the last sets of atoms, the latest first
         self._atoms: tuple[Atom, ...] = ()
         self._classes: tuple[tuple[str, ...], ...] = ()
@@ -92,12 +92,14 @@ class NodeCache:
         if (atoms, classes) != (self._atoms, self._classes):
             self._atoms, self._classes = atoms, classes
             self._made = {}
-            self.matching.limit(option for atom in atoms for option in atom.options)
+            self.matching = self.matching.limited(
+                option for atom in atoms for option in atom.options
+            )
             own = read_by(atoms, self.matching)
             self._reads = [own, *self._reads][:_READS]
             read = reduce(or_, self._reads)
             if read != self.alike.read:
-                self.alike = AlikeNodes(self.matching, read)
+                self.alike = AlikeNodes(read)
 
     def of(self, devices: NodeDevices, held: tuple[AllocatedDevice, ...], plugin: Plugin) -> OnNode:
         """A node."""
@@ -172,7 +174,6 @@ class FleetDevices:
     ) -> None:
         self.fleet = fleet
         self.classes = classes
-        self._matching = cache.matching
         self._gpus = cache.gpus(inventory)
         self.atoms = atoms
         self._at = {atom: number for number, atom in enumerate(self.atoms)}
@@ -186,6 +187,8 @@ class FleetDevices:
         self.charges = [self._charge(classes, atom) for atom in self.atoms]
         of_class = tuple(tuple(sorted(by_resource[name])) for name in self.charged)
         cache.ask(atoms, of_class)
+        self._nodes = cache
+        self._matching = cache.matching  # the next call of ``ask`` replaces it
         devices = [inventory.nodes.get(node.name, _NONE) for node in fleet.nodes]
         self.nodes = [
             cache.of(own, held.get(node.name, ()), self._plugin(node))
@@ -216,6 +219,10 @@ class FleetDevices:
             (node.allocatable[atom.resource] or None) if atom.resource is not None else None
             for atom in self.atoms
         )
+
+    def selects(self, option: DeviceOption, devices: NodeDevices) -> Sequence[int]:
+        """The devices of a node that an option selects. Raises the errors of :class:`Matching`."""
+        return self._nodes.alike.selected(self._matching, option, devices)
 
     def counts(self, request: PodRequest) -> dict[int, int]:
         """The atoms of a pod, by number."""

@@ -19,7 +19,7 @@ from queuectl.devices.numa import NumaNodes
 from queuectl.devices.reading import Selects
 from queuectl.devices.requests import DeviceClasses, PodRequest
 from queuectl.devices.shared import unsupported, with_shared_claims
-from queuectl.domain.devices import NO_DEVICES, AllocatedDevice
+from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, DeviceOption, NodeDevices
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -30,26 +30,30 @@ _KEPT_OF_NODES: Final = 16  # sets of requests for the current nodes
 _SPARE: Final = 4  # times as many gangs as a snapshot has
 
 
+def _nothing(_: DeviceOption, __: NodeDevices) -> tuple[int, ...]:
+    """The devices that are selected in a snapshot in which no gang requests any."""
+    return ()
+
+
 @dataclass(eq=False)
 class DeviceCache:
     """Everything that is kept from one snapshot to the next. It changes how long an answer takes, never the answer.
 
-    ``numa``: for gangs whose pods request one NUMA node.
+    Attributes:
+        selects: the devices that an option selects in the last snapshot.
+        numa: for gangs whose pods request one NUMA node.
     """
+
+    selects: Selects = _nothing
 
     _classes: tuple[tuple[object, ...], DeviceClasses] | None = None
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _lowered: list[tuple[tuple[object, ...], _Lowered]] = field(default_factory=list)
-    _shared: tuple[Snapshot, Snapshot] | None = None
+    _shared: tuple[DeviceClasses, Snapshot, Snapshot] | None = None
     _running: tuple[DeviceClasses, tuple[Admitted, ...], frozenset[PodRequest]] | None = None
     division: Division = field(default_factory=Division)
     numa: NumaNodes = field(default_factory=NumaNodes)
-
-    @property
-    def selects(self) -> Selects:
-        """The devices that an option selects, for the DeviceClasses of the last snapshot."""
-        return self._nodes.alike.selects
 
     def classes(self, snapshot: Snapshot) -> DeviceClasses:
         """The DeviceClasses of a snapshot."""
@@ -87,11 +91,13 @@ class DeviceCache:
         last = self._shared
         if (
             last is None
-            or last[0].claims is not snapshot.claims
-            or not same_gangs(last[0], snapshot)
+            or last[0] is not classes
+            or last[1].claims is not snapshot.claims
+            or last[1].config is not snapshot.config
+            or not same_gangs(last[1], snapshot)
         ):
-            last = self._shared = snapshot, with_shared_claims(snapshot, classes)
-        return replace(snapshot, pending=last[1].pending, admitted=last[1].admitted)
+            last = self._shared = classes, snapshot, with_shared_claims(snapshot, classes)
+        return replace(snapshot, pending=last[2].pending, admitted=last[2].admitted)
 
     def of_podsets(self, workload: Workload) -> tuple[PodRequest | None, ...]:
         """The request of each podset; empty if none has one."""
@@ -105,17 +111,18 @@ class DeviceCache:
         classes = self.classes(snapshot)
         atoms = classes.atoms(requests)
         key = (snapshot.fleet, snapshot.devices, classes, atoms, held)
-        made = next((lowered for known, lowered in self._lowered if known == key), None)
-        if made is None:
+        current = next((lowered for known, lowered in self._lowered if known == key), None)
+        if current is None:
             of = (snapshot.fleet, snapshot.devices, held, classes, atoms, self._nodes)
-            made = _Lowered(FleetDevices(*of))
-        present: list[tuple[tuple[object, ...], _Lowered]] = [(key, made)]
+            current = _Lowered(FleetDevices(*of))
+        present: list[tuple[tuple[object, ...], _Lowered]] = [(key, current)]
         past: list[tuple[tuple[object, ...], _Lowered]] = []
         for known in self._lowered:
-            if known[1] is not made:
+            if known[1] is not current:
                 (present if _nodes_of(known[0]) == _nodes_of(key) else past).append(known)
         self._lowered = [*present[:_KEPT_OF_NODES], *past[:_KEPT]]
-        return made
+        self.selects = current.cluster.selects
+        return current
 
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:

@@ -7,6 +7,7 @@ fails the pod. A request can therefore use a node only if no device of the node 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from typing import Final
 
 from queuectl.devices.numa_devices import NUMA_CLASSES, NUMA_DRIVER, SERVES, serves
@@ -43,12 +44,14 @@ class Matching:
         self._attributes = BoundedCache[tuple[str, tuple[str, ...]], tuple[frozenset[str] | None]]()
         self._beyond: frozenset[tuple[str, ...]] = frozenset()
 
-    def limit(self, options: Iterable[DeviceOption]) -> None:
-        """Refuse those of the options of a plan whose selectors take too much work together. The cheapest are kept."""
+    def limited(self, options: Iterable[DeviceOption]) -> Matching:
+        """The same for a plan with these options: those whose selectors take too much work together are refused. The cheapest are kept."""
         lists = sorted({o.selectors for o in options}, key=lambda each: (_bytes(each), each))
         compiled = _within(lists, MOST_BYTES_OF_PLAN, lambda source: len(source.encode()))
         cheap = sorted(compiled, key=lambda each: (sum(map(_operations, each)), each))
-        self._beyond = frozenset(lists) - _within(cheap, MOST_OPERATIONS_OF_PLAN, _operations)
+        limited = copy(self)  # with the same results
+        limited._beyond = frozenset(lists) - _within(cheap, MOST_OPERATIONS_OF_PLAN, _operations)
+        return limited
 
     def __call__(self, option: DeviceOption, node: NodeDevices) -> tuple[int, ...]:
         """The positions of the selected devices. Taints and capacity do not count.

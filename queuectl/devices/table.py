@@ -73,9 +73,8 @@ def read_by(atoms: Iterable[Atom], matching: Matching) -> Read:
 class AlikeNodes:
     """Nodes for requests that read the same attributes."""
 
-    def __init__(self, matching: Matching, read: Read) -> None:
+    def __init__(self, read: Read) -> None:
         self.read = read
-        self._matching = matching
         self._places: dict[tuple[str, ...], tuple[tuple[int, bool], ...]] = {}
         self._kinds: dict[tuple[object, ...], DeviceKind] = {}
         self._nodes: dict[tuple[object, ...], NodeDevices] = {}
@@ -88,11 +87,13 @@ class AlikeNodes:
             known = self._known[id(devices)] = devices, self._shared(devices)
         return known[1]
 
-    def selects(self, option: DeviceOption, devices: NodeDevices) -> Sequence[int]:
-        """As :class:`Matching`."""
-        if self.read | Read(self._matching.attributes(option)) == self.read:
+    def selected(
+        self, matching: Matching, option: DeviceOption, devices: NodeDevices
+    ) -> Sequence[int]:
+        """As ``matching``."""
+        if self.read | Read(matching.attributes(option)) == self.read:
             devices = self.of(devices)
-        return self._matching(option, devices)
+        return matching(option, devices)
 
     def held(
         self, devices: NodeDevices, held: Iterable[AllocatedDevice]

@@ -21,7 +21,7 @@ OF_MODEL = option(selectors=(f"device.attributes['{DRIVER}'].model == 'a'",))
 
 def alike(*pods: PodDevices) -> AlikeNodes:
     atoms = [atom for one in pods for atom in atoms_of(one).counts]
-    return AlikeNodes(matching, read_by(atoms, matching))
+    return AlikeNodes(read_by(atoms, matching))
 
 
 def elsewhere(on: NodeDevices, node: str, **attributes: AttributeValue) -> NodeDevices:
@@ -94,7 +94,7 @@ def test_an_option_that_reads_other_attributes_is_matched_on_the_node_itself() -
     first, *others = elsewhere(NodeDevices(tuple(gpus(3))), "n", model="b").devices
     kind = replace(first.kind, attributes=((f"{DRIVER}/model", "a"), (TYPE, "gpu")))
     on = NodeDevices((replace(first, kind=kind), *others))
-    assert nodes.selects(OF_MODEL, on) == (0,)
+    assert nodes.selected(matching, OF_MODEL, on) == (0,)
 
 
 def test_nodes_that_no_longer_exist_are_forgotten() -> None:

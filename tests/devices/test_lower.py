@@ -24,7 +24,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
@@ -308,3 +308,26 @@ def test_a_request_that_no_node_can_ever_serve_never_fits() -> None:
     )
     (refusal,) = plan(lowered(snapshot)).pending
     assert refusal.reasons[0].code is Code.SHAPE_NEVER_FITS
+
+
+def test_a_gang_is_not_refused_for_the_selectors_of_gangs_that_have_left() -> None:
+    """They were cheaper than its own, and all selectors of one plan have a limit."""
+
+    def waits(number: int, selector: str) -> Workload:
+        asked = build.pod(build.option(selectors=(selector,)))
+        return gang(f"g{number}", claiming(1, asked), queue=None, queued_at=number)
+
+    alone = cluster({"n0": build.node(*gpus(2))}, [waits(0, "device.driver != ''" + " " * 300)])
+    others = [waits(number, f"device.driver != '{number:0200}'") for number in range(1, 1400)]
+    crowded = replace(alone, pending=(*alone.pending, *map(Pending, others)))
+    cache = DeviceCache()
+    first = with_devices(alone, cache)
+    selects = cache.selects
+    assert with_devices(crowded, cache).pending[0].blocked is not None
+    again = with_devices(alone, cache)
+    for taken in (first, again):
+        assert taken.pending[0].blocked is None
+        made = plan(taken)
+        assert [one.uid for one in made.admitted] == ["g0"]
+        for each in (selects, cache.selects):
+            assert verify(taken, made, each) == ()

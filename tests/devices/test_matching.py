@@ -156,7 +156,7 @@ def test_the_most_expensive_selectors_of_a_plan_are_refused_and_no_other_ones():
     matching = Matching({"any": DeviceClass("any")})
     cheap = [DeviceOption("any", (f"device.driver != '{n}'",)) for n in range(100)]
     expensive = [DeviceOption("any", (costing(20_000) + " " * n,)) for n in range(30)]
-    matching.limit([*expensive, *cheap])
+    unlimited, matching = matching, matching.limited([*expensive, *cheap])
     assert [matching.check(one) for one in cheap] == [None] * 100
     refused = [one for one in expensive if matching.check(one) is not None]
     assert 0 < len(refused) < 30
@@ -165,14 +165,14 @@ def test_the_most_expensive_selectors_of_a_plan_are_refused_and_no_other_ones():
         assert not matching.selects(one, NODE.devices[0].kind)
         with pytest.raises(NotMatched, match="the selectors of all requests together"):
             matching(one, NODE)
-    matching.limit(refused)
-    assert matching.check(refused[0]) is None
+    assert unlimited.check(refused[0]) is None
+    assert matching.limited(refused).check(refused[0]) is None
 
 
 def test_the_bytes_of_all_selectors_of_a_plan_are_bounded_before_they_are_compiled():
     matching = Matching({"any": DeviceClass("any")})
     long = [DeviceOption("any", (f"device.driver != '{n:09000}'",)) for n in range(40)]
-    matching.limit(long)
+    matching = matching.limited(long)
     refused = [one for one in long if matching.check(one) is not None]
     assert len(refused) == 40 - MOST_BYTES_OF_PLAN // len(long[0].selectors[0])
     assert lines_run(lambda: matching.check(refused[0])) < 20

@@ -125,6 +125,17 @@ def test_a_gang_keeps_its_place_while_a_running_gang_uses_its_claim() -> None:
     assert codes == [Code.TOPOLOGY_PLACEMENT_FAILED, Code.WAITING_IN_ORDER]
 
 
+def test_a_claim_is_charged_under_the_current_configuration() -> None:
+    own = gang("r", sharing(3))
+    first, cache = world([], admitted=[holding(own, {"n0": 3})]), DeviceCache()
+    classes = (("gpu", "example.com/gpu"),)
+    rules = replace(first.config.rules, device_classes=classes)
+    changed = replace(first, config=replace(first.config, rules=rules))
+    for snapshot in (first, changed, first):
+        fresh = with_devices(snapshot, DeviceCache())
+        assert with_devices(snapshot, cache).admitted == fresh.admitted
+
+
 @pytest.mark.parametrize("order", list(permutations(range(4))))
 def test_a_shared_claim_serves_the_first_gang_in_queue_order_that_can_start(
     order: tuple[int, ...],

@@ -10,7 +10,6 @@ from typing import Any, SupportsIndex
 import pytest
 
 from queuectl.devices import table
-from queuectl.devices.matching import Matching
 from queuectl.devices.table import NOTHING_READ, AlikeNodes
 from queuectl.domain.devices import Device, DeviceId, DeviceKind, NodeDevices
 from queuectl.domain.plan import Proof, Refusal
@@ -149,7 +148,7 @@ def test_two_threads_can_forget_the_oldest_answer_at_once(monkeypatch: pytest.Mo
 def test_devices_can_be_verified_while_those_of_other_nodes_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alike, turn, kinds = AlikeNodes(Matching({}), NOTHING_READ), Turn(), table._kinds
+    alike, turn, kinds = AlikeNodes(NOTHING_READ), Turn(), table._kinds
     kept, gone, new = (devices_of(f"driver-{number}") for number in range(3))
 
     def interrupted_kinds(devices: NodeDevices) -> Iterator[DeviceKind]:

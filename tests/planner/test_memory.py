@@ -8,10 +8,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
+from weakref import ref
 
 import pytest
 
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
@@ -21,7 +25,9 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.diagnosis import diagnose_those
 from queuectl.planner.preempt.cost import sizes_of
 from queuectl.planner.problem.problem import Problem
+from tests.planner.build import gang, podset
 from tests.planner.generate_features import snapshot_of
+from tests.planner.test_provisioning import described, template
 
 LARGE: Final = (Problem, CycleState, AdmissionCycle)
 
@@ -81,6 +87,48 @@ def test_a_cache_keeps_no_gangs_that_have_ended(seed: int) -> None:
     ]
     # Gangs that have ended are forgotten together, once they are as many as those that run.
     assert len(kept) <= 4 * (len(snapshot.admitted) + len(snapshot.pending))
+
+
+def both_change(snapshot: Snapshot, number: int) -> Snapshot:
+    return nodes_change(configuration_changes(snapshot, number), number)
+
+
+def configuration_changes(snapshot: Snapshot, number: int) -> Snapshot:
+    return replace(snapshot, config=replace(snapshot.config, revision=number))
+
+
+def nodes_change(snapshot: Snapshot, _: int) -> Snapshot:
+    return replace(snapshot, fleet=Fleet(snapshot.fleet.nodes))
+
+
+def first_one_then_the_other(snapshot: Snapshot, number: int) -> Snapshot:
+    change = configuration_changes if number % 4 else nodes_change
+    return change(snapshot, number)
+
+
+def of_templates() -> Snapshot:
+    return described(template(16, gpu=4), gang("g", podset(count=1, gpu=8)))
+
+
+@pytest.mark.parametrize(
+    "changed", [both_change, configuration_changes, nodes_change, first_one_then_the_other]
+)
+@pytest.mark.parametrize(
+    "first", [*(partial(snapshot_of, seed) for seed in range(900, 906)), of_templates]
+)
+def test_a_cache_keeps_no_nodes_and_no_configuration_of_earlier_snapshots(
+    first: Callable[[], Snapshot], changed: Callable[[Snapshot, int], Snapshot]
+) -> None:
+    snapshot, cache = first(), PlannerCache()
+    nodes, configurations = set[ref[Fleet]](), set[ref[QueueConfig]]()
+    for number in range(9):
+        snapshot = changed(snapshot, number)
+        plan(snapshot, cache=cache)
+        nodes.add(ref(snapshot.fleet))
+        configurations.add(ref(snapshot.config))
+    gc.collect()
+    for earlier in (nodes, configurations):
+        assert sum(one() is not None for one in earlier) <= 1
 
 
 def test_a_question_without_gangs_does_not_make_the_next_plan_compute_sizes_again() -> None:

@@ -45,7 +45,7 @@ from queuectl.planner import StopSignal
 from queuectl.planner.backfill.timeline import next_expected_end
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import lease_end
-from queuectl.planner.order.pending_gangs import pending_gangs
+from queuectl.planner.order.pending_gangs import PendingGangs
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanViolation
 from queuectl.reports.fragmentation import spreads
@@ -192,8 +192,9 @@ class Planning:
         mig = await self._answered(answer, planned)
         decision = self._completed(contained, checked.plan, (*refusals, *beyond))
         self._metrics.planned(decision, took)
-        lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
-        self._metrics.kinds.planned(lines, self._leader_state.entry)
+        lines = self._cache.get(checked.snapshot.config, PendingGangs)  # of the plan
+        if lines is not None:
+            self._metrics.kinds.planned(lines, self._leader_state.entry)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if not checked.usable:

@@ -79,6 +79,11 @@ def digest_of(
             digest.update(repr((pods.podset, pods.size, pods.balanced)).encode())
             digest.update(pods.shape.vector.tobytes())
             digest.update(pods.shape.eligible.tobytes())
+            if (spared := pods.shape.spared) is not None:
+                for avoided in spared.avoided:
+                    digest.update(avoided.tobytes())
+                for device, column, need in spared.needs:
+                    digest.update(repr((device, column)).encode() + need.tobytes())
     return digest.digest()
 
 

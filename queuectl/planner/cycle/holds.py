@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from queuectl.domain.fleet import Fleet, Node, NodeTemplate
+from queuectl.domain.fleet import Fleet, Node, NodeTemplate, Taint
 from queuectl.domain.plan import Refusal
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, needed_checks
@@ -189,8 +189,8 @@ def _text(missing: list[str], makers: list[str], why: tuple[Reason, ...]) -> str
 # All nodes of the templates are taken as existing and empty, and the proof that a gang never fits is the same as for real ones.
 
 
-class _Fleets(dict[tuple[str, ...], Fleet]):
-    """By names of flavors, the nodes that can be made for them."""
+class _Fleets(dict[tuple[str, ...], tuple[object, Fleet]]):
+    """By names of flavors, the nodes that can be made for them, and from what."""
 
 
 def never_fits_templates(
@@ -283,16 +283,26 @@ def _with_templates(problem: Problem, names: tuple[str, ...]) -> Problem:
 
 
 def _fleet(config: QueueConfig, names: tuple[str, ...], cache: PlannerCache) -> Fleet:
-    fleets = cache.get(config, _Fleets) or cache.keep(config, _Fleets())
-    if names not in fleets:
+    """The same object while the templates are the same: it must not depend on the configuration, whose edits are frequent."""
+    fleets = cache.latest(_Fleets)
+    if fleets is None:
+        fleets = cache.keep_latest(_Fleets())
+    made_from = [_template(config, name) for name in names]
+    known = fleets.get(names)
+    if known is None or known[0] != made_from:
         nodes: list[Node] = []
-        for name in names:
-            flavor = config.flavors[name]
-            topology = config.topologies.get(flavor.topology or "")
-            assert flavor.node_template is not None
-            levels = topology.levels if topology is not None else ()
-            nodes += flavor.node_template.nodes(
-                name, levels, dict(flavor.node_labels), flavor.node_taints
-            )
-        fleets[names] = Fleet(tuple(sorted(nodes, key=lambda node: node.name)))
-    return fleets[names]
+        for name, (template, levels, labels, taints) in zip(names, made_from, strict=True):
+            nodes += template.nodes(name, levels, labels, taints)
+        known = fleets[names] = made_from, Fleet(tuple(sorted(nodes, key=lambda node: node.name)))
+    return known[1]
+
+
+def _template(
+    config: QueueConfig, name: str
+) -> tuple[NodeTemplate, tuple[str, ...], dict[str, str], tuple[Taint, ...]]:
+    """The template of a flavor, the levels of its Topology, and its labels and taints."""
+    flavor = config.flavors[name]
+    topology = config.topologies.get(flavor.topology or "")
+    assert flavor.node_template is not None
+    levels = topology.levels if topology is not None else ()
+    return flavor.node_template, levels, dict(flavor.node_labels), tuple(flavor.node_taints)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import ref
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limits import Allowance
@@ -54,7 +55,7 @@ class _Searched:
 class _Proved:
     """The proofs of one plan, with the capacity that they depend on."""
 
-    fleet: Fleet
+    fleet: ref[Fleet]  # the nodes of a configuration do not outlive their last snapshot
     other_pods: Mapping[str, Resources]
     allowances: Mapping[str, tuple[Allowance, ...]]
     running: Mapping[int, Any]  # what the gangs hold, by their ids; keeps them alive
@@ -63,7 +64,7 @@ class _Proved:
 
     def stands(self, snapshot: Snapshot) -> bool:
         """Whether all around the running gangs is as it was."""
-        if self.fleet is not snapshot.fleet or (
+        if self.fleet() is not snapshot.fleet or (
             self.until is not None and snapshot.now >= self.until
         ):
             return False
@@ -163,7 +164,7 @@ class Refutations:
             problem.cache.drop(snapshot.config, _Proved)
             return
         proved = _Proved(
-            fleet=snapshot.fleet,
+            fleet=ref(snapshot.fleet),
             other_pods=snapshot.other_pods,
             allowances=snapshot.allowances,
             running=problem.usage.entries,

@@ -183,7 +183,7 @@ def _advance(last: PendingGangs, snapshot: Snapshot, lines: Lines) -> PendingGan
     """Only the groups that a gang has left or joined are made again."""
     current = dict(zip(map(id, snapshot.pending), snapshot.pending, strict=True))
     gone = last._sorted.keys() - current.keys()
-    if len(gone) > len(current):
+    if gone and len(gone) >= len(current):
         return _advance(_none(), snapshot, lines)
     new = [current[at] for at in current.keys() - last._sorted.keys()]
     joining = sorted(_sort(new, snapshot.config, lines, last._common), key=_PLACE)

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Final, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,9 @@ from queuectl.domain.devices import IMPLICIT_RESOURCE
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules, Toleration
 from queuectl.domain.gpus import BY_NAME, is_accelerator
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
-from queuectl.domain.queues import Topology
+from queuectl.domain.queues import QueueConfig, Topology
 from queuectl.domain.words import by_numbers
-from queuectl.domain.workload import TopologyRequest
+from queuectl.domain.workload import PodSet, TopologyRequest
 from queuectl.planner.cache import PlannerCache
 
 # ---- Trees of domains
@@ -250,7 +250,9 @@ class FleetIndex:
         self.fewest = BoundedCache[object, tuple[int, ...]]()
         # By request, whether it fits the empty nodes.
         self.fits = BoundedCache[tuple[object, ...], bool]()
-        self._room = BoundedCache[tuple[object, ...], tuple[tuple[object, ...], NodeRoom]]()
+        self._room = BoundedCache[
+            tuple[object, ...], tuple[tuple[PodSet, ...], ref[QueueConfig], NodeRoom]
+        ]()
         self._taints = _classes([node.effective_taints for node in fleet.nodes])
         self._labels: dict[str, Ints] = {}
         self._masks = BoundedCache[NodeRules, Mask]()
@@ -259,21 +261,22 @@ class FleetIndex:
         self._last_trees = deque[Tree](maxlen=_TREES_KEPT)
 
     def room(
-        self, request: tuple[object, ...], flavors: Flavors, excluded: frozenset[str]
+        self, podsets: tuple[PodSet, ...], config: QueueConfig, conditions: tuple[object, ...]
     ) -> NodeRoom | None:
-        """The nodes that have room for what these objects ask with these flavors; None = not known."""
-        known = self._room.get((*_by_identity(request, flavors), excluded))
-        return known[1] if known is not None else None
+        """The nodes that have room for these podsets; None = not known. ``conditions``: on what else it depends."""
+        known = self._room.get((id(podsets), id(config), conditions))
+        return known[2] if known is not None and known[1]() is config else None
 
     def note_room(
         self,
-        request: tuple[object, ...],
-        flavors: Flavors,
-        excluded: frozenset[str],
+        podsets: tuple[PodSet, ...],
+        config: QueueConfig,
+        conditions: tuple[object, ...],
         room: NodeRoom,
     ) -> None:
-        # The objects are kept, so that their ids name them.
-        self._room.keep((*_by_identity(request, flavors), excluded), (request, room))
+        """Keep it."""
+        # The podsets are kept, so that their id names them. A configuration, which lives shorter than its nodes, is not.
+        self._room.keep((id(podsets), id(config), conditions), (podsets, ref(config), room))
 
     def tree(self, levels: tuple[str, ...]) -> Tree:
         tree = self._trees.get(levels)
@@ -359,8 +362,3 @@ def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
     if known is not None:
         return known
     return cache.keep(fleet, FleetIndex(fleet, cache.latest(MatrixAxes)))
-
-
-def _by_identity(request: tuple[object, ...], flavors: Flavors) -> tuple[object, ...]:
-    """Hashing all that a gang asks takes longer than most answers."""
-    return (*map(id, request), *(tuple(chosen.items()) for chosen in flavors))

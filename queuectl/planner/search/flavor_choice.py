@@ -243,11 +243,12 @@ class FlavorChooser:
     def room(self, request: GangRequest, queue: ClusterQueue | None) -> NodeRoom:
         """The empty nodes that have room for a gang; without a proof, it is not known to be none."""
         index, pending = self.problem.index, request.pending
-        asked = (pending.workload.podsets, self.problem.snapshot.config)
-        of = (asked, request.flavors, pending.excluded)
-        room = index.room(*of) if request.podset_groups else NodeRoom.NOW
+        chosen = tuple(tuple(each.items()) for each in request.flavors)
+        asked = pending.workload.podsets, self.problem.snapshot.config
+        conditions = (chosen, pending.excluded, pending.budget)
+        room = index.room(*asked, conditions) if request.podset_groups else NodeRoom.NOW
         if room is None and (room := self._room(request, queue)) is not None:
-            index.note_room(*of, room)
+            index.note_room(*asked, conditions, room)
         return room or NodeRoom.NOW
 
     def _room(self, request: GangRequest, queue: ClusterQueue | None) -> NodeRoom | None:
@@ -274,7 +275,7 @@ class FlavorChooser:
         self, request: GangRequest, index: FleetIndex, excluded: frozenset[str] = frozenset()
     ) -> bool | None:
         """Whether a request fits empty nodes, without those that it must not use; None = a limit ended the search."""
-        key = (*request.signature(), excluded)
+        key = (*request.signature(), excluded, request.pending.budget)
         fits = index.fits.get(key)
         if fits is None:
             # Counted apart: whether it is known already depends on the cycles before, the plan must not.

@@ -135,5 +135,5 @@ class KnownUse:
         last = self.last
         if last is None or last.has_nodes is not has_nodes:
             last = RunningUse(has_nodes)
-        self.last = last.followed_by(running, charges)
-        return self.last
+        self.last = followed = last.followed_by(running, charges)
+        return followed
