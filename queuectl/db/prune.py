@@ -19,8 +19,6 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
-    bindparam,
-    cast,
     delete,
     false,
     func,
@@ -28,9 +26,7 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Text
 
 from queuectl.db.tables import (
     commands,
@@ -50,7 +46,6 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Retention
 
 BATCH: Final = 500  # rows in one deletion, which is the longest wait of a commit of the leader
-_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 USAGE_BATCH: Final = 5000  # no commit waits for these
 
 
@@ -106,14 +101,16 @@ async def prune_usage(connection: AsyncConnection, before: float) -> int:
 async def forget_ended(connection: AsyncConnection, uids: Sequence[str]) -> None:
     """Delete the subjects of workloads that have ended and whose hours were all deleted while they lived."""
     s = usage_subjects.c
-    given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
-    subjects = list(await connection.scalars(select(s.id).where(s.uid == given)))
+    subjects = list(await connection.scalars(select(s.id).where(s.uid.in_(uids))))
     if subjects:
         await _forget(connection, subjects)
 
 
 async def _forget(connection: AsyncConnection, subjects: Sequence[UUID]) -> None:
-    """Delete those of these subjects that are no longer needed, and what belongs to the last subject of a workload."""
+    """Delete these subjects, except those that are still needed.
+
+    With the last subject of a workload, its utilization over time and the use of its containers are deleted.
+    """
     unused = without_hours(subjects).returning(usage_subjects.c.uid)
     gone = list(await connection.scalars(unused))
     for table in (usage_containers, usage_curves):

@@ -71,7 +71,6 @@ _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _DAY_SECONDS: Final = 120.0  # to add up a day of 100,000 gangs on a busy server: 8 s of one core
 _AT_ONCE: Final = 1000  # rows of one statement: their preparation blocks the event loop
 _MARK_COLUMNS: Final = tuple(c for c in usage_marks.c if c.name != "id")
-_UNTIL: Final = usage_progress.c.until
 _AT: Final = cast(["0"], _TEXTS)  # of the document of a mark
 _NOTE: Final = insert_rows(usage_marks, _MARK_COLUMNS)
 
@@ -91,8 +90,9 @@ async def is_behind(connection: AsyncConnection, accounted: int) -> bool:
 
 async def skip(connection: AsyncConnection, at: float) -> None:
     """Account for nothing before ``at`` (unix seconds) that is not accounted for: no leader knows what ran in that time."""
-    begun = update(usage_progress).where(_UNTIL.is_not(None))
-    await connection.execute(begun.values(until=func.greatest(_UNTIL, at)))
+    until = usage_progress.c.until
+    begun = update(usage_progress).where(until.is_not(None))
+    await connection.execute(begun.values(until=func.greatest(until, at)))
     later = func.jsonb_set(usage_marks.c.mark, _AT, func.to_jsonb(cast(at, Double())))
     await connection.execute(update(usage_marks).values(mark=later))
 

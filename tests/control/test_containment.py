@@ -394,6 +394,15 @@ async def test_a_cycle_that_fails_while_observations_are_being_written_starts_ag
         await world.until_state(second, State.RUNNING)
 
 
+async def both_run(world: Rig) -> tuple[str, str]:
+    """A gang with the name of the poison and another one, which run."""
+    bad = world.cluster.submit(gang("Job", POISON, 1))
+    good = world.cluster.submit(gang("Job", "good", 1))
+    for uid in (bad, good):
+        await world.until_state(uid, State.RUNNING)
+    return bad, good
+
+
 async def test_a_command_that_cannot_be_carried_out_stops_no_other(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,10 +410,7 @@ async def test_a_command_that_cannot_be_carried_out_stops_no_other(
     poison = Poison()
     poison.before(monkeypatch, LeaderState, "command_refusal", lambda _, entry, *rest: entry.name)
     async with rig(database_url, 2) as world:
-        bad = world.cluster.submit(gang("Job", POISON, 1))
-        good = world.cluster.submit(gang("Job", "good", 1))
-        for uid in (bad, good):
-            await world.until_state(uid, State.RUNNING)
+        bad, good = await both_run(world)
         async with world.store.connections.transaction("of a newer release") as connection:
             newer = await add(connection, Command(0, good, Action.HOLD, "alice", "newer", 1.0))
             await connection.execute(
@@ -429,10 +435,7 @@ async def test_a_command_whose_change_the_database_cannot_store_is_not_done(
     poison.repaired = True
     _commit(poison, monkeypatch)
     async with rig(database_url, 2) as world:
-        bad = world.cluster.submit(gang("Job", POISON, 1))
-        good = world.cluster.submit(gang("Job", "good", 1))
-        for uid in (bad, good):
-            await world.until_state(uid, State.RUNNING)
+        bad, good = await both_run(world)
         poison.repaired = False
         failed = await world.ask(bad, Action.HOLD)
         done = await world.ask(good, Action.HOLD)

@@ -179,7 +179,7 @@ class Actuator:
         try:
             with self._slow.sending(write):
                 accepted = await self._send(uid, write)
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: the request can take effect later
             self._without_effect(uid, write, WriteOutcome.UNKNOWN)
             if not isinstance(error, Exception):
                 raise
