@@ -265,9 +265,9 @@ def _tenant(gang: GangOnMap, pods: int, gpus: Fraction, *, visible: bool) -> Ten
         cluster_queue=gang.cluster_queue if visible else None,
         pods=pods,
         gpus=rounded(gpus),
-        leaving=gang.leaving,
-        use=gang.use.state if gang.use is not None else None,
-        utilization=gang.utilization,
+        leaving=visible and gang.leaving,
+        use=gang.use.state if visible and gang.use is not None else None,
+        utilization=gang.utilization if visible else None,
     )
 
 

@@ -160,7 +160,7 @@ class NotificationTables:
         names = [(storable(name), mode.value) for name, mode in receivers]
         async with self._transaction("claiming a receiver") as connection:
             await _begin(connection, names)
-            due = claimable(names)
+            due = claimable(names, by)
             row = (await connection.execute(due)).first()
             if row is None:
                 return None
@@ -218,15 +218,15 @@ class NotificationTables:
         )
 
     async def postpone(
-        self, receiver: str, mode: Mode, by: str, seconds: float, error: str
+        self, receiver: str, mode: Mode, by: str, seconds: float, error: str, *, kept: float = 0.0
     ) -> None:
         """See the Protocol."""
         await self._change(
             receiver,
             mode,
             by,
-            claimed_by=None,
-            claimed_until=None,
+            claimed_by=by if kept else None,
+            claimed_until=_NOW + seconds + kept if kept else None,
             retry_at=_NOW + seconds,
             failures=_p.failures + (1 if error else 0),
             error=storable(error),
@@ -359,9 +359,9 @@ class NotificationTables:
             )
 
 
-def claimable(names: Collection[tuple[str, str]]) -> Select[Any]:
-    """The cursor of these that waits longest and that a replica can claim. It locks the row."""
-    free = or_(_p.claimed_until.is_(None), _p.claimed_until <= _NOW)
+def claimable(names: Collection[tuple[str, str]], by: str) -> Select[Any]:
+    """The cursor of these that waits longest and that this replica can claim. It locks the row."""
+    free = or_(_p.claimed_until.is_(None), _p.claimed_until <= _NOW, _p.claimed_by == by)
     work = or_(_p.line < _END, _p.dropped > 0)
     asked = tuple_(_p.receiver, _p.mode).in_(sorted(names))
     due = select(notification_progress).where(asked, free, _p.retry_at <= _NOW, work)

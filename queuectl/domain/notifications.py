@@ -255,7 +255,8 @@ class NotificationStore(Protocol):
     async def claim(
         self, receivers: Sequence[tuple[str, Mode]], by: str, seconds: float
     ) -> Progress | None:
-        """Claim one of these receivers that has undelivered or dropped events and is due, and that is not claimed; None without one.
+        """Claim one of these receivers that has undelivered or dropped events and is due, and that no other replica has claimed; None
+        without one.
 
         A receiver without progress begins at the current end of the outbox. Of several, the one that was claimed longest ago is
         first.
@@ -286,9 +287,12 @@ class NotificationStore(Protocol):
         ...
 
     async def postpone(
-        self, receiver: str, mode: Mode, by: str, seconds: float, error: str
+        self, receiver: str, mode: Mode, by: str, seconds: float, error: str, *, kept: float = 0.0
     ) -> None:
-        """Give the claim back after a failure, or until the next digest (empty ``error``), and do not offer it for a number of seconds."""
+        """Do not offer the receiver for a number of seconds, after a failure or until the next digest (empty ``error``).
+
+        The claim is given back, or kept for ``kept`` seconds beyond that time.
+        """
         ...
 
     async def release(self, receiver: str, mode: Mode, by: str) -> None:

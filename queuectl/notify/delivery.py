@@ -1,6 +1,7 @@
 """One turn of a receiver: its undelivered events are sent, and its cursor moves past them.
 
-The cursor moves after the messages are sent. A crash in between sends them once more, with the same ids.
+The cursor moves after the messages are sent. While messages after the cursor are sent, the claim stays with this process, which knows
+them: another one would send them once more. It does so after a crash.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ Place: TypeAlias = tuple[str, str]  # id of a message, mail address
 
 BATCH: Final = 200  # events of digests that are read at once
 CHUNK: Final = 64  # messages without a known failure between two moves of the cursor
+CLAIM_SECONDS: Final = 30.0
+"""After which another replica takes over the receivers of one that has crashed."""
 TURN_SECONDS: Final = 30.0
 """After which a receiver with more events gives its place to one that waits."""
 FIRST_RETRY: Final = 2.0  # seconds
@@ -104,6 +107,10 @@ class Ahead:
         """Whether a message that is not settled failed before, or its address did."""
         return send.place in self.tried or send.to in self.failing
 
+    def sent_after(self, line: int) -> bool:
+        """Whether a message after this line was sent."""
+        return any(each.sent and each.event > line for each in self.tried.values())
+
     def forget(self, line: int) -> None:
         """Forget messages that the cursor has passed."""
         self.tried = {place: each for place, each in self.tried.items() if each.event > line}
@@ -129,6 +136,11 @@ class Turn:
     def name(self) -> str:
         return self.receiver.name
 
+    @property
+    def kept_seconds(self) -> float:
+        """For which the claim is kept after the turn."""
+        return CLAIM_SECONDS if self.ahead.sent_after(self.progress.line) else 0.0
+
 
 class Delivery:
     """Delivers the events of claimed receivers."""
@@ -150,7 +162,7 @@ class Delivery:
         self._logged = Buckets(per_second=0.05, burst=5)
 
     async def run(self, turn: Turn) -> None:
-        """Send the undelivered events and give the claim back.
+        """Send the undelivered events. Give the claim back, unless messages after the cursor were sent.
 
         Raises:
             ClaimLost: another replica has the claim.
@@ -167,9 +179,9 @@ class Delivery:
         finally:
             await channel.close()
 
-    async def release(self, turn: Turn) -> None:
-        """Give the claim back."""
-        await self._store.release(turn.name, turn.progress.mode, self._by)
+    async def _end(self, turn: Turn) -> None:
+        if not turn.kept_seconds:
+            await self._store.release(turn.name, turn.progress.mode, self._by)
 
     # ---- Events one by one
 
@@ -187,7 +199,7 @@ class Delivery:
                 break
             begun = True
             await self._chunk(turn, channel, sends, last)
-        await self.release(turn)
+        await self._end(turn)
 
     async def _chunk(self, turn: Turn, channel: Channel, sends: Sequence[_Send], last: int) -> None:
         """Send messages and move the cursor; ``last``: the id of the last event whose messages are among them."""
@@ -384,12 +396,12 @@ class Delivery:
         await self._pump(turn, channel, sends)
         self._raise_failure(sends)
         if any(not each.settled for each in sends):
-            await self.release(turn)
+            await self._end(turn)
             return
         delivered = sum(digests[user].counts.total() for user in digests if user in addresses)
         await self._moved(turn, last, delivered)
         turn.ahead.digest_end = None
-        await self.release(turn)
+        await self._end(turn)
 
     async def _collected(self, turn: Turn) -> tuple[dict[str, Digest], int]:
         """The digests by user, and the id of the last event that was read."""
@@ -479,8 +491,8 @@ class Delivery:
                 failures=failures,
                 seconds=round(seconds),
             )
-        mode = turn.progress.mode
-        await self._store.postpone(turn.name, mode, self._by, seconds, str(error))
+        mode, kept = turn.progress.mode, turn.kept_seconds
+        await self._store.postpone(turn.name, mode, self._by, seconds, str(error), kept=kept)
 
     def _skipped(self, turn: Turn, event: int, reason: str) -> None:
         self._metrics.refused(turn.name, 1)

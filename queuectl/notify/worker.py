@@ -16,7 +16,14 @@ from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.notifications import Mode, NotificationStore
 from queuectl.domain.pacing import doubling
-from queuectl.notify.delivery import LONGEST_RETRY, Ahead, ClaimLost, Delivery, Turn
+from queuectl.notify.delivery import (
+    CLAIM_SECONDS,
+    LONGEST_RETRY,
+    Ahead,
+    ClaimLost,
+    Delivery,
+    Turn,
+)
 from queuectl.notify.receivers import Receiver
 from queuectl.telemetry.notifications import NotificationMetrics
 
@@ -25,8 +32,6 @@ log = structlog.get_logger()
 Key: TypeAlias = tuple[str, Mode]
 
 POLL_SECONDS: Final = 1.0
-CLAIM_SECONDS: Final = 30.0
-"""After which another replica takes over the receivers of one that has crashed."""
 EXTEND_SECONDS: Final = 10.0
 MAX_TURNS: Final = 16  # at the same time
 GRACE_SECONDS: Final = 0.4
@@ -127,9 +132,10 @@ class DeliveryWorker:
             await asyncio.gather(running, keeping, return_exceptions=True)
 
     async def _rest(self, turn: Turn, seconds: float) -> None:
-        mode = turn.progress.mode
+        mode, kept = turn.progress.mode, turn.kept_seconds
+        error = "internal error"
         try:
-            await self._store.postpone(turn.name, mode, self._by, seconds, "internal error")
+            await self._store.postpone(turn.name, mode, self._by, seconds, error, kept=kept)
         except StoreUnavailable as error:
             log.warning("notifications_not_claimed", error=str(error))
 
@@ -169,25 +175,28 @@ class DeliveryWorker:
 
     async def _wind_down(self) -> None:
         """Let messages in flight finish for a short time, cancel the rest, and give the claims back."""
-        turns = list(self._tasks.values())
-        if not turns:
-            return
-        tasks = [task for _, task in turns]
-        for turn, _ in turns:
+        turns = dict(self._tasks)
+        for turn, _ in turns.values():
             turn.stopping = True
-        await asyncio.wait(tasks, timeout=GRACE_SECONDS)
-        running = [(turn, task) for turn, task in turns if not task.done()]
-        for _, task in running:
+        if turns:
+            await asyncio.wait([task for _, task in turns.values()], timeout=GRACE_SECONDS)
+        for _, task in turns.values():
             task.cancel()
-        releases = [asyncio.create_task(self._released(turn, task)) for turn, task in running]
+        kept = {key for key, ahead in self._ahead.items() if ahead.tried}
+        releases = [
+            asyncio.create_task(self._released(key, turns[key][1] if key in turns else None))
+            for key in sorted(turns.keys() | kept)
+        ]
         if releases:
             await asyncio.wait(releases, timeout=RELEASE_SECONDS)
             for release in releases:
                 release.cancel()
 
-    async def _released(self, turn: Turn, task: asyncio.Task[None]) -> None:
-        await asyncio.gather(task, return_exceptions=True)
+    async def _released(self, key: Key, task: asyncio.Task[None] | None) -> None:
+        """Give a claim back, after the end of its task."""
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
         try:
-            await self._delivery.release(turn)
+            await self._store.release(*key, self._by)
         except StoreUnavailable as error:
             log.warning("notifications_not_claimed", error=str(error))

@@ -781,10 +781,12 @@ class MetricsRecorder:
     def following(self) -> None:
         """Remove the gauges that only the leader shows."""
         self._leader.set(0)
-        self.fleet.forget()
-        self.budgets.forget()
-        self.followed.forget()
-        self.kinds.forget()
+        of_leader = self.fleet, self.budgets, self.followed, self.kinds
+        evaluated = self.mig, self.node_health, self.utilization
+        for gauges in (*of_leader, *evaluated):
+            gauges.forget()
+        for gauge in (self._reservations, self._used_lately):
+            gauge.clear()
         self._workload_gauges.load(())
         self._quota.show(None)
 

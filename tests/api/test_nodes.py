@@ -143,7 +143,8 @@ class TestOfATenant:
         tenants = answer.json()["tenants"]
         assert sorted(t["workload"] for t in tenants) == [ANOTHER_TEAM, "team/mine"]
         hidden = next(t for t in tenants if t["workload"] == ANOTHER_TEAM)
-        assert (hidden["uid"], hidden["kind"], hidden["clusterQueue"]) == (None, None, None)
+        shown = {"workload": ANOTHER_TEAM, "pods": hidden["pods"], "gpus": hidden["gpus"]}
+        assert {name: value for name, value in hidden.items() if value} == shown
         assert "theirs" not in answer.text
 
     async def test_hidden_gangs_cannot_be_searched_for(self, client: httpx2.AsyncClient) -> None:

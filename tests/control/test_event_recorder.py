@@ -166,13 +166,3 @@ def test_a_namespace_in_which_writes_hang_delays_no_event_of_another_one() -> No
         changes += live_through(cluster.job(cluster.submit(document)), *LIVES["running"])
     publish(changes, cluster)
     assert [event.reason for event in cluster.events] == ["PodsReady"]
-
-
-def test_a_namespace_pauses_after_a_slow_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_events, "SLOW_SECONDS", 0.0)
-    cluster, changes = FakeCluster(), list[EntryChange]()
-    for number in range(2):
-        job = cluster.job(cluster.submit(batch_job(f"train-{number}")))
-        changes += live_through(job, *LIVES["running"])
-    publish(changes, cluster)
-    assert len(cluster.events) == 1

@@ -116,7 +116,7 @@ class MemoryNotifications:
             cursor
             for key, cursor in sorted(tables.cursors.items())
             if key in receivers
-            and (cursor.claimed_by is None or cursor.claimed_until <= now)
+            and (cursor.claimed_by in (None, by) or cursor.claimed_until <= now)
             and cursor.retry_at <= now
             and (cursor.progress.line < end or cursor.progress.dropped)
         ]
@@ -162,12 +162,14 @@ class MemoryNotifications:
         return True
 
     async def postpone(
-        self, receiver: str, mode: Mode, by: str, seconds: float, error: str
+        self, receiver: str, mode: Mode, by: str, seconds: float, error: str, *, kept: float = 0.0
     ) -> None:
         cursor = await self._own(receiver, mode, by)
         if cursor is None:
             return
-        cursor.claimed_by, cursor.retry_at = None, time.time() + seconds
+        cursor.retry_at = time.time() + seconds
+        cursor.claimed_by = by if kept else None
+        cursor.claimed_until = cursor.retry_at + kept
         cursor.error = storable(error)
         failures = cursor.progress.failures + bool(error)
         cursor.progress = replace(cursor.progress, failures=failures)

@@ -408,6 +408,70 @@ async def test_digests_to_users_that_were_sent_are_not_sent_again() -> None:
     assert counts == [(f"{user}@a.example", events) for user in ("ada", "bob") for events in (1, 3)]
 
 
+@pytest.mark.parametrize("failures", [0, 3])
+async def test_each_user_gets_one_digest_from_several_replicas(failures: int) -> None:
+    """One turn sends to 128 users. ``failures``: of one address, before it is delivered."""
+    users = [f"user-{number:03}" for number in range(200)]
+    lab = await digests_by_mail(*users)
+    tries = 0
+
+    async def answer(_: Message, to: str) -> None:
+        nonlocal tries
+        tries += to.startswith("user-000@")
+        await asyncio.sleep(0)
+        if to.startswith("user-000@") and tries <= failures:
+            raise NotDelivered("SMTP 452", whole=False, address=True)
+
+    lab.inboxes["mail"].answer = answer
+    lab.add(*(replace(each, at=-61.0) for each in jobs(3)))
+    async with lab.running(replicas=3):
+        await lab.until(lab.settled)
+    assert sorted(to for _, to in lab.inboxes["mail"].got) == [f"{u}@a.example" for u in users]
+    assert lab.tables.cursors["mail", Mode.DIGEST].claimed_by is None
+
+
+async def test_a_message_that_fails_repeats_no_later_one_on_another_replica() -> None:
+    lab = Lab(webhook())
+    await lab.begin()
+    lab.add(*jobs(50))
+    tries = 0
+
+    async def answer(message: Message, _: str) -> None:
+        nonlocal tries
+        await asyncio.sleep(0)
+        if "train-0" in message.subject:
+            tries += 1
+            if tries <= 3:
+                raise NotDelivered("HTTP 503", whole=False)
+
+    lab.inboxes["ops"].answer = answer
+    async with lab.running(replicas=3):
+        await lab.until(lab.settled)
+    assert tries == 4
+    assert sorted(lab.inboxes["ops"].names) == sorted(f"train-{number}" for number in range(50))
+
+
+async def test_another_replica_sends_the_rest_after_one_that_stops_with_messages_ahead() -> None:
+    lab = Lab(webhook())
+    await lab.begin()
+    lab.add(*jobs(5))
+    down = True
+
+    async def answer(message: Message, _: str) -> None:
+        if down and "train-0" in message.subject:
+            raise NotDelivered("HTTP 503", whole=False)
+
+    lab.inboxes["ops"].answer = answer
+    async with lab.running():
+        await lab.until(lambda: len(lab.inboxes["ops"].got) == 4)
+        await lab.until(lambda: lab.tables.cursors["ops", Mode.IMMEDIATE].retry_at > 0)
+    assert lab.tables.cursors["ops", Mode.IMMEDIATE].claimed_by is None
+    down = False
+    async with lab.running():
+        await lab.until(lab.settled)
+    assert set(lab.inboxes["ops"].names) == {f"train-{number}" for number in range(5)}
+
+
 @pytest.mark.parametrize("failing", [("bob",), ("bob", "cy", "di", "eve")])
 async def test_a_digest_that_always_fails_is_skipped_when_the_next_ones_are_due(
     failing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

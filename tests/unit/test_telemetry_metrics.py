@@ -601,6 +601,23 @@ class TestCluster:
         metrics.following()
         assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (0, 7)
 
+    def test_a_process_that_no_longer_leads_shows_only_the_gauges_of_each_process(self) -> None:
+        metrics = busy()
+        gauges = {family.name for family in families(metrics) if family.type == "gauge"}
+        metrics.following()
+        left = {f.name for f in families(metrics) if f.type == "gauge" and f.samples}
+        names = {name.removeprefix("queuectl_") for name in left}
+        assert {name for name in names if not name.startswith("shadow_")} == OF_EACH_PROCESS
+        assert gauges > left
+
+
+OF_EACH_PROCESS = {
+    "api_caller_addresses", "api_callers", "build_info", "careful_start_timestamp_seconds",
+    "database_heartbeat_timestamp_seconds", "kept_objects", "leader", "leader_epoch",
+    "notification_delay_seconds", "set_aside", "standby_ready", "suspects", "tasks", "threads",
+    "watch_last_event_timestamp_seconds",
+}  # fmt: skip
+"""In shadow mode, the leader records and no process decides, so the gauges of shadow mode stay."""
 
 GAUGES = (
     "unadmitted_workloads", "local_queue_unadmitted_workloads", "cohort_subtree_admitted_active_workloads",

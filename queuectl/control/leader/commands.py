@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
 
+from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
 from queuectl.control.ports import Cluster
 from queuectl.domain.commands import (
     DONE,
@@ -139,14 +141,31 @@ class ForceDeletion:
         self._ledger = ledger
         self._dead_seconds = dead_seconds
         self._dead_since: dict[str, float] = {}  # by node, on the event loop's clock
+        self._tried: dict[str, float] = {}  # by uid of a due pod, on the event loop's clock
+        self._tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
     async def run(self) -> None:
         """Check periodically until canceled."""
         clock = asyncio.get_running_loop().time
-        while True:
-            for entry, pod in list(self.due(clock())):
-                await self._delete(entry, pod)
-            await asyncio.sleep(POLL_SECONDS)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._tasks.start_due(group, self._writes(clock()))
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _writes(self, now: float) -> list[NamespaceWrite]:
+        """The deletions at ``now``: those that were not tried for the longest time come first."""
+        due = list(self.due(now))
+        self._tried = {pod.uid: self._tried.get(pod.uid, 0.0) for _, pod in due}
+        due.sort(key=lambda each: self._tried[each[1].uid])
+        return [
+            NamespaceWrite(
+                pod.namespace,
+                pod.uid,
+                f"Pod/{pod.namespace}/{pod.name}",
+                partial(self._delete, entry, pod),
+            )
+            for entry, pod in due
+        ]
 
     def due(self, now: float) -> Iterator[tuple[Entry, PodRecord]]:
         """Pods to delete at ``now`` (monotonic seconds), with their gangs."""
@@ -168,6 +187,7 @@ class ForceDeletion:
 
     async def _delete(self, entry: Entry, pod: PodRecord) -> None:
         where = f"{pod.namespace}/{pod.name}"
+        self._tried[pod.uid] = asyncio.get_running_loop().time()
         try:
             await self._cluster.delete_pod(pod.namespace, pod.name, pod.uid, pod.version)
         except (ObjectGone, WriteConflict):

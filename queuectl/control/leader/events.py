@@ -4,7 +4,7 @@ They never delay admission: the backlog and the rate are limited, only the lates
 job, and none is written while writes of the protocol are queued, except slow ones. The database, the API and the metrics have the dropped ones. Readers
 of Events in a namespace do not always have access to other namespaces, so Events do not name gangs of other namespaces.
 
-A webhook of one namespace does not delay the Events of others: each namespace has one at a time, and a slow one pauses.
+A webhook of one namespace does not delay the Events of others (:mod:`queuectl.control.leader.namespace_tasks`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 
 import structlog
 
-from queuectl.control.leader.schedule import SLOW_SECONDS, Job
+from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
 from queuectl.control.ports import Cluster
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ObjectGone, WriteConflict, WriteRefused
@@ -33,9 +33,6 @@ log = structlog.get_logger()
 
 AGAIN = 1.0  # seconds after a conflict
 BACKLOG = 5000  # jobs with an unwritten Event; beyond it, the oldest is dropped
-WRITERS = 8  # namespaces at a time
-SLOW_PAUSE = 15.0
-"""Seconds in which a namespace has no Event after one that took longer than ``SLOW_SECONDS``."""
 
 
 class EventRecorder:
@@ -57,7 +54,6 @@ class EventRecorder:
 
         ``namespaces``: the current ones of the cluster. ``kinds``: of jobs. ``after``: seconds for which a transient reason must last.
         """
-        self._containment = containment
         self._cluster = cluster
         self._job = job
         self._quiet = quiet
@@ -68,8 +64,7 @@ class EventRecorder:
         self._queued: dict[str, tuple[float, Entry]] = {}
         self._last: dict[str, tuple[State, Code]] = {}
         self._notes: dict[tuple[str, Code], Reason] = {}
-        self._writing: set[str] = set()  # namespaces
-        self._paused: dict[str, float] = {}  # namespaces, until a time of the event loop
+        self._tasks = NamespaceTasks(Boundary.EVENT, containment)
 
     def add(self, changes: Iterable[EntryChange]) -> None:
         """Add the committed changes that need an Event."""
@@ -111,45 +106,26 @@ class EventRecorder:
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self._pause)
-                if len(self._writing) < WRITERS and self._quiet():
+                if not self._tasks.full and self._quiet():
                     self._start_next(group)
 
     def _start_next(self, group: asyncio.TaskGroup) -> None:
         """Start to write the first Event that is due and whose namespace has none in progress."""
-        now = asyncio.get_running_loop().time()
-        self._paused = {name: until for name, until in self._paused.items() if until > now}
-        barred = self._paused.keys() | self._writing
+        now, barred = asyncio.get_running_loop().time(), self._tasks.barred()
         for uid, (due, entry) in self._queued.items():
             if due <= now and entry.namespace not in barred:
                 del self._queued[uid]
-                self._start(group, entry.namespace, uid, partial(self._write, entry), entry.ref)
+                write = partial(self._write, entry)
+                self._tasks.start(group, NamespaceWrite(entry.namespace, uid, entry.ref, write))
                 return
         for (uid, code), reason in self._notes.items():
             job = self._job(uid)
             namespace = job.namespace if job is not None else ""
             if namespace not in barred:
                 del self._notes[uid, code]
-                self._start(group, namespace, uid, partial(self._write_note, uid, reason))
+                write = partial(self._write_note, uid, reason)
+                self._tasks.start(group, NamespaceWrite(namespace, uid, "", write))
                 return
-
-    def _start(
-        self, group: asyncio.TaskGroup, namespace: str, uid: str, write: Job, ref: str = ""
-    ) -> None:
-        """Start to write one Event of a namespace."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
-
-        async def written() -> None:
-            try:
-                with self._containment.unit(Boundary.EVENT, uid, ref):
-                    await write()
-            finally:
-                self._writing.discard(namespace)
-                if clock() - began > SLOW_SECONDS:
-                    self._paused[namespace] = clock() + SLOW_PAUSE
-
-        self._writing.add(namespace)
-        group.create_task(written(), name=f"tell {uid}")
 
     async def _write(self, entry: Entry) -> None:
         job = self._job(entry.uid)

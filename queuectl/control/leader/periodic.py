@@ -14,6 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -22,6 +23,7 @@ from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.commands import ForceDeletion
 from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
 from queuectl.control.leader.schedule import Job, supervised
 from queuectl.control.leader.turns import in_turns
 from queuectl.control.ports import Clock, Cluster, HealthSource, UseSource
@@ -187,19 +189,33 @@ POLL_SECONDS = 1.0
 async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], QueueConfig]) -> None:
     """Check periodically until canceled. A write that fails is repeated by the next check."""
     warned: set[str] = set()
-    while True:
-        for name, value in list(mislabeled(mirror.namespaces.values(), config())):
-            try:
-                patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: value}}}
-                await cluster.patch_namespace(name, patch)
-                warned.discard(name)
-            except ObjectGone:
-                continue
-            except ClusterError as error:
-                if name not in warned:
-                    log.warning("namespace_not_labeled", namespace=name, error=str(error))
-                warned.add(name)
-        await asyncio.sleep(POLL_SECONDS)
+    tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
+
+    async def label(name: str, value: str | None) -> None:
+        try:
+            patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: value}}}
+            await cluster.patch_namespace(name, patch)
+            warned.discard(name)
+        except ObjectGone:
+            return
+        except ClusterError as error:
+            if name not in warned:
+                log.warning("namespace_not_labeled", namespace=name, error=str(error))
+            warned.add(name)
+
+    async with asyncio.TaskGroup() as group:
+        while True:
+            wrong = list(mislabeled(mirror.namespaces.values(), config()))
+            tasks.start_due(
+                group,
+                (
+                    NamespaceWrite(
+                        name, f"label of {name}", f"Namespace/{name}", partial(label, name, value)
+                    )
+                    for name, value in wrong
+                ),
+            )
+            await asyncio.sleep(POLL_SECONDS)
 
 
 # ---- All periodic tasks

@@ -7,14 +7,16 @@ an order in which the request is the last, and deleted in an order in which it i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.leader.schedule import SLOW_SECONDS
+from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
+from queuectl.control.leader.schedule import SLOW_SECONDS, Job
 from queuectl.control.ports import Cluster
 from queuectl.domain.checks import CheckState
 from queuectl.domain.containment import Boundary
@@ -70,14 +72,16 @@ class Provisioner:
         self._again: dict[_Key, float] = {}  # when a refused request is sent again
         self._created: dict[_Key, float] = {}  # until the watch shows them; when they were
         self._keep: dict[str, float] = {}  # by uid: when a refused deletion is sent again
+        self._tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
     async def run(self) -> None:
         """Create and delete requests until canceled."""
-        while True:
-            await self.follow()
-            await asyncio.sleep(POLL_SECONDS)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._tasks.start_due(group, self._writes())
+                await asyncio.sleep(POLL_SECONDS)
 
-    async def follow(self) -> None:
+    def _writes(self) -> Iterator[NamespaceWrite]:
         """Create the requests that are missing, and delete those that no gang needs."""
         requests = self._mirror.provisioning
         missing = dict(self._wanted())
@@ -95,7 +99,7 @@ class Provisioner:
             if requests.of(*key, one.entry.uid) is not None:
                 self._created.pop(key, None)
             elif one.due and key not in self._created:
-                await self._contained(one.entry.uid, key, self._create(key, one))
+                yield _write(one.entry.uid, key, partial(self._create, key, one))
         present = list(requests)
         self._keep = {r.uid: at for r in present if (at := self._keep.get(r.uid, 0.0)) > now}
         for record in present:
@@ -103,17 +107,7 @@ class Provisioner:
             done = record.deleting or record.uid in self._keep
             key = record.namespace, record.name
             if key not in missing and not unwritten and not done:
-                await self._contained(record.uid, key, self._delete(record))
-
-    async def _contained(self, uid: str, key: _Key, action: Coroutine[Any, Any, None]) -> None:
-        """Act for one gang or request. An error sets only this one aside. It is tried again after a back-off."""
-        containment, (namespace, name) = self._mirror.containment, key
-        if containment.waits(Boundary.TASK, uid, None, namespace) is not None:
-            action.close()
-            return
-        ref = f"ProvisioningRequest/{namespace}/{name}"
-        with containment.unit(Boundary.TASK, uid, ref, namespace=namespace):
-            await action
+                yield _write(record.uid, key, partial(self._delete, record))
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
         state = self._leader_state
@@ -176,3 +170,9 @@ class Provisioner:
             log.warning("request_not_deleted", request=record.name, error=str(error))
             return
         log.info("request_deleted", request=record.name)
+
+
+def _write(uid: str, key: _Key, send: Job) -> NamespaceWrite:
+    """For one gang or request."""
+    namespace, name = key
+    return NamespaceWrite(namespace, uid, f"ProvisioningRequest/{namespace}/{name}", send)
