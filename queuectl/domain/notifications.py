@@ -255,10 +255,9 @@ class NotificationStore(Protocol):
     async def claim(
         self, receivers: Sequence[tuple[str, Mode]], by: str, seconds: float
     ) -> Progress | None:
-        """Claim one of these receivers that has undelivered or dropped events and is due, and that no other replica has claimed; None
-        without one.
+        """Claim one of these receivers that has undelivered or dropped events and is due; None without one.
 
-        A receiver without progress begins at the current end of the outbox. Of several, the one that was claimed longest ago is
+        It is not claimed by another replica. A receiver without progress begins at the current end of the outbox. Of several, the one that was claimed longest ago is
         first.
         """
         ...
