@@ -257,8 +257,8 @@ class NotificationStore(Protocol):
     ) -> Progress | None:
         """Claim one of these receivers that has undelivered or dropped events and is due; None without one.
 
-        It is not claimed by another replica. A receiver without progress begins at the current end of the outbox. Of several, the one that was claimed longest ago is
-        first.
+        No other replica has claimed it. A receiver without progress begins at the current end of the outbox. Of several, the one that
+        was claimed longest ago is first.
         """
         ...
 
