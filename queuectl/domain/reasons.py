@@ -239,12 +239,12 @@ PENDING_REASONS: Final[Mapping[Code, PendingReason]] = {
     Code.WOULD_DELAY: PendingReason(
         "The start of the gang would delay the planned start of an earlier gang.",
         f"{NO_ACTION} A shorter time limit or expected duration can start it earlier.",
-        Handling.TRANSIENT,
+        Handling.TRANSIENT | Handling.MORE_NODES,
     ),
     Code.RESERVATION_AHEAD: PendingReason(
         "A Reservation keeps nodes at a time at which the gang would still run.",
         f"{NO_ACTION} It starts on other nodes, or before the Reservation with a shorter time limit.",
-        Handling.TRANSIENT | Handling.FOR_NODES,
+        Handling.TRANSIENT | Handling.MORE_NODES | Handling.FOR_NODES,
     ),
     Code.MISCONFIGURED: PendingReason(
         "A label, a queue or a request is wrong; the reason of the gang names it.",

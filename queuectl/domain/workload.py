@@ -213,6 +213,11 @@ class Workload:
         return self.growth is not None
 
     @property
+    def family(self) -> str:
+        """The uid of the elastic gang that it extends, or its own."""
+        return self.uid if self.growth is None else self.growth.base
+
+    @property
     def evicts(self) -> bool:
         """Whether other gangs can be evicted for it."""
         return self.preempts and not self.grows

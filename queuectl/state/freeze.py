@@ -652,7 +652,7 @@ class SnapshotBuilder:
             workload=self._begun(entry, job, config, ends[0]),
             placement=self._still_held(entry, job) if leaving else placement,
             leaving=leaving,
-            returns=leaving and starts_again and queues_again_at_once(entry),
+            returns=leaving and starts_again and not _grown(job) and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
             checkpoint_at=checkpoint_of(self._mirror, entry, job, config),
             lost=() if leaving or stays else self._lost(entry, job, placement),
@@ -829,8 +829,12 @@ def _returns_by(entry: Entry, job: JobRecord, blocked: Reason | None) -> float |
     """
     if blocked is None or blocked.code is not Code.WAITING_FOR_PODS or not job.awaits:
         return None
-    grown = job.index is not None and job.index.grown
-    return entry.since + RETURN_SECONDS if entry.attempt and not grown else None
+    return entry.since + RETURN_SECONDS if entry.attempt and not _grown(job) else None
+
+
+def _grown(job: JobRecord) -> bool:
+    """Whether it is a pod that was added to an elastic Job."""
+    return job.index is not None and job.index.grown
 
 
 def _reclaim_since(entry: Entry) -> float | None:

@@ -35,14 +35,39 @@ TIMEOUT_SECONDS: Final = 5.0  # then the gangs that start are left open; clients
 
 
 def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
-    """The snapshot after its pods have ended: it is pending at its old place or behind the others, is held, or has ended."""
-    gone = Leave((gang.workload.uid,)).apply(snapshot)
+    """The snapshot after its pods have ended: it is pending at its old place or behind the others, is held, or has ended.
+
+    All pods of an elastic gang end with it, and none is added while it does not run.
+    """
+    uid = gang.workload.uid
+    gone = Leave(tuple(g.workload.uid for g in _ending_with(snapshot, gang))).apply(snapshot)
+    waiting = tuple(p for p in gone.pending if not (p.workload.grows and p.workload.family == uid))
+    gone = replace(gone, pending=waiting)
     if action not in (Action.REQUEUE, Action.PREEMPT) or gang.final:
         return gone
     workload = gang.workload
     if action is Action.PREEMPT:
         workload = replace(workload, queued_at=snapshot.now)
     return replace(gone, pending=(*gone.pending, Pending(workload)))
+
+
+def _ending_with(snapshot: Snapshot, gang: Admitted) -> list[Admitted]:
+    """A running gang, and the pods that were added to it."""
+    uid = gang.workload.uid
+    added = (g for g in snapshot.admitted if g.workload.grows and g.workload.family == uid)
+    return [gang, *added]
+
+
+def eviction_cost(snapshot: Snapshot, gang: Admitted) -> Cost:
+    """The cost of evicting a running gang now, with the pods that were added to it."""
+    ending = [g for g in _ending_with(snapshot, gang) if g is gang or not g.leaving]
+    parts = costs(ending, snapshot.now, sizes_of(snapshot))
+    return replace(
+        parts[gang.workload.uid],
+        lost_work=sum(part.lost_work for part in parts.values()),
+        gpus=summed(part.gpus for part in parts.values()),
+        further_gpus=sum(part.further_gpus for part in parts.values()),
+    )
 
 
 def starters(before: Plan, after: Plan) -> tuple[str, ...]:
@@ -120,7 +145,7 @@ class Previewer:
         counted = await asyncio.to_thread(self._devices.added, seen.snapshot)
         wanted = frozenset(uids)
         gangs = [g for g in counted.admitted if g.workload.uid in wanted and not g.leaving]
-        return costs(gangs, counted.now, sizes_of(counted)) if gangs else {}
+        return {gang.workload.uid: eviction_cost(counted, gang) for gang in gangs}
 
     async def _answer(self, entry: Entry, action: Action) -> Preview | None:
         seen = await self._read_view()
@@ -132,8 +157,7 @@ class Previewer:
         if gang is None or gang.leaving:
             return None
         counted = await asyncio.to_thread(self._devices.added, snapshot)
-        sizes = sizes_of(counted)
-        cost = costs(counted.admitted_of([uid]), snapshot.now, sizes)[uid]
+        cost = eviction_cost(counted, *counted.admitted_of([uid]))
         reason = notice(entry, Code.PREEMPTED, snapshot.config.rules)
         work = partial(_planned, snapshot, gang, action, self._cache)
         return Preview(cost, reason, await self._throttle.work_out(work, TIMEOUT_SECONDS))

@@ -113,7 +113,7 @@ class Question:
 
     def ask(self, solver: Solver) -> Feasibility:
         """Whether it fits, and where."""
-        if not self._has_quota():
+        if not (self._has_quota() and self.within_limits()):
             return Feasibility(Status.REFUTED)
         room = self._room()
         found = greedy.find(self.request, room, lambda shape: caps(room, shape))
@@ -129,7 +129,7 @@ class Question:
 
     def holds(self, decision: Feasibility) -> bool:
         """Whether a decision that was made without the planned gangs leaves them their places."""
-        if not self._has_quota():
+        if not (self._has_quota() and self.within_limits()):
             return False
         moved = dict(decision.moved)
         for at in self.times:
@@ -177,6 +177,14 @@ class Question:
         state = self.timeline.state
         return all(
             state.quota.allows(self.request, self.timeline.use(at, self.beside))
+            for at in self.times
+            if self.present(at)
+        )
+
+    def within_limits(self) -> bool:
+        """Whether limits other than quota allow it at each of its times, alongside the planned gangs."""
+        return all(
+            self.timeline.within_limits(self.request, at, self.beside)
             for at in self.times
             if self.present(at)
         )

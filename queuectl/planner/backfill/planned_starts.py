@@ -15,6 +15,7 @@ from typing import Final
 from queuectl.domain.queues import BackfillOrder, ClusterQueue
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.earliest_start import Question, StartSearch
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
 from queuectl.planner.backfill.timeline import NOW, Timeline, end_of, first_fit
@@ -25,6 +26,7 @@ from queuectl.planner.capacity.node_counts import (
     nodes_of,
 )
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.queue_order import Lines, PlannedStartQueue, lines_of
 from queuectl.planner.placement import greedy
 from queuectl.planner.placement.feasible import Feasibility
@@ -90,6 +92,7 @@ class PlannedStarts:
 
     state: CycleState
     solver: Solver
+    limits: GangLimits
     lines: Lines = field(init=False)
     timeline: Timeline = field(init=False)
     gangs: list[PlannedGang] = field(default_factory=list)
@@ -104,7 +107,7 @@ class PlannedStarts:
     def __post_init__(self) -> None:
         problem = self.state.problem
         self.lines = lines_of(problem.snapshot.config, problem.cache)
-        self.timeline = Timeline(self.state)
+        self.timeline = Timeline(self.state, self.limits)
 
     # Which gangs.
 
@@ -206,6 +209,8 @@ class PlannedStarts:
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why
+        if not self._question(request, NOW, ahead).within_limits():
+            return self._delays(request, ahead)
         admission = TentativeAdmission(request, node_counts, fixed=True)
         gangs = self.gangs
         self.gangs = ahead
@@ -277,7 +282,32 @@ class PlannedStarts:
         return self._delayed[gang.uid]
 
     def _not_before(self, request: GangRequest) -> float:
-        """A gang of unknown length starts before no other of its line: the last of the starts planned so far."""
+        """The end of the gangs that use its ResourceClaims.
+
+        A gang of unknown length also starts before no other of its line: the last of the starts planned so far.
+        """
+        return max(self._claims_free(request.pending.workload), self._after_others(request))
+
+    def _claims_free(self, workload: Workload) -> float:
+        """When no other gang uses a ResourceClaim of a gang, as far as ends are known."""
+        now = self.timeline.now
+        if not workload.claims:
+            return now
+
+        def shares(other: Workload) -> bool:
+            same = other.namespace == workload.namespace and other.family != workload.family
+            return same and not set(other.claims).isdisjoint(workload.claims)
+
+        snapshot = self.state.problem.snapshot
+        running = (g for g in snapshot.admitted if shares(g.workload) and not g.leaving)
+        ends = [inf if gang.ends_at is None else gang.ends_at for gang in running]
+        starting = [a.request for a in self.state.admissions if shares(a.request.pending.workload)]
+        ends += [self.timeline.until(request) for request in starting]
+        ends += [inf for p in snapshot.pending if p.lease is not None and shares(p.workload)]
+        ends += [gang.until for gang in self.gangs if shares(gang.request.pending.workload)]
+        return max(ends, default=now)
+
+    def _after_others(self, request: GangRequest) -> float:
         if request.pending.workload.duration is not None:
             return self.timeline.now
         line = self.lines.of(request.queue)
@@ -326,7 +356,9 @@ class PlannedStarts:
     def _harmless(
         self, request: GangRequest, decision: Feasibility, ahead: Iterable[PlannedGang]
     ) -> bool:
-        """Whether it and all that move for it have left before the first planned start."""
+        """Whether it and all that move for it have left before the first planned start, and it takes nothing of a limit."""
+        if self.limits.binds(request.pending.workload):
+            return False
         requests = [request, *(admission.request for admission, _ in decision.moved)]
         return not any(self.timeline.holds(r, gang.at) for r in requests for gang in ahead)
 

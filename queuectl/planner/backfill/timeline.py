@@ -31,6 +31,7 @@ from queuectl.planner.capacity.node_counts import (
     take,
 )
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.order.limits import GangLimits, LaterUse
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import GangRequest
@@ -159,9 +160,11 @@ class Timeline:
     Attributes:
         guarded: times at which a gang starts that waited long for gangs that ran longer than expected. Gangs with an
             expected end count as if they were still there, unless that gang can evict them.
+        limits: other than quota; None = they do not count.
     """
 
     state: CycleState
+    limits: GangLimits | None = None
     guarded: dict[float, list[Workload]] = field(default_factory=dict)
     _running: Departures[CountedGang] | None = None
     _of: int = -1  # departures of the state
@@ -240,6 +243,22 @@ class Timeline:
                     use.add(row, amount)
         return use
 
+    def within_limits(
+        self, request: GangRequest, at: float, beside: Sequence[PlannedGang] = ()
+    ) -> bool:
+        """Whether limits other than quota allow a gang at a time, alongside planned gangs."""
+        workload = request.pending.workload
+        if self.limits is None or not self.limits.binds(workload):
+            return True
+        planned = [gang.request.pending.workload for gang in beside]
+        running = [gang.request.pending.workload for gang in beside if gang.holds(at)]
+        if at == NOW:
+            return self.limits.allow(workload, LaterUse(planned, running))
+        starting = (admission.request for admission in self.state.admissions)
+        started = [asked.pending.workload for asked in starting if not self.holds(asked, at)]
+        use = LaterUse(planned, running, started, self.ended(at))
+        return self.limits.allow(workload, use)
+
     @property
     def _ends(self) -> Departures[CountedGang]:
         """Of the running gangs that stay."""
@@ -251,8 +270,8 @@ class Timeline:
         problem = self.state.problem
         ends = [
             (max(gang.ends_at, self.now + SOON), problem.usage.entries[id(gang)])
-            for gang in self.state.evictable()
-            if gang.ends_at is not None
+            for gang in problem.snapshot.admitted
+            if gang.ends_at is not None and not self.state.leaves(gang)
         ]
         ends.sort(key=lambda end: (end[0], end[1].gang.workload.uid))
         return Departures.of(ends, len(problem.resources))

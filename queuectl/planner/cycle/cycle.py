@@ -163,9 +163,9 @@ class AdmissionCycle:
     without_repairs: WeakMethod[Callable[[Candidate, Refuted], Outcome]] | None = None
 
     def __post_init__(self) -> None:
-        self.planned = PlannedStarts(self.state, self.solver)
+        self.limits = GangLimits(self.problem.snapshot, self.leases.holds)
+        self.planned = PlannedStarts(self.state, self.solver, self.limits)
         chooser = FlavorChooser(self.problem, self.state, self.solver, planned=self.planned)
-        self.limits = GangLimits(self.problem.snapshot)
         self.sizing = SizeSearch(
             chooser, self.classes, self.heads, self.limits, self.solver, self.doubtful
         )
@@ -236,6 +236,8 @@ class AdmissionCycle:
             self._search(gang)  # it has no place, and its reason states why
         elif before is not None:
             self._wait(gang, before)
+            if head is None:
+                self._plan_start(gang)
         elif refusal is not None:
             self._refute(gang)
         elif self.over and not gang.gang_class.never:
@@ -445,7 +447,7 @@ class AdmissionCycle:
         wait = self.waits(after_eviction, gang.queue)
         if wait is not None:
             self._wait(gang, wait)
-            self._plan_start(gang)
+            self._keep_for(gang)
             return
         request, node_counts = after_eviction.request, after_eviction.victims.node_counts
         if self.undecided:
@@ -461,7 +463,7 @@ class AdmissionCycle:
                 evictions.pop_all()
         if delayed is not None:
             self._wait(gang, delayed)
-            self._plan_start(gang)
+            self._keep_for(gang)
             return
         lease = self._reserve(request, node_counts, victims)
         self._take(request)
@@ -503,8 +505,7 @@ class AdmissionCycle:
         else:
             why = refusals.undecided(gang.pending.budget, gang.gang_class.alarm)
             self._wait(gang, why, proof=Proof.UNDECIDED)
-        self._plan_start(gang)
-        self._withhold(gang)
+        self._keep_for(gang)
 
     def _put_off(self, gang: Candidate) -> None:
         """Leave a gang to a later cycle."""
@@ -533,6 +534,10 @@ class AdmissionCycle:
         never = reasons[0].never_fits
         if not self._answer(gang, (*made.why, *reasons) if never else (*reasons, *made.why)):
             return
+        self._keep_for(gang)
+
+    def _keep_for(self, gang: Candidate) -> None:
+        """Keep what a gang that waits can have later: its planned start, and the quota of its ClusterQueue."""
         self._plan_start(gang)
         self._withhold(gang)
 
@@ -580,6 +585,7 @@ class AdmissionCycle:
         self._take(request)
         self.refused.pop(gang.uid, None)
         self.holds[gang.uid] = hold
+        self.ranks.admit(workload, held=True)
         self.considered += 1
         return None
 

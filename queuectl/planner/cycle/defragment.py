@@ -127,7 +127,7 @@ class MigrationPolicy:
             queue = snapshot.queue_of(other.workload)
             uid = other.workload.uid
             refusal = self.cycle.refused.get(uid)
-            if queue is None or not queue.strict:
+            if queue is None or not queue.strict or other.workload.grows:
                 continue
             waits = refusal is not None and not refusal.reasons[0].never_fits
             if other is pending or not (waits or uid in leased):

@@ -222,7 +222,7 @@ class HeadScheduler:
         if self._singly or refusal is None or refusal.lease is not None:
             position.pass_first()
         elif cycle.planned.room_for_more(heads.queue) and not refusal.reasons[0].never_fits:
-            position.pass_first()  # the next one can get a planned start too
+            self._refuse_alone(heads, position, refusal)  # the next one can get a planned start too
         elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
             position.pass_first()  # it is now the head that holds back the next gang
         elif position.has_waited_longer(refusal):
@@ -230,6 +230,12 @@ class HeadScheduler:
         else:
             self._refuse_equal(heads, position, refusal)
         heads.put(position)
+
+    def _refuse_alone(self, heads: QueueHeads, position: UndecidedGangs, refusal: Refusal) -> None:
+        """Refuse the first gang, and none of the equal ones."""
+        if self._stays_refuted(heads, position.first):
+            heads.deferred.append((position.alone(), refusal))
+        position.pass_first()
 
     def _refuse_equal(self, heads: QueueHeads, position: UndecidedGangs, refusal: Refusal) -> None:
         """Refuse the first gang and all equal ones for which its answer also holds; the others are left."""
@@ -342,6 +348,10 @@ class UndecidedGangs:
             self._earliest = None
         self.left = np.delete(self.left, here) if here else self.left[1:]
         self._find_first()
+
+    def alone(self) -> UndecidedGangs:
+        """The first one."""
+        return UndecidedGangs(self.gangs, [self.left[self._at]], _now=self._now)
 
     def take_like_first(self, seconds: float, *, by_age: bool = False) -> UndecidedGangs:
         """Take out those that run for at least so many seconds, or for an unknown time.
@@ -472,6 +482,7 @@ class Ranking(ABC):
 
     def __init__(self, cycle: AdmissionCycle) -> None:
         self._classes = cycle.classes
+        self._leases = cycle.leases
         self._state = cycle.state
         self._order = cycle.heads.order
         self._use = cycle.state.later.quota
@@ -551,7 +562,7 @@ class Ranking(ABC):
         queue = heads.queue
         if queue is None or queue.cohort is None or head.blocked is not None:
             return None, 0
-        if head.lease is not None:
+        if self._leases.holds(head.workload.uid):
             return None, _LEASED
         requests = [request for _, request in self._classes.of(head, queue).requests]
         stops = queue.fungibility.when_can_borrow is WhenCan.MAY_STOP_SEARCH

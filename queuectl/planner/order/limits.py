@@ -11,7 +11,7 @@ place in a StrictFIFO ClusterQueue before all gangs behind it, as one that waits
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
@@ -91,10 +91,12 @@ class AmountLimit(Protocol):
     Attributes:
         code: of the reasons of gangs that are over such a limit. It is in ``AT_A_LIMIT`` of :mod:`queuectl.domain.reasons`.
         waits: what the first gang over them waits for, in the sentence of those behind it.
+        spent: a gang that ends does not give back what it took.
     """
 
     code: ClassVar[Code]
     waits: ClassVar[str]
+    spent: ClassVar[bool]
 
     def __init__(self, snapshot: Snapshot) -> None: ...
 
@@ -104,11 +106,15 @@ class AmountLimit(Protocol):
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
         """The amounts of them that a gang with a lease holds."""
 
+    def held(self, gang: Admitted, /) -> Mapping[LimitRow, int]:
+        """The amounts that a running gang gives back when it ends."""
+
 
 class ResourceQuotas:
     """The ResourceQuotas of namespaces. They count pods, so a lease holds nothing of them."""
 
     code: ClassVar = Code.RESOURCE_QUOTA_EXCEEDED
+    spent: ClassVar = False
     waits: ClassVar = "exceeds a ResourceQuota of its namespace"
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -120,6 +126,9 @@ class ResourceQuotas:
 
     def leased(self, _: Pending, /) -> Mapping[LimitRow, int]:
         return {}
+
+    def held(self, gang: Admitted, /) -> Mapping[LimitRow, int]:
+        return _added(self, as_placed(Pending(gang.workload), gang.placement).workload)
 
     def _lines(self, workload: Workload) -> Iterator[CountedLimit]:
         """Every line of a ResourceQuota that the pods of a gang count against."""
@@ -139,6 +148,7 @@ class UserCaps:
     """The use of users, by ClusterQueue (``policy.maxPerUser``). Gangs that are leaving count until their pods have ended."""
 
     code: ClassVar = Code.MAX_PER_USER
+    spent: ClassVar = False
     waits: ClassVar = "exceeds maxPerUser of its ClusterQueue"
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -146,7 +156,7 @@ class UserCaps:
         self._held: Counter[LimitRow] = Counter()
         if any(queue.max_per_user for queue in snapshot.config.cluster_queues.values()):
             for gang in snapshot.admitted:
-                self._held.update(self._rows(gang))
+                self._held.update(self.held(gang))
 
     def shared(self, workload: Workload) -> Iterator[SharedLimits]:
         queue = self._capped(workload)
@@ -155,7 +165,7 @@ class UserCaps:
 
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
         return (
-            self._rows(Admitted(pending.workload, pending.lease.placement)) if pending.lease else {}
+            self.held(Admitted(pending.workload, pending.lease.placement)) if pending.lease else {}
         )
 
     def holders(self, workload: Workload) -> list[tuple[Admitted, dict[str, int]]]:
@@ -205,7 +215,7 @@ class UserCaps:
             amounts[resource] = amounts.get(resource, 0) + amount
         return amounts
 
-    def _rows(self, gang: Admitted) -> dict[LimitRow, int]:
+    def held(self, gang: Admitted, /) -> Mapping[LimitRow, int]:
         """The amounts that a gang on its placement holds for its user."""
         queue = self._capped(gang.workload)
         if queue is None:
@@ -225,6 +235,7 @@ class Budgets:
     """
 
     code: ClassVar = Code.BUDGET_SPENT
+    spent: ClassVar = True
     waits: ClassVar = "exceeds a Budget"
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -247,8 +258,15 @@ class Budgets:
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
         if pending.lease is None:
             return {}
-        held = as_placed(pending, pending.lease.placement).workload
-        return {b.row: b.adds for _, bounds in self.shared(held) for b in bounds}
+        return _added(self, as_placed(pending, pending.lease.placement).workload)
+
+    def held(self, _: Admitted, /) -> Mapping[LimitRow, int]:
+        return {}
+
+
+def _added(kind: AmountLimit, workload: Workload) -> Mapping[LimitRow, int]:
+    """What a gang adds to each limit of a kind."""
+    return {bound.row: bound.adds for _, bounds in kind.shared(workload) for bound in bounds}
 
 
 AMOUNT_LIMITS: Final[tuple[type[AmountLimit], ...]] = (ResourceQuotas, UserCaps, Budgets)
@@ -256,26 +274,27 @@ AMOUNT_LIMITS: Final[tuple[type[AmountLimit], ...]] = (ResourceQuotas, UserCaps,
 
 
 class SharedClaimUse:
-    """The gangs that use the ResourceClaims which pods share: those that hold capacity, or have a lease."""
+    """The gangs that use the ResourceClaims which pods share: those that hold capacity, or have a lease.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    The pods of an elastic gang use a claim together.
+    """
+
+    def __init__(self, snapshot: Snapshot, leased: Iterable[Pending]) -> None:
         self._users: dict[tuple[str, str], dict[str, str]] = {}  # namespace/name by uid, by claim
-        for gang in snapshot.admitted:
+        for gang in (*snapshot.admitted, *leased):
             self.take(gang.workload)
-        for pending in snapshot.pending:
-            if pending.lease is not None:
-                self.take(pending.workload)
 
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease."""
         for name in workload.claims:
-            self._users.setdefault((workload.namespace, name), {})[workload.uid] = workload.ref
+            users = self._users.setdefault((workload.namespace, name), {})
+            users.setdefault(workload.family, workload.ref)
 
     def in_use(self, workload: Workload) -> Reason | None:
         """Why a gang waits for a ResourceClaim that another one uses; None if it does not."""
         for name in workload.claims:
             users = self._users.get((workload.namespace, name), {})
-            others = sorted(ref for uid, ref in users.items() if uid != workload.uid)
+            others = sorted(ref for uid, ref in users.items() if uid != workload.family)
             if others:
                 text = f"another gang uses ResourceClaim {name}: {others[0]}"
                 details = {"resourceClaim": name, "usedBy": others[0]}
@@ -283,21 +302,50 @@ class SharedClaimUse:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class LaterUse:
+    """What changes the use of limits until a later time.
+
+    Attributes:
+        planned: gangs with planned starts.
+        running: those of them that run then.
+        started: gangs that start in this plan and have ended by then.
+        ended: gangs that run now and have ended by then.
+    """
+
+    planned: Sequence[Workload]
+    running: Sequence[Workload]
+    started: Sequence[Workload] = ()
+    ended: Sequence[Admitted] = ()
+
+    def of(self, kind: AmountLimit) -> Counter[LimitRow]:
+        """By how much the use of limits of a kind is larger then."""
+        use = Counter[LimitRow]()
+        for workload in self.planned if kind.spent else self.running:
+            use.update(_added(kind, workload))
+        for workload in () if kind.spent else self.started:
+            use.subtract(_added(kind, workload))
+        for gang in () if kind.spent else self.ended:
+            use.subtract(kind.held(gang))
+        return use
+
+
 class GangLimits:
     """All limits of a snapshot as a plan goes. Gangs that start, or wait on a lease, take their part."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.claims = SharedClaimUse(snapshot)
+    def __init__(self, snapshot: Snapshot, holds: Callable[[str], bool] = lambda _: True) -> None:
+        """``holds``: whether a lease is valid, by the uid of its gang."""
+        valid = [p for p in snapshot.pending if p.lease is not None and holds(p.workload.uid)]
+        self.claims = SharedClaimUse(snapshot, valid)
         self._kinds = [kind(snapshot) for kind in AMOUNT_LIMITS]
         self._leased: dict[str, Counter[LimitRow]] = {}  # of pending gangs, by uid
         self._taken: Counter[LimitRow] = Counter()  # by leases, and by this plan
-        for pending in snapshot.pending:
-            if pending.lease is not None:
-                leased = Counter[LimitRow]()
-                for kind in self._kinds:
-                    leased.update(kind.leased(pending))
-                self._leased[pending.workload.uid] = leased
-                self._taken.update(leased)
+        for pending in valid:
+            leased = Counter[LimitRow]()
+            for kind in self._kinds:
+                leased.update(kind.leased(pending))
+            self._leased[pending.workload.uid] = leased
+            self._taken.update(leased)
 
     def refusal(
         self, workload: Workload, queue: ClusterQueue | None, heads: StrictFifoHeads
@@ -311,7 +359,8 @@ class GangLimits:
                     return behind(head, kind.waits)
                 over = next(self._exceeded(workload, bounds), None)
                 if over is not None:
-                    if over.need <= over.most:  # a gang larger than the limit holds back no gang
+                    # A gang larger than the limit holds back no gang, and neither does a pod of an elastic one.
+                    if over.need <= over.most and not workload.grows:
                         heads.wait_at_limit(queue, limit, workload.ref)
                     return over.reason()
         return None
@@ -335,6 +384,16 @@ class GangLimits:
                 for _, bounds in kind.shared(workload):
                     yield from self._exceeded(workload, bounds)
 
+    def allow(self, workload: Workload, later: LaterUse) -> bool:
+        """Whether no limit keeps a gang out at a later time."""
+        for kind in self._kinds:
+            for _, bounds in kind.shared(workload):
+                counted = list(self._counted(workload, bounds))
+                use = later.of(kind) if counted else {}
+                if any(bound.missing + use[bound.row] > 0 for bound in counted):
+                    return False
+        return True
+
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease, which is not counted in addition to the gang itself."""
         self.claims.take(workload)
@@ -352,12 +411,16 @@ class GangLimits:
         self, workload: Workload, bounds: Iterable[CountedLimit]
     ) -> Iterator[CountedLimit]:
         """Those that a gang is over, with what others take."""
+        return (limit for limit in self._counted(workload, bounds) if limit.exceeded())
+
+    def _counted(
+        self, workload: Workload, bounds: Iterable[CountedLimit]
+    ) -> Iterator[CountedLimit]:
+        """The limits with what others take."""
         own = self._leased.get(workload.uid, Counter[LimitRow]())
         for bound in bounds:
             taken = self._taken[bound.row] - own[bound.row]
-            limit = replace(bound, held=bound.held + taken) if taken else bound
-            if limit.exceeded():
-                yield limit
+            yield replace(bound, held=bound.held + taken) if taken else bound
 
 
 def _quota_exceeded(

@@ -30,6 +30,7 @@ The protections from all of this are in :mod:`queuectl.planner.preempt.protectio
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -55,6 +56,7 @@ from queuectl.planner.preempt.returning import evicts_below
 from queuectl.planner.preempt.running import EvictionScope, Preemptor
 from queuectl.planner.preempt.search import EvictionConstraints
 from queuectl.planner.problem.fleet import Ints, Mask
+from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 
 _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
@@ -458,9 +460,24 @@ def _scheme(
     kinds = np.full(len(by.running.gangs), -1, dtype=np.int64)
     for number, rule in enumerate(rules):
         kinds[(kinds < 0) & rule.names(by)] = number
-    legal = kinds >= 0
+    legal = _with_added_pods(by, kinds >= 0)
     deficits = by.shortfall.deficits(by.running.quota, len(legal), borrows=borrows)
     if any(frees[legal].sum() < amount for amount, frees in deficits):
         return []
     table = by.running.table(legal, by.state.problem.snapshot.now)
     return [CandidateSet(by, table, rules, kinds[legal], borrows, strategies)]
+
+
+def _with_added_pods(by: Preemptor, legal: Mask) -> Mask:
+    """Without each elastic gang of which an added pod is not among these gangs: that pod would end with the gang."""
+    running = by.state.problem.once(_added_pods)
+    added = Counter(pod.workload.family for pod in running if not by.state.leaves(pod))
+    if added:
+        gangs = {gang.workload.uid: at for at, gang in enumerate(by.running.gangs) if legal[at]}
+        added.subtract(by.running.gangs[at].workload.family for at in gangs.values())
+        legal[[gangs[uid] for uid, pods in added.items() if pods >= 0 and uid in gangs]] = False
+    return legal
+
+
+def _added_pods(problem: Problem) -> list[Admitted]:
+    return [gang for gang in problem.snapshot.admitted if gang.workload.grows]

@@ -255,13 +255,13 @@ def check_claims(index: PlanIndex) -> Iterator[PlanViolation]:
     holding = [gang.workload for gang in index.snapshot.admitted]
     for workload in (*holding, *(claim.workload for claim in index.claims)):
         for name in workload.claims:
-            users.setdefault((workload.namespace, name), set()).add(workload.uid)
+            users.setdefault((workload.namespace, name), set()).add(workload.family)
     for claim in index.claims:
         workload = claim.workload
         if workload.uid in index.running or _had(index, claim):
             continue
         for name in workload.claims:
-            if others := users[workload.namespace, name] - {workload.uid}:
+            if others := users[workload.namespace, name] - {workload.family}:
                 text = f"{sorted(others)} use ResourceClaim {name}"
                 yield PlanViolation(PlanRule.RESOURCE_CLAIM, workload.uid, text)
 

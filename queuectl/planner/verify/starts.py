@@ -269,7 +269,7 @@ def starting_until(
     index: PlanIndex, starting: list[tuple[Workload, Placement]], at: float
 ) -> list[tuple[Workload, Placement]]:
     """Of the gangs that start now, those that still run at a time."""
-    return [(w, p) for w, p in starting if index.snapshot.now + _length(w) > at]
+    return [(w, p) for w, p in starting if _until(index, w, index.snapshot.now) > at]
 
 
 def _planned_before(
@@ -331,7 +331,13 @@ def _beside(index: PlanIndex, each: Occurrence, workload: Workload, at: float) -
     """Whether a gang that starts at a time is alongside a Reservation."""
     if _admitted(index, each.reservation, workload):
         return False
-    return at < each.ends and at + _length(workload) > each.begins
+    return at < each.ends and _until(index, workload, at) > each.begins
+
+
+def _until(index: PlanIndex, workload: Workload, at: float) -> float:
+    """The end of a gang that starts at a time, or of a running one that migrates."""
+    gang = index.running.get(workload.uid)
+    return at + _length(workload) if gang is None else _end(index, gang)
 
 
 def _runs_beside(index: PlanIndex, each: Occurrence, gang: Admitted) -> bool:

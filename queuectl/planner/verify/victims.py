@@ -65,13 +65,15 @@ def _illegal(index: PlanIndex, preemption: Preemption, named_before: dict[str, s
 def _before_higher_ranks(
     index: PlanIndex, preemption: Preemption, preemptor: Workload, victim: Admitted
 ) -> str | None:
-    """The pod of a higher rank of its elastic job that the same policy allows to evict, and that stays."""
-    if preemption.reason != PreemptionReason.IN_CLUSTER_QUEUE:
-        return None
+    """The pod of a higher rank of its elastic job that would end with it, or that the same policy allows to evict, and that stays."""
     base, rank = _family(victim.workload)
     for uid, other in index.running.items():
         family = _family(other.workload)
         if family[0] != base or family[1] <= rank or uid in index.gone_after:
+            continue
+        if not victim.workload.grows:
+            return f"{uid} would end with it"
+        if preemption.reason != PreemptionReason.IN_CLUSTER_QUEUE:
             continue
         stays = shielded(index, other, preemption.reason)
         if stays is None and _against_policy(index, preemption, preemptor, other) is None:
@@ -352,6 +354,8 @@ def _cannot_restart(index: PlanIndex, gang: Admitted, beneficiary: str) -> str |
         refusal = index.refused.get(entry.workload.uid)
         if refusal is None or refusal.lease is not None or never(refusal):
             continue
+        if entry.workload.grows:
+            continue  # it holds back no gang
         waits = entry.blocked is None and entry.workload.uid != beneficiary
         ahead = place(entry.workload) < place(gang.workload)
         if waits and ahead and index.queue_of(entry.workload) is queue:

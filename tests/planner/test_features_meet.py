@@ -1,0 +1,349 @@
+"""Two features at once: what one of them promises holds when another one is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from queuectl.control.questions.preview import eviction_cost, starters, taken_down
+from queuectl.domain.budgets import GPU_HOUR, Budget, BudgetBalance, BudgetScope, month_of
+from queuectl.domain.commands import Action
+from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.limits import Allowance, QuotaLimit
+from queuectl.domain.plan import Plan
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import ClusterQueue, Protection, QueueingStrategy
+from queuectl.domain.reasons import Code
+from queuectl.domain.rules import FairStrategy
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.workload import Duration, Workload
+from queuectl.planner import plan
+from queuectl.planner.preempt.cost import costs, sizes_of
+from queuectl.planner.verify import verify
+from tests.planner.backfill_clock import job, line
+from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
+from tests.planner.test_advance import reserved
+from tests.planner.test_borrow_backoff import team
+from tests.planner.test_defrag_plan import NODES, WHOLE, half_full, moving
+from tests.planner.test_elastic import base, cluster, grown_to, rank
+from tests.planner.test_provisioning import checked as with_provisioning
+
+STRICT = QueueingStrategy.STRICT_FIFO
+LONG = 50_000.0
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    """The plan, which passes its verification."""
+    made = plan(snapshot)
+    assert not verify(snapshot, made)
+    return made
+
+
+def started(made: Plan) -> list[str]:
+    return [admission.uid for admission in made.admitted]
+
+
+def reasons(made: Plan) -> dict[str, Code]:
+    return {refusal.uid: refusal.reasons[0].code for refusal in made.pending}
+
+
+def starts(made: Plan) -> dict[str, float]:
+    """Seconds until the planned starts."""
+    return {each.uid: each.start.at - NOW for each in made.planned if each.is_current}
+
+
+def machines(count: int, gpu: int = 1) -> list[Node]:
+    return [node(f"n{number}", gpu=gpu) for number in range(count)]
+
+
+def running(workload: Workload, *nodes: str, ends: float | None = None, **more: object) -> Admitted:
+    """A gang with one pod on each node that ends at its limit, in so many seconds."""
+    held = holding(workload, dict.fromkeys(nodes, 1), started_at=NOW - 100)
+    end = None if ends is None else NOW + ends
+    return replace(held, ends_at=end, end_enforced=ends is not None, **more)
+
+
+# ---- Planned starts
+
+
+@pytest.mark.parametrize(
+    ("pods", "seconds"), [(1, None), (3, LONG)], ids=["of unknown length", "too large"]
+)
+def test_a_gang_that_waits_for_a_resource_claim_has_a_planned_start(
+    pods: int, seconds: float | None
+) -> None:
+    def sharing(workload: Workload) -> Workload:
+        return replace(workload, claims=("dataset",))
+
+    holder = running(sharing(job("holder", 1, 200)), "n0", ends=100)
+    waiting = sharing(job("waiting", 1, 500))
+    behind = job("behind", pods, seconds, queued_at=5)
+    made = planned(world(machines(3), [waiting, behind], [holder], line()))
+    assert starts(made) == {"waiting": 100}
+    assert "behind" not in started(made)
+    endless = planned(
+        world(machines(3), [waiting, behind], [replace(holder, ends_at=None)], line())
+    )
+    assert starts(endless) == {}
+    assert started(endless) == [], (
+        "a gang of unknown length does not pass it, a large one has no room"
+    )
+
+
+def test_two_gangs_that_wait_for_a_resource_claim_start_one_after_the_other() -> None:
+    def sharing(uid: str, queued_at: float) -> Workload:
+        return replace(job(uid, 1, 500, queued_at=queued_at), claims=("dataset",))
+
+    holder = running(sharing("holder", 0), "n0", ends=100)
+    made = planned(world(machines(3), [sharing("a", 1), sharing("b", 2)], [holder], line(2)))
+    assert starts(made) == {"a": 100, "b": 600}
+
+
+def test_a_repaired_gang_gives_all_its_nodes_back_at_its_end() -> None:
+    """One of its two nodes is lost. The planned start waits for its end, and nothing takes the other node before."""
+    large, small = job("large", 4, 500), job("small", 1, 5000, queued_at=5)
+    run = running(job("run", 2, 200), "n0", "n1", ends=100)
+    first = planned(world(machines(5), [large], [run], line()))
+    (promise,) = first.planned
+    assert starts(first) == {"large": 100}
+    left = Fleet(tuple(each for each in machines(5) if each.name != "n1"))
+    made = planned(
+        replace(
+            world(machines(5), [], [], line()),
+            now=NOW + 10,
+            fleet=left,
+            admitted=(replace(run, lost=(("w", "n1", 1),)),),
+            pending=(Pending(large, planned_start=promise.start), Pending(small)),
+        )
+    )
+    assert started(made) == ["run"]
+    assert starts(made) == {"large": 100}
+    assert made.planned[0].slip is None
+    assert reasons(made)["small"] is Code.WOULD_DELAY
+
+
+def limited(kind: str, pending: Sequence[Workload], admitted: Sequence[Admitted] = ()) -> Snapshot:
+    """Six nodes of one GPU in a Backfill line, and a limit of 4 GPUs for user ann."""
+    whose = [replace(workload, user="ann") for workload in pending]
+    held = [replace(g, workload=replace(g.workload, user="ann")) for g in admitted]
+    queues = line(2)
+    if kind == "maxPerUser":
+        queues = replace(queues, max_per_user=((GPU, 4),))
+    other = running(
+        replace(job("other", 4, 200), namespace="else"), "n0", "n1", "n2", "n3", ends=100
+    )
+    snapshot = world(machines(6), whose, [other, *held], queues)
+    if kind == "ResourceQuota":
+        used = sum(g.workload.pods for g in held)
+        limit = QuotaLimit("requests.nvidia.com/gpu", GPU, 4, used)
+        snapshot = replace(snapshot, allowances={"team": (Allowance("q", (limit,)),)})
+    return snapshot
+
+
+@pytest.mark.parametrize("kind", ["maxPerUser", "ResourceQuota"])
+def test_a_later_gang_takes_nothing_of_a_limit_that_a_planned_start_needs(kind: str) -> None:
+    first, later = job("first", 4, 500), job("later", 1, LONG, queued_at=5)
+    made = planned(limited(kind, [first, later]))
+    assert starts(made) == {"first": 100, "later": 600}
+    assert reasons(made)["later"] is Code.WOULD_DELAY
+    short = job("short", 1, 50, queued_at=5)
+    assert started(planned(limited(kind, [first, short]))) == ["short"], "it ends before"
+    two = planned(limited(kind, [first, replace(first, uid="second", name="second", queued_at=3)]))
+    assert starts(two) == {"first": 100, "second": 600}
+
+
+@pytest.mark.parametrize("kind", ["maxPerUser", "ResourceQuota"])
+def test_a_limit_counts_no_gang_that_ends_before_the_planned_start(kind: str) -> None:
+    mine = running(job("mine", 1, 200), "n4", ends=50)
+    first, later = job("first", 3, 500), job("later", 1, LONG, queued_at=5)
+    made = planned(limited(kind, [first, later], [mine]))
+    assert started(made) == ["later"]
+    assert starts(made) == {"first": 100}
+
+
+@pytest.mark.parametrize("seconds", [LONG, 50.0])
+def test_a_later_gang_does_not_spend_the_budget_of_a_planned_start(seconds: float) -> None:
+    """What it spends is gone, even if it ends before the planned start."""
+    first, later = job("first", 4, 500), job("later", 1, seconds, queued_at=5)
+    granted = round(GPU_HOUR * 2040 / 3600)
+    budget = Budget("b", BudgetScope.CLUSTER_QUEUE, "main", granted, whole_run=True)
+    other = running(job("other", 4, 200, of="else"), "n0", "n1", "n2", "n3", ends=100)
+    snapshot = world(machines(6), [first, later], [other], line(), queue("else"))
+    snapshot = replace(snapshot, budgets=(BudgetBalance(budget, month_of(NOW, "UTC"), granted),))
+    made = planned(snapshot)
+    assert starts(made) == {"first": 100}
+    assert started(made) == []
+
+
+def test_equal_gangs_with_several_planned_starts_are_considered_again_in_their_order() -> None:
+    """A lease ends within the plan. Its node goes to the first of two equal gangs."""
+
+    def of_zone(workload: Workload) -> Workload:
+        (pods,) = workload.podsets
+        shape = podset(gpu=1, select={"z": "a"}).shape
+        return replace(workload, podsets=(replace(pods, shape=shape),))
+
+    nodes = [node(name, gpu=1, labels={"z": "a"}) for name in ("n0", "n1", "n3")]
+    nodes += [node(name, gpu=1, labels={"z": "b"}) for name in ("n5", "n6")]
+    first = of_zone(job("first", 1, 500, priority=5))
+    equal = of_zone(job("equal", 1, 500, queued_at=5))
+    leased = job("leased", 2, 500, priority=3, of="other")
+    lease = CapacityLease(placed(leased, {"n1": 1, "n3": 1}), ("v",), NOW - 5, NOW + 600)
+    runs = running(job("r", 1, 200), "n0", ends=100)
+    leaves = running(job("v", 1, None, of="other"), "n1", leaving=True)
+    for planned_starts in (1, 2):
+        pending = [first, equal, Pending(leased, lease=lease)]
+        queues = line(planned_starts), queue("other")
+        made = planned(world(nodes, pending, [runs, leaves], *queues))
+        assert started(made) == ["first", "leased"]
+
+
+# ---- Reservations
+
+
+def test_a_gang_migrates_to_a_node_that_a_reservation_needs_after_its_end() -> None:
+    first, second = half_full().admitted
+    short = replace(first.workload, duration=Duration(3600, enforced=True))
+    first = replace(
+        first, workload=short, started_at=NOW - 3500, ends_at=NOW + 100, end_enforced=True
+    )
+    second = replace(second, ends_at=NOW + 100, end_enforced=True, restartable=False)
+    snapshot = replace(
+        half_full(), admitted=(first, second), reservations=(reserved(nodes=("n1",), starts=200),)
+    )
+    assert [move.uid for move in planned(snapshot).moved] == ["small0"]
+
+
+@pytest.mark.parametrize("kind", ["Reservation", "planned start"])
+def test_nodes_are_made_for_a_gang_that_must_not_use_the_free_ones(kind: str) -> None:
+    if kind == "Reservation":
+        snapshot = world([node("n0", gpu=8)], [gang("g", podset("w", gpu=8))], [], queue())
+        snapshot = replace(snapshot, reservations=(reserved(nodes=("n0",), starts=100),))
+    else:
+        holder = running(job("holder", 2, 200), "n0", "n1", ends=100)
+        large, late = job("large", 3, 500), job("g", 1, LONG, queued_at=5)
+        rule = replace(line(), admission_checks=())
+        snapshot = world(machines(3), [large, late], [holder], rule)
+    without = planned(snapshot)
+    assert reasons(without)["g"] in (Code.RESERVATION_AHEAD, Code.WOULD_DELAY)
+    made = planned(with_provisioning(snapshot))
+    assert started(made) == ["g"] or reasons(made)["g"] is Code.WAITING_FOR_CHECKS
+
+
+# ---- Quota of a head that waits, and leases that are no longer valid
+
+
+@pytest.mark.parametrize("patience", [0.0, 30.0])
+def test_a_head_that_waits_before_it_reclaims_keeps_its_idle_quota(patience: float) -> None:
+    def asks(uid: str, pods: int, of: str, queued_at: float = 0.0) -> Workload:
+        return gang(uid, podset(gpu=8, count=pods), queue=of, queued_at=queued_at)
+
+    borrower = replace(holding(asks("borrower", 1, "b"), {"n0": 1}), started_at=NOW - 5000)
+    protected = replace(team("c", 0), protection=Protection(min_runtime=3600.0))
+    owner = team("a", 16, reclaim_patience=patience, strategy=STRICT)
+    pending = [Pending(asks("head", 2, "a"), reclaim_since=None), asks("other", 1, "c", 5.0)]
+    made = planned(world(machines(2, 8), pending, [borrower], owner, team("b", 0), protected))
+    assert started(made) == []
+    assert reasons(made)["other"] is Code.WAITING_FOR_QUOTA
+
+
+FAIR = (FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,)
+
+
+@pytest.mark.parametrize("fair", [(), FAIR], ids=["by borrowing", "by share"])
+@pytest.mark.parametrize("leased", [False, True])
+def test_a_lease_on_a_lost_node_gives_no_gang_a_place_before_others(
+    leased: bool, fair: tuple[FairStrategy, ...]
+) -> None:
+    owner = gang("owner", podset(gpu=8), queue="a", queued_at=5.0)
+    borrower = gang("borrower", podset(gpu=8), queue="b", queued_at=9.0)
+    lease = CapacityLease(placed(borrower, {"n0": 1}), ("x",), NOW - 10, NOW + 500)
+    nodes = [node("n0", gpu=8, ready=False), node("n1", gpu=8)]
+    pending = [owner, Pending(borrower, lease=lease if leased else None)]
+    snapshot = world(nodes, pending, [], team("a", 8), team("b", 0))
+    rules = replace(snapshot.config.rules, fair_sharing=fair)
+    snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
+    assert started(planned(snapshot)) == ["owner"]
+
+
+@pytest.mark.parametrize("leased", [False, True])
+@pytest.mark.parametrize("limit", ["maxPerUser", "ResourceClaim"])
+def test_a_lease_on_a_lost_node_takes_nothing_of_a_limit(leased: bool, limit: str) -> None:
+    def of_ann(uid: str, priority: int) -> Workload:
+        made = replace(gang(uid, podset(gpu=4), priority=priority), user="ann")
+        return replace(made, claims=("dataset",)) if limit == "ResourceClaim" else made
+
+    first, second = of_ann("first", 5), of_ann("second", 0)
+    rule: ClusterQueue = queue()
+    if limit == "maxPerUser":
+        rule = replace(rule, max_per_user=((GPU, 4),))
+    lease = CapacityLease(placed(second, {"n0": 1}), ("x",), NOW - 10, NOW + 500)
+    nodes = [node("n0", gpu=4, ready=False), node("n1", gpu=4)]
+    pending = [first, Pending(second, lease=lease if leased else None)]
+    assert started(planned(world(nodes, pending, [], rule))) == ["first"]
+
+
+# ---- Elastic gangs
+
+
+def test_a_pod_that_is_held_for_its_nodes_is_added_before_those_of_higher_ranks() -> None:
+    excluded = Pending(rank(1), excluded=frozenset({"n1"}))
+    made = planned(with_provisioning(cluster(2, [excluded, rank(2)], grown_to(0))))
+    assert started(made) == []
+    assert reasons(made)["train.002"] is Code.WAITING_IN_ORDER
+
+
+def test_a_pod_that_waits_at_a_limit_holds_back_no_gang_of_its_user() -> None:
+    rule = replace(queue(strategy=STRICT), max_per_user=((GPU, 12),))
+    runs = holding(replace(base(), user="ann"), {"n0": 1})
+    small = replace(gang("small", podset(gpu=2), queued_at=5.0), user="ann")
+    made = planned(world(machines(3, 8), [replace(rank(1), user="ann"), small], [runs], rule))
+    assert started(made) == ["small"]
+    assert reasons(made)["train.001"] is Code.MAX_PER_USER
+
+
+@pytest.mark.parametrize("added", [0, 3])
+def test_a_gang_stays_while_a_pod_that_was_added_to_it_is_protected(added: int) -> None:
+    """The gang is old enough to be evicted, the added pods are not, and they would end with it."""
+    rule = replace(queue(), protection=Protection(min_runtime=600.0))
+    old, *young = grown_to(added)
+    admitted = [replace(old, started_at=NOW - 7200)]
+    admitted += [replace(pod, started_at=NOW - 60) for pod in young]
+    high = gang("high", podset("w", gpu=8, select={"kubernetes.io/hostname": "n0"}), priority=1)
+    made = planned(world(machines(4, 8), [high], admitted, rule))
+    assert [one.victim for one in made.preempted] == ([] if added else ["train"])
+
+
+def test_pods_of_an_elastic_gang_share_its_resource_claim() -> None:
+    gangs = [replace(w, claims=("dataset",)) for w in (base(), rank(1))]
+    made = planned(cluster(2, gangs[1:], [holding(gangs[0], {"n0": 1})]))
+    assert started(made) == ["train.001"]
+    other = replace(gang("other", podset(gpu=8)), claims=("dataset",))
+    made = planned(cluster(2, [other], [holding(gangs[0], {"n0": 1})]))
+    assert started(made) == []
+
+
+def test_a_pod_that_waits_to_be_added_stops_no_migration() -> None:
+    rule = moving(strategy=STRICT)
+    small = [
+        replace(g, workload=replace(g.workload, queued_at=3.0)) for g in half_full(rule).admitted
+    ]
+    elastic = holding(base(), {"n2": 1})
+    whole = replace(WHOLE, queued_at=9.0)
+    nodes = [*NODES, node("n2", "r1", gpu=8)]
+    made = planned(world(nodes, [rank(1), whole], [*small, elastic], rule))
+    assert [move.uid for move in made.moved] == ["small0"]
+
+
+def test_the_preview_of_an_action_on_an_elastic_gang_is_about_all_its_pods() -> None:
+    other = gang("other", podset("w", 3, gpu=8), queued_at=5.0)
+    runs = grown_to(2)
+    snapshot = cluster(3, [rank(3), other], runs)
+    held = taken_down(snapshot, runs[0], Action.HOLD)
+    assert starters(plan(snapshot), plan(held)) == ("other",)
+    one = taken_down(snapshot, runs[2], Action.HOLD)
+    assert [g.workload.uid for g in one.admitted] == ["train", "train.001"]
+    cost, parts = eviction_cost(snapshot, runs[0]), costs(runs, snapshot.now, sizes_of(snapshot))
+    assert (cost.gpus, cost.lost_work) == (24, sum(part.lost_work for part in parts.values()))
