@@ -14,7 +14,14 @@ from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
-from queuectl.domain.queues import ClusterQueue, Protection, QueueingStrategy
+from queuectl.domain.queues import (
+    Backfill,
+    BackfillOrder,
+    ClusterQueue,
+    Cohort,
+    Protection,
+    QueueingStrategy,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
@@ -216,20 +223,28 @@ def test_a_gang_migrates_to_a_node_that_a_reservation_needs_after_its_end() -> N
     assert [move.uid for move in planned(snapshot).moved] == ["small0"]
 
 
-@pytest.mark.parametrize("kind", ["Reservation", "planned start"])
-def test_nodes_are_made_for_a_gang_that_must_not_use_the_free_ones(kind: str) -> None:
-    if kind == "Reservation":
-        snapshot = world([node("n0", gpu=8)], [gang("g", podset("w", gpu=8))], [], queue())
-        snapshot = replace(snapshot, reservations=(reserved(nodes=("n0",), starts=100),))
-    else:
-        holder = running(job("holder", 2, 200), "n0", "n1", ends=100)
-        large, late = job("large", 3, 500), job("g", 1, LONG, queued_at=5)
-        rule = replace(line(), admission_checks=())
-        snapshot = world(machines(3), [large, late], [holder], rule)
-    without = planned(snapshot)
-    assert reasons(without)["g"] in (Code.RESERVATION_AHEAD, Code.WOULD_DELAY)
-    made = planned(with_provisioning(snapshot))
-    assert started(made) == ["g"] or reasons(made)["g"] is Code.WAITING_FOR_CHECKS
+def test_nodes_are_made_for_a_gang_that_must_not_use_the_nodes_of_a_reservation() -> None:
+    snapshot = world([node("n0", gpu=8)], [gang("g", podset("w", gpu=8))], [], queue())
+    snapshot = replace(snapshot, reservations=(reserved(nodes=("n0",), starts=100),))
+    assert reasons(planned(snapshot)) == {"g": Code.RESERVATION_AHEAD}
+    assert reasons(planned(with_provisioning(snapshot))) == {"g": Code.WAITING_FOR_CHECKS}
+
+
+def test_nodes_are_made_for_a_gang_that_would_delay_a_planned_start() -> None:
+    """The planned start is of a ClusterQueue for which no nodes are made."""
+    holder = running(job("holder", 2, 200), "n0", "n1", ends=100)
+    first, late = job("first", 3, 500), job("late", 1, LONG, queued_at=5, of="cloud")
+    queues = [replace(each, cohort="both") for each in (line(), replace(line(), name="cloud"))]
+    snapshot = world(machines(3), [first, late], [holder], *queues)
+    both = Cohort("both", backfill=Backfill(1, BackfillOrder.QUEUE, 0.0))
+    snapshot = replace(snapshot, config=replace(snapshot.config, cohorts={"both": both}))
+    assert reasons(planned(snapshot))["late"] is Code.WOULD_DELAY
+    config = with_provisioning(snapshot).config
+    main = replace(config.cluster_queues["main"], admission_checks=())
+    config = replace(config, cluster_queues={**config.cluster_queues, "main": main})
+    made = planned(replace(snapshot, config=config))
+    assert starts(made) == {"first": 100}
+    assert reasons(made)["late"] is Code.WAITING_FOR_CHECKS
 
 
 # ---- Quota of a head that waits, and leases that are no longer valid
