@@ -27,11 +27,12 @@ def drained(snapshot: Snapshot) -> Iterator[Eviction]:
 
 
 def leaving(snapshot: Snapshot, out: AbstractSet[str]) -> Snapshot:
-    """The snapshot in which these gangs are being evicted. Each keeps its place in the queue."""
-    admitted = tuple(
-        replace(gang, leaving=True, returns=True, lost=()) if gang.workload.uid in out else gang
-        for gang in snapshot.admitted
-    )
+    """The snapshot in which these gangs are being evicted. Each keeps its place in the queue; a pod that was added to a gang has none."""
+
+    def left(gang: Admitted) -> Admitted:
+        return replace(gang, leaving=True, returns=not gang.workload.grows, lost=())
+
+    admitted = tuple(left(g) if g.workload.uid in out else g for g in snapshot.admitted)
     return replace(snapshot, admitted=admitted)
 
 

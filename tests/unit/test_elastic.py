@@ -395,6 +395,27 @@ def test_a_pod_that_waits_follows_its_gang_to_another_domain(to: Mapping[str, in
     assert racks() == (["r1"] if to else [None])
 
 
+def test_a_pod_that_is_evicted_keeps_no_place_in_the_queue() -> None:
+    """Its gang keeps its place when it is evicted itself."""
+    job = read(elastic(3, 1, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))
+    seen = mirror(job, pod("p1", 1), pod("p2", 2), NamespaceRecord("default", 1))
+    see(seen, *(NodeRecord(node(f"n{n}", gpu=1), 1) for n in range(2)))
+    second = index_uid("u", 1)
+    evicting = {"state": State.EVICTING, "attempt": 1, "reason": Reason(Code.PREEMPTED)}
+    placement = placed(gang("u", *job.podsets), {"n0": 1})
+    ledger = Ledger(
+        replace(entry(uid), placement=placement, started_at=1.0, **evicting)
+        for uid in ("u", second)
+    )
+    builder = SnapshotBuilder(seen, ledger, OtherPodUsage(seen, ledger))
+    known = replace(config(queue("pool")), local_queues={("default", "main"): LocalQueue("default", "main", "pool")})  # fmt: skip
+    found = builder.freeze(known, 9.0, SolverLimits()).admitted
+    assert {g.workload.uid: (g.leaving, g.returns) for g in found} == {
+        "u": (True, True),
+        second: (True, False),
+    }
+
+
 # ---- files
 
 
