@@ -26,6 +26,7 @@ HELD: Final = frozenset(
         *("balanced", "slices", "group", "partial", "elastic", "idle", "leaving", "lost node"),
         *("opt out", "blocked", "durations", "lease", "planned start"),
         *("other pods", "budget", "whole run", "reservation", "reserved nodes", "resource quota"),
+        *("shared claim", "excluded nodes"),
     )
 )
 FEATURES: Final = CONFIGURED | HELD
@@ -108,6 +109,8 @@ def _held(snapshot: Snapshot) -> Iterator[str]:
         "reservation": any(o.reservation.capacity for o in snapshot.reservations),
         "reserved nodes": any(o.reservation.nodes for o in snapshot.reservations),
         "resource quota": bool(snapshot.allowances),
+        "shared claim": any(gang.workload.claims for gang in gangs),
+        "excluded nodes": any(entry.excluded for entry in pending),
     }
     assert per_feature.keys() == HELD
     return (name for name, on in per_feature.items() if on)

@@ -138,8 +138,33 @@ def snapshot_of(seed: int, sizes: Sizes = Sizes()) -> Snapshot:
         allowances=_allowances(dice),
         reservations=_reservations(dice, fleet, names),
     )
-    made = _with_budgets(dice, made)
+    made = _with_claims(random.Random(f"claims {seed}"), _with_budgets(dice, made))
     return without_level(made) if "level removed" in dice.on else made
+
+
+def _with_claims(rng: random.Random, snapshot: Snapshot) -> Snapshot:
+    """The same, in which some gangs share a ResourceClaim, and some must not start on some nodes."""
+    gangs = (*snapshot.admitted, *snapshot.pending)
+    shares, excludes = rng.random() < 0.3, rng.random() < 0.3
+    names = sorted({gang.workload.family for gang in gangs if rng.random() < 0.3}) if shares else []
+    claims = {name: (rng.choice(("data", "model")),) for name in names}
+    nodes = [each.name for each in snapshot.fleet.nodes]
+
+    def sharing(workload: Workload) -> Workload:
+        return replace(workload, claims=claims.get(workload.family, ()))
+
+    return replace(
+        snapshot,
+        admitted=tuple(replace(g, workload=sharing(g.workload)) for g in snapshot.admitted),
+        pending=tuple(
+            replace(
+                gang,
+                workload=sharing(gang.workload),
+                excluded=frozenset(rng.sample(nodes, 3) if excludes and rng.random() < 0.3 else ()),
+            )
+            for gang in snapshot.pending
+        ),
+    )
 
 
 # Configuration.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, chain
 from math import inf
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -252,12 +253,17 @@ class Timeline:
             return True
         planned = [gang.request.pending.workload for gang in beside]
         running = [gang.request.pending.workload for gang in beside if gang.holds(at)]
-        if at == NOW:
-            return self.limits.allow(workload, LaterUse(planned, running))
-        starting = (admission.request for admission in self.state.admissions)
+        starting = (a.request for a in self.state.admissions if at != NOW)
         started = [asked.pending.workload for asked in starting if not self.holds(asked, at)]
-        use = LaterUse(planned, running, started, self.ended(at))
+        use = LaterUse(planned, running, started, partial(self._has_ended, at))
         return self.limits.allow(workload, use)
+
+    def _has_ended(self, at: float, gang: Admitted) -> bool:
+        """Whether a running gang has ended by a time."""
+        if at == NOW:
+            return False
+        end = inf if gang.ends_at is None else max(gang.ends_at, self.now + SOON)
+        return self.state.leaves(gang) or end <= at
 
     @property
     def _ends(self) -> Departures[CountedGang]:

@@ -310,24 +310,13 @@ class LaterUse:
         planned: gangs with planned starts.
         running: those of them that run then.
         started: gangs that start in this plan and have ended by then.
-        ended: gangs that run now and have ended by then.
+        has_ended: whether a gang that runs now has ended by then.
     """
 
     planned: Sequence[Workload]
     running: Sequence[Workload]
-    started: Sequence[Workload] = ()
-    ended: Sequence[Admitted] = ()
-
-    def of(self, kind: AmountLimit) -> Counter[LimitRow]:
-        """By how much the use of limits of a kind is larger then."""
-        use = Counter[LimitRow]()
-        for workload in self.planned if kind.spent else self.running:
-            use.update(_added(kind, workload))
-        for workload in () if kind.spent else self.started:
-            use.subtract(_added(kind, workload))
-        for gang in () if kind.spent else self.ended:
-            use.subtract(kind.held(gang))
-        return use
+    started: Sequence[Workload]
+    has_ended: Callable[[Admitted], bool]
 
 
 class GangLimits:
@@ -337,6 +326,8 @@ class GangLimits:
         """``holds``: whether a lease is valid, by the uid of its gang."""
         valid = [p for p in snapshot.pending if p.lease is not None and holds(p.workload.uid)]
         self.claims = SharedClaimUse(snapshot, valid)
+        self._snapshot = snapshot
+        self._running: dict[Code, dict[str, list[Admitted]]] = {}
         self._kinds = [kind(snapshot) for kind in AMOUNT_LIMITS]
         self._leased: dict[str, Counter[LimitRow]] = {}  # of pending gangs, by uid
         self._taken: Counter[LimitRow] = Counter()  # by leases, and by this plan
@@ -387,12 +378,35 @@ class GangLimits:
     def allow(self, workload: Workload, later: LaterUse) -> bool:
         """Whether no limit keeps a gang out at a later time."""
         for kind in self._kinds:
-            for _, bounds in kind.shared(workload):
+            for sharer, bounds in kind.shared(workload):
                 counted = list(self._counted(workload, bounds))
-                use = later.of(kind) if counted else {}
-                if any(bound.missing + use[bound.row] > 0 for bound in counted):
+                more = self._more(kind, sharer, later) if counted else {}
+                if any(bound.missing + more[bound.row] > 0 for bound in counted):
                     return False
         return True
+
+    def _more(self, kind: AmountLimit, sharer: str, later: LaterUse) -> Counter[LimitRow]:
+        """By how much the use of what a namespace, user or budget shares is larger at a later time."""
+        more = Counter[LimitRow]()
+        for workload in later.planned if kind.spent else later.running:
+            more.update(_added(kind, workload))
+        if not kind.spent:
+            for workload in later.started:
+                more.subtract(_added(kind, workload))
+            for gang in self._holders(kind).get(sharer, ()):
+                if later.has_ended(gang):
+                    more.subtract(kind.held(gang))
+        return more
+
+    def _holders(self, kind: AmountLimit) -> Mapping[str, list[Admitted]]:
+        """The running gangs of each namespace or user that shares limits of a kind."""
+        known = self._running.get(kind.code)
+        if known is None:
+            known = self._running[kind.code] = {}
+            for gang in self._snapshot.admitted:
+                for sharer, _ in kind.shared(gang.workload):
+                    known.setdefault(sharer, []).append(gang)
+        return known
 
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease, which is not counted in addition to the gang itself."""
