@@ -1,10 +1,10 @@
 """A plan that one gang or one cohort cannot prevent.
 
 If planning raises, if the verifier refuses the plan, or if the limit of wall time ends it, the same snapshot is planned again without
-the gang at fault. Such a gang is set aside only if the plan without it passes. The suspects are the gang whose turn it was and the
-gangs that the broken rules name. If none of them is at fault, the snapshot is planned once more as it is. If that fails again, the
-newest gangs are left out, as few as possible, and of these the one without which the others pass. The number of plans is limited:
-beyond it, the gangs that are left out wait for the next plan.
+the gang at fault. An error that does not occur again has no gang at fault. A gang is set aside only if the plan without it passes. The
+suspects are the gang whose turn it was and the gangs that the broken rules name. If none of them is at fault, the newest gangs are left
+out, as few as possible, and of these the one without which the others pass. The number of plans is limited: beyond it, the gangs that are
+left out wait for the next plan.
 
 If planning fails without all of them, the cohorts are planned one by one, each without the others, until a plan passes. The next plan
 begins with the next cohort. A running gang that is set aside keeps its capacity and can be evicted. It is not repaired and not moved.
@@ -144,6 +144,8 @@ class _Search:
 
     def run(self) -> ContainedPlan:
         error = self._try(self.out)
+        if error is not None and not isinstance(error, BrokenRules) and not self._ended:
+            error = self._try(self.out)  # one of another thread, for example, does not occur again
         while error is not None and not self._ended:
             if not self._exclude(error):
                 return self._given_up(error)
@@ -159,8 +161,6 @@ class _Search:
             return True
         if _timed_out(error) or self._ended:
             return False  # each further plan can take as long
-        if self._try(self.out) is None:
-            return True  # what failed does not depend on the gangs: on another thread, for example
         found = self._newest_at_fault()
         if found is None:
             return False

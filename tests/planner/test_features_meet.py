@@ -21,6 +21,7 @@ from queuectl.domain.queues import (
     Cohort,
     Protection,
     QueueingStrategy,
+    WithinClusterQueue,
 )
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import FairStrategy
@@ -162,6 +163,15 @@ def test_a_later_gang_takes_nothing_of_a_limit_that_a_planned_start_needs(kind: 
 
 
 @pytest.mark.parametrize("kind", ["maxPerUser", "ResourceQuota"])
+def test_a_gang_of_several_sizes_leaves_the_rest_of_a_limit_to_a_planned_start(kind: str) -> None:
+    first, later = job("first", 3, 500), job("later", 2, LONG, queued_at=5, least=1)
+    made = planned(limited(kind, [first, later]))
+    assert starts(made) == {"first": 100}
+    (start,) = made.admitted
+    assert [pods.count for pods in start.placement.podsets] == [1]
+
+
+@pytest.mark.parametrize("kind", ["maxPerUser", "ResourceQuota"])
 def test_a_limit_counts_no_gang_that_ends_before_the_planned_start(kind: str) -> None:
     mine = running(job("mine", 1, 200), "n4", ends=50)
     first, later = job("first", 3, 500), job("later", 1, LONG, queued_at=5)
@@ -205,6 +215,25 @@ def test_equal_gangs_with_several_planned_starts_are_considered_again_in_their_o
         queues = line(planned_starts), queue("other")
         made = planned(world(nodes, pending, [runs, leaves], *queues))
         assert started(made) == ["first", "leased"]
+
+
+@pytest.mark.parametrize("seconds", [3600.0, None])
+def test_a_gang_behind_one_that_waits_for_its_victims_has_a_planned_start(
+    seconds: float | None,
+) -> None:
+    """The gang with the lease ends at the latest when its lease and its run are over."""
+    rule = line(within=WithinClusterQueue.LOWER_PRIORITY)
+    victim = running(job("victim", 4, LONG), "n0", "n1", "n2", "n3", ends=LONG)
+    preemptor = job("preemptor", 4, seconds, priority=5)
+    waiting, long = job("waiting", 5, 500, queued_at=2), job("long", 1, LONG, queued_at=3)
+    made = planned(world(machines(5), [preemptor, waiting, long], [victim], rule))
+    (lease,) = [refusal.lease for refusal in made.pending if refusal.lease is not None]
+    if seconds is None:
+        assert starts(made) == {}
+        return
+    assert starts(made) == {"waiting": lease.expires_at + seconds - NOW}
+    assert started(made) == []
+    assert reasons(made)["long"] is Code.WOULD_DELAY
 
 
 # ---- Reservations

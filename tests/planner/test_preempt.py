@@ -16,7 +16,7 @@ from queuectl.domain.queues import ClusterQueue, ResourceFlavor, WithinClusterQu
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement
-from queuectl.planner.capacity.state import open_state
+from queuectl.planner.capacity.state import HeldCapacity, open_state
 from queuectl.planner.preempt import cost as preempt_goal
 from queuectl.planner.preempt import find as preempt
 from queuectl.planner.preempt import search as preempt_search
@@ -247,7 +247,7 @@ def test_capacity_leased_to_others_is_not_free() -> None:
     request = request_of(problem, snapshot.pending[0], main, flavors)
     state = open_state(problem)
     idle = find_victims(state, request, main, Solver(snapshot.limits))
-    state.hold(request, ((np.array([1]), np.array([1])),))
+    state.hold(HeldCapacity(request, ((np.array([1]), np.array([1])),)))
     leased = find_victims(state, request, main, Solver(snapshot.limits))
     assert evicted(idle) == set()
     assert evicted(leased) == {"x"}
@@ -261,7 +261,7 @@ def test_a_victim_of_this_plan_is_not_evicted_twice() -> None:
     request = request_of(problem, snapshot.pending[0], main, flavors)
     state = open_state(problem)
     state.evict(snapshot.admitted[0])
-    state.hold(request, ((np.array([0]), np.array([1])),))
+    state.hold(HeldCapacity(request, ((np.array([0]), np.array([1])),)))
     assert find_victims(state, request, main, Solver(snapshot.limits)) is None
 
 

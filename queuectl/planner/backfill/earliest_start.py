@@ -113,8 +113,8 @@ class Question:
 
     def ask(self, solver: Solver) -> Feasibility:
         """Whether it fits, and where."""
-        if not (self._has_quota() and self.within_limits()):
-            return Feasibility(Status.REFUTED)
+        if not self._has_quota() or (self.begin != NOW and self.short_limit() is not None):
+            return Feasibility(Status.REFUTED)  # limits now were asked before
         room = self._room()
         found = greedy.find(self.request, room, lambda shape: caps(room, shape))
         if found is not None:
@@ -129,7 +129,7 @@ class Question:
 
     def holds(self, decision: Feasibility) -> bool:
         """Whether a decision that was made without the planned gangs leaves them their places."""
-        if not (self._has_quota() and self.within_limits()):
+        if not self._has_quota():
             return False
         moved = dict(decision.moved)
         for at in self.times:
@@ -181,13 +181,11 @@ class Question:
             if self.present(at)
         )
 
-    def within_limits(self) -> bool:
-        """Whether limits other than quota allow it at each of its times, alongside the planned gangs."""
-        return all(
-            self.timeline.within_limits(self.request, at, self.beside)
-            for at in self.times
-            if self.present(at)
-        )
+    def short_limit(self) -> str | None:
+        """A limit other than quota that is too small for it at one of its times, alongside the planned gangs; None if none is."""
+        times = (at for at in self.times if self.present(at))
+        limits = (self.timeline.short_limit(self.request, at, self.beside) for at in times)
+        return next((limit for limit in limits if limit is not None), None)
 
     # Places.
 

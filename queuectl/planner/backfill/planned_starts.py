@@ -14,7 +14,7 @@ from typing import Final
 
 from queuectl.domain.queues import BackfillOrder, ClusterQueue
 from queuectl.domain.reasons import Reason
-from queuectl.domain.snapshot import Pending
+from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.earliest_start import Question, StartSearch
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
@@ -209,8 +209,6 @@ class PlannedStarts:
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why
-        if not self._question(request, NOW, ahead).within_limits():
-            return self._delays(request, ahead)
         admission = TentativeAdmission(request, node_counts, fixed=True)
         gangs = self.gangs
         self.gangs = ahead
@@ -222,6 +220,17 @@ class PlannedStarts:
             gangs = [placed.get(gang.uid, gang) for gang in gangs]
         self.gangs = gangs
         return None if stand else self._delays(request, ahead)
+
+    def takes_limit(self, request: GangRequest) -> Reason | None:
+        """Why a gang leaves what it needs of a limit other than quota to a planned start; None if it does not."""
+        if not self.gangs or not self.limits.binds(request.pending.workload):
+            return None
+        question = self._question(request, NOW, self.respected(request))
+        limit = question.short_limit()
+        if limit is None:
+            return None
+        first = question.beside[0]
+        return refusals.takes_limit(first.request.pending.workload.ref, first.at, limit)
 
     def replace(self, decision: Feasibility) -> None:
         """Place planned gangs where a decision puts them."""
@@ -290,22 +299,28 @@ class PlannedStarts:
 
     def _claims_free(self, workload: Workload) -> float:
         """When no other gang uses a ResourceClaim of a gang, as far as ends are known."""
-        now = self.timeline.now
-        if not workload.claims:
-            return now
+        now, claims = self.timeline.now, self.limits.claims
+        planned = [
+            g.until for g in self.gangs if claims.shared(g.request.pending.workload, workload)
+        ]
+        others = claims.others(workload)
+        if not others:
+            return max(planned, default=now)
+        ends = dict.fromkeys(others, inf)  # of those that wait on a lease
+        for admission in self.state.admissions:
+            family = admission.request.pending.workload.family
+            if family in others:
+                ends[family] = self.timeline.until(admission.request)
+        running = self.state.problem.snapshot.admitted
+        for gang in running:  # pods that were added to a gang end with it
+            if gang.workload.uid in others:
+                ends[gang.workload.uid] = self._end(gang)
+        return max(now, *ends.values(), *planned)
 
-        def shares(other: Workload) -> bool:
-            same = other.namespace == workload.namespace and other.family != workload.family
-            return same and not set(other.claims).isdisjoint(workload.claims)
-
-        snapshot = self.state.problem.snapshot
-        running = (g for g in snapshot.admitted if shares(g.workload) and not g.leaving)
-        ends = [inf if gang.ends_at is None else gang.ends_at for gang in running]
-        starting = [a.request for a in self.state.admissions if shares(a.request.pending.workload)]
-        ends += [self.timeline.until(request) for request in starting]
-        ends += [inf for p in snapshot.pending if p.lease is not None and shares(p.workload)]
-        ends += [gang.until for gang in self.gangs if shares(gang.request.pending.workload)]
-        return max(ends, default=now)
+    def _end(self, gang: Admitted) -> float:
+        if self.state.leaves(gang):
+            return self.timeline.now
+        return inf if gang.ends_at is None else gang.ends_at
 
     def _after_others(self, request: GangRequest) -> float:
         if request.pending.workload.duration is not None:
@@ -356,9 +371,7 @@ class PlannedStarts:
     def _harmless(
         self, request: GangRequest, decision: Feasibility, ahead: Iterable[PlannedGang]
     ) -> bool:
-        """Whether it and all that move for it have left before the first planned start, and it takes nothing of a limit."""
-        if self.limits.binds(request.pending.workload):
-            return False
+        """Whether it and all that move for it have left before the first planned start."""
         requests = [request, *(admission.request for admission, _ in decision.moved)]
         return not any(self.timeline.holds(r, gang.at) for r in requests for gang in ahead)
 
@@ -408,8 +421,4 @@ def first_room(state: CycleState, request: GangRequest, until: float) -> float |
     if not times or not fits(times[-1]):
         return None
     room = first_fit(times, lambda at: at if fits(at) else None)
-    return (
-        room
-        if room is not None and all(gang.end_enforced for gang in timeline.ended(room))
-        else None
-    )
+    return room if room is not None and timeline.are_enforced(room) else None

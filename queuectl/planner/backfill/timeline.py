@@ -31,7 +31,7 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     take,
 )
-from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.capacity.state import CycleState, HeldCapacity
 from queuectl.planner.order.limits import GangLimits, LaterUse
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Shape
@@ -176,33 +176,50 @@ class Timeline:
         return self.state.problem.snapshot.now
 
     def until(self, request: GangRequest) -> float:
-        """The end of a gang that starts now, or that is repaired now."""
-        repaired = self._repaired(request.pending.workload)
+        """The end of a gang that starts now, that is repaired now, or that starts while its lease lasts."""
+        workload = request.pending.workload
+        repaired = self._repaired(workload)
         if repaired is not None:
             return inf if repaired.ends_at is None else max(repaired.ends_at, self.now + SOON)
-        return self.now + length(request)
+        held = self.state.held.get(workload.uid)
+        return (self.now if held is None else held.until) + length(request)
 
     def holds(self, request: GangRequest, at: float) -> bool:
         """Whether a gang that starts now must count at a time."""
         if self.until(request) > at:
             return True
         workload = request.pending.workload
-        repaired = self._repaired(workload)
-        sure = workload.duration is not None and workload.duration.enforced
-        if repaired is not None:
-            sure = repaired.end_enforced
-        return not sure and any(
+        return not self._is_enforced(workload) and any(
             not self._yields(workload, first) for first in self.guarded.get(at, ())
         )
 
+    def _is_enforced(self, workload: Workload) -> bool:
+        """Whether the end of a gang of this plan is certain."""
+        repaired = self._repaired(workload)
+        if repaired is not None:
+            return repaired.end_enforced
+        return workload.duration is not None and workload.duration.enforced
+
     def times(self) -> list[float]:
         """The times at which some gang leaves, in order."""
-        starting = (self.until(admission.request) for admission in self.state.admissions)
+        starting = map(self.until, self._requests)
         return sorted({*self._ends.times, *(end for end in starting if end < inf)})
+
+    @property
+    def _requests(self) -> list[GangRequest]:
+        """Of the gangs that start in this plan, or wait on a lease."""
+        starting = [admission.request for admission in self.state.admissions]
+        return starting + [held.request for held in self.state.held.values()]
 
     def ended(self, at: float) -> list[Admitted]:
         """Running gangs that have left by then."""
         return [entry.gang for entry in self._ends.occupants[: self._ends.number(at)]]
+
+    def are_enforced(self, at: float) -> bool:
+        """Whether all ends until a time are certain."""
+        workloads = (r.pending.workload for r in self._requests if self.until(r) <= at)
+        running = all(gang.end_enforced for gang in self.ended(at))
+        return running and all(map(self._is_enforced, workloads))
 
     def free(
         self,
@@ -224,6 +241,8 @@ class Timeline:
         for admission in self.state.admissions:
             if admission in without or not self.holds(admission.request, at):
                 give_back(free, admission.request.pods, admission.node_counts)
+        for held in self._released(at):
+            give_back(free, held.request.pods, held.node_counts)
         for gang in beside:
             if gang.holds(at):
                 take(free, gang.request.pods, gang.node_counts)
@@ -238,25 +257,33 @@ class Timeline:
             if not self.holds(admission.request, at):
                 for row, amount in admission.request.rows():
                     use.add(row, -amount)
+        for held in self._released(at):
+            for row, amount in held.request.rows():
+                use.add(row, -amount)
         for gang in beside:
             if gang.holds(at):
                 for row, amount in gang.request.rows():
                     use.add(row, amount)
         return use
 
-    def within_limits(
-        self, request: GangRequest, at: float, beside: Sequence[PlannedGang] = ()
-    ) -> bool:
-        """Whether limits other than quota allow a gang at a time, alongside planned gangs."""
+    def _released(self, at: float) -> list[HeldCapacity]:
+        """The reservations whose gangs have left by a time. Now, all of them last."""
+        held = self.state.held.values()
+        return [] if at == NOW else [one for one in held if not self.holds(one.request, at)]
+
+    def short_limit(
+        self, request: GangRequest, at: float, beside: Sequence[PlannedGang]
+    ) -> str | None:
+        """A limit other than quota that is too small for a gang at a time, alongside planned gangs; None if none is."""
         workload = request.pending.workload
         if self.limits is None or not self.limits.binds(workload):
-            return True
+            return None
         planned = [gang.request.pending.workload for gang in beside]
         running = [gang.request.pending.workload for gang in beside if gang.holds(at)]
         starting = (a.request for a in self.state.admissions if at != NOW)
         started = [asked.pending.workload for asked in starting if not self.holds(asked, at)]
         use = LaterUse(planned, running, started, partial(self._has_ended, at))
-        return self.limits.allow(workload, use)
+        return self.limits.short_later(workload, use)
 
     def _has_ended(self, at: float, gang: Admitted) -> bool:
         """Whether a running gang has ended by a time."""

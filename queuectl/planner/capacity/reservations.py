@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from queuectl.planner.capacity.node_counts import (
     nodes_of,
     use_of_counts,
 )
-from queuectl.planner.capacity.state import CycleState, Undo
+from queuectl.planner.capacity.state import CycleState, HeldCapacity, Undo
 from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.fleet import Ints
@@ -52,7 +53,11 @@ from queuectl.planner.quota import QuotaUse
 
 
 def reserve(
-    state: CycleState, request: GangRequest, node_counts: NodeCounts, victims: Iterable[str]
+    state: CycleState,
+    request: GangRequest,
+    node_counts: NodeCounts,
+    victims: Iterable[str],
+    until: float = inf,
 ) -> Undo:
     """Keep capacity and quota for a gang: all of it later, and a part of it now.
 
@@ -61,8 +66,9 @@ def reserve(
         request: of the gang.
         node_counts: where its pods go.
         victims: uids of the gangs it waits for; those that do not leave hold nothing.
+        until: unix seconds at which it ends unless the gang has started.
     """
-    state.hold(request, node_counts)
+    state.hold(HeldCapacity(request, node_counts, until))
     named = tuple(dict.fromkeys(victims))
     state.awaited[request.pending.workload.uid] = named
     still = [state.leaving[uid] for uid in named if uid in state.leaving]
@@ -74,7 +80,7 @@ def reserve(
 
 def release(state: CycleState, request: GangRequest, node_counts: NodeCounts) -> None:
     """End a reservation."""
-    state.hold(request, node_counts, -1)
+    state.give_up(request, node_counts)
     state.awaited.pop(request.pending.workload.uid, None)
     state.disown(request.pending.workload.uid)
 
@@ -207,7 +213,8 @@ def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending
         ):
             uid = pending.workload.uid
             # A gang that migrates also leaves its own place before it can start.
-            reserve(state, held.request, held.node_counts, (*lease.victims, uid))
+            victims = (*lease.victims, uid)
+            reserve(state, held.request, held.node_counts, victims, lease.expires_at)
             leases._valid[uid] = held
     return leases
 

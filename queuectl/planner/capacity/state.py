@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -263,6 +264,15 @@ class Instant:
     quota: QuotaUse
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class HeldCapacity:
+    """What is reserved for a gang that waits. ``until``: unix seconds at which the reservation ends unless the gang has started."""
+
+    request: GangRequest
+    node_counts: NodeCounts
+    until: float = inf
+
+
 @dataclass(eq=False)
 class CycleState:
     """Starts from a problem; only the cycle changes it.
@@ -273,7 +283,7 @@ class CycleState:
         evicted: uids that this plan evicts.
         repairing: uids of running gangs that lost nodes and that this plan repairs, now or once other gangs have left.
         leaving: gangs that leave, by uid; those that this plan evicts are among them.
-        held: by uid of the gang that waits, the requests of all reservations.
+        held: by uid of the gang that waits, all reservations.
         awaited: by uid of the gang that waits, the uids of the gangs that must leave for its reservation.
         reservations: by uid of the gang that waits; only those for which a part of the free capacity is kept now.
         kept_now: the amounts kept for them on each node, (R, N); None = nothing.
@@ -288,7 +298,7 @@ class CycleState:
     evicted: set[str] = field(default_factory=set)
     repairing: set[str] = field(default_factory=set)
     leaving: dict[str, Admitted] = field(init=False)
-    held: dict[str, GangRequest] = field(default_factory=dict)
+    held: dict[str, HeldCapacity] = field(default_factory=dict)
     awaited: dict[str, tuple[str, ...]] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     turns: set[str] = field(default_factory=set)
@@ -475,12 +485,17 @@ class CycleState:
 
     # Reservations.
 
-    def hold(self, request: GangRequest, node_counts: NodeCounts, sign: int = 1) -> None:
-        """Use capacity and quota later, or, with ``sign`` -1, give it back."""
-        if sign > 0:
-            self.held[request.pending.workload.uid] = request
-        else:
-            self.held.pop(request.pending.workload.uid, None)
+    def hold(self, held: HeldCapacity) -> None:
+        """Use capacity and quota later."""
+        self.held[held.request.pending.workload.uid] = held
+        self._use_later(held.request, held.node_counts, 1)
+
+    def give_up(self, request: GangRequest, node_counts: NodeCounts) -> None:
+        """The opposite."""
+        self.held.pop(request.pending.workload.uid, None)
+        self._use_later(request, node_counts, -1)
+
+    def _use_later(self, request: GangRequest, node_counts: NodeCounts, sign: int) -> None:
         for nodes, amounts in use_of_counts(request.pods, node_counts):
             self._change(self.instants[-1:], nodes, -sign * amounts)
         self.quota.charge(request, sign, self.quota.instants[-1:])
@@ -508,11 +523,11 @@ class CycleState:
         """For the time of a ``with`` block, nothing is reserved for a gang; the order of reservations stays."""
         uid = request.pending.workload.uid
         reservations, opened = dict(self.reservations), self.quota.open
-        released = len(self.quota.released)
-        self.hold(request, node_counts, -1)
+        released, held = len(self.quota.released), self.held[uid]
+        self.give_up(request, node_counts)
         self.disown(uid)
         yield
-        self.hold(request, node_counts)
+        self.hold(held)
         own = reservations.get(uid)
         if own is not None and self.kept_now is not None:
             self.kept_now[:, own.nodes] += own.kept_now

@@ -238,6 +238,9 @@ class AdmissionCycle:
             self._wait(gang, before)
             if head is None:
                 self._plan_start(gang)
+        elif (needed := self._takes_limit(gang)) is not None:
+            self._wait(gang, needed)
+            self._keep_for(gang)
         elif refusal is not None:
             self._refute(gang)
         elif self.over and not gang.gang_class.never:
@@ -254,6 +257,14 @@ class AdmissionCycle:
         if head is None:
             return self.limits.claims.in_use(gang.pending.workload)
         return no_growth(head.ref) if gang.grows else behind(head.ref)
+
+    def _takes_limit(self, gang: Candidate) -> Reason | None:
+        """Why even the fewest pods of a gang leave what they need of a limit to a planned start; None if they do not."""
+        least = replace(gang.pending, workload=smallest(gang.pending.workload))
+        request = next((r for _, r in gang.gang_class.requests), None)
+        return (
+            None if request is None else self.planned.takes_limit(replace(request, pending=least))
+        )
 
     def never(self, gang: Candidate) -> bool:
         """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""
@@ -483,10 +494,10 @@ class AdmissionCycle:
     def _reserve(
         self, request: GangRequest, node_counts: NodeCounts, victims: tuple[str, ...]
     ) -> CapacityLease:
-        reservations.reserve(self.state, request, node_counts, victims)
+        snapshot, until = self.problem.snapshot, lease_end(self.problem.snapshot)
+        reservations.reserve(self.state, request, node_counts, victims, until)
         placement = placement_of(self.problem, request, node_counts)
-        snapshot = self.problem.snapshot
-        return CapacityLease(placement, victims, snapshot.now, lease_end(snapshot))
+        return CapacityLease(placement, victims, snapshot.now, until)
 
     def open_requests(self, pending: Pending, queue: ClusterQueue | None) -> Iterator[GangRequest]:
         """The requests of a gang under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""

@@ -18,6 +18,7 @@ from queuectl.domain.reasons import WAITS_FOR_NODES, Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.node_counts import placement_of
+from queuectl.planner.capacity.state import HeldCapacity
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import Place, inadmissible, place
 from queuectl.planner.problem.request import GangRequest
@@ -216,7 +217,7 @@ def _commit(
     migrated = [moved.gang for moved in solution.moved]
     lease = cycle.reserve_after(request, solution.node_counts, migrated)
     for moved in solution.moved:
-        state.hold(moved.request, moved.node_counts)
+        state.hold(HeldCapacity(moved.request, moved.node_counts))
     cycle.unproved |= solution.proof is not Proof.OPTIMAL
     cycle.refused[uid] = replace(
         cycle.refused[uid], reasons=(_waits_for([g.workload.uid for g in migrated]),), lease=lease

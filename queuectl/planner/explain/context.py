@@ -20,7 +20,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import Reservation
 from queuectl.planner.capacity.reservations import RoomAfter
-from queuectl.planner.capacity.state import CycleState, Instant, open_state
+from queuectl.planner.capacity.state import CycleState, HeldCapacity, Instant, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.problem.fleet import Ints
@@ -230,7 +230,7 @@ def _leased(cycle: AdmissionCycle, counts: Callable[[str], bool]) -> HolderUse:
     )
     for uid, request, node_counts in cycle.leases.held():
         if counts(uid):
-            state.hold(request, node_counts)
+            state.hold(HeldCapacity(request, node_counts))
             if uid in cycle.state.reservations:
                 state.reservations[uid] = cycle.state.reservations[uid]
     return _held_in(state)

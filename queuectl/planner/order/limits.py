@@ -90,12 +90,12 @@ class AmountLimit(Protocol):
 
     Attributes:
         code: of the reasons of gangs that are over such a limit. It is in ``AT_A_LIMIT`` of :mod:`queuectl.domain.reasons`.
-        waits: what the first gang over them waits for, in the sentence of those behind it.
+        name: of such a limit, in sentences.
         spent: a gang that ends does not give back what it took.
     """
 
     code: ClassVar[Code]
-    waits: ClassVar[str]
+    name: ClassVar[str]
     spent: ClassVar[bool]
 
     def __init__(self, snapshot: Snapshot) -> None: ...
@@ -115,7 +115,7 @@ class ResourceQuotas:
 
     code: ClassVar = Code.RESOURCE_QUOTA_EXCEEDED
     spent: ClassVar = False
-    waits: ClassVar = "exceeds a ResourceQuota of its namespace"
+    name: ClassVar = "a ResourceQuota of its namespace"
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._allowances = snapshot.allowances
@@ -149,7 +149,7 @@ class UserCaps:
 
     code: ClassVar = Code.MAX_PER_USER
     spent: ClassVar = False
-    waits: ClassVar = "exceeds maxPerUser of its ClusterQueue"
+    name: ClassVar = "maxPerUser of its ClusterQueue"
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -236,7 +236,7 @@ class Budgets:
 
     code: ClassVar = Code.BUDGET_SPENT
     spent: ClassVar = True
-    waits: ClassVar = "exceeds a Budget"
+    name: ClassVar = "a Budget"
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -289,6 +289,17 @@ class SharedClaimUse:
         for name in workload.claims:
             users = self._users.setdefault((workload.namespace, name), {})
             users.setdefault(workload.family, workload.ref)
+
+    def shared(self, first: Workload, second: Workload) -> bool:
+        """Whether two gangs use the same claim."""
+        if first.namespace != second.namespace or first.family == second.family:
+            return False
+        return not set(first.claims).isdisjoint(second.claims)
+
+    def others(self, workload: Workload) -> set[str]:
+        """The uids of the other gangs that use its claims."""
+        users = (self._users.get((workload.namespace, name), {}) for name in workload.claims)
+        return {uid for each in users for uid in each} - {workload.family}
 
     def in_use(self, workload: Workload) -> Reason | None:
         """Why a gang waits for a ResourceClaim that another one uses; None if it does not."""
@@ -347,7 +358,7 @@ class GangLimits:
                 limit = (kind.code, sharer)
                 head = heads.ahead_at_limit(queue, limit)
                 if head is not None:
-                    return behind(head, kind.waits)
+                    return behind(head, f"exceeds {kind.name}")
                 over = next(self._exceeded(workload, bounds), None)
                 if over is not None:
                     # A gang larger than the limit holds back no gang, and neither does a pod of an elastic one.
@@ -375,15 +386,15 @@ class GangLimits:
                 for _, bounds in kind.shared(workload):
                     yield from self._exceeded(workload, bounds)
 
-    def allow(self, workload: Workload, later: LaterUse) -> bool:
-        """Whether no limit keeps a gang out at a later time."""
+    def short_later(self, workload: Workload, later: LaterUse) -> str | None:
+        """A limit that keeps a gang out at a later time, in words; None if no limit does."""
         for kind in self._kinds:
             for sharer, bounds in kind.shared(workload):
                 counted = list(self._counted(workload, bounds))
                 more = self._more(kind, sharer, later) if counted else {}
                 if any(bound.missing + more[bound.row] > 0 for bound in counted):
-                    return False
-        return True
+                    return kind.name
+        return None
 
     def _more(self, kind: AmountLimit, sharer: str, later: LaterUse) -> Counter[LimitRow]:
         """By how much the use of what a namespace, user or budget shares is larger at a later time."""

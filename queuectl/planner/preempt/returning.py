@@ -149,7 +149,10 @@ class Returning:
     def _changed(self) -> Iterator[tuple[Workload, int, list[tuple[QuotaRow, int]]]]:
         state = self.state
         starting = (admission.request for admission in state.admissions)
-        for request in (*starting, *state.held.values()):  # a gang with a reservation starts soon
+        waiting = (
+            held.request for held in state.held.values()
+        )  # a gang with a reservation starts soon
+        for request in (*starting, *waiting):
             yield request.pending.workload, 1, list(request.rows())
         for uid in sorted(state.evicted & state.leaving.keys()):
             gang = state.leaving[uid]

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import Final, TypeAlias
 
-from queuectl.domain.plan import Admission, Plan, ScheduledGang
+from queuectl.domain.plan import Admission, Plan, Refusal, ScheduledGang
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
@@ -25,7 +25,7 @@ from queuectl.planner.verify.order import (
 )
 from queuectl.planner.verify.placement import check_gangs
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
-from queuectl.planner.verify.quota import check_quota
+from queuectl.planner.verify.quota import check_quota, check_users
 from queuectl.planner.verify.running_use import Use, add_use
 
 # ---- Planned starts
@@ -76,7 +76,7 @@ def _at(index: PlanIndex, at: float) -> Iterator[PlanViolation]:
     snapshot = _later(index, at)
     plan = Plan(admitted=tuple(Admission(p.uid, p.start.placement) for p in here))
     then = PlanIndex(snapshot, plan)
-    for check in (check_gangs, check_capacity, check_quota):
+    for check in (check_gangs, check_capacity, check_quota, check_users):
         for violation in check(then):
             text = f"at its planned start {violation.subject}: {violation.message}"
             yield PlanViolation(PlanRule.PLANNED_START, here[0].uid, text)
@@ -104,7 +104,9 @@ def _later(index: PlanIndex, at: float) -> Snapshot:
     running += [
         Admitted(index.pending[refusal.uid].workload, refusal.lease.placement)
         for refusal in index.plan.pending
-        if refusal.lease is not None and refusal.uid in index.pending
+        if refusal.lease is not None
+        and refusal.uid in index.pending
+        and _still_leased(refusal, index.pending[refusal.uid].workload, at)
     ]
     for p in index.planned:
         workload = index.pending[p.uid].workload
@@ -126,6 +128,12 @@ def _still_runs(snapshot: Snapshot, workload: Workload, at: float, guarded: list
         return True
     sure = workload.duration is not None and workload.duration.enforced
     return not sure and any(not _evicts(snapshot, first, workload) for first in guarded)
+
+
+def _still_leased(refusal: Refusal, workload: Workload, at: float) -> bool:
+    """Whether a gang with a lease waits at a time, or still runs if it starts at the end of its lease."""
+    assert refusal.lease is not None
+    return bool(refusal.checks) or refusal.lease.expires_at + _length(workload) > at
 
 
 def _evicts(snapshot: Snapshot, first: Workload, workload: Workload) -> bool:
