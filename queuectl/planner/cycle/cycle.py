@@ -260,11 +260,11 @@ class AdmissionCycle:
 
     def _takes_limit(self, gang: Candidate) -> Reason | None:
         """Why even the fewest pods of a gang leave what they need of a limit to a planned start; None if they do not."""
+        if not self.planned.gangs or not gang.gang_class.requests:
+            return None
         least = replace(gang.pending, workload=smallest(gang.pending.workload))
-        request = next((r for _, r in gang.gang_class.requests), None)
-        return (
-            None if request is None else self.planned.takes_limit(replace(request, pending=least))
-        )
+        _, request = gang.gang_class.requests[0]
+        return self.planned.takes_limit(replace(request, pending=least))
 
     def never(self, gang: Candidate) -> bool:
         """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""
