@@ -218,15 +218,22 @@ class NotificationTables:
         )
 
     async def postpone(
-        self, receiver: str, mode: Mode, by: str, seconds: float, error: str, *, kept: float = 0.0
+        self,
+        receiver: str,
+        mode: Mode,
+        by: str,
+        seconds: float,
+        error: str,
+        *,
+        keep_seconds: float = 0.0,
     ) -> None:
         """See the Protocol."""
         await self._change(
             receiver,
             mode,
             by,
-            claimed_by=by if kept else None,
-            claimed_until=_NOW + seconds + kept if kept else None,
+            claimed_by=by if keep_seconds else None,
+            claimed_until=_NOW + seconds + keep_seconds if keep_seconds else None,
             retry_at=_NOW + seconds,
             failures=_p.failures + (1 if error else 0),
             error=storable(error),

@@ -286,11 +286,18 @@ class NotificationStore(Protocol):
         ...
 
     async def postpone(
-        self, receiver: str, mode: Mode, by: str, seconds: float, error: str, *, kept: float = 0.0
+        self,
+        receiver: str,
+        mode: Mode,
+        by: str,
+        seconds: float,
+        error: str,
+        *,
+        keep_seconds: float = 0.0,
     ) -> None:
         """Do not offer the receiver for a number of seconds, after a failure or until the next digest (empty ``error``).
 
-        The claim is given back, or kept for ``kept`` seconds beyond that time.
+        The claim is given back, or kept for ``keep_seconds`` beyond that time.
         """
         ...
 

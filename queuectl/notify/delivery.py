@@ -138,7 +138,7 @@ class Turn:
 
     @property
     def kept_seconds(self) -> float:
-        """For which the claim is kept after the turn."""
+        """For how long the claim is kept after this delivery."""
         return CLAIM_SECONDS if self.ahead.sent_after(self.progress.line) else 0.0
 
 
@@ -492,7 +492,9 @@ class Delivery:
                 seconds=round(seconds),
             )
         mode, kept = turn.progress.mode, turn.kept_seconds
-        await self._store.postpone(turn.name, mode, self._by, seconds, str(error), kept=kept)
+        await self._store.postpone(
+            turn.name, mode, self._by, seconds, str(error), keep_seconds=kept
+        )
 
     def _skipped(self, turn: Turn, event: int, reason: str) -> None:
         self._metrics.refused(turn.name, 1)

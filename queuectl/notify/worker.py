@@ -135,7 +135,7 @@ class DeliveryWorker:
         mode, kept = turn.progress.mode, turn.kept_seconds
         error = "internal error"
         try:
-            await self._store.postpone(turn.name, mode, self._by, seconds, error, kept=kept)
+            await self._store.postpone(turn.name, mode, self._by, seconds, error, keep_seconds=kept)
         except StoreUnavailable as error:
             log.warning("notifications_not_claimed", error=str(error))
 

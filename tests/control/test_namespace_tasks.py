@@ -211,7 +211,7 @@ async def test_a_namespace_that_cannot_be_labeled_delays_no_label_of_others() ->
 
     def labeled() -> bool:
         labels = cluster.server.get("namespaces", "", "default")["metadata"].get("labels", {})
-        return labels.get(DEFAULT_QUEUE_LABEL) == "true"
+        return bool(labels.get(DEFAULT_QUEUE_LABEL) == "true")
 
     await running_until(keep_labels(cluster, mirror, lambda: config), labeled)
 

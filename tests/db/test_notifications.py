@@ -181,12 +181,12 @@ async def test_a_postponed_receiver_can_be_kept_for_the_replica_that_has_claimed
     await outbox.add(event("one"))
     line = (await outbox.claim("a", OPS)).line
     assert (await outbox.claim("a", OPS)).line == line, "its own claim"
-    await rows.postpone(*OPS, "a", 0.5, "again", kept=0.6)
+    await rows.postpone(*OPS, "a", 0.5, "again", keep_seconds=0.6)
     assert await rows.claim([OPS], "a", 60.0) is None, "it is not due"
     await asyncio.sleep(0.6)
     assert await rows.claim([OPS], "b", 60.0) is None
     assert (await outbox.claim("a", OPS)).failures == 1
-    await rows.postpone(*OPS, "a", 0.1, "again", kept=0.1)
+    await rows.postpone(*OPS, "a", 0.1, "again", keep_seconds=0.1)
     await asyncio.sleep(0.3)
     assert (await outbox.claim("b", OPS)).failures == 2, "a has ended"
     assert await rows.claim([OPS], "a", 60.0) is None

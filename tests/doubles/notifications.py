@@ -162,14 +162,21 @@ class MemoryNotifications:
         return True
 
     async def postpone(
-        self, receiver: str, mode: Mode, by: str, seconds: float, error: str, *, kept: float = 0.0
+        self,
+        receiver: str,
+        mode: Mode,
+        by: str,
+        seconds: float,
+        error: str,
+        *,
+        keep_seconds: float = 0.0,
     ) -> None:
         cursor = await self._own(receiver, mode, by)
         if cursor is None:
             return
         cursor.retry_at = time.time() + seconds
-        cursor.claimed_by = by if kept else None
-        cursor.claimed_until = cursor.retry_at + kept
+        cursor.claimed_by = by if keep_seconds else None
+        cursor.claimed_until = cursor.retry_at + keep_seconds
         cursor.error = storable(error)
         failures = cursor.progress.failures + bool(error)
         cursor.progress = replace(cursor.progress, failures=failures)

@@ -144,7 +144,7 @@ def snapshot_of(seed: int, sizes: Sizes = Sizes()) -> Snapshot:
 
 def _with_claims(rng: random.Random, snapshot: Snapshot) -> Snapshot:
     """The same, in which some gangs share a ResourceClaim, and some must not start on some nodes."""
-    gangs = (*snapshot.admitted, *snapshot.pending)
+    gangs: list[Admitted | Pending] = [*snapshot.admitted, *snapshot.pending]
     shares, excludes = rng.random() < 0.3, rng.random() < 0.3
     names = sorted({gang.workload.family for gang in gangs if rng.random() < 0.3}) if shares else []
     claims = {name: (rng.choice(("data", "model")),) for name in names}

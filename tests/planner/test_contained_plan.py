@@ -129,7 +129,7 @@ def test_a_gang_that_is_named_and_not_at_fault_is_not_left_out() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("another thread"), UnitFailed("g5")])
 def test_no_gang_is_set_aside_for_an_error_that_does_not_occur_again(error: Exception) -> None:
-    """The error of another thread, for example, in the turn of a gang."""
+    """The error of another thread, for example."""
 
     class Once(Planner):
         def __call__(self, given: Snapshot) -> CheckedPlan:

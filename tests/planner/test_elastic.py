@@ -167,7 +167,10 @@ def test_the_victims_are_the_least_of_all_sets_that_begin_at_the_highest_rank(
 
 @pytest.mark.parametrize(
     ("victims", "sentence"),
-    [({"train.001"}, "train.002 of a higher rank stays"), ({"train"}, "train.001 would end with it")],
+    [
+        ({"train.001"}, "train.002 of a higher rank stays"),
+        ({"train"}, "train.001 would end with it"),
+    ],
 )
 def test_the_verifier_refuses_to_evict_a_lower_rank_first(victims: set[str], sentence: str) -> None:
     high = gang("high", podset("w", gpu=8), priority=1)

@@ -1,9 +1,11 @@
-"""Two features at once: what one of them promises holds when another one is used."""
+"""Two features at once: each one keeps its rules while the other one is used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -66,7 +68,7 @@ def machines(count: int, gpu: int = 1) -> list[Node]:
     return [node(f"n{number}", gpu=gpu) for number in range(count)]
 
 
-def running(workload: Workload, *nodes: str, ends: float | None = None, **more: object) -> Admitted:
+def running(workload: Workload, *nodes: str, ends: float | None = None, **more: Any) -> Admitted:
     """A gang with one pod on each node that ends at its limit, in so many seconds."""
     held = holding(workload, dict.fromkeys(nodes, 1), started_at=NOW - 100)
     end = None if ends is None else NOW + ends
@@ -182,7 +184,7 @@ def test_a_limit_counts_no_gang_that_ends_before_the_planned_start(kind: str) ->
 
 @pytest.mark.parametrize("seconds", [LONG, 50.0])
 def test_a_later_gang_does_not_spend_the_budget_of_a_planned_start(seconds: float) -> None:
-    """What it spends is gone, even if it ends before the planned start."""
+    """Its cost counts even if it ends before the planned start."""
     first, later = job("first", 4, 500), job("later", 1, seconds, queued_at=5)
     granted = round(GPU_HOUR * 2040 / 3600)
     budget = Budget("b", BudgetScope.CLUSTER_QUEUE, "main", granted, whole_run=True)
@@ -195,7 +197,7 @@ def test_a_later_gang_does_not_spend_the_budget_of_a_planned_start(seconds: floa
 
 
 def test_equal_gangs_with_several_planned_starts_are_considered_again_in_their_order() -> None:
-    """A lease ends within the plan. Its node goes to the first of two equal gangs."""
+    """A lease ends within the plan. The first of two equal gangs starts on its node."""
 
     def of_zone(workload: Workload) -> Workload:
         (pods,) = workload.podsets
@@ -211,7 +213,7 @@ def test_equal_gangs_with_several_planned_starts_are_considered_again_in_their_o
     runs = running(job("r", 1, 200), "n0", ends=100)
     leaves = running(job("v", 1, None, of="other"), "n1", leaving=True)
     for planned_starts in (1, 2):
-        pending = [first, equal, Pending(leased, lease=lease)]
+        pending: list[Workload | Pending] = [first, equal, Pending(leased, lease=lease)]
         queues = line(planned_starts), queue("other")
         made = planned(world(nodes, pending, [runs, leaves], *queues))
         assert started(made) == ["first", "leased"]
@@ -287,7 +289,10 @@ def test_a_head_that_waits_before_it_reclaims_keeps_its_idle_quota(patience: flo
     borrower = replace(holding(asks("borrower", 1, "b"), {"n0": 1}), started_at=NOW - 5000)
     protected = replace(team("c", 0), protection=Protection(min_runtime=3600.0))
     owner = team("a", 16, reclaim_patience=patience, strategy=STRICT)
-    pending = [Pending(asks("head", 2, "a"), reclaim_since=None), asks("other", 1, "c", 5.0)]
+    pending: list[Workload | Pending] = [
+        Pending(asks("head", 2, "a"), reclaim_since=None),
+        asks("other", 1, "c", 5.0),
+    ]
     made = planned(world(machines(2, 8), pending, [borrower], owner, team("b", 0), protected))
     assert started(made) == []
     assert reasons(made)["other"] is Code.WAITING_FOR_QUOTA
@@ -305,7 +310,7 @@ def test_a_lease_on_a_lost_node_gives_no_gang_a_place_before_others(
     borrower = gang("borrower", podset(gpu=8), queue="b", queued_at=9.0)
     lease = CapacityLease(placed(borrower, {"n0": 1}), ("x",), NOW - 10, NOW + 500)
     nodes = [node("n0", gpu=8, ready=False), node("n1", gpu=8)]
-    pending = [owner, Pending(borrower, lease=lease if leased else None)]
+    pending: list[Workload | Pending] = [owner, Pending(borrower, lease=lease if leased else None)]
     snapshot = world(nodes, pending, [], team("a", 8), team("b", 0))
     rules = replace(snapshot.config.rules, fair_sharing=fair)
     snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
@@ -325,7 +330,7 @@ def test_a_lease_on_a_lost_node_takes_nothing_of_a_limit(leased: bool, limit: st
         rule = replace(rule, max_per_user=((GPU, 4),))
     lease = CapacityLease(placed(second, {"n0": 1}), ("x",), NOW - 10, NOW + 500)
     nodes = [node("n0", gpu=4, ready=False), node("n1", gpu=4)]
-    pending = [first, Pending(second, lease=lease if leased else None)]
+    pending: list[Workload | Pending] = [first, Pending(second, lease=lease if leased else None)]
     assert started(planned(world(nodes, pending, [], rule))) == ["first"]
 
 
@@ -390,4 +395,7 @@ def test_the_preview_of_an_action_on_an_elastic_gang_is_about_all_its_pods() -> 
     one = taken_down(snapshot, runs[2], Action.HOLD)
     assert [g.workload.uid for g in one.admitted] == ["train", "train.001"]
     cost, parts = eviction_cost(snapshot, runs[0]), costs(runs, snapshot.now, sizes_of(snapshot))
-    assert (cost.gpus, cost.lost_work) == (24, sum(part.lost_work for part in parts.values()))
+    assert (cost.gpus, cost.lost_work) == (
+        Fraction(24),
+        sum(part.lost_work for part in parts.values()),
+    )

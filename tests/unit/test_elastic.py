@@ -401,7 +401,7 @@ def test_a_pod_that_is_evicted_keeps_no_place_in_the_queue() -> None:
     seen = mirror(job, pod("p1", 1), pod("p2", 2), NamespaceRecord("default", 1))
     see(seen, *(NodeRecord(node(f"n{n}", gpu=1), 1) for n in range(2)))
     second = index_uid("u", 1)
-    evicting = {"state": State.EVICTING, "attempt": 1, "reason": Reason(Code.PREEMPTED)}
+    evicting: dict[str, Any] = {"state": State.EVICTING, "attempt": 1, "reason": Reason(Code.PREEMPTED)}  # fmt: skip
     placement = placed(gang("u", *job.podsets), {"n0": 1})
     ledger = Ledger(
         replace(entry(uid), placement=placement, started_at=1.0, **evicting)

@@ -191,9 +191,9 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
     warned: set[str] = set()
     tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
-    async def label(name: str, value: str | None) -> None:
+    async def label(name: str, text: str | None) -> None:
         try:
-            patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: value}}}
+            patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: text}}}
             await cluster.patch_namespace(name, patch)
             warned.discard(name)
         except ObjectGone:

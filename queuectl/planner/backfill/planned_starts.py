@@ -303,7 +303,7 @@ class PlannedStarts:
         planned = [
             g.until for g in self.gangs if claims.shared(g.request.pending.workload, workload)
         ]
-        others = claims.others(workload)
+        others = claims.other_users(workload)
         if not others:
             return max(planned, default=now)
         ends = dict.fromkeys(others, inf)  # of those that wait on a lease

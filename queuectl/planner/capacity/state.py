@@ -266,7 +266,7 @@ class Instant:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HeldCapacity:
-    """What is reserved for a gang that waits. ``until``: unix seconds at which the reservation ends unless the gang has started."""
+    """The capacity that is reserved for a gang that waits. ``until``: unix seconds at which the reservation ends unless the gang has started."""
 
     request: GangRequest
     node_counts: NodeCounts

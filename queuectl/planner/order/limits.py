@@ -265,7 +265,7 @@ class Budgets:
 
 
 def _added(kind: AmountLimit, workload: Workload) -> Mapping[LimitRow, int]:
-    """What a gang adds to each limit of a kind."""
+    """The amounts that a gang adds to the limits of a kind."""
     return {bound.row: bound.adds for _, bounds in kind.shared(workload) for bound in bounds}
 
 
@@ -281,8 +281,9 @@ class SharedClaimUse:
 
     def __init__(self, snapshot: Snapshot, leased: Iterable[Pending]) -> None:
         self._users: dict[tuple[str, str], dict[str, str]] = {}  # namespace/name by uid, by claim
-        for gang in (*snapshot.admitted, *leased):
-            self.take(gang.workload)
+        holding = [gang.workload for gang in snapshot.admitted]
+        for workload in (*holding, *(pending.workload for pending in leased)):
+            self.take(workload)
 
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease."""
@@ -296,7 +297,7 @@ class SharedClaimUse:
             return False
         return not set(first.claims).isdisjoint(second.claims)
 
-    def others(self, workload: Workload) -> set[str]:
+    def other_users(self, workload: Workload) -> set[str]:
         """The uids of the other gangs that use its claims."""
         users = (self._users.get((workload.namespace, name), {}) for name in workload.claims)
         return {uid for each in users for uid in each} - {workload.family}
@@ -315,7 +316,7 @@ class SharedClaimUse:
 
 @dataclass(frozen=True, slots=True)
 class LaterUse:
-    """What changes the use of limits until a later time.
+    """The changes of the use of limits until a later time.
 
     Attributes:
         planned: gangs with planned starts.
