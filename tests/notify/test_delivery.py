@@ -131,7 +131,7 @@ class Lab:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110 - of any state
                 await asyncio.sleep(0.001)
 

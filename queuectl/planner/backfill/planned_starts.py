@@ -223,13 +223,14 @@ class PlannedStarts:
 
     def takes_limit(self, request: GangRequest) -> Reason | None:
         """Why a gang leaves what it needs of a limit other than quota to a planned start; None if it does not."""
-        if not self.gangs or not self.limits.binds(request.pending.workload):
+        workload = request.pending.workload
+        if not self.gangs or not self.limits.binds(workload) or self.limits.too_large(workload):
             return None
-        question = self._question(request, NOW, self.respected(request))
-        limit = question.short_limit()
+        ahead = self.respected(request)
+        limit = self._question(request, NOW, ahead).short_limit() if ahead else None
         if limit is None:
             return None
-        first = question.beside[0]
+        first = ahead[0]
         return refusals.takes_limit(first.request.pending.workload.ref, first.at, limit)
 
     def replace(self, decision: Feasibility) -> None:
