@@ -50,6 +50,7 @@ UNFINISHED: Final = (
     "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
 )  # fmt: skip
 """The states of workloads that have not finished, without the import of the ledger."""
+FINISHED: Final = "Finished"
 
 
 @dataclass(frozen=True)
