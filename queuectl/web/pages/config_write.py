@@ -21,8 +21,8 @@ from queuectl.api.auth.layers import CHECK
 from queuectl.api.documents import Documents
 from queuectl.api.dry_run import changes_of, dry_run_removal, excess_views, seen_excesses
 from queuectl.api.params import etag
-from queuectl.api.problems import ApiProblem, ProblemType, wrong_document
-from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
+from queuectl.api.problems import ApiProblem, ProblemType, too_many_reviews, wrong_document
+from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable, TooManyReviews
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigDocument, DocumentKey
 from queuectl.web.configuration import (
@@ -117,17 +117,27 @@ async def _kept(
     """The response of a step. After a refusal or an outage, the editor with the typed text and the reason."""
     try:
         return await _explained(site, request, draft, step)
+    except TooManyReviews as error:
+        problem = too_many_reviews(error)  # rights are reviewed before a write
+        page = _unavailable(site, request, draft, problem.kind.status, problem.detail)
+        page.headers.update(problem.headers or {})
+        return page
     except (StoreUnavailable, ClusterUnavailable) as error:
         log.warning("configuration_not_written", path=request.url.path, error=str(error))
-        return site.page(
-            request,
-            "config_outage.html",
-            status=503,
-            still=True,
-            draft=draft,
-            check=CHECK,
-            message=_OUTAGE,
-        )
+        return _unavailable(site, request, draft, 503, _OUTAGE)
+
+
+def _unavailable(site: Site, request: Request, draft: Draft, status: int, message: str) -> Response:
+    """The typed text, without rights and without the object."""
+    return site.page(
+        request,
+        "config_outage.html",
+        status=status,
+        still=True,
+        draft=draft,
+        check=CHECK,
+        message=message,
+    )
 
 
 async def _explained(
