@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime
+from itertools import count, islice
 from typing import Final
 
 from fastapi import Request
@@ -24,7 +26,10 @@ from queuectl.objects.configuration.config_kinds import API_VERSION
 from queuectl.objects.configuration.queue_config import read, validate
 
 P = ProblemType
-_TRIES: Final = 20  # each fails only if another request made the same top-up in between
+_TRIES: Final = 20  # each fails only if another request has taken the name in between
+_LONGEST_START: Final = (
+    253 - len("-2026-11-") - 6
+)  # characters; a name has 253, six of them for digits
 
 
 class TopUpBody(View):
@@ -105,8 +110,8 @@ async def top_up(
         raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
     budget = read(stored.document).content
     month = body.month or budget.month(time.time()).name
-    for number in range(1, _TRIES + await _known(store, key.name, month)):
-        name = f"{key.name}-{month}-{number}"
+    taken = {one.key.name for one in await store.list_config("BudgetTopUp")}
+    for name in islice((name for name in _names(key.name, month) if name not in taken), _TRIES):
         spec = {
             "budget": key.name,
             "month": month,
@@ -123,23 +128,20 @@ async def top_up(
         }
         document, _ = validate(given)
         if dry_run:
-            if await store.get_config(DocumentKey("BudgetTopUp", "", name)) is not None:
-                continue
             return top_up_view(read(document).content)
         try:
             await store.put_config(document, 0)
         except Conflict:
-            continue  # the name is taken
+            continue  # another request has taken the name
         record_change(request, f"created {name}: {body.gpu_hours} GPU-hours; reason: {body.reason}")
         return top_up_view(read(document).content)
     raise ApiProblem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
 
 
-async def _known(store: ApiStore, budget: str, month: str) -> int:
-    """The number of top-ups of a month, so that each free name is found."""
-    top_ups = await store.list_config("BudgetTopUp")
-    specs = [one.document["spec"] for one in top_ups]
-    return sum((spec["budget"], spec["month"]) == (budget, month) for spec in specs)
+def _names(budget: str, month: str) -> Iterator[str]:
+    """Names of top-ups. A long name of a budget is cut, so that each name is valid."""
+    start = budget[:_LONGEST_START].rstrip("-.")
+    return (f"{start}-{month}-{number}" for number in count(1))
 
 
 def top_up_view(top_up: TopUp) -> TopUpView:

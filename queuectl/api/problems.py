@@ -149,6 +149,13 @@ def refusal_of(scope: Scope) -> str:
     return detail
 
 
+def too_many_reviews(error: TooManyReviews) -> ApiProblem:
+    """For a caller that has used up its access reviews."""
+    retry = {"Retry-After": str(math.ceil(error.retry_after or RETRY_SECONDS))}
+    detail = f"{error}; name a namespace, or try again later"
+    return ApiProblem(ProblemType.TOO_MANY_REQUESTS, detail, retry)
+
+
 def outage(request: Request, error: Outage) -> JSONResponse:
     """The answer while the database, the API server or the OpenID Connect issuer is unavailable."""
     retry = {"Retry-After": str(RETRY_SECONDS)}
@@ -162,9 +169,7 @@ def outage(request: Request, error: Outage) -> JSONResponse:
         )
         return respond(request, ApiProblem(ProblemType.ISSUER_UNAVAILABLE, detail, retry))
     if isinstance(error, TooManyReviews):
-        retry["Retry-After"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
-        detail = f"{error}; name a namespace, or try again later"
-        return respond(request, ApiProblem(ProblemType.TOO_MANY_REQUESTS, detail, retry))
+        return respond(request, too_many_reviews(error))
     _log.warning("cluster_unavailable", path=request.url.path, error=str(error))
     detail = "the API server does not answer, so your token and rights cannot be checked; try again"
     return respond(request, ApiProblem(ProblemType.CLUSTER_UNAVAILABLE, detail, retry))

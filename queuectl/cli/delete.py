@@ -79,9 +79,11 @@ def delete_command(
 ) -> None:
     """Delete subscriptions, or configuration: queues, cohorts, flavors, topologies, priority classes, overrides, Reservations, budgets or the Configuration."""
     if plural_of(kind or "") == "subscriptions":
-        if files or dry_run or namespace is not None or version is not None:
-            raise CommandFailed(_NO_OPTIONS, Exit.BAD_INPUT)
-        raise typer.Exit(_subscriptions(server, names or [], ignore_not_found=ignore_not_found))
+        if files or namespace is not None or version is not None:
+            raise CommandFailed(_OPTIONS, Exit.BAD_INPUT)
+        raise typer.Exit(
+            _subscriptions(server, names or [], ignore_not_found=ignore_not_found, dry_run=dry_run)
+        )
     scope = namespace or default_namespace()
     targets = list(_targets(kind, names or [], files or [], scope))
     if version is not None and len(targets) != 1:
@@ -99,14 +101,18 @@ def delete_command(
     raise typer.Exit(code)
 
 
-_NO_OPTIONS: Final = "subscriptions are deleted by their ids; the only option is --ignore-not-found"
+_OPTIONS: Final = (
+    "subscriptions are deleted by their ids; the only options are --ignore-not-found and --dry-run"
+)
 
 
 _LONGEST_ID: Final = 18  # digits
 
 
-def _subscriptions(server: str, ids: Sequence[str], *, ignore_not_found: bool) -> Exit:
-    """Delete subscriptions by their ids."""
+def _subscriptions(
+    server: str, ids: Sequence[str], *, ignore_not_found: bool, dry_run: bool
+) -> Exit:
+    """Delete subscriptions by their ids. ``dry_run``: only check whether the user can."""
     if wrong := [each for each in ids if not each.isdecimal() or len(each) > _LONGEST_ID]:
         raise CommandFailed(f"{wrong[0]!r} is not the id of a subscription", Exit.BAD_INPUT)
     if not ids:
@@ -116,12 +122,12 @@ def _subscriptions(server: str, ids: Sequence[str], *, ignore_not_found: bool) -
         for number in ids:
             subject = f"subscription/{number}"
             try:
-                client.unsubscribe(int(number))
+                client.unsubscribe(int(number), dry_run=dry_run)
             except RequestRefused as refusal:
                 refused = _refused(subject, refusal, ignore_not_found=ignore_not_found)
                 code = max(code, refused)
             else:
-                typer.echo(f"{subject} deleted")
+                typer.echo(f"{subject} {'would be deleted' if dry_run else 'deleted'}")
     return code
 
 

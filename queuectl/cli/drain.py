@@ -157,9 +157,9 @@ def _drain(
 ) -> None:
     """Follow the nodes until no gang holds them. Times are read from the monotonic clock."""
     left, requeued = set(names), set[str]()
-    shown: Mapping[str, DrainedGang] = {}
+    shown: Mapping[str, DrainedGang] | None = None
     while (holders := _holders(client, left)) is None or holders:
-        if holders and holders.keys() != shown.keys():
+        if holders and (shown is None or holders.keys() != shown.keys()):
             typer.echo(f"waits for {_list(holders)}")
             shown = holders
         if requeue_at is not None and time.monotonic() >= requeue_at:
@@ -167,6 +167,8 @@ def _drain(
                 if holder.uid not in requeued and _requeue(client, holder, by, why):
                     requeued.add(holder.uid)
         if give_up_at is not None and time.monotonic() >= give_up_at:
+            if shown is None:
+                raise CommandFailed("the server did not answer: it is unknown which gangs are left")
             raise CommandFailed(f"gangs are left: {_list(shown)}")
         time.sleep(POLL_SECONDS)
     typer.echo(f"no gang holds {', '.join(names)}")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -36,7 +37,7 @@ from queuectl.cli.listings import (
 from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
-from queuectl.client.requests import UNFINISHED
+from queuectl.client.requests import FINISHED, UNFINISHED
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 # ---- The command
@@ -306,7 +307,7 @@ def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
 # ---- Watches
 
 _ONE_BY_ONE: Final = 25
-"""If more workloads change at once, the client requests the whole list."""
+"""If more workloads change at once, the client requests the list."""
 Printer = Callable[[Iterable[Json]], None]
 
 
@@ -356,7 +357,8 @@ def watch_workloads(
 ) -> None:
     """Print the list, then each workload that changes. Several changes in one batch are printed once.
 
-    Without ``every``, the list has no finished workloads; their last change is printed.
+    Without ``every``, the list has no finished workloads; their last change is printed. The list is printed again when the database
+    was restored.
     """
     scope = {"namespace": namespace, "cluster_queue": cluster_queue}
     position = client.position()  # before the list, so that no change is lost in between
@@ -364,13 +366,34 @@ def watch_workloads(
     items = list(workloads(client, **scope, **listed))
     show(items if "sort" in filters else by_urgency(items))
     for batch in events.gathered(client.watch(position, **scope)):
-        uids = {block.data["uid"] for block in batch if block.event == "step"}
-        reset = any(block.event == "reset" for block in batch)
-        if reset or len(uids) > _ONE_BY_ONE or (uids and "label_selector" in filters):
-            found = workloads(client, **scope, **filters)
-            show(item for item in list(found) if reset or item["uid"] in uids)
+        steps = [block.data for block in batch if block.event == "step"]
+        uids = {step["uid"] for step in steps}
+        if any(block.event == "reset" for block in batch):
+            show(list(workloads(client, **scope, **listed)))
+        elif len(uids) > _ONE_BY_ONE or (uids and "label_selector" in filters):
+            found = _listed(client, steps, {**scope, **filters})
+            show([item for item in found if item["uid"] in uids])
         else:
             show(_still(client, uids, filters))
+
+
+def _listed(client: Client, steps: Sequence[Json], filters: dict[str, Any]) -> Iterator[Json]:
+    """The workloads that match the filters. Of finished ones, only those that have finished since the first of the steps."""
+    states = filters.get("state") or (*UNFINISHED, FINISHED)
+    unfinished = [state for state in states if state != FINISHED]
+    if unfinished:
+        yield from workloads(client, **{**filters, "state": unfinished})
+    if FINISHED in states:
+        first = min(map(_time, steps))
+        newest = {**filters, "state": FINISHED, "sort": "-since"}
+        for item in workloads(client, **newest):
+            if datetime.fromisoformat(item["since"]) < first:
+                return
+            yield item
+
+
+def _time(step: Json) -> datetime:
+    return datetime.fromisoformat(step["at"])
 
 
 def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:

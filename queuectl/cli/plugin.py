@@ -32,6 +32,6 @@ def complete() -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         app(prog_name=program.NAME)
-    candidates = printed.getvalue().split()
+    candidates = [line for line in printed.getvalue().splitlines() if line]
     sys.stdout.writelines(f"{printable(each)}\n" for each in candidates)
     sys.stdout.write(f":{_NO_FILES if candidates else _COMPLETE_FILES}\n")

@@ -54,10 +54,10 @@ class ServerLedger:
                 since=format_time(month.begins),
                 until=format_time(at),
             )
-        if body["cluster"] is None:
-            right = "the right to get reports in all namespaces"
+        if body["cluster"] is None:  # so that it is unknown whether the items are all
+            rights = "the rights to get reports in all namespaces and to list nodes"
             raise CommandFailed(
-                f"to know what Budgets have spent, you need {right}", Exit.NOT_ALLOWED
+                f"to know what Budgets have spent, you need {rights}", Exit.NOT_ALLOWED
             )
         return {
             _spender(item["group"], scope): units_of(Fraction(str(item["allocatedGpuHours"])))

@@ -262,9 +262,9 @@ class AsyncClient:
             requests.subscribe(receiver, namespace, queue, events, digest=digest)
         )
 
-    async def unsubscribe(self, number: int) -> None:
+    async def unsubscribe(self, number: int, *, dry_run: bool = False) -> None:
         """As :meth:`Client.unsubscribe`."""
-        await self.send(requests.unsubscribe(number))
+        await self.send(requests.unsubscribe(number, dry_run=dry_run))
 
     # ---- Events
 

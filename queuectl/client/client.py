@@ -286,9 +286,9 @@ class Client:
         """
         return self.send(requests.subscribe(receiver, namespace, queue, events, digest=digest))
 
-    def unsubscribe(self, number: int) -> None:
-        """Delete a subscription by its id."""
-        self.send(requests.unsubscribe(number))
+    def unsubscribe(self, number: int, *, dry_run: bool = False) -> None:
+        """Delete a subscription by its id. ``dry_run``: change nothing."""
+        self.send(requests.unsubscribe(number, dry_run=dry_run))
 
     # ---- Events
 

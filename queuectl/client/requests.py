@@ -50,6 +50,7 @@ UNFINISHED: Final = (
     "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
 )  # fmt: skip
 """The states of workloads that have not finished, without the import of the ledger."""
+FINISHED: Final = "Finished"
 
 
 @dataclass(frozen=True)
@@ -381,9 +382,10 @@ def _event_type(name: str) -> str:
     return name if "." in name else f"workload.{name}"
 
 
-def unsubscribe(number: int) -> Request[None]:
-    """Delete a subscription."""
-    return Request("DELETE", f"{_SUBSCRIPTIONS}/{number}", nothing)
+def unsubscribe(number: int, *, dry_run: bool) -> Request[None]:
+    """Delete a subscription, or only check whether the caller can."""
+    query = {"dry_run": True} if dry_run else {}
+    return Request("DELETE", f"{_SUBSCRIPTIONS}/{number}", nothing, query, repeatable=dry_run)
 
 
 # ---- Events

@@ -6,7 +6,7 @@ Its errors are pages. The middleware of the API authenticates callers and sets t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -28,7 +28,12 @@ from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem
 from queuectl.db.ports import ApiStore
-from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
+from queuectl.domain.errors import (
+    BadInput,
+    ClusterUnavailable,
+    StoreUnavailable,
+    TooManyReviews,
+)
 from queuectl.domain.links import LinkTemplate
 from queuectl.web.log_streams import PodLogs
 from queuectl.web.pages import (
@@ -71,6 +76,7 @@ _TITLES: Final = {
     403: "Not allowed",
     404: "Not found",
     405: "Method not allowed",
+    429: "Too many requests",
     503: "Temporarily unavailable",
 }
 
@@ -157,24 +163,34 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         )  # for the audit log, if the request was to change something
         if _for_script(request):
             return problems.respond(request, error)
-        return await _failed(request, error.kind.status, error.detail)
+        return await _failed(request, error.kind.status, error.detail, error.headers)
 
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         return await _failed(request, error.status_code, f"{request.url.path}: {error.detail}")
 
+    async def refused(request: Request, error: Exception) -> Response:
+        """For what a reader refuses: a parameter, or a stored document that this release does not accept."""
+        return await problem(request, problems.wrong_document(error))
+
+    async def too_many(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TooManyReviews)
+        return await problem(request, problems.too_many_reviews(error))
+
     async def away(request: Request, error: Exception) -> Response:
+        assert isinstance(error, problems.OUTAGES)
         if _for_script(request):
-            assert isinstance(error, problems.OUTAGES)
             return problems.outage(request, error)
         log.warning("page_not_made", path=request.url.path, error=str(error))
         detail = "The database or the API server does not respond. Running gangs are not affected. Try again in a moment."
-        return await _failed(request, 503, detail)
+        return await _failed(request, 503, detail, {"Retry-After": str(problems.RETRY_SECONDS)})
 
-    async def _failed(request: Request, status: int, detail: str) -> Response:
+    async def _failed(
+        request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
         title = _TITLES.get(status, "The request failed")
         access = await site.known_access(request)
-        return site.page(
+        page = site.page(
             request,
             "problem.html",
             access,
@@ -183,6 +199,8 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
             title=title,
             detail=detail,
         )
+        page.headers.update(headers or {})
+        return page
 
     pages = [
         *overview.routes(site),
@@ -217,6 +235,8 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         exception_handlers={
             ApiProblem: problem,
             HTTPException: unknown,
+            BadInput: refused,
+            TooManyReviews: too_many,
             StoreUnavailable: away,
             ClusterUnavailable: away,
         },

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote
 
+import orjson
 import yaml
 from starlette.requests import Request
 
@@ -35,6 +36,11 @@ HOME: Final = f"{PREFIX}/config"
 BY_PLURAL: Final = {kind.plural: kind for kind in CONFIG_KINDS}
 _NAME: Final = re.compile(NAME)
 _HEAD: Final = ("apiVersion", "kind", "metadata")
+_SMALL: Final = 1 << 11
+"""Bytes of a value in JSON that becomes YAML on the event loop, in a few milliseconds. Most objects are smaller."""
+
+_Value = TypeVar("_Value")
+_Text = TypeVar("_Text")
 
 
 def kind_of(key: DocumentKey) -> ConfigKind:
@@ -92,8 +98,36 @@ def text_of(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
 
 
-def value_text(side: Any) -> str:
-    """One side of a difference; empty = the field is not set."""
+async def yaml_of(bodies: Bodies, document: Mapping[str, Any]) -> str:
+    """:func:`text_of`, of a large document in a thread. Raises ApiProblem when too many requests wait."""
+    return await _written(bodies, dict(document), text_of)
+
+
+async def changes_as_yaml(
+    bodies: Bodies, changes: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
+    """Changes in the form of the API, with both sides as YAML; an empty side = the field is not set. Raises as :func:`yaml_of`."""
+    return await _written(bodies, changes, _texts)
+
+
+async def _written(bodies: Bodies, value: _Value, write: Callable[[_Value], _Text]) -> _Text:
+    if len(orjson.dumps(value)) <= _SMALL:
+        return write(value)
+    return await bodies.work(partial(write, value))
+
+
+def _texts(changes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    return [
+        {
+            "field": change["field"],
+            "before": _value_text(change["before"]),
+            "after": _value_text(change["after"]),
+        }
+        for change in changes
+    ]
+
+
+def _value_text(side: Any) -> str:
     match side:
         case None:
             return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx2
@@ -58,6 +58,32 @@ async def test_a_top_up_is_an_object_with_its_user_and_a_line_of_the_audit_log()
     top_ups = [line for line in lines if line["operation"] == "topUpBudget"]
     assert {line["caller"] for line in top_ups} == {"tenant"}
     assert any("2.5 GPU-hours; reason: paper deadline" in line["detail"] for line in top_ups)
+
+
+async def test_budgets_with_long_names_have_top_ups_that_are_each_written_once() -> None:
+    writes = list[str]()
+
+    class Recorded(MemoryStore):
+        async def put_config(self, document: Mapping[str, Any], if_match: int | None = None) -> int:
+            writes.append(document["metadata"]["name"])
+            return await super().put_config(document, if_match)
+
+    store = Recorded()
+    names = [f"{'long-name' * 27}-{end}" for end in ("a", "b")]  # they have the same beginning
+    async with asking(signed_app(store, people()), ADMIN) as admin:
+        for name in names:
+            made = await admin.put(
+                f"/api/v1/budgets/{name}", json={**DOCUMENT, "metadata": {"name": name}}
+            )
+            assert made.status_code == 201, made.text
+        writes.clear()
+        topped = [
+            await admin.post(f"/api/v1/budgets/{name}/topups", json=BODY) for name in names * 2
+        ]
+    assert [answer.status_code for answer in topped] == [201] * 4, topped[0].text
+    assert [answer.json()["budget"] for answer in topped] == names * 2
+    assert writes == [answer.json()["name"] for answer in topped]
+    assert len(set(writes)) == 4
 
 
 @pytest.mark.parametrize(

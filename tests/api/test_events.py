@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from queuectl.api import feed as feeding
-from queuectl.api.access import Guard
+from queuectl.api.access import Guard, set_caller
 from queuectl.api.app import create_app
 from queuectl.api.database_check import DatabaseCheck
 from queuectl.api.feed import EventFeed
@@ -22,13 +22,16 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.ports import Commit
-from queuectl.domain.errors import StoreUnavailable
+from queuectl.db.rows import code_from
+from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.events import Event
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.ledger import EntryChange
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import AnyStore, talking_to
+from tests.api.signed import asking, signed_app
 from tests.api.support import LIVES, FixedHealth, job, live_through
+from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
@@ -315,6 +318,41 @@ async def test_the_stream_ends_when_its_rights_are_revoked(
         assert [event.name for event in await take(more, 1)] == ["still-seen"]
 
 
+async def test_the_right_to_one_workload_is_enough_for_its_steps(
+    store: AnyStore, writer: Writer
+) -> None:
+    await writer.submit("a", "b")
+    access = MemoryAccess()
+    own = Right("watch", "workloads", "team-a", "a")
+    access.know("of-one", "one", own)
+    async with asking(signed_app(store, access), "of-one") as client:
+        steps = await client.get("/api/v1/events?uid=uid-job-a&after=0&follow=false")
+        other = await client.get("/api/v1/events?uid=uid-job-b&after=0&follow=false")
+    assert [event.name for event in blocks(steps.text) if event.event] == ["a"]
+    assert other.status_code == 404
+
+
+async def test_a_stream_of_one_workload_ends_with_the_right_to_it(
+    store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "TRUST_SECONDS", 0.0)
+    await writer.submit("a")
+    access = MemoryAccess()
+    own = Right("watch", "workloads", "team-a", "a")
+    caller = access.know("of-one", "one", own)
+    request = Request({"type": "http"})
+    set_caller(request.scope, caller)
+    scope = EventScope(Guard(access), request, store, workload=own)
+    lines = [feeding.feed_line(line) for line in await store.history("uid-job-a")]
+    access.down = True
+    with pytest.raises(ClusterUnavailable):
+        await scope.chunks(lines)
+    access.down = False
+    assert await scope.chunks(lines)
+    access.granted.clear()
+    assert not await scope.chunks(lines)
+
+
 async def test_an_idle_stream_sends_heartbeats_with_the_newest_id(
     store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +439,26 @@ async def test_an_outage_of_the_database_loses_no_step(
         database.down = False
         await writer.submit("after")
         assert [event.name for event in await take(more, 1)] == ["after"]
+
+
+async def test_a_reason_code_of_a_newer_release_ends_no_stream(
+    store: AnyStore, writer: Writer
+) -> None:
+    async with open_stream(stream(EventFeed(store))) as more:
+        (change,) = live_through(job("newer"))
+        assert change.note is not None
+        reason = replace(change.after.reason, code=code_from("OfANewerRelease"))
+        after, note = replace(change.after, reason=reason), replace(change.note, reason=reason)
+        await writer.commit([replace(change, after=after, note=note)])
+        await writer.submit("after")
+        newer, later = await take(more, 2)
+    assert (newer.name, later.name) == ("newer", "after")
+    assert newer.data is not None
+    assert newer.data["reason"]["code"] == "OfANewerRelease"  # type: ignore[index]
+    app = create_app(store, FixedHealth(), MetricsRecorder().registry)
+    async with talking_to(app) as client:
+        listed = await client.get("/api/v1/workloads?sort=name")
+    assert [item["name"] for item in listed.json()["items"]] == ["after", "newer"]
 
 
 async def submit_in_the_end(writer: Writer, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx2
@@ -12,6 +13,7 @@ from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 from queuectl.objects.configuration.queue_config import READERS
 from tests.api import wire_types
 from tests.api.renew_openapi import COMMITTED
+from tests.support.pages import PAGES
 
 RENEW = "renew it: uv run python -m tests.api.renew_openapi"
 
@@ -30,6 +32,25 @@ def test_the_committed_description_is_the_true_one(app: FastAPI) -> None:
 
 def test_the_types_of_the_client_are_those_of_the_description(app: FastAPI) -> None:
     assert wire_types.WRITTEN.read_text() == wire_types.source(app.openapi()), RENEW
+
+
+def test_the_page_names_the_parameter_for_the_next_page_of_each_list(app: FastAPI) -> None:
+    parameters: dict[str, set[str]] = {"cursor": set(), "before": set(), "after": set()}
+    for path, methods in app.openapi()["paths"].items():
+        name = path.removeprefix("/api/v1/")
+        of_workload = ("workloads/{uid}/", "namespaces/{namespace}/workloads/{name}/")
+        short = f"…/{name.rpartition('/')[2]}" if name.startswith(of_workload) else name
+        for parameter in methods.get("get", {}).get("parameters", []):
+            if parameter["in"] == "query" and parameter["name"] in parameters and name != "events":
+                parameters[parameter["name"]].add(short)
+    text = PAGES["api.md"].read_text().partition("## Read a list page by page\n")[2]
+    rows = [line.split("|")[1:4] for line in text.partition("\n\n## ")[0].splitlines()]
+    shown = {
+        parameter.strip(" `"): {name.partition("?")[0] for name in re.findall(r"`([^`]+)`", lists)}
+        for lists, field, parameter in (row for row in rows if len(row) == 3)
+        if "`next" in field
+    }
+    assert shown == parameters
 
 
 async def test_it_is_served(client: httpx2.AsyncClient, app: FastAPI) -> None:

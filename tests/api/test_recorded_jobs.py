@@ -352,19 +352,29 @@ def test_a_simulated_history_begins_with_what_budgets_have_spent(
     assert json.loads(found)["meanWaitSeconds"] == (until - 90 if held else 10)
 
 
-def test_the_error_of_a_caller_without_all_reports_names_the_missing_right(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("right", "fails"),
+    [
+        (Right("get", "reports", "team-a"), True),
+        (Right("get", "reports"), True),
+        (Right("list", "nodes"), False),
+    ],
+)
+def test_a_caller_needs_all_reports_and_the_nodes_to_know_what_budgets_have_spent(
+    right: Right, fails: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text("some")
     own = ClientOptions(token_file=tmp_path / "token")
     monkeypatch.setattr("queuectl.cli.connection.connection_options", lambda: own)
     access = people()
-    access.know("some", "tenant", Right("get", "reports", "team-a"))
+    access.know("some", "tenant", right, *(() if fails else [Right("get", "reports")]))
     layer = AuthenticationLayer(access, secure=True, open_paths=OpenPaths())
     budgets = build([budget(100, user="ann")], 0).budgets.values()
-    with (
-        serving(MemoryStore(), authenticated=layer) as address,
-        pytest.raises(CommandFailed, match="the right to get reports in all namespaces") as failed,
-    ):
-        ServerLedger(address).spent(budgets, AT + HOUR)
-    assert failed.value.code is Exit.NOT_ALLOWED
+    with serving(MemoryStore(), authenticated=layer) as address:
+        ledger = ServerLedger(address)
+        if not fails:
+            assert set(ledger.spent(budgets, AT + HOUR).units.values()) == {0}
+            return
+        with pytest.raises(CommandFailed, match="all namespaces and to list nodes") as failed:
+            ledger.spent(budgets, AT + HOUR)
+        assert failed.value.code is Exit.NOT_ALLOWED

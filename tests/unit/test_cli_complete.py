@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queuectl.cli import complete
+from queuectl.cli import complete, plugin
 from queuectl.cli.main import run
 from queuectl.domain.jobs import PodRecord
 from tests.api.serving import serving
@@ -31,7 +31,7 @@ def server() -> Iterator[str]:
         asyncio.run(store.put_config(document))
     labels = (("run", "one"), ("team", "nlp"))
     for change in live_through(replace(job("train"), labels=labels)):
-        store._write(change, 1)
+        store._write(replace(change, after=replace(change.after, user="Jane Doe")), 1)
     pods = tuple(
         PodRecord("team-a", f"train-{rank}", f"u{rank}", 1, podset="worker", rank=rank)
         for rank in (0, 1, 10)
@@ -57,7 +57,7 @@ def offered(
         run()
     printed = capsys.readouterr()
     assert not printed.err
-    return printed.out.split()
+    return [line for line in printed.out.splitlines() if line]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,8 @@ def offered(
         ("get workloads --state Held,Pe", ["Held,Pending"]),
         ("get workloads --cluster-queue tea", ["team-a", "team-b"]),
         ("get workloads -n team-", ["team-a", "team-b"]),
-        ("get workloads --user ", []),
+        ("get workloads --user ", ["Jane Doe"]),
+        ("get workloads --user Jo", []),
         ("get nonsense ", []),
         ("describe wor", ["workload", "workloadpriorityclass"]),
         ("describe workload team-a/", ["team-a/train"]),
@@ -97,6 +98,19 @@ def test_names_come_from_the_server(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert offered(line, server, monkeypatch, capsys) == expected
+
+
+def test_kubectl_gets_one_candidate_a_line(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("_QUEUECTL_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
+        monkeypatch.setenv(name, "")  # so that its end restores them
+    monkeypatch.setenv("QUEUECTL_SERVER", server)
+    monkeypatch.setenv("KUBECONFIG", os.devnull)
+    words = ["get", "workloads", "--user", "Ja"]
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-queuectl", *words])
+    plugin.complete()
+    assert capsys.readouterr().out == "Jane Doe\n:4\n"
 
 
 def test_a_server_that_does_not_answer_offers_no_name_and_is_quiet(

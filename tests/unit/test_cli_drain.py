@@ -145,6 +145,17 @@ def test_it_fails_after_its_time_and_names_the_gangs(queuectl: Cli) -> None:
     assert (found.code, found.err) == (1, "error: gangs are left: team-a/train (8 GPUs)\n")
 
 
+def test_it_fails_after_its_time_without_names_if_the_server_has_not_answered(
+    queuectl: Cli, cluster_reader: Changing
+) -> None:
+    cluster_reader.become(cluster(), None)  # the two answers name the nodes
+    found = queuectl("n1", "-l", f"{STATE}=wait-for-jobs-required", "--wait", "0")
+    assert found.code == 1
+    assert found.err.endswith(
+        "error: the server did not answer: it is unknown which gangs are left\n"
+    )
+
+
 def test_a_selector_finds_the_nodes(queuectl: Cli) -> None:
     found = queuectl("-l", f"{STATE}=wait-for-jobs-required", "--wait", "0")
     assert found.err == "error: gangs are left: team-a/train (16 GPUs)\n"

@@ -1,7 +1,8 @@
-"""Each command that writes has ``--dry-run``, and with it nothing is written: no row, no command, no line of the audit log."""
+"""Each command that writes has ``--dry-run``, except for a few, and with it nothing is written: no row, no command, no line of the audit log."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.api.support import (
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.planner.build import node, world
 from tests.support.cli import queuectl_with
+from tests.support.pages import PAGES
 
 READS: Final = {
     *("get", "describe", "explain", "whatif", "history", "eff", "wait", "top", "report", "mcp"),
@@ -64,6 +66,18 @@ def test_each_command_that_writes_has_a_dry_run() -> None:
     assert found.keys() - with_it - READS - WITHOUT.keys() == set(), "they need --dry-run"
     assert with_it & (READS | WITHOUT.keys()) == set()
     assert WITHOUT.keys() - found.keys() == set()
+
+
+def test_the_page_lists_the_commands_that_have_a_dry_run() -> None:
+    text = PAGES["cli.md"].read_text()
+    table = text.partition("| command | a dry run shows |\n")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[1:]]
+    listed = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    with_it = {words for words, flags in options() if "--dry-run" in flags}
+    assert listed - {"delete subscription"} == with_it
+    after = text.partition(table)[2].partition("they have no dry run")[0]
+    without = {name for name in WITHOUT if not name.startswith("localcluster")}
+    assert set(re.findall(r"`([^`]+)`", after)) - {"localcluster"} == without
 
 
 def rows(database: MemoryDatabase) -> dict[str, str]:

@@ -66,8 +66,11 @@ def test_a_subscription_is_made_listed_and_deleted(queuectl: Cli) -> None:
     assert "team-a" in listed.out
     body = json.loads(queuectl("get", "subscriptions", "-o", "json").out)
     assert [each["id"] for each in body["items"]] == [1]
+    dry = queuectl("delete", "subscription", "1", "--dry-run")
+    assert (dry.code, dry.out) == (0, "subscription/1 would be deleted\n")
     assert queuectl("delete", "subscription", "1").out == "subscription/1 deleted\n"
     assert queuectl("delete", "subscription", "1").code == 3
+    assert queuectl("delete", "subscription", "1", "--dry-run").code == 3
     assert queuectl("delete", "subscription", "1", "--ignore-not-found").code == 0
     assert "no objects found" in queuectl("get", "subscription").err
 
@@ -116,7 +119,7 @@ def test_wrong_usage_is_named(queuectl: Cli) -> None:
         (("get", "subscriptions", "--queue", "x"), "--queue is for lists of workloads"),
         (("get", "receivers", "--all"), "--all is for lists of workloads and subscriptions"),
         (("delete", "subscription", "x"), "'x' is not the id of a subscription"),
-        (("delete", "subscription", "1", "--dry-run"), "the only option is --ignore-not-found"),
+        (("delete", "subscription", "1", "-n", "x"), "the only options are --ignore-not-found"),
         (("delete", "subscription"), "give the ids"),
     ):
         refused = queuectl(*arguments)

@@ -8,21 +8,24 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import httpx2
 import pytest
 
 from queuectl.api import feed as encoding
 from queuectl.cli import events, get
-from queuectl.cli.client import connect
+from queuectl.cli.client import connect, workloads
 from queuectl.cli.columns import WORKLOAD_COLUMNS
 from queuectl.cli.render import Column, GrowingTable, emit_table, expected
 from queuectl.client import Client, ClientError, requests, stream
+from queuectl.client.stream import StreamEvent
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.queries import UnmanagedPod
 from tests.api.serving import NotifyingStore, serving
@@ -275,6 +278,90 @@ def test_a_watch_shows_only_changes_that_match_the_filters(
     with connect(address) as client:
         found = get._still(client, ["uid-job-held", "uid-of-nobody"], filters)
     assert [item["name"] for item in found] == shown
+
+
+@dataclass
+class Watch:
+    """What a watch of workloads prints, and the workloads that it reads from lists, by name and in order."""
+
+    printed: list[list[str]]
+    read: list[str]
+
+
+@pytest.fixture
+def watch(
+    address: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Watch]:
+    """Watches until these events have come, all at once."""
+
+    def watched(*blocks: StreamEvent, **filters: Any) -> Watch:
+        seen = Watch([], [])
+
+        def read(client: Client, **query: Any) -> Iterator[Any]:
+            for item in workloads(client, **query):
+                seen.read.append(item["name"])
+                yield item
+
+        def show(items: Iterable[Any]) -> None:
+            seen.printed.append([item["name"] for item in items])
+
+        monkeypatch.setattr(get, "workloads", read)
+        monkeypatch.setattr(events, "gathered", iter)
+        with connect(address) as client:
+            monkeypatch.setattr(client, "watch", lambda *_, **__: [blocks])
+            get.watch_workloads(client, show, **filters)
+        return seen
+
+    return watched
+
+
+RESET = StreamEvent(1, "reset", {})
+
+
+@pytest.mark.parametrize(
+    ("filters", "listed"),
+    [
+        ({}, ["pending"]),
+        ({"every": True}, ["finished", "pending"]),
+        ({"state": ["Finished"]}, ["finished"]),
+    ],
+)
+def test_a_watch_lists_the_same_workloads_again_after_the_database_was_restored(
+    store: MemoryStore, watch: Callable[..., Watch], filters: dict[str, Any], listed: list[str]
+) -> None:
+    live(store, "pending", "finished")
+    assert list(map(sorted, watch(RESET, **filters).printed)) == [listed, listed]
+
+
+NEW = [f"new-{n}" for n in range(10, 40)]
+
+
+@pytest.mark.parametrize(
+    ("filters", "changed"),
+    [
+        ({}, [*NEW, "now"]),
+        ({"label_selector": "!none"}, [*NEW, "now"]),
+        ({"state": ["Finished"]}, ["now"]),
+        ({"state": ["Pending"]}, NEW),
+    ],
+)
+def test_many_changes_are_shown_without_a_read_of_all_workloads_that_finished_before(
+    store: MemoryStore, watch: Callable[..., Watch], filters: dict[str, Any], changed: list[str]
+) -> None:
+    before = [f"old-{n}" for n in range(10)]
+    lives = [
+        *((job(name), LIVES["finished"]) for name in before),
+        (job("now", at=1000.0), LIVES["finished"]),
+        *((job(name, at=1000.0), LIVES["pending"]) for name in NEW),
+    ]
+    for change in (change for record, life in lives for change in live_through(record, *life)):
+        store._write(change, 1)
+    at = datetime.fromtimestamp(1000.0, UTC).isoformat()
+    steps = [StreamEvent(1, "step", {"uid": f"uid-job-{name}", "at": at}) for name in ("now", *NEW)]
+    seen = watch(*steps, **filters)
+    first, then = seen.printed
+    assert sorted(then) == changed
+    assert len(set(seen.read[len(first) :]) & set(before)) <= 1  # one shows that no other follows
 
 
 def wait_for(word: str, lines: Iterator[str]) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import httpx2
 import orjson
 import pytest
+import yaml
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Mount, Route
 
@@ -23,8 +24,10 @@ from queuectl.api.body import MAX_BYTES, MAX_FORM_BYTES, MAX_LIST_BYTES, MAX_SMA
 from queuectl.api.reading import MAX_DEPTH, MAX_VALUES
 from queuectl.api.routes import dryrun
 from queuectl.domain.identity import Right
+from queuectl.web import configuration
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from queuectl.web.log_streams import PodLogs
+from queuectl.web.pages import config_write
 from tests.api.conftest import commit
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, signed_app
 from tests.api.support import CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, job, live_through
@@ -235,9 +238,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> set[str
     threads: set[str] = set()
     function = getattr(module, name)
 
-    def called(*arguments: Any) -> Any:
+    def called(*arguments: Any, **named: Any) -> Any:
         threads.add(threading.current_thread().name)
-        return function(*arguments)
+        return function(*arguments, **named)
 
     monkeypatch.setattr(module, name, called)
     return threads
@@ -285,6 +288,63 @@ async def test_a_large_document_is_checked_alongside_the_event_loop(
         assert answer.status_code == 200, answer.text
         assert threads
         assert threading.current_thread().name not in threads
+
+
+def large_queue(flavors: int = 64) -> dict[str, Any]:
+    """The ClusterQueue ``made`` with up to as many quotas as a resource group can have."""
+    resources = [f"example.com/resource-{n}" for n in range(8)]
+    quotas = [{"name": name, "nominalQuota": "8"} for name in resources]
+    of_flavors = [{"name": f"flavor-{n}", "resources": quotas} for n in range(flavors)]
+    groups = [{"coveredResources": resources, "flavors": of_flavors}]
+    spec = {**CLUSTER_QUEUE["spec"], "resourceGroups": groups}
+    return {**CLUSTER_QUEUE, "metadata": {"name": "made"}, "spec": spec}
+
+
+def large_text(flavors: int = 64) -> str:
+    return orjson.dumps(large_queue(flavors), option=orjson.OPT_INDENT_2).decode()
+
+
+async def test_a_page_writes_the_yaml_of_a_large_object_alongside_the_event_loop(
+    access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, check = "/ui/config/clusterqueues/made", "/ui/config/check"
+    part = "clusterqueues/made"
+    old, new = large_text(), large_text(1)
+    async with asking(APP, ADMIN) as client:
+        stored = await client.put("/api/v1/clusterqueues/made", json=large_queue())
+        version = stored.headers["etag"].strip('"')
+        of = {"of": part, "version": version, "base": old, "text": new}
+        changed = {**of, "version": "1", "base": new, "text": old}
+        steps = {
+            "the object": client.get(page),
+            "a deletion": client.get("/ui/config/delete", params={"of": part}),
+            "a check": client.post(check, params={"of": part}, data=of),
+            "a check after another change": client.post(check, params={"of": part}, data=changed),
+        }
+        threads = (
+            recorded(monkeypatch, yaml, "safe_dump"),
+            recorded(monkeypatch, config_write, "changes_of"),
+        )
+        for step, asks in steps.items():
+            answer = await asks
+            assert answer.status_code in (200, 412), f"{step}: {answer.text}"
+            assert "flavor-63" in answer.text, step
+            assert threads[0], step
+            assert threading.current_thread().name not in threads[0] | threads[1], step
+            threads[0].clear()
+        assert threads[1]
+
+
+async def test_a_large_new_object_is_checked_alongside_the_event_loop(
+    access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = recorded(monkeypatch, configuration, "validate")
+    text = large_text().replace('"made"', '"another"')
+    async with asking(APP, ADMIN) as client:
+        answer = await client.post("/ui/config/check", data={"text": text})
+    assert "another would be created" in answer.text
+    assert threads
+    assert threading.current_thread().name not in threads
 
 
 async def test_the_reviews_of_one_dry_run_are_few(access: MemoryAccess) -> None:

@@ -8,12 +8,18 @@ from dataclasses import replace
 import httpx2
 import pytest
 
+from queuectl.api.access import Guard
 from queuectl.api.auth.authentication import OpenPaths
-from queuectl.domain.identity import Right
+from queuectl.api.body import MAX_FORM_BYTES
+from queuectl.domain.errors import TooManyReviews
+from queuectl.domain.identity import Caller, Right
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.search import LONGEST_SEARCH
+from queuectl.objects.errors import Address, DocumentError
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from tests.api.conftest import talking_to
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
+from tests.web.conftest import app_over
 from tests.web.sample import Sample
 
 TENANT = "of-the-tenant"
@@ -64,6 +70,56 @@ async def test_a_page_of_an_outage_keeps_the_navigation_and_appears_by_itself(
     assert 'hx-get="/ui/evictions"' in answer.text
     assert (await pages.get("/ui/search/options?q=tts")).status_code == 503
     assert (await pages.get("/ui/alive")).status_code == 503
+
+
+class FewReviews:
+    """All rights, after a number of access reviews no more of them for a minute."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    async def may(self, caller: Caller, right: Right) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            raise TooManyReviews("what you may do needs too many access reviews", 59.5)
+        return True
+
+
+@pytest.mark.parametrize("reviews", [0, 1])
+async def test_a_page_names_the_limit_of_access_reviews_and_no_outage(sample: Sample, reviews: int):
+    typed = {"of": "clusterqueues/vision", "version": "1", "text": "kind: typed"}
+    async with talking_to(app_over(sample, Guard(FewReviews(reviews)))) as client:
+        answer = (
+            await client.post("/ui/config/check?of=clusterqueues/vision", data=typed)
+            if reviews
+            else await client.get("/ui/workloads")
+        )
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
+    assert "needs too many access reviews; name a namespace, or try" in answer.text
+    assert "database" not in answer.text
+    assert ("kind: typed" in answer.text) == bool(reviews)
+
+
+async def test_the_page_of_a_problem_has_the_headers_of_the_problem(
+    pages: httpx2.AsyncClient, sample: Sample
+):
+    large = {"text": "x" * (MAX_FORM_BYTES + 1)}
+    assert (await pages.post("/ui/config/check", data=large)).headers["connection"] == "close"
+    sample.database.down = True
+    assert (await pages.get("/ui/evictions")).headers["retry-after"] == "2"
+
+
+async def test_a_page_names_a_stored_document_that_this_release_refuses(
+    pages: httpx2.AsyncClient, sample: Sample, monkeypatch: pytest.MonkeyPatch
+):
+    async def refused(*_: object) -> object:
+        raise DocumentError(Address(name="ClusterQueue/vision"), "spec.cohortName", "is not a name")
+
+    monkeypatch.setattr(sample.store, "config_changes", refused)
+    answer = await pages.get("/ui/queues/vision")
+    assert answer.status_code == 422
+    assert "ClusterQueue/vision: spec.cohortName" in answer.text
+    assert len(links(answer.text, "nav")) == 4
 
 
 async def test_a_refusal_keeps_the_navigation_and_an_unknown_caller_gets_none(sample: Sample):

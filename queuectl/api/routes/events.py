@@ -210,13 +210,19 @@ class EventScope:
         request: Request,
         store: ApiStore,
         known_seconds: float = KNOWN_SECONDS,
+        workload: Right | None = None,
     ) -> None:
-        """``known_seconds``: between checks of the credentials."""
+        """``known_seconds``: between checks of the credentials.
+
+        ``workload``: the right to the only workload of the stream; None = the stream can have several.
+        """
         self._guard = guard
         self._request = request
         self._store = store
         self._known: dict[str, bool] = {}
         self._all = False
+        self._workload = workload
+        self._may_watch_workload = False
         self._until = 0.0
         self._credentials = RecentCredentials(request, known_seconds)
 
@@ -231,7 +237,11 @@ class EventScope:
             ClusterUnavailable, StoreUnavailable: the rights cannot be checked.
         """
         await self._check_rights({chunks.line.namespace for chunks in lines})
-        mine = [chunks for chunks in lines if self._known[chunks.line.namespace]]
+        mine = [
+            chunks
+            for chunks in lines
+            if self._may_watch_workload or self._known[chunks.line.namespace]
+        ]
         redactor = await self._redactor(frozenset[str]().union(*(chunks.named for chunks in mine)))
         return [step(chunks.id, _data(chunks, redactor)) for chunks in mine]
 
@@ -241,12 +251,16 @@ class EventScope:
         if named - self._known.keys():  # a text of this form can also be an image
             named &= await self._store.namespaces()
             await self._check_rights(named)
-        return redactor_for(named, {name for name in named if self._known[name]})
+        visible = {name for name in named if self._known[name]}
+        own = self._workload
+        return redactor_for(named, visible, (f"{own.namespace}/{own.name}",) if own else ())
 
     async def _check_rights(self, namespaces: Collection[str]) -> None:
-        """Find the namespaces among these in which the caller is allowed to watch workloads."""
+        """Find the namespaces among these in which the caller is allowed to watch workloads. A right can also be to one workload."""
         now = asyncio.get_running_loop().time()
         if now >= self._until:
+            own = self._workload
+            self._may_watch_workload = own is not None and await self._guard.may(self._request, own)
             self._known, self._until = {}, now + TRUST_SECONDS
         new = set(namespaces) - self._known.keys()
         if new:
@@ -367,12 +381,13 @@ def add_routes(
     ) -> EventStream:
         if namespace is not None:
             await guard.require(request, Right("watch", "workloads", namespace))
+        workload = None
         if uid is not None:
             entry = await store.get_workload(uid)
+            if entry is not None:
+                workload = Right("watch", "workloads", entry.namespace, entry.name)
             # A caller does not learn whether a workload of others has this uid.
-            if entry is None or not await guard.may(
-                request, Right("watch", "workloads", entry.namespace, entry.name)
-            ):
+            if workload is None or not await guard.may(request, workload):
                 raise ApiProblem(ProblemType.NOT_FOUND, f"no workload has the uid {uid}")
         if namespace is None and uid is None:
             await _require_some(guard, request, store)
@@ -383,7 +398,7 @@ def add_routes(
         position = newest if start is None else start
         until = None if follow else newest
         known_seconds = min(KNOWN_SECONDS, alive or KNOWN_SECONDS)
-        scope = EventScope(guard, request, store, known_seconds)
+        scope = EventScope(guard, request, store, known_seconds, workload)
         filters = StreamFilter(namespace, cluster_queue, uid)
         stream = ClientStream(feed, filters, scope, position, until, database, alive)
         return EventStream(stream.chunks(), limit)

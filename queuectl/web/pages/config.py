@@ -26,8 +26,7 @@ from queuectl.web.configuration import (
     key_of,
     kind_of,
     line_of,
-    text_of,
-    value_text,
+    yaml_of,
 )
 from queuectl.web.site import PREFIX, Site, text
 from queuectl.web.starts import start_of
@@ -94,7 +93,8 @@ def routes(site: Site) -> list[Route]:
         await site.guard.require(request, right_to("get", key))
         stored = await stored_as(site, key)
         note = _DONE.get(text(request, "done"), "")
-        return await editor(site, request, draft_of(key, stored), stored=stored, note=note)
+        draft = await draft_of(site, key, stored)
+        return await editor(site, request, draft, stored=stored, note=note)
 
     return [
         Route("/config", listed),
@@ -120,9 +120,9 @@ async def stored_as(site: Site, key: DocumentKey) -> ConfigDocument:
     return stored
 
 
-def draft_of(key: DocumentKey, stored: ConfigDocument) -> Draft:
+async def draft_of(site: Site, key: DocumentKey, stored: ConfigDocument) -> Draft:
     """The text of an object as the editor begins with it."""
-    plain = text_of(stored.document)
+    plain = await yaml_of(site.bodies, stored.document)
     return Draft(plain, key, stored.version, plain)
 
 
@@ -167,7 +167,6 @@ async def editor(
         "meanwhile": None,
         "target": None,
         "check": CHECK,
-        "value_text": value_text,
         "address_of": address_of,
         **context,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -20,22 +21,23 @@ from queuectl.api.auth.layers import CHECK
 from queuectl.api.documents import Documents
 from queuectl.api.dry_run import changes_of, dry_run_removal, excess_views, seen_excesses
 from queuectl.api.params import etag
-from queuectl.api.problems import ApiProblem, ProblemType, wrong_document
-from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
+from queuectl.api.problems import ApiProblem, ProblemType, too_many_reviews, wrong_document
+from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable, TooManyReviews
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigDocument, DocumentKey
 from queuectl.web.configuration import (
     HOME,
     Draft,
     address_of,
+    changes_as_yaml,
     draft_of,
     form_of,
     key_of,
     kind_of,
     line_of,
     named_in,
-    text_of,
     version_of,
+    yaml_of,
 )
 from queuectl.web.pages.config import addressed, editor, right_to, stored_as
 from queuectl.web.site import PREFIX, AccessScope, Site, text
@@ -58,13 +60,13 @@ class ConcurrentEdit:
     Attributes:
         gone: it was deleted.
         appeared: it was created.
-        changes: of its fields, as the API returns them.
+        changes: of its fields, both sides as YAML.
         marks: what the draft does to each of these fields.
     """
 
     gone: bool
     appeared: bool
-    changes: list[dict[str, Any]]
+    changes: list[dict[str, str]]
     marks: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -115,17 +117,27 @@ async def _kept(
     """The response of a step. After a refusal or an outage, the editor with the typed text and the reason."""
     try:
         return await _explained(site, request, draft, step)
+    except TooManyReviews as error:
+        problem = too_many_reviews(error)  # rights are reviewed before a write
+        page = _unavailable(site, request, draft, problem.kind.status, problem.detail)
+        page.headers.update(problem.headers or {})
+        return page
     except (StoreUnavailable, ClusterUnavailable) as error:
         log.warning("configuration_not_written", path=request.url.path, error=str(error))
-        return site.page(
-            request,
-            "config_outage.html",
-            status=503,
-            still=True,
-            draft=draft,
-            check=CHECK,
-            message=_OUTAGE,
-        )
+        return _unavailable(site, request, draft, 503, _OUTAGE)
+
+
+def _unavailable(site: Site, request: Request, draft: Draft, status: int, message: str) -> Response:
+    """The typed text, without rights and without the object."""
+    return site.page(
+        request,
+        "config_outage.html",
+        status=status,
+        still=True,
+        draft=draft,
+        check=CHECK,
+        message=message,
+    )
 
 
 async def _explained(
@@ -148,7 +160,10 @@ async def _check(
 ) -> Response:
     """The editor with the effect of the text. Raises ApiProblem and BadInput as the API's dry run."""
     body = await site.bodies.yaml(draft.text)
-    key = draft.key or named_in(body)
+    if draft.key is not None:
+        key = draft.key
+    else:
+        key = await site.bodies.work(partial(named_in, body))
     await site.guard.require(request, right_to("update", key))
     documents = _documents(site, key)
     meanwhile = None
@@ -161,25 +176,29 @@ async def _check(
         checked = await documents.dry_run_of(request, key, body, None, None)
         present = await site.store.get_config(key)
         meanwhile = await _meanwhile(site, draft, present, checked)
-        draft = _over(draft, key, present)
+        draft = await _over(site, draft, key, present)
         status, note = problem.kind.status, ""
+    changes = await changes_as_yaml(site.bodies, checked["changes"])
     return await editor(
         site,
         request,
         replace(draft, checked=draft.seal),
         status=status,
         note=note,
-        checked=checked,
+        checked={**checked, "changes": changes},
         meanwhile=meanwhile,
         target=key,
     )
 
 
-def _over(draft: Draft, key: DocumentKey, present: ConfigDocument | None) -> Draft:
+async def _over(
+    site: Site, draft: Draft, key: DocumentKey, present: ConfigDocument | None
+) -> Draft:
     """The same text, to be written over the object as it is now."""
     if present is None:
         return replace(draft, key=None, version=None, base="")
-    return replace(draft, key=key, version=present.version, base=text_of(present.document))
+    base = await yaml_of(site.bodies, present.document)
+    return replace(draft, key=key, version=present.version, base=base)
 
 
 async def _meanwhile(
@@ -194,11 +213,14 @@ async def _meanwhile(
         base = await site.bodies.yaml(draft.base)
     except ApiProblem:  # not sent by the editor; the effect of the draft is shown without marks
         return ConcurrentEdit(gone=False, appeared=False, changes=[])
-    changes = changes_of(base, present.document)
-    typed = {change["field"] for change in changes_of(base, checked["object"])}
+    changes, own = await site.bodies.work(
+        lambda: [changes_of(base, each) for each in (present.document, checked["object"])]
+    )
+    typed = {change["field"] for change in own}
     undone = {change["field"] for change in checked["changes"]}
     words = {name: _BOTH if name in typed else _UNDONE for name in undone}
-    return ConcurrentEdit(gone=False, appeared=False, changes=changes, marks=words)
+    shown = await changes_as_yaml(site.bodies, changes)
+    return ConcurrentEdit(gone=False, appeared=False, changes=shown, marks=words)
 
 
 async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -> Response:
@@ -251,7 +273,7 @@ async def _before_deletion(
         version=stored.version,
         address=address_of(key),
         line=line_of(stored.document),
-        plain=text_of(stored.document),
+        plain=await yaml_of(site.bodies, stored.document),
         missing=removal.missing,
         over=excess_views(over),
         holds=holds,
