@@ -179,11 +179,11 @@ def entry_from(
         state=State(state),
         excluded=tuple(excluded),
         preempted_at=tuple(preempted_at),
-        reason=Reason(code_from(code), message, details),
+        reason=Reason(Code(code), message, details),
         placement=placed.get(uid),
         lease=leased.get(uid),
         intent=intents.get(uid),
-        evicted_for=code_from(why) if why is not None else None,
+        evicted_for=Code(why) if why is not None else None,
         parked=decode_json(Reason, parked) if parked is not None else None,
         gates=tuple(gates),
         planned=decode_json(DecidedRequest, planned) if planned is not None else None,
@@ -194,16 +194,6 @@ def entry_from(
         notify=notify_from(notify) if notify is not None else None,
         checks=decode_json(Checks, checks) if checks is not None else NO_CHECKS,
     )
-
-
-def code_from(text: str) -> Code:
-    """A reason code. A newer release can have written one that this release does not have: it is kept, and has no meaning here."""
-    try:
-        return Code(text)
-    except ValueError:
-        unknown = str.__new__(Code, text)
-        unknown._name_ = unknown._value_ = text
-        return unknown
 
 
 def notify_from(document: Mapping[str, Any]) -> JobNotifications:
@@ -236,7 +226,7 @@ def command_from(row: Result[Any]) -> Command:
 def history_line_from(row: Result[Any]) -> HistoryLine:
     """A history line from its row."""
     values = row._asdict()
-    reason = Reason(code_from(values.pop("code")), values.pop("message"), values.pop("details"))
+    reason = Reason(Code(values.pop("code")), values.pop("message"), values.pop("details"))
     placement = values["placement"]
     return HistoryLine(
         **values

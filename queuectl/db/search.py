@@ -13,9 +13,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
-from queuectl.db.rows import code_from
 from queuectl.db.tables import name_trigrams, workloads
 from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
 from queuectl.domain.search import NEWEST_FINISHED, SearchText, WorkloadSummary
 
 MOST_INDEXED: Final = 20_000
@@ -123,7 +123,7 @@ def _summary(row: Row[Any]) -> WorkloadSummary:
         row.cluster_queue,
         row.user,
         row.gpu_parts,
-        code_from(row.reason_code),
+        Code(row.reason_code),
         row.queued_at,
         row.finished_at,
     )

@@ -22,7 +22,6 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.ports import Commit
-from queuectl.db.rows import code_from
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.events import Event
 from queuectl.domain.identity import Caller, Right
@@ -439,26 +438,6 @@ async def test_an_outage_of_the_database_loses_no_step(
         database.down = False
         await writer.submit("after")
         assert [event.name for event in await take(more, 1)] == ["after"]
-
-
-async def test_a_reason_code_of_a_newer_release_ends_no_stream(
-    store: AnyStore, writer: Writer
-) -> None:
-    async with open_stream(stream(EventFeed(store))) as more:
-        (change,) = live_through(job("newer"))
-        assert change.note is not None
-        reason = replace(change.after.reason, code=code_from("OfANewerRelease"))
-        after, note = replace(change.after, reason=reason), replace(change.note, reason=reason)
-        await writer.commit([replace(change, after=after, note=note)])
-        await writer.submit("after")
-        newer, later = await take(more, 2)
-    assert (newer.name, later.name) == ("newer", "after")
-    assert newer.data is not None
-    assert newer.data["reason"]["code"] == "OfANewerRelease"  # type: ignore[index]
-    app = create_app(store, FixedHealth(), MetricsRecorder().registry)
-    async with talking_to(app) as client:
-        listed = await client.get("/api/v1/workloads?sort=name")
-    assert [item["name"] for item in listed.json()["items"]] == ["after", "newer"]
 
 
 async def submit_in_the_end(writer: Writer, name: str) -> None:
