@@ -30,6 +30,7 @@ from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Duration, Workload
 from queuectl.planner import plan
+from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.verify import verify
 from tests.planner.backfill_clock import job, line
@@ -236,6 +237,21 @@ def test_a_gang_behind_one_that_waits_for_its_victims_has_a_planned_start(
     assert starts(made) == {"waiting": lease.expires_at + seconds - NOW}
     assert started(made) == []
     assert reasons(made)["long"] is Code.WOULD_DELAY
+
+
+@pytest.mark.parametrize(("seconds", "evicts"), [(300.0, True), (900.0, False)])
+def test_a_gang_evicts_others_if_it_leaves_a_planned_start_its_time_from_the_end_of_its_lease_on(
+    seconds: float, evicts: bool
+) -> None:
+    rule = line(within=WithinClusterQueue.LOWER_PRIORITY)
+    stays = running(job("stays", 1, 2000), "n0", ends=1000)
+    victim = running(job("victim", 1, 2000, priority=-1), "n1", ends=1000)
+    first, later = job("first", 2, 500), job("later", 1, seconds, queued_at=5)
+    snapshot = world(machines(2), [first, later], [stays, victim], rule)
+    assert lease_end(snapshot) - NOW == 600
+    made = planned(snapshot)
+    assert starts(made) == {"first": 1000}
+    assert [one.victim for one in made.preempted] == (["victim"] if evicts else [])
 
 
 # ---- Reservations

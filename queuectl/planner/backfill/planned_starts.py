@@ -22,10 +22,10 @@ from queuectl.planner.backfill.timeline import NOW, Timeline, end_of, first_fit
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
-    TentativeAdmission,
     nodes_of,
 )
-from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.capacity.reservations import lease_end
+from queuectl.planner.capacity.state import CycleState, HeldCapacity
 from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.queue_order import Lines, PlannedStartQueue, lines_of
 from queuectl.planner.placement import greedy
@@ -209,12 +209,11 @@ class PlannedStarts:
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why
-        admission = TentativeAdmission(request, node_counts, fixed=True)
-        gangs = self.gangs
+        gangs, until = self.gangs, lease_end(self.state.problem.snapshot)
         self.gangs = ahead
-        self.state.admit(admission)
+        self.state.hold(HeldCapacity(request, node_counts, until))
         stand = self.stand()
-        self.state.withdraw(admission)
+        self.state.give_up(request, node_counts)
         if stand:
             placed = {gang.uid: gang for gang in self.gangs}
             gangs = [placed.get(gang.uid, gang) for gang in gangs]
