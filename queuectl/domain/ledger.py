@@ -27,7 +27,7 @@ from queuectl.domain.workload import DecidedRequest, Placement
 
 
 class State(StrEnum):
-    """Workload states (design §12)."""
+    """Workload states."""
 
     PENDING = "Pending"
     HELD = "Held"

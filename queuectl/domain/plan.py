@@ -72,7 +72,7 @@ class PreemptionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Evict ``victim`` so that ``preemptor`` fits (invariant I4). Committed together with the preemptor's lease."""
+    """Evict ``victim`` so that ``preemptor`` fits. Committed together with the preemptor's lease."""
 
     victim: str
     preemptor: str
@@ -181,7 +181,7 @@ class Plan:
     evicted: tuple[Eviction, ...] = ()
     pending: tuple[Refusal, ...] = ()
     proof: Proof = Proof.OPTIMAL
-    cut: bool = False  # the wall-clock safety net ended a solve: discard (I8)
+    cut: bool = False  # the wall-clock safety net ended a solve: discard
     stats: Mapping[str, float] = field(default_factory=dict)
     alarms: tuple[str, ...] = ()  # what broke in the solver, as sentences: a defect each
     uneven: tuple[tuple[str, str], ...] = ()

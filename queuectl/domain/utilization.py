@@ -1,4 +1,4 @@
-"""GPU use of gangs, and the evaluation of it. Unknown is a separate state: it is never idleness (I5).
+"""GPU use of gangs, and the evaluation of it. Unknown is a separate state: it is never idleness.
 
 A source (Prometheus, or the exporters themselves) gives one :class:`PodUse` per pod it saw. Those of a gang's pods become
 one :class:`GangUse` per gang, which the planner prices evictions by and the usage ledger sums up.

@@ -338,7 +338,7 @@ class Dialect:
 def render(
     assignments: Assignments, free_devices: Sequence[SimulatedGpu], dialect: Dialect, now: float
 ) -> str:
-    """The answer to a scrape of a node's exporter. ``spare``: devices without a pod."""
+    """The answer to a scrape of a node's exporter. ``free_devices``: devices without a pod."""
     rows = list(_rows(assignments, free_devices, dialect, now))
     families = _FAMILIES[dialect.vendor](dialect)
     lines: list[str] = []

@@ -114,7 +114,7 @@ class Auditor:
             await store.close()
 
     def _entries(self, entries: tuple[Entry, ...]) -> None:
-        """Check I2 for each commit, I7, and the consistency of each entry."""
+        """Check the capacity of nodes and the quotas of queues, the reason of each pending gang, and the consistency of each entry."""
         jobs = {job.uid: job for job in self.stage.recorder.jobs()}
         nodes, _ = self.stage.recorder.now()
         on: Counter[str] = Counter()

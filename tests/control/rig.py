@@ -213,7 +213,7 @@ class Rig:
         return "; ".join(lines)
 
     def check(self) -> None:
-        """Check invariants I1 and I2 on the current cluster."""
+        """Check on the current cluster that no attempt or rank runs twice, and that no node is over its capacity."""
         use: dict[str, Resources] = {}
         for uid in self.cluster.uids():
             pods = self.cluster.pods_of(uid)
