@@ -375,9 +375,8 @@ async def provided(url: str | None, *, existing: bool = False) -> AsyncIterator[
 
 # ---- Directories
 
-PORT: Final = (
-    5432  # of the socket's name and of an address; named in URLs so that no PGPORT can change it
-)
+# Of the socket's name and of an address; named in URLs so that no PGPORT can change it.
+PORT: Final = 5432
 _SOCKET: Final = f".s.PGSQL.{PORT}"
 _LONGEST_SOCKET_PATH: Final = 103  # the smallest sun_path among our platforms, less its NUL
 

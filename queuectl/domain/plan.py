@@ -62,9 +62,7 @@ class PreemptionReason(StrEnum):
     IN_COHORT_RECLAMATION = "InCohortReclamation"
     IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
     IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
-    IN_COHORT_ROOM = (
-        "InCohortRoom"  # within its nominal quota, but on nodes that the other gang needs
-    )
+    IN_COHORT_ROOM = "InCohortRoom"  # within nominal quota, but on nodes that the other gang needs
     TIME_SLICE = "TimeSlice"  # it ran for the time slice of its ClusterQueue, and another one waits
     IDLE = "IdleReclaim"  # it did not use its GPUs, and its queue lets such gangs go for others
     BY_HAND = "ByHand"  # a user's command

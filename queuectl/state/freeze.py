@@ -440,9 +440,8 @@ class SnapshotBuilder:
         placement = entry.lease.placement
         needed = needed_checks(queue, placement, entry.checks.ready)
         awaited = {status.name for status in entry.checks.unready}
-        if (
-            placement.awaits_nodes
-        ):  # when its nodes are made, it is placed on them, whatever it waits for then
+        # When its nodes are made, it is placed on them, whatever it waits for then.
+        if placement.awaits_nodes:
             awaited &= {rule.name for rule in queue.admission_checks if rule.provisions}
         return (
             set(needed) == {status.name for status in entry.checks.statuses}

@@ -162,10 +162,8 @@ class DurationMetrics:
             registry=registry,
         )
         for source in RunTimeSource:
-            for within in (
-                "false",
-                "true",
-            ):  # a counter that is born with 1 has not increased for Prometheus
+            # A counter whose first value is 1 has not increased for Prometheus.
+            for within in ("false", "true"):
                 self._runs.labels(source, within)
 
     def finished(self, runs: Iterable[tuple[str, float, bool]]) -> None:
@@ -663,9 +661,8 @@ class MetricsRecorder:
             "Plans that were discarded before they had an effect, by reason.",
             "reason",
         )
-        for (
-            reason
-        ) in DiscardReason:  # a counter that is born with 1 has not increased for Prometheus
+        # A counter whose first value is 1 has not increased for Prometheus.
+        for reason in DiscardReason:
             self._discarded.labels(reason)
         self._violated = self._counter(
             "invariant_violations_total",

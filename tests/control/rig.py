@@ -139,9 +139,8 @@ class Rig:
     patches: KillPoint = field(default_factory=KillPoint)
     accounts: KillPoint = field(default_factory=KillPoint)
     kills: int = 0
-    look_seconds: float = (
-        0.03  # between passes while nothing happens: some deadlines end by time alone
-    )
+    # Between passes while nothing happens: some deadlines end by time alone.
+    look_seconds: float = 0.03
     metrics: MetricsRecorder = field(default_factory=MetricsRecorder)
     running: bool = True
     clock: Callable[[], float] = time.time

@@ -358,9 +358,8 @@ async def test_pods_whose_release_has_no_answer_keep_their_nodes_if_its_withdraw
             last = releases[-1]
             with contextlib.suppress(WriteConflict):  # its withdrawal was accepted before
                 await world.cluster.patch_pod("default", last.name, last.patch)
-        if (
-            kind != "Pod" or ends == "an edit"
-        ):  # a single pod that ran is deleted, and then its gang ends
+        # A single pod that ran is deleted, and then its gang ends.
+        if kind != "Pod" or ends == "an edit":
             await work.until(State.HELD)
         await world.until_state(other, State.RUNNING)
         assert not [pod for pod in work.pods() if not pod.gated]

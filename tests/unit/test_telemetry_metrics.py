@@ -485,9 +485,8 @@ class TestDecisions:
             live_through(job("a"), *LIVES["requeued"], Admit(PLACED), Ended(JobOutcome.SUCCEEDED))
         )
         by = {"cluster_queue": "team-a", "priority_class": ""}
-        assert (
-            value(metrics, "execution_time_seconds_sum", **by) == 30
-        )  # 20 to the eviction, 10 to the end
+        # 20 to the eviction, 10 to the end.
+        assert value(metrics, "execution_time_seconds_sum", **by) == 30
         ready = {"cluster_queue": "team-a", "reason": "Preempted"}
         assert value(metrics, "pods_ready_to_evicted_time_seconds_sum", **ready) == 10
         assert value(metrics, "workload_creation_latency_seconds_count", kind="Job") == 1

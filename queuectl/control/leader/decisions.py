@@ -39,9 +39,8 @@ from queuectl.state.durations import stated_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-REFRESH_SECONDS = (
-    5.0  # the shortest interval at which the numbers of an unchanged reason are written,
-)
+# The shortest interval at which the numbers of an unchanged reason are written.
+REFRESH_SECONDS = 5.0
 REFRESH_PER_SECOND = 200  # and the number of gangs: a long queue must not keep the database busy
 
 

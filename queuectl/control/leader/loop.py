@@ -396,9 +396,8 @@ class Loop:
         await self._writer.written()
         took = time.perf_counter() - began
         self._rest(self._planning.worked)
-        write_log = (
-            log.info if text != self._summary else log.debug
-        )  # a repeated summary is not new
+        # A repeated summary is not new.
+        write_log = log.info if text != self._summary else log.debug
         self._summary = text
         write_log("cycle_completed", summary=text, milliseconds=round(took * 1000, 1))
 
