@@ -50,6 +50,11 @@ class State(StrEnum):
         return self in (State.PENDING, State.HELD, State.RESERVED, State.BACKOFF, State.DEACTIVATED)
 
 
+LIVE: Final = tuple(state for state in State if state.live)
+HOLDING: Final = (*LIVE, State.EVICTING)
+"""The states of gangs whose slots and quota are in use."""
+
+
 class Intent(StrEnum):
     """The desired state of the job object that the watch has not confirmed yet: one outbox row."""
 

@@ -38,6 +38,7 @@ from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
 from queuectl.domain.mig import MigPhase, MigResult
 from queuectl.domain.node_health import HealthSignal, Straggler
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason, ScheduledGang, SlipCause
+from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import ReservationPhase, ReservationState
@@ -343,8 +344,6 @@ def _result(change: EntryChange) -> IdleResult | None:
 
 # ---- Scheduling gates and classes of pending gangs
 
-_QUEUES: Final = (State.PENDING, State.RESERVED)
-
 
 class GateMetrics:
     """The time until pods lose their scheduling gate."""
@@ -393,7 +392,7 @@ class Kinds(Collector):
         for queue, its in lines.by_queue.items():
             for line in its:
                 last = self._entry(line.gangs[-1].workload.uid)  # the first of a line start first
-                if last is not None and last.state in _QUEUES:
+                if last is not None and last.state in IN_QUEUE_ORDER:
                     shown.add((queue or "", pending_status(last.reason.code), line.key))
         counted = Counts((queue, status) for queue, status, _ in shown)
         yield gauge_family(
