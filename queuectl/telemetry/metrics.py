@@ -17,7 +17,6 @@ from enum import StrEnum
 from threading import Lock
 from typing import Final
 
-import structlog
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -31,7 +30,6 @@ from prometheus_client.registry import Collector
 
 from queuectl.distribution import version
 from queuectl.domain.accounting import UNITS
-from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.estimates import Arrival, RunTimeSource
 from queuectl.domain.followed import FollowedReport
 from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
@@ -48,6 +46,7 @@ from queuectl.objects.keys import GATE
 from queuectl.planner.order.pending_gangs import ClassKey, PendingGangs
 from queuectl.state.estimates import EstimateError
 from queuectl.state.holdings import Holdings
+from queuectl.telemetry.containment import CarefulMetrics, ContainmentMetrics
 from queuectl.telemetry.fleet import FleetMetrics, UseMetrics
 from queuectl.telemetry.lifecycle_metrics import (
     BY_CLUSTER_QUEUE,
@@ -448,79 +447,6 @@ class CallerMetrics(Collector):
         yield gauge_family("api_callers", text, (), [((), float(len(callers)))])
         text = "Addresses from which callers with valid credentials sent requests in the last hour."
         yield gauge_family("api_caller_addresses", text, (), [((), float(len(addresses)))])
-
-
-# ---- Units that are set aside
-
-log = structlog.get_logger()
-
-
-class ContainmentMetrics:
-    """Of one process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._failed = Counter(
-            "queuectl_contained_errors_total",
-            "Unexpected errors that set a unit of input aside, by boundary: a defect.",
-            ["boundary"],
-            registry=registry,
-        )
-        self._set_aside = Gauge(
-            "queuectl_set_aside",
-            "Units of input that are set aside because of an unexpected error, by boundary.",
-            ["boundary"],
-            registry=registry,
-        )
-        for boundary in Boundary:  # a counter that is born with 1 has not increased for Prometheus
-            self._failed.labels(boundary)
-            self._set_aside.labels(boundary)
-
-    def watch(self, containment: Containment) -> None:
-        """Show the units of this record."""
-        for boundary in Boundary:
-
-            def counted(boundary: Boundary = boundary) -> float:
-                return containment.counts()[boundary]
-
-            self._set_aside.labels(boundary).set_function(counted)
-
-    def report(self, failure: SetAside, error: BaseException | None) -> None:
-        """Count and log a failure. The trace is logged for the first failure, and then ever more rarely."""
-        self._failed.labels(failure.boundary).inc()
-        rare = failure.failures & (failure.failures - 1) == 0
-        log.error(
-            "unit_set_aside",
-            boundary=str(failure.boundary),
-            unit=failure.ref,
-            error_id=failure.error,
-            place=failure.place,
-            failures=failure.failures,
-            exc_info=error if rare else None,
-        )
-
-
-class CarefulMetrics:
-    """Of the careful starts of one process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._begun = Gauge(
-            "queuectl_careful_start_timestamp_seconds",
-            "When a careful start of this process began last, in unix seconds; 0 = never.",
-            registry=registry,
-        )
-        self._suspects = Gauge(
-            "queuectl_suspects",
-            "Units of input that ended a process, and that are set aside: a defect.",
-            registry=registry,
-        )
-
-    def watch(self, containment: Containment) -> None:
-        """Show the suspects of this record."""
-        self._suspects.set_function(lambda: float(len(containment.suspects())))
-
-    def begun(self, now: float) -> None:
-        """A careful start begins at ``now``, unix seconds."""
-        self._begun.set(now)
 
 
 # ---- All metrics
