@@ -348,8 +348,8 @@ class SnapshotBuilder:
         for entry in self._ledger.entries(*IN_QUEUE_ORDER):
             uid = entry.uid
             job, last = jobs.get(uid), known.get(uid)
-            if last is not None and last[0] is entry and last[1] is job and now < last[3]:
-                yield last[2]
+            if last is not None and last.entry is entry and last.job is job and now < last.until:
+                yield last.pending
                 continue
             if self._set_aside(entry, job) is not None:
                 waiting.pop(uid, None)  # the nodes can give it another size until it is tried again

@@ -361,7 +361,7 @@ class GateMetrics:
         self._took.labels(GATE, cluster_queue).observe(seconds)
 
 
-class Kinds(Collector):
+class PendingClasses(Collector):
     """The number of classes of equal pending gangs in each queue, as of the last plan. One answer holds for a class.
 
     The classes are counted when they are scraped.
@@ -508,8 +508,8 @@ class MetricsRecorder:
         self._quota = QuotaGauges()
         self._names = KnownNames(self._quota.config)
         self._workload_gauges = WorkloadGauges(self._quota.cohorts_of, self._names)
-        self.kinds = Kinds()
-        for collector in (self._names, self._workload_gauges, self._quota, self.kinds):
+        self.pending_classes = PendingClasses()
+        for collector in (self._names, self._workload_gauges, self._quota, self.pending_classes):
             self.registry.register(collector)
         self.sizes = SizeMetrics(self.registry)
         self.callers = CallerMetrics(self.registry)
@@ -703,7 +703,7 @@ class MetricsRecorder:
     def following(self) -> None:
         """Remove the gauges that only the leader shows."""
         self._leader.set(0)
-        of_leader = self.fleet, self.budgets, self.followed, self.kinds
+        of_leader = self.fleet, self.budgets, self.followed, self.pending_classes
         evaluated = self.mig, self.node_health, self.utilization
         for gauges in (*of_leader, *evaluated):
             gauges.forget()

@@ -204,7 +204,7 @@ def looked_at(metrics: MetricsRecorder, *lives: str) -> None:
     workloads = (replace(gang(uid), namespace="team-a", queue="default") for uid in entries)
     pending = tuple(map(Pending, workloads))
     snapshot = Snapshot(0.0, Fleet(()), build(documents(), 1), pending=pending)
-    metrics.kinds.planned(pending_gangs(snapshot, PlannerCache()), entries.get)
+    metrics.pending_classes.planned(pending_gangs(snapshot, PlannerCache()), entries.get)
 
 
 def families(metrics: MetricsRecorder) -> Iterator[Metric]:
