@@ -195,6 +195,12 @@ class Rig:
     async def until_entry(self, uid: str, holds: Callable[[Entry], bool], what: str) -> Entry:
         return await self.until_found(lambda: self.store.get_workload(uid), holds, f"{uid}: {what}")
 
+    async def entry(self, uid: str) -> Entry:
+        """A workload of the store."""
+        entry = await self.store.get_workload(uid)
+        assert entry is not None
+        return entry
+
     async def until_state(self, uid: str, state: State) -> Entry:
         return await self.until_entry(uid, lambda entry: entry.state is state, state)
 

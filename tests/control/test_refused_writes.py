@@ -282,8 +282,7 @@ async def test_a_pod_that_a_disruption_budget_protects_stays_and_another_victim_
         world.cluster.budgets = {p.name: budgets for p in live(world.cluster.pods_of(index))}
         high = world.cluster.submit(gang("Job", "high", 1, "high"))
         await world.until_state(high, State.RUNNING)
-        protected = await world.store.get_workload(index)
-        assert protected is not None
+        protected = await world.entry(index)
         if protected.state is State.EVICTING:  # it was the first choice
             assert protected.refused_write is Purpose.STOP
             assert "udget" in protected.reason.message
