@@ -19,7 +19,15 @@ from queuectl.cli.client import (
 )
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import Exit, exit_code
-from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read_objects
+from queuectl.cli.targets import (
+    ORDER,
+    Files,
+    ObjectNamespace,
+    Target,
+    addressed,
+    check,
+    read_objects,
+)
 from queuectl.client.client import Client
 from queuectl.client.errors import RequestRefused
 from queuectl.domain.errors import BadInput
@@ -32,15 +40,7 @@ from queuectl.objects.documents import Document
 
 def apply_command(
     files: Files,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAME",
-            help="Namespace of objects without one. Default: that of the kubeconfig's context.",
-        ),
-    ] = None,
+    namespace: ObjectNamespace = None,
     dry_run: Annotated[
         bool,
         typer.Option(

@@ -21,7 +21,7 @@ from queuectl.cli.client import (
 )
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.explain import Kind
+from queuectl.cli.explain import Kind, Workload
 from queuectl.client.client import Client
 from queuectl.client.errors import WaitTimeout
 from queuectl.domain.checks import CheckState
@@ -31,14 +31,6 @@ from queuectl.domain.words import counted, counted_gpus, format_time
 if TYPE_CHECKING:
     from queuectl.client.types import CommandJson, PreviewJson
 
-Workload = Annotated[
-    str,
-    typer.Argument(
-        metavar="WORKLOAD",
-        help="NAME or NAMESPACE/NAME of the job.",
-        autocompletion=complete.workloads,
-    ),
-]
 By = Annotated[
     str | None,
     typer.Option(

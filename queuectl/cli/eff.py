@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuectl.cli.ask import Workload
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_ref
-from queuectl.cli.explain import ExplanationFormat, Kind, emit_explanation
+from queuectl.cli.explain import ExplanationFormat, Kind, Workload, emit_explanation
 from queuectl.domain.words import counted, gpu_count
 
 if TYPE_CHECKING:

@@ -27,6 +27,14 @@ _NEXT: Final = {
     ("Backoff", "Backoff"): "requeue {} queues it at once",
 }
 
+Workload = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="NAME or NAMESPACE/NAME of the job.",
+        autocompletion=complete.workloads,
+    ),
+]
 Kind = Annotated[
     str | None,
     typer.Option(
@@ -43,14 +51,7 @@ class ExplanationFormat(StrEnum):
 
 
 def explain_command(
-    workload: Annotated[
-        str,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help="NAME or NAMESPACE/NAME of the job.",
-            autocompletion=complete.workloads,
-        ),
-    ],
+    workload: Workload,
     namespace: Namespace = None,
     kind: Kind = None,
     output: Annotated[

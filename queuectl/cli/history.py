@@ -6,11 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.columns import HISTORY_COLUMNS
-from queuectl.cli.explain import Kind
+from queuectl.cli.explain import Kind, Workload
 from queuectl.cli.listings import Form, NoHeaders, show
 from queuectl.cli.render import ListFormat
 from queuectl.client.requests import oldest_first
@@ -20,14 +19,7 @@ _ONLY: Final = "Evicting"
 
 
 def history_command(
-    workload: Annotated[
-        str,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help="NAME or NAMESPACE/NAME of the job.",
-            autocompletion=complete.workloads,
-        ),
-    ],
+    workload: Workload,
     namespace: Namespace = None,
     kind: Kind = None,
     evictions: Annotated[

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queuectl.cli import complete
-from queuectl.cli.ask import Workload
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.explain import Kind
+from queuectl.cli.explain import Kind, Workload
 
 if TYPE_CHECKING:
     from queuectl.cli.log_pods import RankedPod

@@ -34,6 +34,15 @@ Files = Annotated[
         help="YAML or JSON file, or a directory of them; - reads stdin. Can be repeated.",
     ),
 ]
+ObjectNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="Namespace of objects without one. Default: that of the kubeconfig's context.",
+    ),
+]
 ORDER: Final = (
     "Configuration",
     "Topology",

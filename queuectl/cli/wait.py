@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from queuectl.cli.ask import Workload
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_ref
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.explain import Kind
+from queuectl.cli.explain import Kind, Workload
 
 
 def wait_command(

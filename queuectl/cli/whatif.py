@@ -19,6 +19,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
 from queuectl.cli.render import Column, emit_json, emit_table, emit_yaml
 from queuectl.cli.targets import (
+    ObjectNamespace,
     Target,
     addressed,
     ignored_lines,
@@ -74,15 +75,7 @@ def whatif_command(
             help="Configuration to delete. Can be repeated.",
         ),
     ] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAME",
-            help="Namespace of objects without one. Default: that of the kubeconfig's context.",
-        ),
-    ] = None,
+    namespace: ObjectNamespace = None,
     output: Annotated[
         WhatIfFormat, typer.Option("--output", "-o", help="Format of the output.")
     ] = WhatIfFormat.TABLE,

@@ -347,9 +347,8 @@ class Client:
         from queuectl.client.stream import Following, StateWait
 
         waiting = StateWait(until, timeout)
-        position = (
-            self.position()
-        )  # before the workload is read, so that no step is lost in between
+        # Before the workload is read, so that no step is lost in between.
+        position = self.position()
         current = self.workload(workload, kind)
         if waiting.reached(current["state"]):
             return current

@@ -26,7 +26,7 @@ from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import TOGETHER, Containment, SetAside, Suspect
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.processes import ProcessEnd
-from queuectl.telemetry.metrics import CarefulMetrics
+from queuectl.telemetry.containment import CarefulMetrics
 
 log = structlog.get_logger()
 

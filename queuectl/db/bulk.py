@@ -6,10 +6,12 @@ Thus SQLAlchemy and the server cache it. A ``VALUES`` list is compiled again for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
+    BindParameter,
     Column,
+    ColumnElement,
     Delete,
     Table,
     TableValuedAlias,
@@ -27,6 +29,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.types import TypeEngine
 
 Row = Mapping[str, Any]
+TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
 
 def unnest_rows(columns: Sequence[Column[Any]], alias: str = "given") -> TableValuedAlias:
@@ -67,6 +70,14 @@ def delete_rows(table: Table, key: Column[Any]) -> Delete:
     return delete(table).where(
         key == func.any(cast(bindparam(_parameter(key), type_=array), array))
     )
+
+
+def any_of(uids: Iterable[str] | None = None) -> ColumnElement[Any]:
+    """``ANY(…)`` of these uids, or of the parameter ``uids``."""
+    given: BindParameter[Any] = bindparam("uids", type_=TEXTS)
+    if uids is not None:
+        given = bindparam("uids", list(uids), type_=TEXTS)
+    return func.any(cast(given, TEXTS))
 
 
 def _parameter(source: Column[Any]) -> str:

@@ -32,7 +32,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self
 from urllib.parse import quote
 
@@ -114,12 +113,7 @@ class EmbeddedServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -381,9 +375,8 @@ async def provided(url: str | None, *, existing: bool = False) -> AsyncIterator[
 
 # ---- Directories
 
-PORT: Final = (
-    5432  # of the socket's name and of an address; named in URLs so that no PGPORT can change it
-)
+# Of the socket's name and of an address; named in URLs so that no PGPORT can change it.
+PORT: Final = 5432
 _SOCKET: Final = f".s.PGSQL.{PORT}"
 _LONGEST_SOCKET_PATH: Final = 103  # the smallest sun_path among our platforms, less its NUL
 

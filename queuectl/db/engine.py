@@ -36,9 +36,8 @@ APPLICATION: Final = f"{PROGRAM} {version()}"
 """The name of sessions in ``pg_stat_activity``, by which a migration finds the releases that are connected."""
 _DRIVER: Final = "postgresql+asyncpg"
 _NUL: Final = "\x00"
-_TRUSTED_SECONDS: Final = (
-    1.0  # a connection that was used within this time is not tested before its use
-)
+# A connection that was used within this time is not tested before its use.
+_TRUSTED_SECONDS: Final = 1.0
 _LEFT: Final = "queuectl.left"
 _PGBOUNCER: Final = "QUEUECTL_DATABASE_PGBOUNCER"
 _DIRECT: Final = "QUEUECTL_DATABASE_DIRECT_URL"
@@ -239,9 +238,8 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
         arguments["dsn"] = tls  # the other arguments take precedence over it
     stated = _WANTED_SERVER in _read(settings.url).query
     if not (stated or settings.read_only or settings.pooling):
-        arguments[_WANTED_SERVER] = (
-            "primary"  # PgBouncer answers with the state of an earlier server
-        )
+        # PgBouncer answers with the state of an earlier server.
+        arguments[_WANTED_SERVER] = "primary"
     if settings.password_file is not None:
         arguments["password"] = partial(_password, settings.password_file)
     if settings.pooling is Pooling.TRANSACTION:

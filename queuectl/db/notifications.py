@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.bulk import Row, arrays, insert_rows
 from queuectl.db.engine import storable
 from queuectl.db.tables import (
+    NOW,
     addresses,
     announced_budgets,
     leadership,
@@ -56,7 +57,6 @@ from queuectl.domain.notifications import (
 
 BATCH: Final = 5000
 """Rows in one deletion. No commit waits for it."""
-_NOW: Final = func.extract("epoch", func.clock_timestamp())
 _n: Final = notifications.c
 _p: Final = notification_progress.c
 _s: Final = subscriptions.c
@@ -123,7 +123,7 @@ async def prune(connection: AsyncConnection) -> int:
     deleted: CursorResult[Any] = await connection.execute(
         delete(notifications).where(_n.id.in_(oldest))
     )
-    month = delete(announced_budgets).where(announced_budgets.c.at < _NOW - _ANNOUNCED_SECONDS)
+    month = delete(announced_budgets).where(announced_budgets.c.at < NOW - _ANNOUNCED_SECONDS)
     await connection.execute(month)
     return deleted.rowcount
 
@@ -134,7 +134,7 @@ _ANNOUNCED_SECONDS: Final = 70 * 86400.0
 
 def _abandoned() -> ColumnElement[bool]:
     """Whether no replica has claimed a receiver since before the time of an event that is too old now."""
-    long_ago = _NOW - KEPT_SECONDS
+    long_ago = NOW - KEPT_SECONDS
     waits = select(_n.id).where(_n.id > _p.line, _n.at < long_ago).exists()
     missed = or_(waits, _p.dropped_since < long_ago)
     return and_(func.greatest(_p.claimed_at, _p.retry_at) < long_ago, missed)
@@ -164,7 +164,7 @@ class NotificationTables:
             row = (await connection.execute(due)).first()
             if row is None:
                 return None
-            values = {"claimed_by": by, "claimed_until": _NOW + seconds, "claimed_at": _NOW}
+            values = {"claimed_by": by, "claimed_until": NOW + seconds, "claimed_at": NOW}
             await connection.execute(
                 update(notification_progress).where(_is(row.receiver, row.mode)).values(values)
             )
@@ -172,7 +172,7 @@ class NotificationTables:
 
     async def extend(self, receiver: str, mode: Mode, by: str, seconds: float) -> bool:
         """See the Protocol."""
-        return await self._change(receiver, mode, by, claimed_until=_NOW + seconds)
+        return await self._change(receiver, mode, by, claimed_until=NOW + seconds)
 
     async def events(self, after: int, limit: int) -> Sequence[Event]:
         """See the Protocol."""
@@ -233,8 +233,8 @@ class NotificationTables:
             mode,
             by,
             claimed_by=by if keep_seconds else None,
-            claimed_until=_NOW + seconds + keep_seconds if keep_seconds else None,
-            retry_at=_NOW + seconds,
+            claimed_until=NOW + seconds + keep_seconds if keep_seconds else None,
+            retry_at=NOW + seconds,
             failures=_p.failures + (1 if error else 0),
             error=storable(error),
         )
@@ -358,7 +358,7 @@ class NotificationTables:
             if address is None:
                 await connection.execute(delete(addresses).where(c.user == user))
                 return
-            row = {"user": storable(user), "address": storable(address), "verified_at": _NOW}
+            row = {"user": storable(user), "address": storable(address), "verified_at": NOW}
             new = insert(addresses).values(row)
             changed = {"address": new.excluded.address, "verified_at": new.excluded.verified_at}
             await connection.execute(
@@ -368,10 +368,10 @@ class NotificationTables:
 
 def claimable(names: Collection[tuple[str, str]], by: str) -> Select[Any]:
     """The cursor of these that waits longest and that this replica can claim. It locks the row."""
-    free = or_(_p.claimed_until.is_(None), _p.claimed_until <= _NOW, _p.claimed_by == by)
+    free = or_(_p.claimed_until.is_(None), _p.claimed_until <= NOW, _p.claimed_by == by)
     work = or_(_p.line < _END, _p.dropped > 0)
     asked = tuple_(_p.receiver, _p.mode).in_(sorted(names))
-    due = select(notification_progress).where(asked, free, _p.retry_at <= _NOW, work)
+    due = select(notification_progress).where(asked, free, _p.retry_at <= NOW, work)
     longest = due.order_by(func.coalesce(_p.claimed_at, 0.0), _p.receiver, _p.mode).limit(1)
     return longest.with_for_update(skip_locked=True)
 
@@ -391,9 +391,9 @@ async def _beyond(connection: AsyncConnection, line: int, max_age: float, max_ro
     after = _n.id > line
     too_many = select(_n.id).where(after).order_by(_n.id.desc()).offset(max_rows).limit(1)
     limit = int(await connection.scalar(too_many) or line)
-    oldest = select(_n.at < _NOW - max_age).where(_n.id > limit).order_by(_n.id).limit(1)
+    oldest = select(_n.at < NOW - max_age).where(_n.id > limit).order_by(_n.id).limit(1)
     if await connection.scalar(oldest):
-        old = select(func.max(_n.id)).where(_n.id > limit, _n.at < _NOW - max_age)
+        old = select(func.max(_n.id)).where(_n.id > limit, _n.at < NOW - max_age)
         limit = int(await connection.scalar(old) or limit)
     return limit
 

@@ -10,12 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.engine import decode_json
 from queuectl.db.replicas import EXPIRY_SECONDS
-from queuectl.db.tables import leadership, process_runs, replicas
+from queuectl.db.tables import NOW, leadership, process_runs, replicas
 from queuectl.distribution import version
 from queuectl.domain.containment import Boundary, Suspect
 from queuectl.domain.processes import KEPT_RUNS, ProcessEnd
 
-_NOW: Final = func.extract("epoch", func.clock_timestamp())
 _c: Final = process_runs.c
 _OPEN: Final = _c.ended_at.is_(None)
 
@@ -24,7 +23,7 @@ async def begin(connection: AsyncConnection, holder: str) -> None:
     """Add the run of a process. Earlier runs of its name have ended, and those of processes without a heartbeat."""
     alive = exists(
         select(replicas.c.name).where(
-            replicas.c.name == _c.name, replicas.c.seen_at > _NOW - EXPIRY_SECONDS
+            replicas.c.name == _c.name, replicas.c.seen_at > NOW - EXPIRY_SECONDS
         )
     )
     await _ended(connection, (_c.name == holder) | ~alive)
@@ -45,7 +44,7 @@ async def end(connection: AsyncConnection, holder: str, how: ProcessEnd) -> None
     """Note how the last run of a process ended."""
     last = select(func.max(_c.id)).where(_c.name == holder).scalar_subquery()
     mine = update(process_runs).where(_c.id == last)
-    await connection.execute(mine.values(ended_at=_NOW, how=how.value))
+    await connection.execute(mine.values(ended_at=NOW, how=how.value))
 
 
 async def unknown_ends(connection: AsyncConnection, since: float) -> tuple[float, ...]:
@@ -61,7 +60,7 @@ async def unknown_ends(connection: AsyncConnection, since: float) -> tuple[float
 
 async def keep_suspects(connection: AsyncConnection, suspects: Iterable[Suspect]) -> None:
     """Replace the units that ended a process, after a careful start."""
-    await connection.execute(update(leadership).values(suspects=list(suspects), tried_at=_NOW))
+    await connection.execute(update(leadership).values(suspects=list(suspects), tried_at=NOW))
 
 
 async def suspects(connection: AsyncConnection) -> tuple[Suspect, ...]:
@@ -72,7 +71,7 @@ async def suspects(connection: AsyncConnection) -> tuple[Suspect, ...]:
 
 
 async def _ended(connection: AsyncConnection, which: Any) -> None:
-    await connection.execute(update(process_runs).where(_OPEN, which).values(ended_at=_NOW))
+    await connection.execute(update(process_runs).where(_OPEN, which).values(ended_at=NOW))
 
 
 def _row(name: str, epoch: int | None) -> dict[str, Any]:
@@ -80,6 +79,6 @@ def _row(name: str, epoch: int | None) -> dict[str, Any]:
         "name": name,
         "release": version(),
         "epoch": epoch,
-        "began_at": _NOW,
+        "began_at": NOW,
         "how": ProcessEnd.UNKNOWN.value,
     }

@@ -12,7 +12,6 @@ from sqlalchemy import (
     CursorResult,
     Row,
     Select,
-    bindparam,
     cast,
     func,
     literal_column,
@@ -21,8 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Text
 
+from queuectl.db.bulk import TEXTS, any_of
 from queuectl.db.rows import (
     ENTRY_COLUMNS,
     entry_from,
@@ -60,7 +59,6 @@ from queuectl.domain.selectors import Match, SelectorCondition
 _CLOCKS_APART: Final = 3600.0  # largest difference of the server's clock in seconds
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXT_KEYS: Final = (SortKey.STATE, SortKey.CLUSTER_QUEUE)  # columns of the database's collation
-_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _DOCUMENTS: Final[ARRAY[Any]] = ARRAY(JSONB(), dimensions=1)
 TURN: Final = (
     workloads.c.priority.desc(),
@@ -115,8 +113,8 @@ async def entries_of(connection: AsyncConnection, uids: Collection[str]) -> tupl
 async def _entries(connection: AsyncConnection, uids: list[str]) -> tuple[Entry, ...]:
     if not uids:
         return ()
-    wanted = workloads.c.uid == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS))
-    rows = await connection.execute(select(*ENTRY_COLUMNS).where(wanted), {"uids": uids})
+    statement = select(*ENTRY_COLUMNS).where(workloads.c.uid == any_of())
+    rows = await connection.execute(statement, {"uids": uids})
     return await _complete(connection, rows.all(), uids)
 
 
@@ -277,7 +275,7 @@ def _has_label(condition: SelectorCondition) -> ColumnElement[bool]:
     labels, key = workloads.c.labels, condition.key
     pairs = [json.dumps({key: accepted}) for accepted in sorted(condition.accepted)]
     among: ColumnElement[bool] = labels.op("@>", is_comparison=True)(
-        func.any(cast(cast(pairs, _TEXTS), _DOCUMENTS))
+        func.any(cast(cast(pairs, TEXTS), _DOCUMENTS))
     )
     has_key: ColumnElement[bool] = labels.has_key(key)
     match condition.match:
@@ -377,7 +375,7 @@ async def _by_urgency(
 def lines(uids: Iterable[str]) -> Select[Any]:
     """The statement behind :func:`lines_of`; the tests pin its plan."""
     w = workloads.c
-    among = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
+    among = any_of(uids)
     # The array is resolved first, by uid. In a join, PostgreSQL can compare all pairs until it has statistics of a new burst.
     queues = func.any(func.array(select(w.cluster_queue).where(w.uid == among).scalar_subquery()))
     ranked = (
@@ -409,8 +407,7 @@ async def lines_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str
 async def names_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, str]:
     """``namespace/name`` by uid, of those that exist."""
     w = workloads.c
-    wanted = w.uid == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS))
-    found = select(w.uid, w.namespace, w.name).where(wanted)
+    found = select(w.uid, w.namespace, w.name).where(w.uid == any_of())
     rows = await connection.execute(found, {"uids": list(uids)})
     return {row.uid: f"{row.namespace}/{row.name}" for row in rows}
 
@@ -490,7 +487,7 @@ async def _side(
     uids: list[str] | None,
 ) -> Iterable[Row[Any]]:
     if uids is not None:
-        statement = statement.where(key == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS)))
+        statement = statement.where(key == any_of())
     result: CursorResult[Any] = await connection.execute(statement, {"uids": uids} if uids else {})
     return result
 

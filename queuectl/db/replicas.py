@@ -22,7 +22,7 @@ import structlog
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from queuectl.db.tables import leadership, replicas, schema_requirement
+from queuectl.db.tables import NOW, leadership, replicas, schema_requirement
 from queuectl.db.usage import Transaction
 from queuectl.distribution import version
 from queuectl.domain.errors import StoreError, StoreUnavailable, UnusableSchema
@@ -34,7 +34,6 @@ HEARTBEAT_SECONDS: Final = 10.0
 EXPIRY_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 1.5 * HEARTBEAT_SECONDS
 _FORGET_SECONDS: Final = 86400.0
-_NOW: Final = func.extract("epoch", func.clock_timestamp())
 REQUIRED: Final = select(schema_requirement.c.revision)
 """The revision that a release must know to use the schema."""
 
@@ -118,7 +117,7 @@ class Registration:
         Raises:
             UnusableSchema: this release cannot use the schema.
         """
-        row = insert(replicas).values(**self._row, seen_at=_NOW)
+        row = insert(replicas).values(**self._row, seen_at=NOW)
         renewed = row.on_conflict_do_update(
             index_elements=[replicas.c.name],
             set_={name: row.excluded[name] for name in (*self._row, "seen_at")},
@@ -132,10 +131,10 @@ class Registration:
         async with self._transaction("registering this replica") as connection:
             await connection.execute(select(func.pg_advisory_xact_lock_shared(LOCK)))
             check_usable((await connection.scalars(REQUIRED)).one(), self._revisions)
-            old = replicas.c.seen_at < _NOW - _FORGET_SECONDS
+            old = replicas.c.seen_at < NOW - _FORGET_SECONDS
             mine = replicas.c.name == self._row["name"]
             await connection.execute(delete(replicas).where(old | mine))
-            new = insert(replicas).values(**self._row, started_at=_NOW, seen_at=_NOW)
+            new = insert(replicas).values(**self._row, started_at=NOW, seen_at=NOW)
             started = (await connection.scalars(new.returning(replicas.c.started_at))).one()
         self._row["started_at"] = started
 
@@ -166,7 +165,7 @@ def registered(connection: Connection) -> list[Replica]:
         c.name,
         c.release,
         c.revision,
-        func.greatest(_NOW - c.seen_at, 0.0).label("age"),
+        func.greatest(NOW - c.seen_at, 0.0).label("age"),
         (c.name == select(leadership.c.holder).scalar_subquery()).label("leads"),
     ).order_by(c.name)
     rows = [Replica(**row) for row in connection.execute(found).mappings()]

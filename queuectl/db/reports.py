@@ -12,7 +12,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Subquery,
-    bindparam,
     case,
     cast,
     func,
@@ -21,10 +20,9 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy import Row as Result
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Text
 
+from queuectl.db.bulk import any_of
 from queuectl.db.reads import rows_of
 from queuectl.db.rows import ENTRY_COLUMNS
 from queuectl.db.tables import (
@@ -510,16 +508,12 @@ async def job_usage(connection: AsyncConnection, uid: str) -> JobUsage:
 
 async def curves(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, UseCurve]:
     """The utilization over time of the workloads among these that have one, by uid."""
-    wanted = cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS)
-    rows = await connection.execute(
-        select(usage_curves).where(usage_curves.c.uid == func.any(wanted))
-    )
+    found = select(usage_curves).where(usage_curves.c.uid == any_of(uids))
+    rows = await connection.execute(found)
     return {uid: UseCurve.stored(*curve) for uid, *curve in rows}
 
 
 # ---- Past workloads
-
-_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
 
 def started(period: Period, after: str, limit: int) -> Select[Any]:
@@ -545,7 +539,7 @@ async def page(
     entries = await rows_of(connection, started(period, after, limit))
     parameters = {"uids": [entry.uid for entry in entries]}
     s = usage_subjects.c
-    mine = s.uid == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS))
+    mine = s.uid == any_of()
     h, lost = usage_hours.c, usage_losses.c
     hourly = (
         select(s.uid, h.hour, *(func.sum(h[name]) for name in ("allocated", "used", "unknown")))

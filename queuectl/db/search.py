@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, literal_column, or_, select
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ColumnElement, Row, Select, cast, func, literal_column, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
+from queuectl.db.bulk import TEXTS
 from queuectl.db.tables import name_trigrams, workloads
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
@@ -21,7 +21,6 @@ from queuectl.domain.search import NEWEST_FINISHED, SearchText, WorkloadSummary
 MOST_INDEXED: Final = 20_000
 """Rows that the index finds for one search and the database reads."""
 _LAST: Final = "\U0010ffff"  # sorts after each character of a uid
-_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _W: Final = workloads.c
 _COLUMNS: Final = (
     *(_W.uid, _W.kind, _W.namespace, _W.name, _W.state, _W.cluster_queue, _W.user),
@@ -91,7 +90,7 @@ def among_newest(search: SearchText, namespaces: frozenset[str] | None, limit: i
 def by_trigrams(search: SearchText, namespaces: frozenset[str] | None, limit: int) -> Select[Any]:
     """The statement for all finished workloads."""
     indexed: ColumnElement[bool] = name_trigrams(_W).op("@>", is_comparison=True)(
-        cast(search.trigrams, _TEXTS)
+        cast(search.trigrams, TEXTS)
     )
     statement = _visible(
         select(*_COLUMNS).where(_FINISHED, indexed, _has_part(search, _W)), namespaces

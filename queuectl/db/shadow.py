@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sqlalchemy import CursorResult, bindparam, cast, delete, func, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, Insert, distinct_on
+from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy.dialects.postgresql import Insert, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Text
 
-from queuectl.db.bulk import arrays, insert_rows
+from queuectl.db.bulk import any_of, arrays, insert_rows
 from queuectl.db.engine import decode_json
 from queuectl.db.tables import (
     shadow_gangs,
@@ -41,7 +40,6 @@ from queuectl.domain.shadow_trace import (
 from queuectl.domain.usage_reports import Period
 
 BATCH: Final = 2000  # records in one deletion, and in one part of a trace that is read
-_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
 
 def _upsert(statement: Insert, columns: Iterable[str], *key: str) -> Insert:
@@ -75,8 +73,8 @@ class ShadowTables:
 
     async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
         """See :class:`queuectl.db.ports.ShadowStore`."""
-        wanted = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
-        rows = select(shadow_gangs.c.uid, shadow_gangs.c.record).where(shadow_gangs.c.uid == wanted)
+        c = shadow_gangs.c
+        rows = select(c.uid, c.record).where(c.uid == any_of(uids))
         async with self._snapshot("reading gangs of shadow mode") as connection:
             stored = await connection.execute(rows)
             return {uid: decode_json(GangRecord, record) for uid, record in stored}

@@ -41,7 +41,7 @@ from queuectl.db.prune import prune
 from queuectl.db.replicas import Registration
 from queuectl.db.sessions import SessionStore
 from queuectl.db.shadow import ShadowTables
-from queuectl.db.tables import leadership
+from queuectl.db.tables import NOW, leadership
 from queuectl.domain.containment import SetAsideObject
 from queuectl.domain.controller_notifications import leader_changed_event, set_aside_event
 from queuectl.domain.ledger import Loaded
@@ -188,8 +188,6 @@ class PostgresApiStore(Database):
 
 # ---- The leader's store
 
-_NOW: Final = func.extract("epoch", func.clock_timestamp())
-
 
 class PostgresLeaderStore(Database):
     """The reads and writes of a leader and of a standby. All methods can raise StoreUnavailable.
@@ -230,7 +228,7 @@ class PostgresLeaderStore(Database):
 
     async def now(self) -> float:
         async with self.connections.statement("reading the time") as connection:
-            return float(await connection.scalar(select(_NOW)) or 0.0)
+            return float(await connection.scalar(select(NOW)) or 0.0)
 
     async def take_over(self, holder: str, floor: int, accounted: int = 0) -> int:
         raised = (
@@ -242,7 +240,7 @@ class PostgresLeaderStore(Database):
             )
             .returning(leadership.c.epoch)
         )
-        columns = (leadership.c.epoch, leadership.c.holder, _NOW.label("at"))
+        columns = (leadership.c.epoch, leadership.c.holder, NOW.label("at"))
         last = select(*columns).with_for_update()
         async with self.connections.transaction("taking over") as connection:
             before = (await connection.execute(last)).one()

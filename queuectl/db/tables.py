@@ -61,6 +61,8 @@ metadata: Final = MetaData(
         "pk": "%(table_name)s_pkey",
     }
 )
+NOW: Final = func.extract("epoch", func.clock_timestamp())
+"""Unix seconds by the clock of the server."""
 
 
 def key(name: str, *, primary: bool = False) -> Column[str]:

@@ -16,12 +16,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, Table, bindparam, cast, delete, func, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, Insert
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Double, Text
+from sqlalchemy.types import Double
 
 from queuectl.db import reports, usage_days
-from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
+from queuectl.db.bulk import TEXTS, Row, any_of, arrays, delete_rows, insert_rows
 from queuectl.db.prune import forget_ended, prune_usage
 from queuectl.db.tables import (
     WHOLE,
@@ -67,11 +67,10 @@ from queuectl.domain.usage_reports import (
 )
 from queuectl.domain.use_curve import UseCurve
 
-_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _DAY_SECONDS: Final = 120.0  # to add up a day of 100,000 gangs on a busy server: 8 s of one core
 _AT_ONCE: Final = 1000  # rows of one statement: their preparation blocks the event loop
 _MARK_COLUMNS: Final = tuple(c for c in usage_marks.c if c.name != "id")
-_AT: Final = cast(["0"], _TEXTS)  # of the document of a mark
+_AT: Final = cast(["0"], TEXTS)  # of the document of a mark
 _NOTE: Final = insert_rows(usage_marks, _MARK_COLUMNS)
 
 Transaction = Callable[..., AbstractAsyncContextManager[AsyncConnection]]
@@ -127,9 +126,8 @@ class UsageLedger:
 
     async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
         """The workloads among these that have hours."""
-        wanted = list(uids)
-        given = func.any(cast(bindparam("uids", wanted, type_=_TEXTS), _TEXTS))
-        found = select(usage_subjects.c.uid).where(usage_subjects.c.uid == given).distinct()
+        uid = usage_subjects.c.uid
+        found = select(uid).where(uid == any_of(uids)).distinct()
         async with self._transaction("reading earlier usage") as connection:
             return frozenset(await connection.scalars(found))
 

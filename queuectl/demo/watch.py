@@ -21,9 +21,8 @@ import yaml
 from queuectl.cluster.stream import LEVELS, decoded
 
 _PAGE: Final = "500"
-_SILENCE_SECONDS: Final = (
-    300  # after this time the server ends a watch, and the next watch continues
-)
+# After this time the server ends a watch, and the next watch continues.
+_SILENCE_SECONDS: Final = 300
 _RETRY_SECONDS: Final = 0.5
 
 
@@ -132,9 +131,8 @@ class KubeconfigServer:
         query = {"limit": _PAGE}
         while True:
             answer = await self._client.get(path, params=query, extensions=_interruptible())
-            if (
-                answer.status_code == 404
-            ):  # the kind is not installed, so no objects exist; the watch tries again
+            # The kind is not installed, so no objects exist; the watch tries again.
+            if answer.status_code == 404:
                 return (), ListEnd(0, {}, first)
             answer.raise_for_status()
             page = decoded(_list, answer.content, LEVELS + 2)

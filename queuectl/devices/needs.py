@@ -126,16 +126,6 @@ class Need:
         return bits
 
     @property
-    def plain(self) -> bool:
-        """Whether it is one device of a set, whichever."""
-        if not self.requests:
-            return False
-        first = self.requests[0][0]
-        return len(self.requests) == len(self.requests[0]) == first.count == 1 and not (
-            self.constraints or first.every or first.shares
-        )
-
-    @property
     def counted(self) -> bool:
         """Whether the number of its devices is fixed, and no other pod shares them."""
         return all(len(choices) == 1 and not choices[0].shares for choices in self.requests)

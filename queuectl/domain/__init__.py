@@ -1,4 +1,4 @@
-"""Frozen values of the field and the workload state machine: no I/O, no clock, no third-party imports.
+"""Frozen values of the field: no I/O, no clock, no third-party imports.
 
 Everything the other packages exchange is defined here, so that the planner, the mirror and the adapters agree on words:
 
@@ -8,7 +8,6 @@ Everything the other packages exchange is defined here, so that the planner, the
 - :mod:`queues`: ClusterQueue, LocalQueue, ResourceFlavor, Topology, priorities
 - :mod:`snapshot`: the input of one cycle
 - :mod:`plan`: what one cycle decided
-- :mod:`machine`: the only door through which a workload changes state
 - :mod:`records`: jobs and pods as the watch reports them
 - :mod:`words`: numbers and times in messages
 """

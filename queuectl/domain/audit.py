@@ -196,9 +196,8 @@ def _names(path: str) -> list[str]:
 
 def _object(parts: list[str]) -> str:
     """The name of a configuration object at the end of a path of REST, or of the page of its configuration."""
-    namespaced = (
-        len(parts) > 3 and "namespaces" in parts[-4:-3]
-    )  # …/namespaces/NAMESPACE/localqueues/NAME
+    # …/namespaces/NAMESPACE/localqueues/NAME
+    namespaced = len(parts) > 3 and "namespaces" in parts[-4:-3]
     on_page = len(parts) > 2 and parts[-3] == "localqueues"  # …/localqueues/NAMESPACE/NAME
     if namespaced:
         return f"{parts[-3]}/{parts[-1]}"

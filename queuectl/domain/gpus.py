@@ -195,9 +195,8 @@ def _nvidia_unit(resource: str, product: str, replicas: str, sharing: str) -> Gp
     known = sharing in set(Sharing)
     way = Sharing(sharing) if known else Sharing.NONE
     if way is Sharing.NONE and (times > 1 or resource != device):
-        way = (
-            Sharing.TIME_SLICING
-        )  # device plugins before 0.15 have no label for the way, and no MPS
+        # Device plugins before 0.15 have no label for the way, and no MPS.
+        way = Sharing.TIME_SLICING
     return GpuUnit(Vendor.NVIDIA, part, max(times, 1), way, profile is not None)
 
 

@@ -1,7 +1,7 @@
 """The use of one workload, while it runs and after it has finished: the sums behind ``queuectl eff``.
 
 GPUs are in the usage ledger. CPU and memory of containers are sums over the samples of a Prometheus, next to what the same pods requested in
-the same time. Time without a sample is in none of these sums: unknown is not idle (I5).
+the same time. Time without a sample is in none of these sums: unknown is not idle.
 """
 
 from __future__ import annotations

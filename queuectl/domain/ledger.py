@@ -27,7 +27,7 @@ from queuectl.domain.workload import DecidedRequest, Placement
 
 
 class State(StrEnum):
-    """Workload states (design §12)."""
+    """Workload states."""
 
     PENDING = "Pending"
     HELD = "Held"
@@ -48,6 +48,11 @@ class State(StrEnum):
     def waiting(self) -> bool:
         """It holds no slots and its job should be suspended."""
         return self in (State.PENDING, State.HELD, State.RESERVED, State.BACKOFF, State.DEACTIVATED)
+
+
+LIVE: Final = tuple(state for state in State if state.live)
+HOLDING: Final = (*LIVE, State.EVICTING)
+"""The states of gangs whose slots and quota are in use."""
 
 
 class Intent(StrEnum):

@@ -1,7 +1,7 @@
 """Samples of a workload, and which sample covers which part of a span of time.
 
 A sample covers the time before it, back to the previous sample; the newest one also covers the time after it, until the next one.
-No sample covers a time more than :data:`FRESH_SECONDS` away: that time is unknown, and unknown is not idle (I5).
+No sample covers a time more than :data:`FRESH_SECONDS` away: that time is unknown, and unknown is not idle.
 """
 
 from __future__ import annotations

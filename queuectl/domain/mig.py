@@ -100,9 +100,7 @@ class MigResult(StrEnum):
     """How the change of one node ended."""
 
     SUCCEEDED = "succeeded"
-    ROLLED_BACK = (
-        "rolled_back"  # the MIG manager did not apply it; the node has its old configuration
-    )
+    ROLLED_BACK = "rolled_back"  # the MIG manager did not apply it; the node has the earlier one
     NOT_EMPTIED = "not_emptied"  # pods kept GPUs of the node
     WITHDRAWN = "withdrawn"  # the gang no longer needs it
     TAKEN_OVER = "taken_over"  # another user or program uncordoned the node, or set its label

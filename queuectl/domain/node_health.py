@@ -1,6 +1,6 @@
 """Signals that hardware of a node fails, and the rule that decides which of them count and for how long.
 
-A node that is not known to be unhealthy is healthy (I5): missing or old data is not a signal.
+A node that is not known to be unhealthy is healthy: missing or old data is not a signal.
 """
 
 from __future__ import annotations

@@ -62,9 +62,7 @@ class PreemptionReason(StrEnum):
     IN_COHORT_RECLAMATION = "InCohortReclamation"
     IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
     IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
-    IN_COHORT_ROOM = (
-        "InCohortRoom"  # within its nominal quota, but on nodes that the other gang needs
-    )
+    IN_COHORT_ROOM = "InCohortRoom"  # within nominal quota, but on nodes that the other gang needs
     TIME_SLICE = "TimeSlice"  # it ran for the time slice of its ClusterQueue, and another one waits
     IDLE = "IdleReclaim"  # it did not use its GPUs, and its queue lets such gangs go for others
     BY_HAND = "ByHand"  # a user's command
@@ -72,7 +70,7 @@ class PreemptionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Evict ``victim`` so that ``preemptor`` fits (invariant I4). Committed together with the preemptor's lease."""
+    """Evict ``victim`` so that ``preemptor`` fits. Committed together with the preemptor's lease."""
 
     victim: str
     preemptor: str
@@ -181,7 +179,7 @@ class Plan:
     evicted: tuple[Eviction, ...] = ()
     pending: tuple[Refusal, ...] = ()
     proof: Proof = Proof.OPTIMAL
-    cut: bool = False  # the wall-clock safety net ended a solve: discard (I8)
+    cut: bool = False  # the wall-clock safety net ended a solve: discard
     stats: Mapping[str, float] = field(default_factory=dict)
     alarms: tuple[str, ...] = ()  # what broke in the solver, as sentences: a defect each
     uneven: tuple[tuple[str, str], ...] = ()

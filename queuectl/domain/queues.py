@@ -55,9 +55,7 @@ NO_LIMITS: Final = ExecutionLimits()
 class QueueingStrategy(StrEnum):
     STRICT_FIFO = "StrictFIFO"
     BEST_EFFORT_FIFO = "BestEffortFIFO"
-    BACKFILL = (
-        "Backfill"  # its first gangs that wait have planned starts, which no later gang delays
-    )
+    BACKFILL = "Backfill"  # its first pending gangs have planned starts, which no later gang delays
 
 
 MOST_PLANNED_STARTS = 16

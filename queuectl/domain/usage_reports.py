@@ -37,9 +37,7 @@ class ReportKind(StrEnum):
     COST = "cost"
     WASTE = "waste"
     WAITS = "waits"
-    EFFICIENCY = (
-        "efficiency"  # of the cluster now; the others are sums over hours of the usage ledger
-    )
+    EFFICIENCY = "efficiency"  # of the cluster now; the others are sums over the usage ledger
     BUDGETS = "budgets"  # in the current month
     SHADOW = "shadow"  # what shadow mode has observed
 

@@ -1,4 +1,4 @@
-"""GPU use of gangs, and the evaluation of it. Unknown is a separate state: it is never idleness (I5).
+"""GPU use of gangs, and the evaluation of it. Unknown is a separate state: it is never idleness.
 
 A source (Prometheus, or the exporters themselves) gives one :class:`PodUse` per pod it saw. Those of a gang's pods become
 one :class:`GangUse` per gang, which the planner prices evictions by and the usage ledger sums up.
@@ -20,9 +20,7 @@ class SourceFault(StrEnum):
     NO_MATCH = "no_match"  # it answers, and knows no GPU at all
     UNTRUSTED = "untrusted"  # it knows GPUs, but only from scrape jobs that are not trusted
     WRONG_LABELS = "wrong_labels"  # it knows GPUs, but none of a pod that is there
-    DCP_MISSING = (
-        "dcp_missing"  # no profiling metrics: what is known is the coarser GPU utilization
-    )
+    DCP_MISSING = "dcp_missing"  # no profiling metrics: only the coarser GPU utilization is known
     STALE = "stale"  # a GPU has been silent for more than two scrapes
     PARTIAL = "partial"  # GPUs, or samples of them, are missing
 
@@ -35,9 +33,7 @@ class UseState(StrEnum):
     ACTIVE = "Active"
     LOW = "Low"  # some use, below what its queue calls well used
     IDLE = "Idle"
-    STUCK = (
-        "Stuck"  # engines busy, nothing computed: a hung collective. Reported, never taken for idle
-    )
+    STUCK = "Stuck"  # engines busy, nothing computed: a hung collective. Reported, never as idle
 
 
 @dataclass(frozen=True, slots=True)

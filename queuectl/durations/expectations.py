@@ -115,9 +115,8 @@ def groups(work: GangProfile) -> tuple[Hashable, ...]:
 # ---- The estimator
 
 ENOUGH: Final = 5  # finished runs that a group needs
-_GROUPS: Final = (
-    5000  # groups in memory; the one that has had no run for the longest time is dropped
-)
+# Groups in memory; the one that has had no run for the longest time is dropped.
+_GROUPS: Final = 5000
 
 
 class RunTimeEstimator:

@@ -11,8 +11,8 @@ from queuectl.objects.configuration.queue_config import named
 from queuectl.objects.configuration.queues import read_selector
 from queuectl.objects.configuration.settings_wire import ConfigurationDocument
 from queuectl.objects.documents import Document
+from queuectl.objects.keys import NAMESPACE_NAME
 
-_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _DEFAULT_FRAMEWORK: Final = "batch/job"
 _POD_FRAMEWORK: Final = "pod"
 _SELECTOR: Final = "managedJobsNamespaceSelector"
@@ -57,4 +57,4 @@ class KueueScope:
     def _selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         if self.selector is None:
             return namespace not in ("kube-system", self.own_namespace)
-        return self.selector.matches({_NAMESPACE_NAME: namespace, **labels})
+        return self.selector.matches({NAMESPACE_NAME: namespace, **labels})

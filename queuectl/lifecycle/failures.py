@@ -79,9 +79,8 @@ def _other_size(placed: PodSetPlacement, podset: PodSet, job: JobRecord, least: 
     """
     if job.suspended:
         least = min(least, placed.pods_of(podset))
-    if (
-        job.resizable
-    ):  # its user takes pods from its gang, and gives it pods that are not part of it
+    # The user of a resizable job takes pods from its gang, and gives it pods that are not part of it.
+    if job.resizable:
         return placed.count > podset.count
     return placed.count > 0 and not least <= placed.count <= podset.count
 

@@ -1,7 +1,7 @@
 """Gangs that do not use their GPUs: which to warn, which other gangs can evict, and which to evict without a preemptor.
 
 Each step follows from an evaluation of samples, never from time alone: a grace period ends when an evaluation after its end finds
-the gang idle. A gang is evicted as idle only if each evaluation since a warning by this leader found it idle (I5). Thus warnings
+the gang idle. A gang is evicted as idle only if each evaluation since a warning by this leader found it idle. Thus warnings
 are kept in memory only, and the next leader starts with its own warning.
 """
 

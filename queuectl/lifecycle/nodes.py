@@ -20,7 +20,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.events import Evict, NoteAdded
 from queuectl.domain.fleet import Effect, Fleet
 from queuectl.domain.jobs import JobRecord, PodRecord
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.ledger import LIVE, Entry, EntryChange, State
 from queuectl.domain.node_health import HealthMode, NodeHealthRules, Straggler, UnhealthyNodes
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -52,7 +52,7 @@ class Interruptions:
         if not nodes:
             return []
         changes = []
-        for entry in ledger.entries(State.STARTING, State.RUNNING):
+        for entry in ledger.entries(*LIVE):
             job = self._mirror.jobs.get(entry.uid)
             if entry.uid in busy or job is None or job.outcome is not None or job.deleting:
                 continue
@@ -327,7 +327,7 @@ def requeued(
     if not mirror.nodes.closed and not lost.nodes:
         return []
     changes, containment = [], mirror.containment
-    for entry in ledger.entries(State.STARTING, State.RUNNING):
+    for entry in ledger.entries(*LIVE):
         job, queue = mirror.jobs.get(entry.uid), config.cluster_queues.get(entry.cluster_queue)
         if entry.uid in busy or job is None or job.outcome is not None or job.deleting:
             continue

@@ -258,9 +258,8 @@ class Observer:
         if before.placement is not after.placement:
             self._plan_again = True  # pods that have succeeded have freed their slots
         if before.state.live and self.on_lost_nodes(before):
-            self._plan_again = (
-                True  # one of its pods there is possibly deleted, so that its slot can move
-            )
+            # One of its pods there is possibly deleted, so that its slot can move.
+            self._plan_again = True
         return last
 
     def _renotified(

@@ -396,11 +396,11 @@ def assign(
     ``slot``: of each rank, as :func:`slot_numbers` gives it; None = ranks are numbers of slots.
     """
     running = {pod.rank for pod in pods if not (pod.gated or pod.terminal)} - {None}
-    ranked = sorted((pod for pod in waiting if pod.rank not in running), key=_by_rank_and_name)
+    ranked = sorted((pod for pod in waiting if pod.rank not in running), key=by_rank_and_name)
     slots = _slots_of(podset)
     slot = slot or slot_numbers(podset, None, ())
     if not podset.nodes:
-        living = sorted((pod for pod in pods if not pod.terminal), key=_by_rank_and_name)
+        living = sorted((pod for pod in pods if not pod.terminal), key=by_rank_and_name)
         place = {pod.uid: number for number, pod in enumerate(living)}
         return [
             (pod, place.get(pod.uid, 0) % len(slots) if pod.rank is None else slot(pod.rank))
@@ -429,7 +429,8 @@ def assign(
     return _by_rank(ranked, free, slot)
 
 
-def _by_rank_and_name(pod: PodRecord) -> tuple[bool, int, str]:
+def by_rank_and_name(pod: PodRecord) -> tuple[bool, int, str]:
+    """The order in which pods take slots."""
     return pod.rank is None, pod.rank or 0, pod.name
 
 

@@ -33,7 +33,6 @@ from queuectl.localcluster.supervisor import KeeperHandle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from types import TracebackType
 
     from queuectl.localcluster.certificates import KeyPair
     from queuectl.localcluster.layout import Layout
@@ -131,12 +130,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -40,7 +40,6 @@ from queuectl.localcluster.nodes import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from queuectl.localcluster.client import Client
     from queuectl.localcluster.cluster import LocalCluster
@@ -108,12 +107,7 @@ class Exporters:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -344,7 +338,7 @@ class Dialect:
 def render(
     assignments: Assignments, free_devices: Sequence[SimulatedGpu], dialect: Dialect, now: float
 ) -> str:
-    """The answer to a scrape of a node's exporter. ``spare``: devices without a pod."""
+    """The answer to a scrape of a node's exporter. ``free_devices``: devices without a pod."""
     rows = list(_rows(assignments, free_devices, dialect, now))
     families = _FAMILIES[dialect.vendor](dialect)
     lines: list[str] = []

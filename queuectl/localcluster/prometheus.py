@@ -25,7 +25,6 @@ from queuectl.localcluster.versions import PROMETHEUS, PROMTOOL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from queuectl.localcluster.progress import StepProgress
 
@@ -103,12 +102,7 @@ class Prometheus:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def run(self) -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import LIVE, Entry, State
 from queuectl.domain.mig import (
     CONFIG,
     FAILED,
@@ -115,7 +115,7 @@ def gpu_holders(
     """The users of GPUs that MIG changes, on these nodes. ``hosts``: hostname label -> node name."""
     gangs = frozenset(
         entry.uid
-        for entry in ledger.entries(State.STARTING, State.RUNNING)
+        for entry in ledger.entries(*LIVE)
         if _on_gpus(entry, mirror.jobs.get(entry.uid), nodes)
     )
     pods = any(

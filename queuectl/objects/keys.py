@@ -87,6 +87,10 @@ NOTIFY: Final = PREFIX + "notify"
 """Annotation of a job: the receivers of its events."""
 NOTIFY_EVENTS: Final = PREFIX + "notify-events"
 
+# what the API server writes
+NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+"""Label of each namespace: its name."""
+
 # what a job answers to it
 PREEMPT_READY: Final = PREFIX + "preempt-ready"
 

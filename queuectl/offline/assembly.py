@@ -54,7 +54,6 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.planning_state import PlanningState
 from queuectl.state.usage import names_of
 
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _TICK: Final = 1e-5
 """Seconds between gangs without a time: they queue behind all others, in the order of the file."""
 
@@ -264,7 +263,7 @@ class Assembly:
         known = dict(self.mirror.namespaces)
         for name in sorted(of_gangs | of_pods | known.keys()):
             record = known.get(name) or NamespaceRecord(name, 1)
-            labels = {_NAME_LABEL: name, **dict(record.labels)}
+            labels = {keys.NAMESPACE_NAME: name, **dict(record.labels)}
             yield replace(record, version=1, labels=tuple(labels.items()))
 
     def _note_gangs_of_pods(self) -> None:

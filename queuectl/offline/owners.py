@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from queuectl.domain.arrays import parted
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.workload import PodSet
+from queuectl.lifecycle.outstanding_writes import by_rank_and_name
 from queuectl.objects import keys
 from queuectl.objects.files.pods import GivenPod
 from queuectl.objects.kinds.jobset import JOBSET
@@ -99,11 +100,6 @@ def _named(pod: GivenPod) -> Iterator[str]:
             yield as_uid(index[0])
 
 
-def ranked(pod: PodRecord) -> tuple[bool, int, str]:
-    """The order in which pods take slots."""
-    return pod.rank is None, pod.rank or 0, pod.name
-
-
 @dataclass
 class Seats:
     """Pods of gangs with the podsets to which they belong.
@@ -124,7 +120,7 @@ class Seats:
 
         def first(place: int) -> tuple[bool, tuple[bool, int, str]]:
             record = pods[place][0].record
-            return self._node(record) is None, ranked(record)
+            return self._node(record) is None, by_rank_and_name(record)
 
         for place in sorted(pods, key=first):
             yield place, self._of(*pods[place])

@@ -16,9 +16,10 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.lifecycle.adoption import charged_flavors
+from queuectl.lifecycle.outstanding_writes import by_rank_and_name
 from queuectl.objects.files.assignments import Assigned
 from queuectl.offline.gangs import DocumentedGang
-from queuectl.offline.owners import Slot, ranked
+from queuectl.offline.owners import Slot
 from queuectl.state.readiness import needed, still_needed
 from queuectl.state.usage import node_of
 
@@ -132,7 +133,7 @@ class RunningGang:
 
     def _sitting(self, podset: PodSet, most: int) -> dict[str, int]:
         held: dict[str, int] = {}
-        for pod in sorted(self.pods, key=ranked):
+        for pod in sorted(self.pods, key=by_rank_and_name):
             node = None if pod.terminal else node_of(pod, self.place.names)
             if node not in self.place.fleet.by_name or pod.podset != podset.name or most <= 0:
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import LIVE, Entry, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.configuration.status_wire import ObjectCondition, ObjectStatus, QueueStatus
@@ -163,7 +163,6 @@ def acts(key: DocumentKey, config: QueueConfig) -> bool:
 
 # ---- Gangs
 
-_LIVE: Final = frozenset(state for state in State if state.live)
 _WAITING: Final = frozenset(state for state in State if state.waiting)
 
 
@@ -184,8 +183,8 @@ class GangsByQueue:
             of_queue = DocumentKey(CLUSTER_QUEUE, "", target)
             for key in (of_queue, DocumentKey(LOCAL_QUEUE, namespace, name)):
                 counts.pending[key] += count * (state in _WAITING)
-                counts.reserving[key] += count * (state in _LIVE or state is State.RESERVED)
-                counts.admitted[key] += count * (state in _LIVE)
+                counts.reserving[key] += count * (state in LIVE or state is State.RESERVED)
+                counts.admitted[key] += count * (state in LIVE)
         return counts
 
     def fill(self, status: QueueStatus, key: DocumentKey) -> None:

@@ -94,9 +94,8 @@ class StatusWriter:
 
     def decided(self, decision: Decision) -> None:
         """Take in a decision that the catalog has."""
-        if (
-            len(self._decisions) > 1
-        ):  # the oldest stays: with constant edits, the configuration never has the newest
+        # The oldest stays: with constant edits, the configuration never has the newest.
+        if len(self._decisions) > 1:
             self._decisions.pop()
         self._decisions.append(decision)
 

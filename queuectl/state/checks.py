@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, PodRecord
-from queuectl.domain.ledger import Entry, Invariant, InvariantViolation, State, violations
+from queuectl.domain.ledger import LIVE, Entry, Invariant, InvariantViolation, State, violations
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_of
-
-_LIVE: Final = tuple(state for state in State if state.live)
 
 
 def of_gang(entry: Entry, mirror: Mirror, names: Mapping[str, str]) -> Iterator[InvariantViolation]:
@@ -85,7 +82,7 @@ class CommittedSlots:
     @classmethod
     def of(cls, ledger: Ledger, mirror: Mirror) -> CommittedSlots:
         """Those of a ledger."""
-        known = ((entry, mirror.jobs.get(entry.uid)) for entry in ledger.entries(*_LIVE))
+        known = ((entry, mirror.jobs.get(entry.uid)) for entry in ledger.entries(*LIVE))
         gangs = tuple((entry, job) for entry, job in known if job is not None and entry.placement)
         return cls(gangs, mirror.fleet.by_name, mirror.devices.backed)
 

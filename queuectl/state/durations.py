@@ -27,9 +27,8 @@ from queuectl.durations.expectations import (
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-_AGAIN: Final = (
-    600.0  # seconds after which the run time of a pending or unknown gang is estimated again
-)
+# Seconds after which the run time of a pending or unknown gang is estimated again.
+_AGAIN: Final = 600.0
 
 _Known = tuple[GangProfile, Stated, float, float | None]
 """The input of an expectation: the gang, what is stated, the quantile, and of a live gang its begin."""

@@ -100,9 +100,8 @@ class Estimates:
         self._mirror = mirror
         self._durations = durations
         self._first: dict[str, ExpectedStart] = {}  # the first estimate of each pending gang
-        self._asked: frozenset[str] = (
-            frozenset()
-        )  # the gangs that were pending at the last estimate
+        # The gangs that were pending at the last estimate.
+        self._asked: frozenset[str] = frozenset()
         self.now: ExpectedStarts = NO_ESTIMATES
 
     def current(self, ledger: Ledger, snapshot: Snapshot) -> EstimateInput:

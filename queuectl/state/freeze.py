@@ -15,10 +15,11 @@ from queuectl.domain.containment import Boundary, SetAside, entering
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobRecord, PodRecord, podsets_joining
-from queuectl.domain.ledger import Entry, State, queues_again_at_once
+from queuectl.domain.ledger import HOLDING, Entry, State, queues_again_at_once
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.queues import QueueConfig, needed_checks
 from queuectl.domain.reasons import WAITS_TO_EVICT, Code, Reason
 from queuectl.domain.records import NamespaceRecord
@@ -344,11 +345,11 @@ class SnapshotBuilder:
         self._learned = self._durations.learned
         known = {} if recompute or not self._containment.empty else waiting
         stalled = stalled_ranks(self._ledger)
-        for entry in self._ledger.entries(State.PENDING, State.RESERVED):
+        for entry in self._ledger.entries(*IN_QUEUE_ORDER):
             uid = entry.uid
             job, last = jobs.get(uid), known.get(uid)
-            if last is not None and last[0] is entry and last[1] is job and now < last[3]:
-                yield last[2]
+            if last is not None and last.entry is entry and last.job is job and now < last.until:
+                yield last.pending
                 continue
             if self._set_aside(entry, job) is not None:
                 waiting.pop(uid, None)  # the nodes can give it another size until it is tried again
@@ -440,9 +441,8 @@ class SnapshotBuilder:
         placement = entry.lease.placement
         needed = needed_checks(queue, placement, entry.checks.ready)
         awaited = {status.name for status in entry.checks.unready}
-        if (
-            placement.awaits_nodes
-        ):  # when its nodes are made, it is placed on them, whatever it waits for then
+        # When its nodes are made, it is placed on them, whatever it waits for then.
+        if placement.awaits_nodes:
             awaited &= {rule.name for rule in queue.admission_checks if rule.provisions}
         return (
             set(needed) == {status.name for status in entry.checks.statuses}
@@ -544,8 +544,7 @@ class SnapshotBuilder:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
         uses, jobs = self._uses(), self._mirror.jobs
         known = self._holding if self._containment.empty else {}
-        live = (State.STARTING, State.RUNNING, State.EVICTING)
-        for entry in self._ledger.entries(State.RESERVED, *live):
+        for entry in self._ledger.entries(State.RESERVED, *HOLDING):
             job, use, last = jobs.get(entry.uid), uses.get(entry.uid), known.get(entry.uid)
             if last is not None and self._stands(last, entry, job, use, config, now):
                 yield last.admitted

@@ -27,20 +27,9 @@ from queuectl.domain.records import (
     key_of,
     unit_of,
 )
+from queuectl.objects.kubernetes.provisioning import REQUESTS as PROVISIONING_REQUESTS
 from queuectl.state import devices as device_objects
-from queuectl.state.provisioning import REQUESTS as PROVISIONING_REQUESTS
 
-_RESOURCES: Final[Mapping[type, str]] = {
-    PodRecord: "pods",
-    NodeRecord: "nodes",
-    NamespaceRecord: "namespaces",
-    PriorityClassRecord: "priorityclasses",
-    ResourceQuotaRecord: "resourcequotas",
-    LimitRangeRecord: "limitranges",
-    RuntimeClassRecord: "runtimeclasses",
-    ProvisioningRecord: PROVISIONING_REQUESTS,
-    **device_objects.BY_RECORD,
-}
 NODES: Final = "nodes"
 PODS: Final = "pods"
 NAMESPACES: Final = "namespaces"
@@ -48,6 +37,17 @@ PRIORITY_CLASSES: Final = "priorityclasses"
 RESOURCE_QUOTAS: Final = "resourcequotas"
 LIMIT_RANGES: Final = "limitranges"
 RUNTIME_CLASSES: Final = "runtimeclasses"
+_RESOURCES: Final[Mapping[type, str]] = {
+    PodRecord: PODS,
+    NodeRecord: NODES,
+    NamespaceRecord: NAMESPACES,
+    PriorityClassRecord: PRIORITY_CLASSES,
+    ResourceQuotaRecord: RESOURCE_QUOTAS,
+    LimitRangeRecord: LIMIT_RANGES,
+    RuntimeClassRecord: RUNTIME_CLASSES,
+    ProvisioningRecord: PROVISIONING_REQUESTS,
+    **device_objects.BY_RECORD,
+}
 _BY_NAME: Final = device_objects.BY_NAME | {NODES, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES}
 
 

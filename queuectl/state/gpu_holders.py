@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.gpus import NO_LABELS, GpuWeights
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import LIVE, Entry, State
 from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
@@ -72,7 +72,7 @@ def held_gangs(
     ``borrowing``: ClusterQueues that use more than their nominal quota.
     """
     sizes, weights = mirror.gpus(config), config.rules.accounting.gpus
-    for entry in list(ledger.entries(State.STARTING, State.RUNNING)):
+    for entry in list(ledger.entries(*LIVE)):
         pods = tuple(_pods(entry, mirror, weights, sizes))
         if pods:
             yield HeldGang(

@@ -14,7 +14,7 @@ from queuectl.devices.charges import charged_gang, with_charges
 from queuectl.devices.shared import ClaimKey
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.ledger import LIVE, Entry, EntryChange, State
 from queuectl.domain.limits import Allowance, Coming, with_promises
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.queues import QueueConfig
@@ -255,7 +255,7 @@ def allowances(mirror: Mirror, ledger: Ledger) -> dict[str, tuple[Allowance, ...
     if not by_namespace:
         return {}
     coming: dict[str, list[Coming]] = {}
-    for entry in ledger.entries(State.STARTING, State.RUNNING):
+    for entry in ledger.entries(*LIVE):
         if entry.namespace in by_namespace and not _all_there(entry):
             coming.setdefault(entry.namespace, []).extend(_coming(entry, mirror))
     return {

@@ -37,6 +37,7 @@ from queuectl.domain.rules import AdmissionPlugin
 from queuectl.objects.kinds import KINDS, JobKinds, job_resources
 from queuectl.objects.kinds.groups import GroupKey
 from queuectl.objects.kinds.parents import Parents
+from queuectl.objects.kubernetes.provisioning import REQUESTS as PROVISIONING_REQUESTS
 from queuectl.state import devices as device_objects
 from queuectl.state.admission import AdmissionMirror
 from queuectl.state.arrays import Arrays
@@ -66,7 +67,6 @@ from queuectl.state.pod_groups import (
     same_templates,
     under,
 )
-from queuectl.state.provisioning import REQUESTS as PROVISIONING_REQUESTS
 from queuectl.state.provisioning import ProvisioningRequests
 
 # The fields of a job's record on which a plan depends.

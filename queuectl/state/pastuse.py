@@ -19,7 +19,7 @@ from queuectl.domain.budgets import Budget, BudgetBalance, Spender, SpentUnits, 
 from queuectl.domain.estimates import DAY
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import Gpus
-from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
+from queuectl.domain.ledger import HOLDING, Entry, EntryChange, MigrationCost
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import UsageFairness
@@ -33,7 +33,6 @@ from queuectl.state.pod_claims import ClaimUsers
 
 # ---- Past use
 
-_HOLD = (State.STARTING, State.RUNNING, State.EVICTING)
 _FORGET_AFTER = 30  # half-lives: a factor of 1e-9 remains
 
 
@@ -223,7 +222,7 @@ class PastUseSums:
 
 
 def _holds(entry: Entry) -> bool:
-    return entry.state in _HOLD and entry.placement is not None
+    return entry.state in HOLDING and entry.placement is not None
 
 
 def _since(entry: Entry) -> float:

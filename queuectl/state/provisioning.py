@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from queuectl.domain.provisioning import ProvisioningRecord
 
-REQUESTS = "provisioningrequests"
-
 
 class ProvisioningRequests:
     """Records by uid.

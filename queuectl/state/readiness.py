@@ -3,7 +3,7 @@
 The placement of a gang has a ready part, and a part that its pods still need. A rank is slow if its GPUs run far slower than those of its
 peers. That is a report: nothing is evicted for it. Pods of one gang are compared if their nodes have the same GPU model. A pod counts
 with its slowest GPU, since a step of training waits for it. Pods that share a GPU, and pods younger than the window, are left out.
-Without enough measured pods no rank is slow (I5).
+Without enough measured pods no rank is slow.
 """
 
 from __future__ import annotations

@@ -146,9 +146,8 @@ class OtherPodUsage:
         self._daemons: set[str] = set()  # uids of the counted pods of DaemonSets
         self._names: dict[str, str] = {}
         self._counted_names: Mapping[str, str] = {}  # with which pods were counted last
-        self._by_hostname: set[str] = (
-            set()
-        )  # uids of the pods that select their node by its hostname
+        # Uids of the pods that select their node by its hostname.
+        self._by_hostname: set[str] = set()
         self._fleet: object = None
         self.devices = DeviceUse(mirror.devices, self._slot)
 

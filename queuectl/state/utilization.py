@@ -1,6 +1,6 @@
 """The GPU utilization of gangs: samples of a source, joined with pods, and evaluated by the rule of the queue.
 
-A gang that is not known to be idle is not idle (I5). A gang is idle only if three conditions hold. Each GPU of each of its pods has
+A gang that is not known to be idle is not idle. A gang is idle only if three conditions hold. Each GPU of each of its pods has
 enough samples over the whole window of its queue. The window starts after its warm-up and after the start of each of its pods (pods
 of a restarted gang have the same names as before). No GPU is used above the threshold.
 """

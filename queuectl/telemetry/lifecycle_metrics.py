@@ -9,6 +9,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.reasons import FAILED_START, Code
 from queuectl.telemetry.tracing import trace_id
 
@@ -145,7 +146,7 @@ class LifecycleMetrics:
         was = before.state if before is not None else None
         if was is not after.state:
             self._moved(change, where, priority)
-        if after.state in (State.PENDING, State.RESERVED) and code is not Code.QUEUED:
+        if after.state in IN_QUEUE_ORDER and code is not Code.QUEUED:
             code_before = before.reason.code if before is not None else None
             if code is not code_before:
                 self._refused.labels(*where, code).inc()

@@ -17,7 +17,6 @@ from enum import StrEnum
 from threading import Lock
 from typing import Final
 
-import structlog
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -31,13 +30,13 @@ from prometheus_client.registry import Collector
 
 from queuectl.distribution import version
 from queuectl.domain.accounting import UNITS
-from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.estimates import Arrival, RunTimeSource
 from queuectl.domain.followed import FollowedReport
 from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
 from queuectl.domain.mig import MigPhase, MigResult
 from queuectl.domain.node_health import HealthSignal, Straggler
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason, ScheduledGang, SlipCause
+from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import ReservationPhase, ReservationState
@@ -47,6 +46,7 @@ from queuectl.objects.keys import GATE
 from queuectl.planner.order.pending_gangs import ClassKey, PendingGangs
 from queuectl.state.estimates import EstimateError
 from queuectl.state.holdings import Holdings
+from queuectl.telemetry.containment import CarefulMetrics, ContainmentMetrics
 from queuectl.telemetry.fleet import FleetMetrics, UseMetrics
 from queuectl.telemetry.lifecycle_metrics import (
     BY_CLUSTER_QUEUE,
@@ -162,10 +162,8 @@ class DurationMetrics:
             registry=registry,
         )
         for source in RunTimeSource:
-            for within in (
-                "false",
-                "true",
-            ):  # a counter that is born with 1 has not increased for Prometheus
+            # A counter whose first value is 1 has not increased for Prometheus.
+            for within in ("false", "true"):
                 self._runs.labels(source, within)
 
     def finished(self, runs: Iterable[tuple[str, float, bool]]) -> None:
@@ -345,8 +343,6 @@ def _result(change: EntryChange) -> IdleResult | None:
 
 # ---- Scheduling gates and classes of pending gangs
 
-_QUEUES: Final = (State.PENDING, State.RESERVED)
-
 
 class GateMetrics:
     """The time until pods lose their scheduling gate."""
@@ -365,7 +361,7 @@ class GateMetrics:
         self._took.labels(GATE, cluster_queue).observe(seconds)
 
 
-class Kinds(Collector):
+class PendingClasses(Collector):
     """The number of classes of equal pending gangs in each queue, as of the last plan. One answer holds for a class.
 
     The classes are counted when they are scraped.
@@ -395,7 +391,7 @@ class Kinds(Collector):
         for queue, its in lines.by_queue.items():
             for line in its:
                 last = self._entry(line.gangs[-1].workload.uid)  # the first of a line start first
-                if last is not None and last.state in _QUEUES:
+                if last is not None and last.state in IN_QUEUE_ORDER:
                     shown.add((queue or "", pending_status(last.reason.code), line.key))
         counted = Counts((queue, status) for queue, status, _ in shown)
         yield gauge_family(
@@ -451,79 +447,6 @@ class CallerMetrics(Collector):
         yield gauge_family("api_callers", text, (), [((), float(len(callers)))])
         text = "Addresses from which callers with valid credentials sent requests in the last hour."
         yield gauge_family("api_caller_addresses", text, (), [((), float(len(addresses)))])
-
-
-# ---- Units that are set aside
-
-log = structlog.get_logger()
-
-
-class ContainmentMetrics:
-    """Of one process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._failed = Counter(
-            "queuectl_contained_errors_total",
-            "Unexpected errors that set a unit of input aside, by boundary: a defect.",
-            ["boundary"],
-            registry=registry,
-        )
-        self._set_aside = Gauge(
-            "queuectl_set_aside",
-            "Units of input that are set aside because of an unexpected error, by boundary.",
-            ["boundary"],
-            registry=registry,
-        )
-        for boundary in Boundary:  # a counter that is born with 1 has not increased for Prometheus
-            self._failed.labels(boundary)
-            self._set_aside.labels(boundary)
-
-    def watch(self, containment: Containment) -> None:
-        """Show the units of this record."""
-        for boundary in Boundary:
-
-            def counted(boundary: Boundary = boundary) -> float:
-                return containment.counts()[boundary]
-
-            self._set_aside.labels(boundary).set_function(counted)
-
-    def report(self, failure: SetAside, error: BaseException | None) -> None:
-        """Count and log a failure. The trace is logged for the first failure, and then ever more rarely."""
-        self._failed.labels(failure.boundary).inc()
-        rare = failure.failures & (failure.failures - 1) == 0
-        log.error(
-            "unit_set_aside",
-            boundary=str(failure.boundary),
-            unit=failure.ref,
-            error_id=failure.error,
-            place=failure.place,
-            failures=failure.failures,
-            exc_info=error if rare else None,
-        )
-
-
-class CarefulMetrics:
-    """Of the careful starts of one process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._begun = Gauge(
-            "queuectl_careful_start_timestamp_seconds",
-            "When a careful start of this process began last, in unix seconds; 0 = never.",
-            registry=registry,
-        )
-        self._suspects = Gauge(
-            "queuectl_suspects",
-            "Units of input that ended a process, and that are set aside: a defect.",
-            registry=registry,
-        )
-
-    def watch(self, containment: Containment) -> None:
-        """Show the suspects of this record."""
-        self._suspects.set_function(lambda: float(len(containment.suspects())))
-
-    def begun(self, now: float) -> None:
-        """A careful start begins at ``now``, unix seconds."""
-        self._begun.set(now)
 
 
 # ---- All metrics
@@ -585,8 +508,8 @@ class MetricsRecorder:
         self._quota = QuotaGauges()
         self._names = KnownNames(self._quota.config)
         self._workload_gauges = WorkloadGauges(self._quota.cohorts_of, self._names)
-        self.kinds = Kinds()
-        for collector in (self._names, self._workload_gauges, self._quota, self.kinds):
+        self.pending_classes = PendingClasses()
+        for collector in (self._names, self._workload_gauges, self._quota, self.pending_classes):
             self.registry.register(collector)
         self.sizes = SizeMetrics(self.registry)
         self.callers = CallerMetrics(self.registry)
@@ -663,9 +586,8 @@ class MetricsRecorder:
             "Plans that were discarded before they had an effect, by reason.",
             "reason",
         )
-        for (
-            reason
-        ) in DiscardReason:  # a counter that is born with 1 has not increased for Prometheus
+        # A counter whose first value is 1 has not increased for Prometheus.
+        for reason in DiscardReason:
             self._discarded.labels(reason)
         self._violated = self._counter(
             "invariant_violations_total",
@@ -781,7 +703,7 @@ class MetricsRecorder:
     def following(self) -> None:
         """Remove the gauges that only the leader shows."""
         self._leader.set(0)
-        of_leader = self.fleet, self.budgets, self.followed, self.kinds
+        of_leader = self.fleet, self.budgets, self.followed, self.pending_classes
         evaluated = self.mig, self.node_health, self.utilization
         for gauges in (*of_leader, *evaluated):
             gauges.forget()

@@ -13,7 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.ledger import LIVE, Entry, EntryChange, State
 from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import TO_BE_CONSIDERED, Code
@@ -181,7 +181,7 @@ class WorkloadGauges(Collector):
             _sums(
                 ((cohort,), count)
                 for (queue, _, _, state, _), count in where.items()
-                if state in _LIVE
+                if state in LIVE
                 for cohort in self._cohorts(queue)
             ),
         )
@@ -217,10 +217,9 @@ class WorkloadGauges(Collector):
         return named
 
 
-_LIVE: Final = frozenset(state for state in State if state.live)
 _ACTIVE: Final = (
-    ("admitted_active_workloads", "Workloads that are starting or running.", _LIVE),
-    ("reserving_active_workloads", "Workloads that are starting or running, or have reserved quota.", _LIVE | {State.RESERVED}),
+    ("admitted_active_workloads", "Workloads that are starting or running.", LIVE),
+    ("reserving_active_workloads", "Workloads that are starting or running, or have reserved quota.", (*LIVE, State.RESERVED)),
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from queuectl.cluster.writes import NAME, PATH
 from queuectl.control.certificate_keeper import CertificateKeeper
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput
-from queuectl.telemetry.metrics import ContainmentMetrics
+from queuectl.telemetry.containment import ContainmentMetrics
 from queuectl.webhook.ca_bundle import in_configuration
 from queuectl.webhook.mutations import Mutation, read_mutations
 

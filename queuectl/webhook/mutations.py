@@ -18,6 +18,7 @@ from queuectl.cel.expression import CompiledExpression, EvaluationError, compile
 from queuectl.cluster.writes import POLICY
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import read_documents
+from queuectl.objects.kinds.described import escaped
 
 # ---- Mutations
 
@@ -118,11 +119,6 @@ def expression(source: str) -> CompiledExpression:
     return CompiledExpression(compiled(_ENVIRONMENT, source))
 
 
-def _escape_key(key: str) -> str:
-    """A key as a part of a JSON pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")
-
-
 def _index_of(elements: list[Any], element: Any) -> int:
     """The first position in a list; -1 if it is not there."""
     return elements.index(element) if element in elements else -1
@@ -147,7 +143,7 @@ def _messages() -> descriptor_pool.DescriptorPool:
 
 def _environment() -> cel.Env:
     text = cel.Type.STRING
-    escape = cel.Overload("jsonpatch_escape_key_string", text, [text], impl=_escape_key)
+    escape = cel.Overload("jsonpatch_escape_key_string", text, [text], impl=escaped)
     anything, items = cel.Type.DYN, cel.Type.List(cel.Type.DYN)
     index = cel.Overload(
         "list_index_of", cel.Type.INT, [items, anything], is_member=True, impl=_index_of

@@ -3,7 +3,7 @@
 One line per load, in milliseconds alongside a plan that is at hand; *wall* as the clock saw it, *cpu* of the thread. *last*:
 :func:`queuectl.planner.explain.diagnose` for the last gang of the cycle that waits; *all*: every gang of the cycle that waits. Three
 quarters of the nodes are full. Each suggested fix is checked outside the clock: on the changed snapshot the planner must start the
-gang, or evict others for it. The target is design §5: at most 300 ms at 5,000 nodes (p95), off the admission path.
+gang, or evict others for it. The target is at most 300 ms at 5,000 nodes (p95), off the admission path.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run with ``python -m tests.bench.bench_preempt``. For comparison the same snapshots are given to a removal in Kueue's order,
 written here after its documentation: lowest priority first, newest first, until the gang fits; then put back in reverse
-gangs that are not needed. It is not Kueue itself. The first lines are those of the design's targets, the others hard cases.
+gangs that are not needed. It is not Kueue itself. The first lines have targets, the others are hard cases.
 """
 
 from __future__ import annotations

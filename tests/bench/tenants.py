@@ -58,9 +58,8 @@ class Line:
     nodes: int
     level: str | None
     prototype: str
-    several: bool = (
-        False  # alongside the workers a launcher without GPUs and six 2-GPU pods, all in one domain
-    )
+    # Alongside the workers a launcher without GPUs and six 2-GPU pods, all in one domain.
+    several: bool = False
     large: float = 0.35
     target: str = "-"
     idle: float = 0.03

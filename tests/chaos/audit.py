@@ -14,14 +14,13 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.demo.audit import CapacityAudit, Check, DomainAudit, Once, Quota, Whole
 from queuectl.demo.recorder import ObjectRevision, ObservedState, Recording, Replay
 from queuectl.domain.jobs import JobRecord, PodRecord
-from queuectl.domain.ledger import Entry, State, violations
+from queuectl.domain.ledger import LIVE, Entry, State, violations
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from tests.chaos.load import NAMESPACE, Quotas
 from tests.chaos.stage import Stage
 from tests.support.stores import PostgresStore
 
-HOLDING = (State.STARTING, State.RUNNING)
 WAITING = (State.PENDING, State.RESERVED)
 
 
@@ -114,7 +113,7 @@ class Auditor:
             await store.close()
 
     def _entries(self, entries: tuple[Entry, ...]) -> None:
-        """Check I2 for each commit, I7, and the consistency of each entry."""
+        """Check the capacity of nodes and the quotas of queues, the reason of each pending gang, and the consistency of each entry."""
         jobs = {job.uid: job for job in self.stage.recorder.jobs()}
         nodes, _ = self.stage.recorder.now()
         on: Counter[str] = Counter()
@@ -123,7 +122,7 @@ class Auditor:
             self.problems += [f"{entry.ref}: {problem}" for problem in violations(entry)]
             if entry.state in WAITING and not entry.reason.code:
                 self.problems.append(f"{entry.ref} is pending without a reason")
-            if entry.state not in HOLDING or entry.placement is None:
+            if entry.state not in LIVE or entry.placement is None:
                 continue
             job = jobs.get(entry.uid)
             shapes = {p.name: p.shape.requests[GPU] for p in job.podsets} if job else {}

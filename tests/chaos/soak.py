@@ -113,9 +113,8 @@ SLACKS: Final = {
 }
 AT_REST: Final = dict.fromkeys(("jobs in memory", "pods in memory", LEDGER), 5.0)
 """The figures that follow the load, when all gangs have ended and are deleted."""
-REST_SECONDS: Final = (
-    100.0  # until ended Jobs are deleted, and finished workloads have left the ledger
-)
+# Until ended Jobs are deleted, and finished workloads have left the ledger.
+REST_SECONDS: Final = 100.0
 ROWS_SLACK: Final = 300.0  # gangs that begin and end between two deletions of expired rows
 ROWS_OF_A_GANG: Final = 0.5
 

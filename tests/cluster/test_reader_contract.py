@@ -281,9 +281,8 @@ OWN_KEYS: Final = sorted(
     for name, value in vars(keys).items()
     if name.isupper() and isinstance(value, str) and not value.endswith("/")
 )
-LARGEST_NUMBER: Final = (
-    "999999999"  # the largest number of nine digits, which annotations can state
-)
+# The largest number of nine digits, which annotations can state.
+LARGEST_NUMBER: Final = "999999999"
 
 
 @pytest.mark.parametrize("resource", READABLE)

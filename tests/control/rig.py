@@ -139,9 +139,8 @@ class Rig:
     patches: KillPoint = field(default_factory=KillPoint)
     accounts: KillPoint = field(default_factory=KillPoint)
     kills: int = 0
-    look_seconds: float = (
-        0.03  # between passes while nothing happens: some deadlines end by time alone
-    )
+    # Between passes while nothing happens: some deadlines end by time alone.
+    look_seconds: float = 0.03
     metrics: MetricsRecorder = field(default_factory=MetricsRecorder)
     running: bool = True
     clock: Callable[[], float] = time.time
@@ -196,6 +195,12 @@ class Rig:
     async def until_entry(self, uid: str, holds: Callable[[Entry], bool], what: str) -> Entry:
         return await self.until_found(lambda: self.store.get_workload(uid), holds, f"{uid}: {what}")
 
+    async def entry(self, uid: str) -> Entry:
+        """A workload of the store."""
+        entry = await self.store.get_workload(uid)
+        assert entry is not None
+        return entry
+
     async def until_state(self, uid: str, state: State) -> Entry:
         return await self.until_entry(uid, lambda entry: entry.state is state, state)
 
@@ -213,7 +218,7 @@ class Rig:
         return "; ".join(lines)
 
     def check(self) -> None:
-        """Check invariants I1 and I2 on the current cluster."""
+        """Check on the current cluster that no attempt or rank runs twice, and that no node is over its capacity."""
         use: dict[str, Resources] = {}
         for uid in self.cluster.uids():
             pods = self.cluster.pods_of(uid)

@@ -32,12 +32,6 @@ from tests.support.postgres import TestPostgres
 QUEUE = "queuectl.dev/queue-name"
 
 
-async def entry_of(world: Rig, uid: str) -> Entry:
-    entry = await world.store.get_workload(uid)
-    assert entry is not None
-    return entry
-
-
 async def messages(world: Rig, uid: str) -> list[str]:
     return [line.reason.message for line in await world.store.history(uid)]
 
@@ -88,14 +82,14 @@ async def test_a_priority_with_a_time_limit_expires_without_another_event(
         _, low = await one_waits(world)
         until = time.time() + 1.5
         assert await answered(world, low, Action.PRIORITY, priority=90, until=until) == DONE
-        boosted = await entry_of(world, low)
+        boosted = await world.entry(low)
         assert (boosted.priority, boosted.priority_until) == (90, until)
 
         async def over() -> bool:
-            return (await entry_of(world, low)).priority == 10
+            return (await world.entry(low)).priority == 10
 
         await world.until(over, "its priority is that of its class again")
-        after = await entry_of(world, low)
+        after = await world.entry(low)
         assert (after.priority_set, after.priority_until) == (None, None)
         assert time.time() >= until
         assert "priority 90 expired; reset to that of its priority class" in await messages(
@@ -115,7 +109,7 @@ async def test_a_running_gang_is_preempted_after_its_priority_expires(
         await world.until_state(high, State.PENDING)
         assert len(live(world.cluster.pods_of(low))) == 2
         await world.until_state(high, State.RUNNING)
-        assert (await entry_of(world, low)).evictions == 1
+        assert (await world.entry(low)).evictions == 1
 
 
 async def test_a_priority_that_expired_without_a_leader_is_reset_by_the_next_leader(
@@ -128,12 +122,12 @@ async def test_a_priority_that_expired_without_a_leader_is_reset_by_the_next_lea
         assert await answered(world, uid, Action.PRIORITY, priority=200, until=until) == DONE
     await asyncio.sleep(max(0.0, until - time.time()))
     async with rig(database_url, 2, cluster=world.cluster) as later:
-        assert (await entry_of(later, uid)).priority == 200
+        assert (await later.entry(uid)).priority == 200
         late = await answered(later, uid, Action.PRIORITY, priority=300, until=until)
         assert late == "the time it was for is over"
 
         async def over() -> bool:
-            return (await entry_of(later, uid)).priority == 10
+            return (await later.entry(uid)).priority == 10
 
         await later.until(over, "the next leader ends it")
 
@@ -193,7 +187,7 @@ async def test_a_victim_gets_a_notice_first_if_the_rules_give_it_time(database_u
         uid = world.cluster.submit(gang("Job", "train", 2))
         await world.until_state(uid, State.RUNNING)
         assert await answered(world, uid, Action.PREEMPT) == DONE
-        leaving = await entry_of(world, uid)
+        leaving = await world.entry(uid)
         assert leaving.stop_at == leaving.since + 3600.0
         assert len(live(world.cluster.pods_of(uid))) == 2
 
@@ -204,7 +198,7 @@ async def test_a_preview_shows_the_lost_work_and_the_gangs_that_would_start_and_
     async with rig(database_url, 2) as world:
         first = world.cluster.submit(gang("Job", "first", 2))
         await world.until_state(first, State.RUNNING)
-        before = await entry_of(world, first)
+        before = await world.entry(first)
         second = world.cluster.submit(gang("Job", "second", 2))
         await world.until_state(second, State.PENDING)
         previews = previewer(world)
@@ -219,9 +213,9 @@ async def test_a_preview_shows_the_lost_work_and_the_gangs_that_would_start_and_
         back = found[Action.REQUEUE]
         assert back is not None
         assert back.starts == (first,), "it is the head of the queue again itself"
-        waits = await entry_of(world, second)
+        waits = await world.entry(second)
         assert await previews.preview(waits, Action.HOLD) == Preview(None, 0.0)
-        assert await entry_of(world, first) == before
+        assert await world.entry(first) == before
         assert await world.store.commands() == ()
 
 
@@ -255,7 +249,7 @@ async def test_the_gangs_that_a_preview_names_start(database_url: str) -> None:
         others = [world.cluster.submit(gang("Job", *asked)) for asked in names]
         for uid in others:
             await world.until_state(uid, State.PENDING)
-        shown = await previewer(world).preview(await entry_of(world, first), Action.PREEMPT)
+        shown = await previewer(world).preview(await world.entry(first), Action.PREEMPT)
         assert shown is not None
         expected = shown.starts
         assert expected
@@ -356,7 +350,7 @@ async def test_a_move_to_a_queue_that_does_not_accept_the_gang_is_refused(
         uid = world.cluster.submit(gang("Job", "huge", 3))
         await world.until_state(uid, State.PENDING)
         assert await answered(world, uid, Action.MOVE, queue=queue) == why
-        assert (await entry_of(world, uid)).queue_set is None
+        assert (await world.entry(uid)).queue_set is None
 
 
 async def test_a_priority_above_the_limit_of_the_queue_is_neither_set_nor_moved(
@@ -378,12 +372,12 @@ async def test_a_priority_above_the_limit_of_the_queue_is_neither_set_nor_moved(
         assert await answered(world, uid, Action.MOVE, queue="spare") == DONE
 
         async def there() -> bool:
-            return (await entry_of(world, uid)).cluster_queue == "reserve"
+            return (await world.entry(uid)).cluster_queue == "reserve"
 
         await world.until(there, "it is in the other queue")
         refused = await answered(world, uid, Action.PRIORITY, priority=2**31 - 1)
         assert refused.endswith(f"not {2**31 - 1}")
-        assert (await entry_of(world, uid)).priority == 100
+        assert (await world.entry(uid)).priority == 100
 
 
 async def test_a_priority_above_the_limit_of_another_cluster_queue_is_reset_when_the_local_queue_changes(
@@ -401,15 +395,15 @@ async def test_a_priority_above_the_limit_of_another_cluster_queue_is_reset_when
         for uid in uids:
             await world.until_state(uid, State.PENDING)
         assert await answered(world, uids[1], Action.PRIORITY, priority=500) == DONE
-        assert [(await entry_of(world, uid)).priority for uid in uids] == [1000, 500]
-        before = (await entry_of(world, uids[0])).cluster_queue
-        queue = (await entry_of(world, uids[0])).queue
+        assert [(await world.entry(uid)).priority for uid in uids] == [1000, 500]
+        before = (await world.entry(uids[0])).cluster_queue
+        queue = (await world.entry(uids[0])).queue
 
         for leads_to, priorities in (("capped", [100, 100]), (before, [1000, 500])):
             await world.store.put_config(m.local_queue("default", queue, leads_to))
 
             async def settled(expected: list[int] = priorities) -> bool:
-                return [(await entry_of(world, uid)).priority for uid in uids] == expected
+                return [(await world.entry(uid)).priority for uid in uids] == expected
 
             await world.until(settled, f"priorities as {leads_to} allows")
 
@@ -426,10 +420,10 @@ async def test_a_held_gang_is_moved_and_stays_held(database_url: str) -> None:
         assert await answered(world, uid, Action.MOVE, queue="spare") == DONE
 
         async def there() -> bool:
-            return (await entry_of(world, uid)).queue == "spare"
+            return (await world.entry(uid)).queue == "spare"
 
         await world.until(there, "it is in the other queue")
-        assert (await entry_of(world, uid)).state is State.HELD
+        assert (await world.entry(uid)).state is State.HELD
         await world.ask(uid, Action.RELEASE)
         assert (await world.until_state(uid, State.RUNNING)).cluster_queue == "reserve"
 
@@ -460,7 +454,7 @@ async def story(world: Rig) -> None:
     async def over() -> bool:
         """It was set and expired, or it came too late because the controller was down."""
         command = await world.store.command(boost.id)
-        entry = await entry_of(world, uid)
+        entry = await world.entry(uid)
         return command is not None and command.outcome is not None and entry.priority == 10
 
     await world.until(over, "its priority is over")
@@ -512,7 +506,7 @@ async def test_a_pending_gang_has_the_priority_of_its_class_after_a_reset(
     async with rig(database_url, 2) as world:
         first, low = await one_waits(world)
         assert await answered(world, low, Action.PRIORITY, priority=90) == DONE
-        assert (await entry_of(world, low)).priority == 90
+        assert (await world.entry(low)).priority == 90
         assert await answered(world, low, Action.PRIORITY) == DONE
         await world.until_entry(low, lambda e: e.priority == 10, "the priority of its class")
         world.cluster.finish(first)

@@ -351,8 +351,7 @@ async def test_a_new_leader_does_not_take_an_unreadable_job_for_deleted(
         poison.repaired, world._task, world.running = False, None, True
         other = world.cluster.submit(gang("Job", "other", 1))
         await world.until_entry(other, lambda e: e.reason.code in WAITS_FOR_ROOM, "no node is free")
-        entry = await world.store.get_workload(bad)
-        assert entry is not None
+        entry = await world.entry(bad)
         assert entry.state is State.RUNNING
 
 
@@ -452,8 +451,7 @@ async def test_a_command_whose_change_the_database_cannot_store_is_not_done(
         first, second = await outcomes()
         assert first.startswith("an internal error of queuectl")
         assert second == DONE
-        entry = await world.store.get_workload(bad)
-        assert entry is not None
+        entry = await world.entry(bad)
         assert entry.state is State.RUNNING
 
 

@@ -10,7 +10,7 @@ from queuectl.demo import scenario as m
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.jobs import JobOutcome
-from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.ledger import Document, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_by_hand import answered
@@ -39,12 +39,6 @@ def ranks(world: Rig, uid: str) -> list[int]:
 def gated(world: Rig, uid: str) -> list[int]:
     pods = world.cluster.pods_of(uid)
     return sorted(p.rank for p in pods if p.gated and not p.terminal and p.rank is not None)
-
-
-async def entry_of(world: Rig, uid: str) -> Entry:
-    entry = await world.store.get_workload(uid)
-    assert entry is not None
-    return entry
 
 
 def succeed(world: Rig, uid: str, index: int) -> None:
@@ -121,7 +115,7 @@ async def test_it_does_not_start_without_room_for_its_minimum_number(database_ur
         )
         assert waits.state is State.PENDING
         assert not world.cluster.pods_of(uid)
-        grown = await entry_of(world, index_uid(uid, 3))
+        grown = await world.entry(index_uid(uid, 3))
         assert grown.state is State.PENDING
 
 
@@ -134,12 +128,12 @@ async def shrunk(world: Rig) -> None:
     high = world.cluster.submit(gang("Job", "high", 1, "high"))
     await world.until_state(high, State.RUNNING)
     assert ranks(world, uid) == [0, 1, 2], "the highest rank leaves"
-    entries = [await entry_of(world, one) for one in (uid, *grown)]
+    entries = [await world.entry(one) for one in (uid, *grown)]
     assert [entry.evictions for entry in entries] == [0, 0, 1]
     world.cluster.finish(high)
     await world.until_state(high, State.FINISHED)
     await world.until_state(grown[1], State.RUNNING)
-    assert (await entry_of(world, uid)).attempt == 1, "its gang ran on"
+    assert (await world.entry(uid)).attempt == 1, "its gang ran on"
     world.cluster.finish(uid)
     for one in (uid, *grown):
         await world.until_state(one, State.FINISHED)
@@ -164,7 +158,7 @@ async def test_its_gang_is_evicted_after_all_pods_above_it_and_returns_before_th
         high = world.cluster.submit(gang("Job", "high", 2, "high"))
         await world.until_state(high, State.RUNNING)
         assert ranks(world, uid) == []
-        assert [(await entry_of(world, one)).evictions for one in (uid, grown)] == [1, 1]
+        assert [(await world.entry(one)).evictions for one in (uid, grown)] == [1, 1]
         world.cluster.finish(high)
         await world.until_state(uid, State.RUNNING)
         again = await world.until_state(grown, State.RUNNING)
@@ -213,7 +207,7 @@ async def test_its_user_changes_the_number_of_pods_while_it_runs(database_url: s
         world._task, world.running = None, True
         resize(world, "train", 4)
         await world.until_state(third, State.RUNNING)
-        assert (await entry_of(world, uid)).attempt == 1
+        assert (await world.entry(uid)).attempt == 1
 
 
 async def test_an_index_that_succeeded_runs_again_when_its_user_makes_the_job_larger_again(
@@ -227,7 +221,7 @@ async def test_an_index_that_succeeded_runs_again_when_its_user_makes_the_job_la
         await world.until_state(last, State.FINISHED)
         resize(world, "train", 3)
         await world.until(lambda: withdrawn(world, "train", 3), "its success does not count")
-        assert (await entry_of(world, last)).state is State.FINISHED
+        assert (await world.entry(last)).state is State.FINISHED
         resize(world, "train", 4)
         again = await world.until_state(last, State.RUNNING)
         assert again.attempt == 2
@@ -247,7 +241,7 @@ async def test_it_starts_again_with_the_size_that_its_user_set_below_its_minimum
         resize(world, "train", 1)
         two = world.cluster.submit(gang("Job", "two", 2))
         await world.until_state(two, State.RUNNING)
-        assert (ranks(world, uid), (await entry_of(world, uid)).attempt) == ([0], 1)
+        assert (ranks(world, uid), (await world.entry(uid)).attempt) == ([0], 1)
         high = world.cluster.submit(gang("Job", "high", 3, "high"))
         await world.until_state(high, State.RUNNING)
         assert ranks(world, uid) == []
@@ -257,7 +251,7 @@ async def test_it_starts_again_with_the_size_that_its_user_set_below_its_minimum
         world.cluster.finish(two)
         resize(world, "train", 3)
         await world.until_state(index_uid(uid, 2), State.RUNNING)
-        assert (ranks(world, uid), (await entry_of(world, uid)).attempt) == ([0, 1, 2], 2)
+        assert (ranks(world, uid), (await world.entry(uid)).attempt) == ([0, 1, 2], 2)
 
 
 async def test_a_pod_that_is_added_has_the_queue_of_its_gang(database_url: str) -> None:

@@ -11,7 +11,7 @@ from queuectl.domain.arrays import index_uid, parted
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.jobs import PodRecord
-from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.ledger import Document, State
 from queuectl.domain.reasons import Code
 from tests.control.alike import first_alone
 from tests.control.rig import Rig, configuration, gang, live, rig
@@ -39,12 +39,6 @@ def ranks(world: Rig, uid: str, kind: str) -> list[int]:
 def gated(world: Rig, uid: str, kind: str) -> list[int]:
     pods = [p for p in world.cluster.pods_of(uid) if p.gated and not p.terminal]
     return places(pods, GROWING[kind])
-
-
-async def entry_of(world: Rig, uid: str) -> Entry:
-    entry = await world.store.get_workload(uid)
-    assert entry is not None
-    return entry
 
 
 @KINDS
@@ -92,7 +86,7 @@ async def test_a_rank_has_its_own_notice_and_leaves_when_its_pod_is_ready(
         await world.until_state(high, State.RUNNING)
         again = await world.until_state(last, State.PENDING)
         assert again.stop_at is None
-        assert (await entry_of(world, uid)).evictions == 0
+        assert (await world.entry(uid)).evictions == 0
 
 
 async def shrunk(world: Rig, kind: str) -> None:
@@ -105,12 +99,12 @@ async def shrunk(world: Rig, kind: str) -> None:
     high = world.cluster.submit(gang("Job", "high", 1, "high"))
     await world.until_state(high, State.RUNNING)
     assert ranks(world, uid, kind) == [0, 1], "the highest rank leaves"
-    entries = [await entry_of(world, one) for one in (uid, *grown)]
+    entries = [await world.entry(one) for one in (uid, *grown)]
     assert [entry.evictions for entry in entries] == [0, 0, 1]
     world.cluster.finish(high)
     await world.until_state(high, State.FINISHED)
     await world.until_state(grown[1], State.RUNNING)
-    assert (await entry_of(world, uid)).attempt == 1, "its gang ran on"
+    assert (await world.entry(uid)).attempt == 1, "its gang ran on"
     end = world.cluster.delete_job if kind in ENDLESS else world.cluster.finish
     end(uid)
     for one in (uid, *grown):
@@ -129,7 +123,7 @@ async def test_its_gang_is_evicted_after_all_pods_above_it_and_returns_before_th
         high = world.cluster.submit(gang("Job", "high", 2, "high"))
         await world.until_state(high, State.RUNNING)
         assert ranks(world, uid, kind) == []
-        assert [(await entry_of(world, one)).evictions for one in (uid, grown)] == [1, 1]
+        assert [(await world.entry(one)).evictions for one in (uid, grown)] == [1, 1]
         world.cluster.finish(high)
         await world.until_state(uid, State.RUNNING)
         again = await world.until_state(grown, State.RUNNING)
@@ -149,7 +143,7 @@ async def test_a_rank_that_is_held_leaves_alone_and_returns(database_url: str, k
         assert ranks(world, uid, kind) == [0, 1]
         await world.ask(last, Action.RELEASE)
         await world.until_state(last, State.RUNNING)
-        assert (await entry_of(world, uid)).evictions == 0
+        assert (await world.entry(uid)).evictions == 0
 
 
 Stop = Callable[[Rig, str], Awaitable[Callable[[], Awaitable[object]]]]
@@ -218,7 +212,7 @@ async def test_a_job_is_resumed_for_its_gang_only_while_the_release_of_an_added_
 
         async def patch_job(kind: str, namespace: str, name: str, patch: Document) -> int:
             if name == "train" and resumes(patch):
-                resumed.append((await entry_of(world, uid)).attempt)
+                resumed.append((await world.entry(uid)).attempt)
             return await send[1](kind, namespace, name, patch)
 
         monkeypatch.setattr(cluster, "patch_pod", patch_pod)
@@ -240,7 +234,7 @@ async def test_a_job_is_resumed_for_its_gang_only_while_the_release_of_an_added_
                 one, lambda e: e.attempt == 2 and e.state is State.RUNNING, "runs again"
             )
         assert resumed == [1, 2]
-        assert (await entry_of(world, uid)).evictions == 1
+        assert (await world.entry(uid)).evictions == 1
 
 
 def resumes(patch: Document) -> bool:

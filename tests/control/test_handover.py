@@ -112,8 +112,7 @@ async def test_what_a_silent_watch_did_not_show_is_neither_deleted_nor_stopped(
             world.cluster.down = False
         await world.until_state(later, State.RUNNING)
         for entry in before:
-            now = await world.store.get_workload(entry.uid)
-            assert now is not None
+            now = await world.entry(entry.uid)
             assert (now.state, now.attempt, now.evictions) == (entry.state, entry.attempt, 0)
             assert now.queued_at == entry.queued_at
         assert len(live(world.cluster.all_pods())) == 6
@@ -134,6 +133,5 @@ async def test_pods_that_a_silent_watch_did_not_show_take_their_nodes(database_u
         uid = world.cluster.submit(gang("Job", "train", 1))
         await world.until_state(uid, State.RUNNING)
         assert [p.node for p in live(world.cluster.pods_of(uid))] == [free[1]]
-        now = await world.store.get_workload(other)
-        assert now is not None
+        now = await world.entry(other)
         assert now.placement == running.placement

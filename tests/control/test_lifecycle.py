@@ -491,8 +491,7 @@ async def test_a_victim_is_evicted_when_its_protection_ends_without_another_even
         await world.until_state(low, State.RUNNING)
         high = world.cluster.submit(gang("Job", "high", 2, "high"))
         await world.until_state(high, State.RUNNING)
-        entry = await world.store.get_workload(low)
-        assert entry is not None
+        entry = await world.entry(low)
         assert entry.evictions == 1
 
 

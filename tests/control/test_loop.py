@@ -55,8 +55,7 @@ async def test_a_preempted_gang_ends_with_all_pods_keeps_its_position_and_runs_a
         await world.until_state(low, State.RUNNING)
         high = world.cluster.submit(gang(kind, "high", 2, "high"))
         await world.until_state(high, State.RUNNING)
-        waiting = await world.store.get_workload(low)
-        assert waiting is not None
+        waiting = await world.entry(low)
         assert waiting.evictions == 1
         world.cluster.finish(high)
         await world.until_state(high, State.FINISHED)
@@ -431,8 +430,7 @@ async def test_a_lost_node_is_replaced_while_another_node_of_the_gang_is_not_rea
         world.cluster.delete_node(lost)
 
         async def moved() -> bool:
-            entry = await world.store.get_workload(uid)
-            assert entry is not None
+            entry = await world.entry(uid)
             assert entry.placement is not None
             used = {name for podset in entry.placement.podsets for name, _ in podset.nodes}
             return lost not in used and silent in used

@@ -68,8 +68,7 @@ async def test_a_gang_whose_nodes_cannot_be_judged_keeps_no_other_on_its_failing
         await world.until_entry(second, lambda e: e.evictions == 1, "it is requeued")
         later = world.cluster.submit(gang("Job", "later", 1))
         await world.until_state(later, State.RUNNING)
-        entry = await world.store.get_workload(first)
-        assert entry is not None
+        entry = await world.entry(first)
         assert (entry.state, entry.evictions) == (State.RUNNING, 0)
 
 

@@ -155,8 +155,7 @@ async def test_a_gang_that_no_snapshot_contains_counts(
         (second,) = await submit(world, "b")
         waits = await until_reason(world, second, State.PENDING, Code.TOO_MANY_PENDING)
         assert waits.reason.details["pending"] == 2
-        entry = await world.store.get_workload(poison)
-        assert entry is not None
+        entry = await world.entry(poison)
         assert entry.reason.code is Code.INTERNAL_ERROR
 
 

@@ -184,8 +184,7 @@ async def test_a_pod_that_its_maker_creates_again_takes_the_place_of_a_failed_on
     maker.make()
     await world.until(lambda: len(running(world, "g")) == 2, "the replacement runs")
     assert {p.node for p in running(world, "g")} == {"n0", "n1"}
-    after = await world.store.get_workload(before.uid)
-    assert after is not None
+    after = await world.entry(before.uid)
     assert (after.attempt, after.evictions) == (1, 0)
 
 

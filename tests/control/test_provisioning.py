@@ -133,8 +133,7 @@ async def test_a_gang_whose_request_cannot_be_made_delays_no_other(
         first = world.cluster.submit(gang("Job", "first", 1))
         second = world.cluster.submit(gang("Job", "second", 1))
         await world.until_state(second, State.RUNNING)
-        entry = await world.store.get_workload(first)
-        assert entry is not None
+        entry = await world.entry(first)
         assert entry.state is State.RESERVED
 
 

@@ -282,8 +282,7 @@ async def test_a_pod_that_a_disruption_budget_protects_stays_and_another_victim_
         world.cluster.budgets = {p.name: budgets for p in live(world.cluster.pods_of(index))}
         high = world.cluster.submit(gang("Job", "high", 1, "high"))
         await world.until_state(high, State.RUNNING)
-        protected = await world.store.get_workload(index)
-        assert protected is not None
+        protected = await world.entry(index)
         if protected.state is State.EVICTING:  # it was the first choice
             assert protected.refused_write is Purpose.STOP
             assert "udget" in protected.reason.message
@@ -358,9 +357,8 @@ async def test_pods_whose_release_has_no_answer_keep_their_nodes_if_its_withdraw
             last = releases[-1]
             with contextlib.suppress(WriteConflict):  # its withdrawal was accepted before
                 await world.cluster.patch_pod("default", last.name, last.patch)
-        if (
-            kind != "Pod" or ends == "an edit"
-        ):  # a single pod that ran is deleted, and then its gang ends
+        # A single pod that ran is deleted, and then its gang ends.
+        if kind != "Pod" or ends == "an edit":
             await work.until(State.HELD)
         await world.until_state(other, State.RUNNING)
         assert not [pod for pod in work.pods() if not pod.gated]

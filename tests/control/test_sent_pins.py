@@ -32,8 +32,7 @@ async def test_a_repaired_gang_keeps_the_node_to_which_a_pin_was_sent(database_u
         first = cluster.submit(gang("Job", "first", 1))
 
         async def place() -> str:
-            entry = await world.store.get_workload(first)
-            assert entry is not None
+            entry = await world.entry(first)
             assert entry.placement is not None
             ((node, _),) = entry.placement.podsets[0].nodes
             return node

@@ -45,8 +45,7 @@ async def test_gangs_take_turns(database_url: str) -> None:
         lines = await world.store.history(None, 0)
         starts = [line.uid for line in lines if line.to_state is State.STARTING]
         assert starts[:4] == [first, second, third, first]
-        entry = await world.store.get_workload(first)
-        assert entry is not None
+        entry = await world.entry(first)
         assert entry.attempt >= 2
 
 

@@ -64,8 +64,7 @@ async def test_the_gang_that_the_what_if_evicts_is_evicted(database_url: str) ->
         assert [p.victim for p in trial.plan.preempted] == [low]
         urgent = world.cluster.submit(gang("Job", "urgent", 1, "high"))
         await world.until_state(urgent, State.RUNNING)
-        entry = await world.store.get_workload(low)
-        assert entry is not None
+        entry = await world.entry(low)
         assert entry.evictions == 1
 
 

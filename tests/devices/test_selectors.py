@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 from cel_expr_python import cel
@@ -17,8 +16,7 @@ from queuectl.cel.expression import CompiledExpression, EvaluationError, compile
 from queuectl.devices.selectors import outcome, selector
 from queuectl.domain.devices import DeviceKind
 from queuectl.domain.errors import BadInput
-from queuectl.objects.kubernetes.resource_slices import read_resource_slice
-from queuectl.objects.kubernetes.resource_wire import WireResourceSlice
+from tests.fuzz.selectors import kind_of
 from tests.support.work import lines_run
 
 FACTS = Path(__file__).parents[1] / "fixtures" / "device_selectors.yaml"
@@ -27,17 +25,6 @@ FACTS = Path(__file__).parents[1] / "fixtures" / "device_selectors.yaml"
 def _groups() -> list[dict[str, Any]]:
     groups: list[dict[str, Any]] = yaml.safe_load(FACTS.read_text())
     return groups
-
-
-def _kind(group: dict[str, Any]) -> DeviceKind:
-    spec = {
-        "driver": group["driver"],
-        "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1},
-        "nodeName": "node",
-        "devices": [group["device"]],
-    }
-    wire = msgspec.convert({"metadata": {"name": "slice"}, "spec": spec}, WireResourceSlice)
-    return read_resource_slice(wire).content.devices[0].kind
 
 
 def _cases(*outcomes: str) -> list[Any]:
@@ -51,12 +38,12 @@ def _cases(*outcomes: str) -> list[Any]:
 
 @pytest.mark.parametrize(("group", "expression", "expected"), _cases("true", "false"))
 def test_a_selector_has_the_value_that_kube_scheduler_finds(group, expression, expected):
-    assert outcome(expression, _kind(group)) is (expected == "true"), expression
+    assert outcome(expression, kind_of(group)) is (expected == "true"), expression
 
 
 @pytest.mark.parametrize(("group", "expression", "expected"), _cases("error"))
 def test_an_evaluation_that_fails_in_kube_scheduler_is_an_error(group, expression, expected):
-    found = outcome(expression, _kind(group))
+    found = outcome(expression, kind_of(group))
     assert isinstance(found, str), (expression, found)
     assert found
 
@@ -128,7 +115,7 @@ def test_an_evaluation_takes_no_more_operations_than_the_bound_states(group, exp
         evaluate()  # what is compiled and read is kept
         return lines_run(evaluate)
 
-    kind = _kind(group)
+    kind = kind_of(group)
     assert lines(expression) - lines("true") <= selector(expression).operations
 
 

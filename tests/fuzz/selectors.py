@@ -62,10 +62,11 @@ def _facts() -> tuple[tuple[str, ...], tuple[DeviceKind, ...]]:
         for name in ("true", "false", "error", "invalid", "refused")
         for source in group.get(name, ())
     ]
-    return tuple(map(str, sources)), tuple(map(_kind, groups))
+    return tuple(map(str, sources)), tuple(map(kind_of, groups))
 
 
-def _kind(group: dict[str, Any]) -> DeviceKind:
+def kind_of(group: dict[str, Any]) -> DeviceKind:
+    """The device of a group of expressions, as a ResourceSlice publishes it."""
     spec = {
         "driver": group["driver"],
         "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1},

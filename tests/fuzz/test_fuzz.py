@@ -53,10 +53,8 @@ def _run(stage: str, run: Callable[[int], Result]) -> Figures:
 @pytest.mark.parametrize("stage", RUN)
 def test_no_input_of_fixed_seeds_shows_a_defect(stage: str) -> None:
     figures = _run(stage, RUN[stage]())
-    if stage not in (
-        "snapshots",
-        "answers",
-    ):  # tests.planner.test_fuzz_plans counts the features of those
+    # tests.planner.test_fuzz_plans counts the features of snapshots and answers.
+    if stage not in ("snapshots", "answers"):
         assert [name for name in STAGES[stage] if not figures.features.single[name]] == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from queuectl.objects.configuration.queue_config import validate
 from tests.api.serving import serving
 from tests.api.support import FixedDiagnoser
 from tests.doubles.store import MemoryStore
-from tests.operations.custom import CustomCluster, Document, custom_cluster
+from tests.operations.custom import CustomCluster, Document
 from tests.operations.test_crd_validation import HOSTILE, KINDS, ROWS, refused
 from tests.support.cli import queuectl_with
 from tests.system.demo_cluster import tools
@@ -25,12 +24,6 @@ from tests.unit.test_config_fields import GPU, Fields, document, groups, merged,
 pytestmark = pytest.mark.operations
 
 QUEUE = "clusterqueues.queuectl.dev"
-
-
-@pytest.fixture(scope="module")
-def api() -> Iterator[CustomCluster]:
-    with custom_cluster() as cluster:
-        yield cluster
 
 
 def named(body: Document, name: str) -> Fields:

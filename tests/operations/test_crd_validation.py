@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from queuectl.domain.fleet import HOSTNAME
 from queuectl.objects.configuration.config_kinds import CUSTOM_KINDS
 from queuectl.objects.configuration.queue_config import READERS, validate
 from queuectl.objects.errors import DocumentError
-from tests.operations.custom import CustomCluster, custom_cluster
+from tests.operations.custom import CustomCluster
 from tests.support.crds import REFUSED as LEFT_OUT
 from tests.unit import test_config_fields as tables
 from tests.unit.test_config_fields import GPU, Fields, document, group, groups, merged, nested
@@ -23,12 +22,6 @@ pytestmark = pytest.mark.operations
 
 KINDS = {kind.kind for kind in CUSTOM_KINDS}
 GROUPS = "spec.resourceGroups"
-
-
-@pytest.fixture(scope="module")
-def api() -> Iterator[CustomCluster]:
-    with custom_cluster() as cluster:
-        yield cluster
 
 
 def refused(body: Fields) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ from queuectl.ownership.status_writer import StatusWriter, WriteRate
 from queuectl.ownership.statuses import REPEAT_SECONDS
 from queuectl.ownership.unowned import UnownedObjects
 from tests.doubles.store import MemoryStore
-from tests.operations.custom import CustomCluster, custom_cluster
+from tests.operations.custom import CustomCluster
 from tests.support import followed as f
 from tests.support.chart import documents
 from tests.unit.test_argocd_health import health
@@ -39,12 +39,6 @@ OURS = {"apiVersion": "queuectl.dev/v1"}
 KINDS = FOLLOWED[Owner.KUBERNETES]
 FORM = FORMS[Owner.KUBERNETES]
 VALUES = {"image": {"repository": "queuectl"}, "configuration": {"owner": "kubernetes"}}
-
-
-@pytest.fixture(scope="module")
-def api() -> Iterator[CustomCluster]:
-    with custom_cluster() as cluster:
-        yield cluster
 
 
 class Leader:

@@ -7,12 +7,20 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.objects.kinds import DESCRIPTIONS
+from queuectl.domain.jobs import JobRecord
+from queuectl.objects.documents import as_document
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds.description import nested
 
 Document = dict[str, Any]
 
 QUEUE_LABEL = "queuectl.dev/queue-name"
+
+
+def read_job(document: Mapping[str, Any]) -> JobRecord:
+    """The record of an object as the watch reads it."""
+    kind = KINDS[document["kind"]]
+    return kind.read(as_document(dict(document)).convert(kind.wire))
 
 
 def template(

@@ -121,9 +121,8 @@ def test_a_browser_signs_in_with_a_token(address: str, tokens: dict[str, str]) -
         opened = browser.post("/api/v1/session", json={"token": tokens["member"]})
         assert opened.status_code == 201
         assert browser.get("/api/v1/session").json()["name"].endswith(":serve-api:member")
-        assert (
-            browser.delete("/api/v1/session").status_code == 403
-        )  # without the header of the dashboard
+        # Without the header of the dashboard.
+        assert browser.delete("/api/v1/session").status_code == 403
 
 
 @pytest.mark.usefixtures("tokens")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
-from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, PodPhase, PodRecord
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
@@ -21,13 +21,12 @@ from queuectl.domain.records import Deleted, ListCompleted, Record, Upserted
 from queuectl.domain.redaction import Redactor
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.domain.workload import Placement
-from queuectl.objects.documents import as_document
-from queuectl.objects.kinds import KINDS
 from queuectl.state.arrays import opened_by_one
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from tests.planner.build import gang, podset
 from tests.support.file_plans import planned, pod_of_index
+from tests.support.jobs import read_job
 
 ARRAY = "queuectl.dev/array"
 IGNORED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
@@ -51,14 +50,9 @@ def array(
     }
 
 
-def read(document: Document) -> JobRecord:
-    kind = KINDS[document["kind"]]
-    return kind.read(as_document(dict(document)).convert(kind.wire))
-
-
 def test_an_array_has_one_pod_for_each_index_and_the_ends_of_its_status() -> None:
     status = {"completedIndexes": "0,2-3", "failedIndexes": "1"}
-    record = read({**array(6, 2), "status": status})
+    record = read_job({**array(6, 2), "status": status})
     assert record.error is None
     assert record.array is not None
     assert (record.pods, record.array.at_once) == (1, 2)
@@ -67,7 +61,7 @@ def test_an_array_has_one_pod_for_each_index_and_the_ends_of_its_status() -> Non
 
 
 def test_a_job_that_is_not_an_array_has_all_its_pods() -> None:
-    record = read(array(value="false"))
+    record = read_job(array(value="false"))
     assert (record.error, record.array, record.pods) == (None, None, 2)
 
 
@@ -84,7 +78,7 @@ def test_a_job_that_is_not_an_array_has_all_its_pods() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_an_array_cannot_keep_is_refused(document: Document, sentence: str) -> None:
-    error = read(document).error
+    error = read_job(document).error
     assert error is not None
     assert ARRAY in error
     assert sentence in error
@@ -94,7 +88,7 @@ def test_a_kind_without_its_own_indexes_is_not_an_array() -> None:
     document = m.pytorchjob(
         "train", "default", "main", worker=PodSetManifest(2, gpus=1), annotations={ARRAY: "true"}
     )
-    record = read(document)
+    record = read_job(document)
     assert record.unsupported
     assert "only a Job can be an array, not a PyTorchJob" in (record.error or "")
 
@@ -117,7 +111,7 @@ def see(seen: Mirror, *records: Record) -> set[str]:
     return seen.apply([Upserted(record) for record in records])
 
 
-SUSPENDED = read(array())
+SUSPENDED = read_job(array())
 RESUMED = replace(SUSPENDED, suspended=False, version=2)
 FIRST, SECOND, THIRD = (index_uid("u", number) for number in range(3))
 
@@ -159,9 +153,9 @@ def test_an_index_that_has_ended_runs_again_only_with_another_pod() -> None:
 
 
 def test_an_array_that_runs_no_tasks_at_once_has_no_error() -> None:
-    record = read(array(4, 0))
+    record = read_job(array(4, 0))
     assert (record.error, list(numbers(record))) == (None, [])
-    assert read(array(4, 0, value="false")).error is not None
+    assert read_job(array(4, 0, value="false")).error is not None
 
 
 def test_an_index_that_has_ended_is_known_no_more() -> None:

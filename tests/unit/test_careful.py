@@ -24,7 +24,7 @@ from queuectl.domain.containment import (
 )
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.processes import ProcessEnd
-from queuectl.telemetry.metrics import CarefulMetrics
+from queuectl.telemetry.containment import CarefulMetrics
 from tests.doubles.store import MemoryStore
 
 pytestmark = pytest.mark.sets_aside

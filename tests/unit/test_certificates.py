@@ -250,9 +250,8 @@ def test_a_client_that_trusts_two_certificates_of_one_name_accepts_each(tmp_path
             client = ssl.create_default_context(
                 cadata="".join(pair.certificate.decode() for pair in trusted)
             )
-            client.verify_flags &= (
-                ~ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-            )  # the default before 3.13
+            # The default before 3.13.
+            client.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
             to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
             ends = [
                 client.wrap_bio(to_client, to_server, server_hostname=NAMES[0]),

@@ -1,4 +1,4 @@
-"""The CRDs follow from the types that the REST API decodes. tests/operations/test_definitions.py uses them on an API server."""
+"""The CRDs follow from the types that the REST API decodes. tests/operations/test_crd_validation.py uses them on an API server."""
 
 from __future__ import annotations
 

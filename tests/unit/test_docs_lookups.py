@@ -45,7 +45,7 @@ def test_the_reference_has_each_label_and_annotation() -> None:
     suffixes = {value.removeprefix(keys.PREFIX) for value in values if isinstance(value, str)}
     foreign = {
         *(keys.KUEUE_PREFIX, keys.KUEUE_PODSET_LABEL, keys.KUEUE_WORKLOAD),
-        *(keys.REPLICA_TYPE_LABEL, keys.JOB_NAME_LABEL, keys.JOB_PODSET),
+        *(keys.REPLICA_TYPE_LABEL, keys.JOB_NAME_LABEL, keys.JOB_PODSET, keys.NAMESPACE_NAME),
     }
     missing = {s for s in suffixes - foreign if f"{s}`" not in text}
     assert missing - {""} == set()

@@ -22,7 +22,6 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record, Upserted
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Growth, Placement
-from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS
 from queuectl.state.arrays import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.freeze import SnapshotBuilder
@@ -31,6 +30,7 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.usage import OtherPodUsage
 from tests.planner.build import config, gang, node, placed, podset, queue
 from tests.support.file_plans import planned, pod_of_index
+from tests.support.jobs import read_job
 
 OURS, KUEUES = "queuectl.dev/elastic-job", "kueue.x-k8s.io/elastic-job"
 LEAST = "queuectl.dev/job-min-parallelism"
@@ -66,11 +66,6 @@ def elastic(
     }
 
 
-def read(document: Document) -> JobRecord:
-    kind = KINDS[document["kind"]]
-    return kind.read(as_document(dict(document)).convert(kind.wire))
-
-
 def size(record: JobRecord) -> tuple[int, int, int]:
     """Pods that start as one gang, the base of the indexes above them, and all pods."""
     assert record.error is None
@@ -97,15 +92,15 @@ def size(record: JobRecord) -> tuple[int, int, int]:
 def test_an_elastic_job_is_a_gang_of_its_minimum_number_of_pods(
     document: dict[str, Any], expected: tuple[int, int, int], mark: str
 ) -> None:
-    assert size(read(elastic(mark=mark, **document))) == expected
+    assert size(read_job(elastic(mark=mark, **document))) == expected
 
 
 def test_without_the_annotation_the_minimum_number_is_for_its_start_only() -> None:
-    record = read(elastic(annotations={OURS: "false"}))
+    record = read_job(elastic(annotations={OURS: "false"}))
     assert (record.error, record.array, record.pods) == (None, None, 4)
     assert record.podsets[0].min_count == 2
     per_pod = elastic(least=None, annotations={OURS: "false"}, per_pod={"queuectl.dev/min-count": "3"})  # fmt: skip
-    assert read(per_pod).podsets[0].min_count == 3
+    assert read_job(per_pod).podsets[0].min_count == 3
 
 
 RACK = "queuectl.dev/podset-slice-required-topology"
@@ -132,7 +127,7 @@ SLICES = {RACK: "rack", "queuectl.dev/podset-slice-size": "2"}
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_an_elastic_job_cannot_keep_is_refused(document: Document, sentence: str) -> None:
-    assert sentence in (read(document).error or "")
+    assert sentence in (read_job(document).error or "")
 
 
 @pytest.mark.parametrize(
@@ -145,25 +140,25 @@ def test_what_an_elastic_job_cannot_keep_is_refused(document: Document, sentence
 )
 def test_its_success_can_be_that_of_some_of_its_first_pods(rule: dict[str, Any]) -> None:
     others = {"succeededIndexes": "0-3"}
-    assert read(elastic(successPolicy={"rules": [others, rule]})).error is None
+    assert read_job(elastic(successPolicy={"rules": [others, rule]})).error is None
 
 
 def test_a_start_writes_the_number_of_pods_in_the_gang_and_a_stop_removes_it() -> None:
-    record = read(elastic())
+    record = read_job(elastic())
     start = KINDS["Job"].start_patch(record, 1, "s")
     assert start["metadata"]["annotations"][BASE] == "2"
     assert "parallelism" not in start["spec"]
-    running = read(elastic(annotations={BASE: "2"}, suspend=False))
+    running = read_job(elastic(annotations={BASE: "2"}, suspend=False))
     stop = KINDS["Job"].stop_patch(running, 1, "s")
     assert stop["metadata"]["annotations"][BASE] is None
 
 
 def test_ended_indexes_of_the_gang_are_not_expected() -> None:
     status = {"completedIndexes": "1,3", "failedIndexes": ""}
-    assert read({**elastic(suspend=False), "status": status}).expected == (("main", 1),)
-    assert read({**elastic(), "status": status}).pods == 1
+    assert read_job({**elastic(suspend=False), "status": status}).expected == (("main", 1),)
+    assert read_job({**elastic(), "status": status}).pods == 1
     fewer = elastic(1, least=None, annotations={BASE: "2"}, suspend=False)
-    assert read(fewer).expected == (("main", 1),), "its user took pods from it"
+    assert read_job(fewer).expected == (("main", 1),), "its user took pods from it"
 
 
 # ---- the mirror
@@ -184,7 +179,7 @@ def mirror(*records: Record) -> Mirror:
     return seen
 
 
-SUSPENDED = read(elastic())
+SUSPENDED = read_job(elastic())
 ENTRY = Entry(
     uid="u",
     kind="Job",
@@ -241,8 +236,8 @@ def test_a_pod_belongs_to_the_gang_or_to_its_index_in_either_order_of_arrival(
         (SUSPENDED, "the gang of the first 2 pods does not run"),
         (replace(RESUMED, preempt_requested="soon"), "the gang of the first 2 pods does not run"),
         (RESUMED, "its controller has not created the pod of index 3"),
-        (read(elastic(3, suspend=False)), "spec.parallelism is 3: the Job has no index 3"),
-        (read(elastic(least=4)), "index 3 is one of the first 4 pods, which start as one gang"),
+        (read_job(elastic(3, suspend=False)), "spec.parallelism is 3: the Job has no index 3"),
+        (read_job(elastic(least=4)), "index 3 is one of the first 4 pods, which start as one gang"),
     ],
 )
 def test_an_index_above_the_gang_waits_with_a_reason(job: JobRecord, sentence: str) -> None:
@@ -258,7 +253,7 @@ def entry(uid: str, state: State = State.PENDING) -> Entry:
 
 @pytest.mark.parametrize("ledger_first", [False, True])
 def test_a_new_process_keeps_the_indexes_of_the_ledger(ledger_first: bool) -> None:
-    smaller = replace(read(elastic(3, suspend=False)), version=3)
+    smaller = replace(read_job(elastic(3, suspend=False)), version=3)
     seen = Mirror({"jobs": "Job"})
     if not ledger_first:
         see(seen, smaller)
@@ -370,7 +365,7 @@ def test_a_pod_is_added_where_it_can_be_one_of_the_gang() -> None:
 @pytest.mark.parametrize("to", [{"n1": 1}, {}], ids=["it is repaired elsewhere", "it stops"])
 def test_a_pod_that_waits_follows_its_gang_to_another_domain(to: Mapping[str, int]) -> None:
     rack = {"queuectl.dev/podset-required-topology": "rack"}
-    job = read(elastic(3, 1, per_pod=rack, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))  # fmt: skip
+    job = read_job(elastic(3, 1, per_pod=rack, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))  # fmt: skip
     seen = mirror(job, pod("p1", 1), pod("p2", 2), NamespaceRecord("default", 1))
     see(seen, *(NodeRecord(node(f"n{n}", f"b/r{n}", gpu=1), 1) for n in range(2)))
     base = replace(entry("u", State.RUNNING), attempt=1, started_at=1.0)
@@ -397,7 +392,7 @@ def test_a_pod_that_waits_follows_its_gang_to_another_domain(to: Mapping[str, in
 
 def test_a_pod_that_is_evicted_keeps_no_place_in_the_queue() -> None:
     """Its gang keeps its place when it is evicted itself."""
-    job = read(elastic(3, 1, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))
+    job = read_job(elastic(3, 1, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))
     seen = mirror(job, pod("p1", 1), pod("p2", 2), NamespaceRecord("default", 1))
     see(seen, *(NodeRecord(node(f"n{n}", gpu=1), 1) for n in range(2)))
     second = index_uid("u", 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.arrays import gang_uid, index_uid
-from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Document
 from queuectl.domain.records import Upserted
 from queuectl.domain.workload import Growth
@@ -19,7 +19,7 @@ from queuectl.objects.kinds.described import encoded
 from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.support.elastic import GROWING, elastic_of
-from tests.support.jobs import job_of
+from tests.support.jobs import job_of, read_job
 
 OURS, KUEUES = "queuectl.dev/elastic-job", "kueue.x-k8s.io/elastic-job"
 BASE = "queuectl.dev/base-count"
@@ -45,11 +45,6 @@ def changed(document: Document, path: str, value: Any) -> Document:
     return kept
 
 
-def read(document: Document) -> JobRecord:
-    kind = KINDS[document["kind"]]
-    return kind.read(as_document(dict(document)).convert(kind.wire))
-
-
 def running(document: Document, base: int) -> Document:
     """The object after its start with so many pods of the podset that grows."""
     noted = changed(document, f"metadata/annotations/{BASE.replace('/', '~')}", str(base))
@@ -69,7 +64,7 @@ ALL = pytest.mark.parametrize("kind", GROWING)
 @ALL
 @pytest.mark.parametrize("mark", [OURS, KUEUES])
 def test_its_gang_has_the_minimum_number_of_pods_of_one_podset(kind: str, mark: str) -> None:
-    record = read(suspended(elastic(kind, mark=mark)))
+    record = read_job(suspended(elastic(kind, mark=mark)))
     assert record.error is None
     assert record.array is not None
     assert (record.array.podset, record.array.base, record.array.at_once) == (GROWING[kind], 2, 4)
@@ -80,18 +75,18 @@ def test_its_gang_has_the_minimum_number_of_pods_of_one_podset(kind: str, mark: 
 
 @ALL
 def test_it_keeps_the_number_of_pods_with_which_it_started(kind: str) -> None:
-    assert read(running(elastic(kind), 3)).pods == 4
+    assert read_job(running(elastic(kind), 3)).pods == 4
     again = suspended(running(elastic(kind), 3))
-    assert read(again).pods == 3, "of an attempt that has ended"
+    assert read_job(again).pods == 3, "of an attempt that has ended"
 
 
 @ALL
 def test_a_start_states_the_number_of_pods_and_a_stop_removes_it(kind: str) -> None:
-    start = KINDS[kind].start_patch(read(suspended(elastic(kind))), 1, "s")
+    start = KINDS[kind].start_patch(read_job(suspended(elastic(kind))), 1, "s")
     assert start["metadata"]["annotations"][BASE] == "2"
-    stop = KINDS[kind].stop_patch(read(running(elastic(kind), 2)), 1, "s")
+    stop = KINDS[kind].stop_patch(read_job(running(elastic(kind), 2)), 1, "s")
     assert stop["metadata"]["annotations"][BASE] is None
-    other = KINDS[kind].stop_patch(read(suspended(elastic(kind))), 1, "s")
+    other = KINDS[kind].stop_patch(read_job(suspended(elastic(kind))), 1, "s")
     assert BASE not in other["metadata"]["annotations"], "a JSON patch cannot remove it"
     assert encoded(stop)
 
@@ -99,7 +94,7 @@ def test_a_start_states_the_number_of_pods_and_a_stop_removes_it(kind: str) -> N
 @ALL
 def test_a_pod_above_its_minimum_is_a_workload_of_its_podset(kind: str) -> None:
     seen, podset = Mirror({KINDS[kind].plural: kind}), GROWING[kind]
-    job = replace(read(running(elastic(kind), 2)), attempt=1)
+    job = replace(read_job(running(elastic(kind), 2)), attempt=1)
     pods = [
         PodRecord("default", f"{name}-{rank}", f"{name}-{rank}", 1, owner="u", owner_kind=kind, podset=name, rank=rank,
                   gated=True, attempt=1, workload="u")
@@ -153,14 +148,14 @@ LEAST = f"{WORKER}/template/metadata/annotations"
 def test_what_an_elastic_pytorchjob_cannot_keep_is_refused(
     path: str, value: Any, sentence: str
 ) -> None:
-    assert sentence in (read(changed(elastic("PyTorchJob"), path, value)).error or "")
+    assert sentence in (read_job(changed(elastic("PyTorchJob"), path, value)).error or "")
 
 
 def test_an_elastic_pytorchjob_needs_an_elastic_policy() -> None:
     document = changed(
         changed(elastic("PyTorchJob"), LEAST, {MIN: "2"}), "spec/elasticPolicy", None
     )
-    assert "spec.elasticPolicy is required" in (read(document).error or "")
+    assert "spec.elasticPolicy is required" in (read_job(document).error or "")
 
 
 def group(**changes: Any) -> Document:
@@ -185,7 +180,7 @@ NO_LEAST = "no podset that can grow has a minimum number of pods"
 def test_one_group_of_workers_of_a_raycluster_grows(
     groups: list[Document], sentence: str | None
 ) -> None:
-    record = read(changed(elastic("RayCluster"), "spec/workerGroupSpecs", groups))
+    record = read_job(changed(elastic("RayCluster"), "spec/workerGroupSpecs", groups))
     if sentence is not None:
         assert sentence in (record.error or "")
     else:
@@ -214,7 +209,7 @@ def of_workers(document: Document, **changes: Any) -> Document:
 def test_what_an_elastic_jobset_cannot_keep_is_refused(
     changes: dict[str, Any], sentence: str
 ) -> None:
-    assert sentence in (read(of_workers(elastic("JobSet"), **changes)).error or "")
+    assert sentence in (read_job(of_workers(elastic("JobSet"), **changes)).error or "")
 
 
 def test_other_jobs_of_a_jobset_do_not_wait_for_pods_that_are_added_later() -> None:
@@ -228,25 +223,25 @@ def test_other_jobs_of_a_jobset_do_not_wait_for_pods_that_are_added_later() -> N
 
     for refused in (in_order, after("Ready")):
         text = "other Jobs only when all pods of spec.replicatedJobs[1] are ready"
-        assert text in (read(refused).error or "")
-    assert read(after("Complete")).error is None
+        assert text in (read_job(refused).error or "")
+    assert read_job(after("Complete")).error is None
 
 
 def test_a_condition_without_a_status_is_that_of_the_webhook_of_jobsets() -> None:
     conditions = [{"type": "DisruptionTarget", "status": ""}]
     policy = {"rules": [{"action": "Ignore", "onPodConditions": conditions}]}
-    assert read(of_workers(elastic("JobSet"), podFailurePolicy=policy)).error is None
+    assert read_job(of_workers(elastic("JobSet"), podFailurePolicy=policy)).error is None
 
 
 def test_a_job_of_a_jobset_that_does_not_decide_on_its_success_needs_no_success_policy() -> None:
     target = {"operator": "All", "targetReplicatedJobs": ["leader"]}
     document = changed(of_workers(elastic("JobSet"), successPolicy=None), "spec/successPolicy", target)  # fmt: skip
-    assert read(document).error is None
+    assert read_job(document).error is None
 
 
 @pytest.mark.parametrize(("text", "least"), [("3", 3), ("4", 4)])
 def test_the_annotation_of_its_pods_is_before_the_field_of_the_kind(text: str, least: int) -> None:
-    record = read(changed(elastic("PyTorchJob"), LEAST, {MIN: text}))
+    record = read_job(changed(elastic("PyTorchJob"), LEAST, {MIN: text}))
     assert record.error is None
     assert record.array is not None
     assert record.array.base == least
@@ -257,7 +252,7 @@ def test_the_annotation_of_its_pods_is_before_the_field_of_the_kind(text: str, l
 )
 def test_other_kinds_are_not_elastic(kind: str) -> None:
     document = job_of(kind, "train", pods=4)
-    record = read(changed(document, "metadata/annotations", {OURS: "true"}))
+    record = read_job(changed(document, "metadata/annotations", {OURS: "true"}))
     assert record.unsupported
     assert f"a {kind} cannot be elastic" in (record.error or "")
 

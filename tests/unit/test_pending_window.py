@@ -213,9 +213,8 @@ def test_a_window_that_counts_changes_only_is_the_window_that_counts_all(
     for number, changes in enumerate(plans):
         for what, where, count in changes:
             at = where % len(gangs) if gangs else 0
-            if (
-                what == "arrive"
-            ):  # some of the shapes wait already, in the same queue or another one
+            # Some of the shapes that arrive wait already, in the same queue or another one.
+            if what == "arrive":
                 more = [
                     gang(f"new{number}-{at}-{n}", f"q{n % 3}", 1000 + at + n, at=float(at))
                     for n in range(count)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from queuectl.demo.verdict import contained
 from queuectl.domain.containment import Boundary, Containment
-from queuectl.telemetry.metrics import ContainmentMetrics
+from queuectl.telemetry.containment import ContainmentMetrics
 from tests.support.contained import SetAsideLog, counted, no_unit_is_set_aside
 
 TESTS = Path(__file__).parents[1]

@@ -204,7 +204,7 @@ def looked_at(metrics: MetricsRecorder, *lives: str) -> None:
     workloads = (replace(gang(uid), namespace="team-a", queue="default") for uid in entries)
     pending = tuple(map(Pending, workloads))
     snapshot = Snapshot(0.0, Fleet(()), build(documents(), 1), pending=pending)
-    metrics.kinds.planned(pending_gangs(snapshot, PlannerCache()), entries.get)
+    metrics.pending_classes.planned(pending_gangs(snapshot, PlannerCache()), entries.get)
 
 
 def families(metrics: MetricsRecorder) -> Iterator[Metric]:
@@ -485,9 +485,8 @@ class TestDecisions:
             live_through(job("a"), *LIVES["requeued"], Admit(PLACED), Ended(JobOutcome.SUCCEEDED))
         )
         by = {"cluster_queue": "team-a", "priority_class": ""}
-        assert (
-            value(metrics, "execution_time_seconds_sum", **by) == 30
-        )  # 20 to the eviction, 10 to the end
+        # 20 to the eviction, 10 to the end.
+        assert value(metrics, "execution_time_seconds_sum", **by) == 30
         ready = {"cluster_queue": "team-a", "reason": "Preempted"}
         assert value(metrics, "pods_ready_to_evicted_time_seconds_sum", **ready) == 10
         assert value(metrics, "workload_creation_latency_seconds_count", kind="Job") == 1

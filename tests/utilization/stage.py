@@ -201,9 +201,8 @@ class World:
         if scenario.may_be <= BLIND and scenario.name not in ("gap", "exporter-dies"):
             return False
         steps = [at - RULE.window + step * 0.02 for step in range(round(RULE.window / 0.02))]
-        slack = (
-            0.1 * RULE.window + 2 * SCRAPE
-        )  # values that a quantile ignores, and the times of samples
+        # Values that a quantile ignores, and the times of samples.
+        slack = 0.1 * RULE.window + 2 * SCRAPE
         busy = sum(self._busy(uid, moment) for moment in steps) * 0.02
         dark = sum(self._dark(scenario.place, moment) for moment in steps) * 0.02
         return busy <= slack and dark <= 0.2 * RULE.window + 2 * SCRAPE + smear

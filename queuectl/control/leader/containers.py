@@ -17,7 +17,7 @@ from queuectl.db.ports import UsageStore
 from queuectl.domain.errors import SourceUnavailable, StoreUnavailable
 from queuectl.domain.job_usage import ContainerSums, ContainerUse
 from queuectl.domain.jobs import PodRecord
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import LIVE, Entry
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.utilization import PodKey
 from queuectl.state.ledger import Ledger
@@ -73,7 +73,7 @@ class ContainerWatch:
             SourceUnavailable, TimeoutError: no answer.
         """
         at = self._clock()
-        entries = list(ledger.entries(State.STARTING, State.RUNNING))
+        entries = list(ledger.entries(*LIVE))
         if not entries:
             return {}
         async with asyncio.timeout(self._timeout):

@@ -26,6 +26,7 @@ from queuectl.domain.plan import (
     Refusal,
     ScheduledGang,
 )
+from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
@@ -39,9 +40,8 @@ from queuectl.state.durations import stated_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-REFRESH_SECONDS = (
-    5.0  # the shortest interval at which the numbers of an unchanged reason are written,
-)
+# The shortest interval at which the numbers of an unchanged reason are written.
+REFRESH_SECONDS = 5.0
 REFRESH_PER_SECOND = 200  # and the number of gangs: a long queue must not keep the database busy
 
 
@@ -95,7 +95,7 @@ class Decider:
             if isinstance(event, Admit) and not self._is_beside(job, leaving):
                 continue  # the gang that it is added to stops
             if isinstance(event, Refuse | Reserve | Admit) and (
-                entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry)
+                entry.state not in IN_QUEUE_ORDER or not self._may_start(entry)
             ):
                 continue
             if isinstance(event, Admit):
@@ -228,7 +228,7 @@ class Decider:
             return False
         if entry.state.live:  # it has lost a node
             return self._runs_unchanged(workload)
-        if entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry):
+        if entry.state not in IN_QUEUE_ORDER or not self._may_start(entry):
             return False
         return self._as_seen(entry, job, workload, config)
 

@@ -37,9 +37,8 @@ _SOONER_SECONDS: Final = 5.0
 """Between two estimates if a gang was submitted in the meantime, and waits."""
 SHARE: Final = 0.05  # of one core
 MOST_SECONDS: Final = 60.0  # of one estimate
-PAST_RUNS: Final = (
-    5000  # finished runs that a new leader reads; older ones do not improve estimates
-)
+# Finished runs that a new leader reads; older ones do not improve estimates.
+PAST_RUNS: Final = 5000
 _AT_ONCE: Final = 100  # runs between two pauses: learning blocks the event loop
 _PLANNING_SECONDS: Final = 1.0  # between two checks whether an estimate is to stop
 

@@ -22,8 +22,8 @@ from queuectl.domain.checks import EXTERNAL, CheckReport, update_refusal
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State
-from queuectl.domain.queries import ConfigChanges, DocumentKey, UnmanagedPod
+from queuectl.domain.ledger import LIVE, Document, Entry, EntryChange, Loaded, State
+from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigChanges, DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
@@ -313,7 +313,7 @@ class LeaderState:
             return True
         if self.config.reservations or self.planning.reserved:
             return True
-        live = self.ledger.entries(State.STARTING, State.RUNNING)
+        live = self.ledger.entries(*LIVE)
         return any(map(self.observer.on_lost_nodes, live))
 
     def outstanding_writes(self, uid: str) -> list[Write] | None:
@@ -338,7 +338,7 @@ class LeaderState:
 
     def pending(self) -> Iterable[Entry]:
         """The pending gangs."""
-        return self.ledger.entries(State.PENDING, State.RESERVED)
+        return self.ledger.entries(*IN_QUEUE_ORDER)
 
     def cluster_queue(self, uid: str) -> str:
         """The ClusterQueue of a workload; empty if the workload is not in the ledger."""

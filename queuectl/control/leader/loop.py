@@ -35,9 +35,10 @@ from queuectl.db.ports import Commit, LeaderStore
 from queuectl.domain.containment import Boundary, Report, SetAside
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import Checked, EntryChange, State
+from queuectl.domain.ledger import HOLDING, Checked, EntryChange, State
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.pacing import doubling
+from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.utilization import GangUse
 from queuectl.mig.reconfigurer import MigReconfigurer
 from queuectl.planner import StopSignal
@@ -54,7 +55,6 @@ FIRST_PAUSE = 1.0  # seconds after a cycle that failed; it doubles with each fai
 _LONGEST_PAUSE = 30.0
 _CYCLE = "cycle"
 _TRIED_BY_PLANS = frozenset({Boundary.GANG, Boundary.SNAPSHOT, Boundary.COMMIT})
-_LIVE = (State.STARTING, State.RUNNING, State.EVICTING)
 
 
 class Loop:
@@ -173,7 +173,7 @@ class Loop:
         """Wake up after a change of these jobs, and let the actuator send their writes at once."""
         if self.loaded:
             entries = filter(None, map(self.leader_state.ledger.get, touched))
-            self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
+            self._actuator.poke([entry.uid for entry in entries if entry.state in HOLDING])
         self._wakeup.trigger()
 
     async def check(self) -> Checked:
@@ -219,7 +219,7 @@ class Loop:
         def report(failure: SetAside, _: BaseException | None) -> None:
             objects.note(failure)
             entry = self.leader_state.entry(failure.key)
-            pending = entry is not None and entry.state in (State.PENDING, State.RESERVED)
+            pending = entry is not None and entry.state in IN_QUEUE_ORDER
             if not (pending and failure.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
                 recorder.note(failure.key, failure.reason)
 
@@ -396,9 +396,8 @@ class Loop:
         await self._writer.written()
         took = time.perf_counter() - began
         self._rest(self._planning.worked)
-        write_log = (
-            log.info if text != self._summary else log.debug
-        )  # a repeated summary is not new
+        # A repeated summary is not new.
+        write_log = log.info if text != self._summary else log.debug
         self._summary = text
         write_log("cycle_completed", summary=text, milliseconds=round(took * 1000, 1))
 

@@ -194,7 +194,7 @@ class Planning:
         self._metrics.planned(decision, took)
         lines = self._cache.get(checked.snapshot.config, PendingGangs)  # of the plan
         if lines is not None:
-            self._metrics.kinds.planned(lines, self._leader_state.entry)
+            self._metrics.pending_classes.planned(lines, self._leader_state.entry)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if not checked.usable:

@@ -107,7 +107,7 @@ class Previewer:
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
-        """``look``: a view that is not older than the call."""
+        """``read_view``: returns a view that is not older than the call."""
         self._read_view = read_view
         self._throttle = throttle
         self._cache = cache

@@ -47,9 +47,8 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.utilization import present_uses
 
 MAX_AGE_SECONDS: Final = 1.0  # largest age of a view
-PLAN_SECONDS: Final = (
-    5.0  # largest age of a standby's plan, from which it explains why gangs are pending
-)
+# Largest age of a standby's plan, from which it explains why gangs are pending.
+PLAN_SECONDS: Final = 5.0
 STANDBY_SECONDS: Final = 1.0  # without leadership, after which a process is a standby
 FOLLOW_SECONDS: Final = 10.0  # between two updates of a standby without requests
 REPLAN_SECONDS: Final = 60.0  # between its plans

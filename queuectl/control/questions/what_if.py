@@ -48,7 +48,7 @@ class WhatIfPlanner:
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
-        """``look``: returns the current snapshot."""
+        """``read_view``: returns the current snapshot."""
         self._read_view = read_view
         self._store = store
         self._mirror = mirror

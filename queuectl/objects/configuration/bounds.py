@@ -1,7 +1,7 @@
 """Bounds and rules of fields of the configuration that a schema states in addition to their types: for the CRDs, and for OpenAPI.
 
-A reader refuses the same values with a sentence that names the value. ``tests/system/test_definitions.py`` compares both on an API server.
-A bound that only the decoder checks is in :class:`msgspec.Meta` itself.
+A reader refuses the same values with a sentence that names the value. ``tests/operations/test_crd_validation.py`` compares both on an
+API server. A bound that only the decoder checks is in :class:`msgspec.Meta` itself.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ def _pod_priority_class(
 
 
 def read_utilization(annotations: Mapping[str, str] | None) -> float | None:
-    """0..1 from the annotation. An invalid value is unknown, never idle (invariant I5)."""
+    """0..1 from the annotation. An invalid value is unknown, never idle."""
     text = (annotations or {}).get(keys.PREFIX + keys.UTILIZATION)
     try:
         value = float(text) if text else None
@@ -371,7 +371,7 @@ def read_checkpoint(annotations: Mapping[str, str] | None) -> float | None:
 
 
 def read_idle_since(annotations: Mapping[str, str] | None) -> float | None:
-    """Unix seconds since when its GPUs are idle; None if absent, invalid, or exempt from reclaim (invariant I5).
+    """Unix seconds since when its GPUs are idle; None if absent, invalid, or exempt from reclaim.
 
     Only for planning from files. In a cluster, only measurements count.
     """

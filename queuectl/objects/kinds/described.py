@@ -77,7 +77,7 @@ def encoded(patch: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def escaped(key: str) -> str:
-    """A key as part of a JSON pointer."""
+    """A key as part of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

@@ -44,9 +44,8 @@ from queuectl.objects.times import time_or_none
 # ---- Nodes, Namespaces and PriorityClasses
 
 DEFAULT_PODS: Final = 110  # kubelet's
-_HIGHEST_OF_USERS: Final = (
-    1_000_000_000  # values above are Kubernetes' own classes, system-node-critical for one
-)
+# Values above are Kubernetes' own classes, system-node-critical for one.
+_HIGHEST_OF_USERS: Final = 1_000_000_000
 _OF_KUBELET: Final = frozenset(
     {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
 )

@@ -16,6 +16,7 @@ from queuectl.domain.queues import DEFAULT_NAME
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import API_VERSION
 from queuectl.objects.configuration.wire import MOST_IN_GROUP, MOST_QUOTAS
+from queuectl.objects.keys import NAMESPACE_NAME
 from queuectl.objects.proposal.labels import gpu_resources
 from queuectl.objects.proposal.pools import Levels, NodePool, find_pools, named, propose_levels
 
@@ -23,7 +24,6 @@ from queuectl.objects.proposal.pools import Levels, NodePool, find_pools, named,
 
 Body = dict[str, Any]
 _VOLUMES: Final = "attachable-volumes-"
-_NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 _GKE_SHARES: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
 _ONLY_NODES: Final = "nodes"  # the Topology without other levels
 _GPU_TAINT: Final = "sku"  # the key that the pages of Azure use for GPU nodes
@@ -226,7 +226,7 @@ def _cluster_queue(
 ) -> ProposedObject:
     selector = {
         "matchExpressions": [
-            {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
+            {"key": NAMESPACE_NAME, "operator": "In", "values": sorted(set(namespaces))}
         ]
     }
     group = {

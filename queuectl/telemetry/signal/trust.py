@@ -1,7 +1,7 @@
 """Which scrape jobs of a Prometheus may say what GPUs do.
 
 A tenant can export a series with any name and any labels, but not the ``job`` under which Prometheus scrapes it. Series of
-other jobs are not read, so the pods they name are unknown, which is never idle (I5).
+other jobs are not read, so the pods they name are unknown, which is never idle.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from tests.bench.scale import (  # noqa: F401  the modules of rows register thei
     rows_starts,
     snapshots,
 )
-from tests.bench.scale.conditions import commit, conditions, show
+from tests.bench.scale.conditions import conditions, show
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.records import FILL, RUNS, RowRecord, append, read_all
 from tests.bench.scale.rows import (
@@ -41,7 +41,7 @@ from tests.bench.scale.rows import (
     selected,
 )
 from tests.bench.scale.stage import cluster_spec, running_stage
-from tests.bench.scale.systems import SYSTEMS, make_system
+from tests.bench.scale.systems import SYSTEMS, commit, make_system
 
 
 class Run:

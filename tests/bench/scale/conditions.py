@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from queuectl.localcluster import ClusterSpec
 from queuectl.localcluster.components import BURST, QPS
 from tests.bench.scale.fleet import Fleet
-from tests.bench.scale.systems import ROOT, System
+from tests.bench.scale.systems import System
 from tests.bench.scale.times import POLICY
-
-
-def commit() -> str:
-    """The commit of the benchmark, with ``+`` if files are changed."""
-    described = ["git", "describe", "--always", "--exclude=*", "--abbrev=9", "--dirty=+"]
-    return subprocess.check_output(described, cwd=ROOT, text=True).strip()
 
 
 def conditions(system: System, fleet: Fleet, spec: ClusterSpec) -> dict[str, str]:

@@ -43,6 +43,12 @@ _LEADER: Final = "queuectl"
 """The first replica in figures."""
 
 
+def commit() -> str:
+    """The commit of the benchmark, with ``+`` if files are changed."""
+    described = ["git", "describe", "--always", "--exclude=*", "--abbrev=9", "--dirty=+"]
+    return subprocess.check_output(described, cwd=ROOT, text=True).strip()
+
+
 class System(Protocol):
     """A system under test on one cluster. A :class:`Kubelet` starts its replicas again that end by themselves.
 
@@ -206,8 +212,7 @@ class Queuectl:
 
     def version(self) -> str:
         """The commit, with ``+`` if files are changed."""
-        described = ["git", "describe", "--always", "--exclude=*", "--abbrev=9", "--dirty=+"]
-        return subprocess.check_output(described, cwd=ROOT, text=True).strip()
+        return commit()
 
     def settings(self) -> Mapping[str, str]:
         """The defaults of queuectl; Postgres with fsync, on a disk."""
