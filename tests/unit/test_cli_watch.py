@@ -282,7 +282,7 @@ def test_a_watch_shows_only_changes_that_match_the_filters(
 
 @dataclass
 class Watch:
-    """What a watch of workloads prints, and the workloads that it reads from lists, by name and in order."""
+    """The lines that a watch of workloads prints, and the workloads that it reads from lists, by name and in order."""
 
     printed: list[list[str]]
     read: list[str]
