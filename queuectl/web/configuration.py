@@ -39,7 +39,7 @@ _HEAD: Final = ("apiVersion", "kind", "metadata")
 _SMALL: Final = 1 << 11
 """Bytes of a value in JSON that becomes YAML on the event loop, in a few milliseconds. Most objects are smaller."""
 
-_Value = TypeVar("_Value")
+_Source = TypeVar("_Source")
 _Text = TypeVar("_Text")
 
 
@@ -110,10 +110,10 @@ async def changes_as_yaml(
     return await _written(bodies, changes, _texts)
 
 
-async def _written(bodies: Bodies, value: _Value, write: Callable[[_Value], _Text]) -> _Text:
-    if len(orjson.dumps(value)) <= _SMALL:
-        return write(value)
-    return await bodies.work(partial(write, value))
+async def _written(bodies: Bodies, source: _Source, write: Callable[[_Source], _Text]) -> _Text:
+    if len(orjson.dumps(source)) <= _SMALL:
+        return write(source)
+    return await bodies.work(partial(write, source))
 
 
 def _texts(changes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
