@@ -1,6 +1,6 @@
 """The one interface to CP-SAT: models built row by row on the proto, limits, statuses, and stopping.
 
-One worker, a fixed seed and deterministic time make the same bytes of the same model (invariant I8); the wall clock is a
+One worker, a fixed seed and deterministic time make the same bytes of the same model; the wall clock is a
 safety net only, and a plan it cut is discarded. A defect (MODEL_INVALID, an exception of the native call) is an answer
 of the solver, never an exception of the planner.
 """

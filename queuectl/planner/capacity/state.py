@@ -1,4 +1,4 @@
-"""Capacity and quota during one cycle, at each of a list of instants (invariants I2 and I4).
+"""Capacity and quota during one cycle, at each of a list of instants.
 
 Two instants are known today: *now*, when everything that holds capacity counts, leaving gangs included, and *later*, when
 all leaving gangs have left. A gang that starts uses both instants, an evicted one uses only the first, a reservation uses only

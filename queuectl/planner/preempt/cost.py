@@ -1,7 +1,7 @@
 """The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimize.
 
 An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Pods without GPUs count as a part of GPUs, and their
-utilization as 1, because it describes GPUs. Unknown is not idle (invariant I5): utilization that was not measured counts as 1. Silence
+utilization as 1, because it describes GPUs. Unknown is not idle: utilization that was not measured counts as 1. Silence
 about checkpoints does not make a gang dearer without bound: one that declared none is taken to save as often as the others do, by the
 median of their times.
 

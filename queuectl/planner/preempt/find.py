@@ -1,4 +1,4 @@
-"""Which gangs to evict so that one blocked gang provably fits where it will run, at the least cost (invariant I4).
+"""Which gangs to evict so that one blocked gang provably fits where it will run, at the least cost.
 
 Candidates are legal by the ClusterQueue's policy; the cost is its layers, in order. No gang is evicted unless the blocked one
 fits after it, and no victim is needless. Quota and topology are freed by the same model: a gang blocked by both gets one

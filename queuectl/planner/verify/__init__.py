@@ -1,7 +1,7 @@
 """The independent check of a plan: what fails here is dropped, counted and reported, never committed.
 
 It shares no code with the model: plain dicts and loops over what the plan touches, so that a defect of the planner is
-not repeated here. It checks whether a plan is *safe* (invariants I1-I4 and I7), not whether it is the best one.
+not repeated here. It checks whether a plan is *safe*, not whether it is the best one.
 """
 
 from __future__ import annotations

@@ -225,30 +225,30 @@ class PlanRule(StrEnum):
     """The rule a plan broke; the comment names its purpose."""
 
     PARTITION = "Partition"  # each pending gang is in exactly one list
-    WHOLE = "Whole"  # I1: every pod of the gang has a slot
+    WHOLE = "Whole"  # every pod of the gang has a slot
     ELIGIBLE = "Eligible"  # node ready, selected, tolerated, not excluded
     TOPOLOGY = "Topology"  # required level, groups share a domain
-    CAPACITY = "Capacity"  # I2: no node over its allocatable
+    CAPACITY = "Capacity"  # no node over its allocatable
     DEVICES = "Devices"  # the devices of a node are enough for its pods, whichever each pod gets
     VENDORS = "Vendors"  # no request of a gang can get GPUs of two vendors
     FLAVOR = "Flavor"  # charged as the ClusterQueue's resource groups say
-    QUOTA = "Quota"  # I2: no ClusterQueue or cohort over its quota and limits
+    QUOTA = "Quota"  # no ClusterQueue or cohort over its quota and limits
     RESOURCE_QUOTA = "ResourceQuota"  # no namespace over what Kubernetes lets it use
     SHARED_GPUS = "SharedGpus"  # pods of a gang that could get the same GPU, or GPUs that its queue lets it share
     BUDGET = "Budget"  # no start that a budget with whenSpent Hold cannot pay
     RESOURCE_CLAIM = "ResourceClaim"  # no start with a claim that another gang uses
     MAX_PER_USER = "MaxPerUser"  # no user over what a ClusterQueue lets one hold
     INADMISSIBLE = "Inadmissible"  # blocked gang, stopped queue, namespace not selected
-    ORDER = "Order"  # I3: no gang is passed in a StrictFIFO queue
-    VICTIM = "Victim"  # I4: only legal victims, only for a named gang that fits
+    ORDER = "Order"  # no gang is passed in a StrictFIFO queue
+    VICTIM = "Victim"  # only legal victims, only for a named gang that fits
     MOVE = "Move"  # only permitted gangs, for a named gang that fits, to their own place, within budget
     LEASE = "Lease"  # a lease names its victims, has not ended, and its kept capacity is not taken
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
-    PLANNED_START = "PlannedStart"  # I3: a planned start can happen, and is late only for a cause
+    PLANNED_START = "PlannedStart"  # a planned start can happen, and is late only for a cause
     RESERVATION = (
         "Reservation"  # its nodes hold it, and no gang alongside it starts on what it keeps
     )
-    REASON = "Reason"  # I7: every refusal has a reason
+    REASON = "Reason"  # every refusal has a reason
 
 
 @dataclass(frozen=True, slots=True)
