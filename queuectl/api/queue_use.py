@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
 from pydantic import Field
 
 from queuectl.api.schemas import View
 from queuectl.domain.gpus import GpuWeights, rounded
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import HOLDING, State
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queries import IN_QUEUE_ORDER, QueueCounts
 from queuectl.domain.queues import ClusterQueue, QueueConfig, StopPolicy
 from queuectl.reports.quotas import QuotaBar, Quotas
-
-_ADMITTED: Final = frozenset({State.STARTING, State.RUNNING, State.EVICTING})
 
 
 class GpuQuotaView(View):
@@ -93,7 +90,7 @@ def _view(
     for tally in tallies:
         by_state[tally.state] += tally.workloads
     pending, running = (
-        sum(by_state[state] for state in states) for states in (IN_QUEUE_ORDER, _ADMITTED)
+        sum(by_state[state] for state in states) for states in (IN_QUEUE_ORDER, HOLDING)
     )
     return ClusterQueueUseView(
         name=queue.name,

@@ -35,7 +35,7 @@ from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart
 from queuectl.domain.gates import admission_gates, dependencies
 from queuectl.domain.gpus import rounded
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import HOLDING, Entry, State
 from queuectl.domain.queries import HistoryLine, QueuePosition
 from queuectl.domain.reasons import MADE_ROOM, Code, Reason
 from queuectl.domain.redaction import shown_uid
@@ -341,7 +341,6 @@ def history_view(line: HistoryLine) -> HistoryView:
 
 # ---- Conditions
 
-_HOLDS_QUOTA: Final = (State.STARTING, State.RUNNING, State.EVICTING)
 # As in Kueue, the reason of the eviction shows the cause of a deactivation.
 _EVICTED: Final = {
     Code.HELD: "Deactivated",
@@ -368,11 +367,11 @@ def _conditions(entry: Entry) -> Iterator[ConditionView]:
     if entry.state is State.FINISHED:
         yield _condition(entry, "Finished", reason, holds=True)
         return
-    reserved = entry.state in (*_HOLDS_QUOTA, State.RESERVED)
+    reserved = entry.state in (*HOLDING, State.RESERVED)
     yield _condition(
         entry, "QuotaReserved", "QuotaReserved" if reserved else reason, holds=reserved
     )
-    admitted = entry.state in _HOLDS_QUOTA
+    admitted = entry.state in HOLDING
     yield _condition(entry, "Admitted", "Admitted" if admitted else reason, holds=admitted)
     yield _pods_ready(entry)
     if entry.evicted_for is not None:

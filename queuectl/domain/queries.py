@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.gpus import Gpus
-from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.ledger import HOLDING, Document, Entry, State
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 from queuectl.domain.selectors import Selector, matches
 from queuectl.domain.words import UNSTORABLE
@@ -270,7 +270,7 @@ class SortKey(StrEnum):
 
 URGENCY: Final = {
     **dict.fromkeys((State.PENDING, State.RESERVED), 3),
-    **dict.fromkeys((State.STARTING, State.RUNNING, State.EVICTING), 2),
+    **dict.fromkeys(HOLDING, 2),
     **dict.fromkeys((State.HELD, State.BACKOFF, State.DEACTIVATED), 1),
     State.FINISHED: 0,
 }

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
 from queuectl.domain.gpus import Gpus, summed
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import HOLDING, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, QueueCounts
 from queuectl.domain.reasons import MEANINGS, Code
 from queuectl.web.site import PREFIX
 
-ADMITTED: Final = frozenset({State.STARTING, State.RUNNING, State.EVICTING})
 """States in which a gang holds quota and nodes."""
 _RESERVED: Final = frozenset({State.RESERVED})
 _PENDING: Final = frozenset(IN_QUEUE_ORDER)
@@ -67,7 +66,7 @@ def counts_of(tallies: Iterable[QueueCounts]) -> GangCounts:
     """The sums of these counts."""
     found = list(tallies)
     return GangCounts(
-        admitted=count(found, ADMITTED),
+        admitted=count(found, HOLDING),
         pending=count(found, _PENDING),
         reserved=count(found, _RESERVED),
         inactive=count(found, _INACTIVE),
@@ -85,7 +84,7 @@ def by_local_queue(
     return found
 
 
-def count(tallies: Iterable[QueueCounts], states: frozenset[State]) -> Count:
+def count(tallies: Iterable[QueueCounts], states: Collection[State]) -> Count:
     """The gangs in these states."""
     found = [tally for tally in tallies if tally.state in states]
     return Count(sum(t.workloads for t in found), summed(t.gpus for t in found))

@@ -87,6 +87,23 @@ async def test_each_namespace_has_one_write_at_a_time_and_all_are_sent() -> None
     assert sorted(written.sent) == sorted(name for _, name in names)
 
 
+async def test_namespaces_take_turns() -> None:
+    """Each call allows some tasks to begin, and repeats all writes."""
+    written, tasks = Recorded(), NamespaceTasks(Boundary.TASK, Containment(time.time))
+    names = [f"n{number:02}" for number in range(3 * WRITERS)]
+
+    async def send(group: asyncio.TaskGroup) -> None:
+        for _ in range(3):
+            tasks.start_due(group, [written.write(name, name) for name in names])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            tasks.start_due(group, ())
+            await some_turns()
+
+    await while_running(send)
+    assert set(written.sent) == set(names)
+
+
 @pytest.mark.sets_aside
 async def test_an_unexpected_error_concerns_one_write() -> None:
     now = [1000.0]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from queuectl.control.questions.preview import eviction_cost, starters, taken_down
-from queuectl.domain.budgets import GPU_HOUR, Budget, BudgetBalance, BudgetScope, month_of
+from queuectl.control.questions.preview import eviction_costs, starters, taken_down
 from queuectl.domain.commands import Action
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
@@ -133,68 +130,6 @@ def test_a_repaired_gang_gives_all_its_nodes_back_at_its_end() -> None:
     assert starts(made) == {"large": 100}
     assert made.planned[0].slip is None
     assert reasons(made)["small"] is Code.WOULD_DELAY
-
-
-def limited(kind: str, pending: Sequence[Workload], admitted: Sequence[Admitted] = ()) -> Snapshot:
-    """Six nodes of one GPU in a Backfill line, and a limit of 4 GPUs for user ann."""
-    whose = [replace(workload, user="ann") for workload in pending]
-    held = [replace(g, workload=replace(g.workload, user="ann")) for g in admitted]
-    queues = line(2)
-    if kind == "maxPerUser":
-        queues = replace(queues, max_per_user=((GPU, 4),))
-    other = running(
-        replace(job("other", 4, 200), namespace="else"), "n0", "n1", "n2", "n3", ends=100
-    )
-    snapshot = world(machines(6), whose, [other, *held], queues)
-    if kind == "ResourceQuota":
-        used = sum(g.workload.pods for g in held)
-        limit = QuotaLimit("requests.nvidia.com/gpu", GPU, 4, used)
-        snapshot = replace(snapshot, allowances={"team": (Allowance("q", (limit,)),)})
-    return snapshot
-
-
-@pytest.mark.parametrize("kind", ["maxPerUser", "ResourceQuota"])
-def test_a_later_gang_takes_nothing_of_a_limit_that_a_planned_start_needs(kind: str) -> None:
-    first, later = job("first", 4, 500), job("later", 1, LONG, queued_at=5)
-    made = planned(limited(kind, [first, later]))
-    assert starts(made) == {"first": 100, "later": 600}
-    assert reasons(made)["later"] is Code.WOULD_DELAY
-    short = job("short", 1, 50, queued_at=5)
-    assert started(planned(limited(kind, [first, short]))) == ["short"], "it ends before"
-    two = planned(limited(kind, [first, replace(first, uid="second", name="second", queued_at=3)]))
-    assert starts(two) == {"first": 100, "second": 600}
-
-
-@pytest.mark.parametrize("kind", ["maxPerUser", "ResourceQuota"])
-def test_a_gang_of_several_sizes_leaves_the_rest_of_a_limit_to_a_planned_start(kind: str) -> None:
-    first, later = job("first", 3, 500), job("later", 2, LONG, queued_at=5, least=1)
-    made = planned(limited(kind, [first, later]))
-    assert starts(made) == {"first": 100}
-    (start,) = made.admitted
-    assert [pods.count for pods in start.placement.podsets] == [1]
-
-
-@pytest.mark.parametrize("kind", ["maxPerUser", "ResourceQuota"])
-def test_a_limit_counts_no_gang_that_ends_before_the_planned_start(kind: str) -> None:
-    mine = running(job("mine", 1, 200), "n4", ends=50)
-    first, later = job("first", 3, 500), job("later", 1, LONG, queued_at=5)
-    made = planned(limited(kind, [first, later], [mine]))
-    assert started(made) == ["later"]
-    assert starts(made) == {"first": 100}
-
-
-@pytest.mark.parametrize("seconds", [LONG, 50.0])
-def test_a_later_gang_does_not_spend_the_budget_of_a_planned_start(seconds: float) -> None:
-    """Its cost counts even if it ends before the planned start."""
-    first, later = job("first", 4, 500), job("later", 1, seconds, queued_at=5)
-    granted = round(GPU_HOUR * 2040 / 3600)
-    budget = Budget("b", BudgetScope.CLUSTER_QUEUE, "main", granted, whole_run=True)
-    other = running(job("other", 4, 200, of="else"), "n0", "n1", "n2", "n3", ends=100)
-    snapshot = world(machines(6), [first, later], [other], line(), queue("else"))
-    snapshot = replace(snapshot, budgets=(BudgetBalance(budget, month_of(NOW, "UTC"), granted),))
-    made = planned(snapshot)
-    assert starts(made) == {"first": 100}
-    assert started(made) == []
 
 
 def test_equal_gangs_with_several_planned_starts_are_considered_again_in_their_order() -> None:
@@ -410,7 +345,8 @@ def test_the_preview_of_an_action_on_an_elastic_gang_is_about_all_its_pods() -> 
     assert starters(plan(snapshot), plan(held)) == ("other",)
     one = taken_down(snapshot, runs[2], Action.HOLD)
     assert [g.workload.uid for g in one.admitted] == ["train", "train.001"]
-    cost, parts = eviction_cost(snapshot, runs[0]), costs(runs, snapshot.now, sizes_of(snapshot))
+    cost = eviction_costs(snapshot, runs[:1])["train"]
+    parts = costs(runs, snapshot.now, sizes_of(snapshot))
     assert (cost.gpus, cost.lost_work) == (
         Fraction(24),
         sum(part.lost_work for part in parts.values()),

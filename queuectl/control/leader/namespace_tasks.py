@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from queuectl.control.leader.schedule import SLOW_SECONDS, Job
@@ -39,6 +40,7 @@ class NamespaceTasks:
         self._containment = containment
         self._busy: set[str] = set()  # namespaces
         self._due: dict[str, list[NamespaceWrite]] = {}  # by namespace
+        self._begun: dict[str, float] = {}  # of namespaces: when their last task began
         self._paused: dict[str, float] = {}  # namespaces, until a time of the event loop
 
     @property
@@ -53,14 +55,19 @@ class NamespaceTasks:
         return self._paused.keys() | self._busy
 
     def start_due(self, group: asyncio.TaskGroup, writes: Iterable[NamespaceWrite]) -> None:
-        """Send those whose back-off has ended, and those of a namespace one after the other. They replace those that have not begun."""
-        barred = self.barred()
-        self._due.clear()
+        """Send those whose back-off has ended, and those of a namespace one after the other. They replace those that have not begun.
+
+        Namespaces take turns: the one whose last task began the longest ago is the first.
+        """
+        barred, due = self.barred(), dict[str, list[NamespaceWrite]]()
         for write in writes:
             namespace = write.namespace
             set_aside = self._containment.waits(self._boundary, write.key, None, namespace)
             if namespace not in barred and set_aside is None:
-                self._due.setdefault(namespace, []).append(write)
+                due.setdefault(namespace, []).append(write)
+        known = due.keys() | barred
+        self._begun = {name: at for name, at in self._begun.items() if name in known}
+        self._due = dict(sorted(due.items(), key=lambda each: self._begun.get(each[0], -inf)))
         for _ in range(min(len(self._due), WRITERS - len(self._busy))):
             group.create_task(self._send_due(), name="send the writes of namespaces")
 
@@ -78,6 +85,7 @@ class NamespaceTasks:
         """Send these. After a slow one, the rest is dropped."""
         clock = asyncio.get_running_loop().time
         self._busy.add(namespace)
+        self._begun[namespace] = clock()
         try:
             for write in writes:
                 began = clock()

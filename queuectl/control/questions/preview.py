@@ -7,7 +7,7 @@ Nothing of these plans is committed. Draining a queue is not planned: its price 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -58,15 +58,30 @@ def _ending_with(snapshot: Snapshot, gang: Admitted) -> list[Admitted]:
     return [gang, *added]
 
 
-def eviction_cost(snapshot: Snapshot, gang: Admitted) -> Cost:
-    """The cost of evicting a running gang now, with the pods that were added to it."""
-    ending = [g for g in _ending_with(snapshot, gang) if g is gang or not g.leaving]
-    parts = costs(ending, snapshot.now, sizes_of(snapshot))
-    return replace(
-        parts[gang.workload.uid],
-        lost_work=sum(part.lost_work for part in parts.values()),
-        gpus=summed(part.gpus for part in parts.values()),
-        further_gpus=sum(part.further_gpus for part in parts.values()),
+def eviction_costs(snapshot: Snapshot, gangs: Iterable[Admitted]) -> Mapping[str, Cost]:
+    """The cost of evicting each of these running gangs now, by uid, with the pods that were added to it."""
+    added: dict[str, list[Admitted]] = {}
+    for gang in snapshot.admitted:
+        if gang.workload.grows and not gang.leaving:
+            added.setdefault(gang.workload.family, []).append(gang)
+    ending = {gang.workload.uid: [gang, *added.get(gang.workload.uid, ())] for gang in gangs}
+    every = {gang.workload.uid: gang for together in ending.values() for gang in together}
+    if not every:
+        return {}
+    parts = costs(list(every.values()), snapshot.now, sizes_of(snapshot))
+    return {
+        uid: _sum([parts[gang.workload.uid] for gang in together])
+        for uid, together in ending.items()
+    }
+
+
+def _sum(parts: Sequence[Cost]) -> Cost:
+    """The cost of several gangs that end together; the first one has their priority."""
+    return Cost(
+        parts[0].priority,
+        sum(part.lost_work for part in parts),
+        summed(part.gpus for part in parts),
+        sum(part.further_gpus for part in parts),
     )
 
 
@@ -145,7 +160,7 @@ class Previewer:
         counted = await asyncio.to_thread(self._devices.added, seen.snapshot)
         wanted = frozenset(uids)
         gangs = [g for g in counted.admitted if g.workload.uid in wanted and not g.leaving]
-        return {gang.workload.uid: eviction_cost(counted, gang) for gang in gangs}
+        return eviction_costs(counted, gangs)
 
     async def _answer(self, entry: Entry, action: Action) -> Preview | None:
         seen = await self._read_view()
@@ -157,7 +172,7 @@ class Previewer:
         if gang is None or gang.leaving:
             return None
         counted = await asyncio.to_thread(self._devices.added, snapshot)
-        cost = eviction_cost(counted, *counted.admitted_of([uid]))
+        cost = eviction_costs(counted, counted.admitted_of([uid]))[uid]
         reason = notice(entry, Code.PREEMPTED, snapshot.config.rules)
         work = partial(_planned, snapshot, gang, action, self._cache)
         return Preview(cost, reason, await self._throttle.work_out(work, TIMEOUT_SECONDS))

@@ -113,8 +113,8 @@ class Question:
 
     def ask(self, solver: Solver) -> Feasibility:
         """Whether it fits, and where."""
-        if not self._has_quota() or (self.begin != NOW and self.short_limit() is not None):
-            return Feasibility(Status.REFUTED)  # limits now were asked before
+        if not self._has_quota():
+            return Feasibility(Status.REFUTED)
         room = self._room()
         found = greedy.find(self.request, room, lambda shape: caps(room, shape))
         if found is not None:
@@ -180,12 +180,6 @@ class Question:
             for at in self.times
             if self.present(at)
         )
-
-    def short_limit(self) -> str | None:
-        """A limit other than quota that is too small for it at one of its times, alongside the planned gangs; None if none is."""
-        times = (at for at in self.times if self.present(at))
-        limits = (self.timeline.short_limit(self.request, at, self.beside) for at in times)
-        return next((limit for limit in limits if limit is not None), None)
 
     # Places.
 

@@ -26,7 +26,7 @@ from queuectl.planner.capacity.node_counts import (
 )
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.capacity.state import CycleState, HeldCapacity
-from queuectl.planner.order.limits import GangLimits
+from queuectl.planner.order.limits import SharedClaimUse
 from queuectl.planner.order.queue_order import Lines, PlannedStartQueue, lines_of
 from queuectl.planner.placement import greedy
 from queuectl.planner.placement.feasible import Feasibility
@@ -92,7 +92,7 @@ class PlannedStarts:
 
     state: CycleState
     solver: Solver
-    limits: GangLimits
+    claims: SharedClaimUse
     lines: Lines = field(init=False)
     timeline: Timeline = field(init=False)
     gangs: list[PlannedGang] = field(default_factory=list)
@@ -107,7 +107,7 @@ class PlannedStarts:
     def __post_init__(self) -> None:
         problem = self.state.problem
         self.lines = lines_of(problem.snapshot.config, problem.cache)
-        self.timeline = Timeline(self.state, self.limits)
+        self.timeline = Timeline(self.state)
 
     # Which gangs.
 
@@ -220,18 +220,6 @@ class PlannedStarts:
         self.gangs = gangs
         return None if stand else self._delays(request, ahead)
 
-    def takes_limit(self, request: GangRequest) -> Reason | None:
-        """Why a gang leaves what it needs of a limit other than quota to a planned start; None if it does not."""
-        workload = request.pending.workload
-        if not self.gangs or not self.limits.binds(workload) or self.limits.too_large(workload):
-            return None
-        ahead = self.respected(request)
-        limit = self._question(request, NOW, ahead).short_limit() if ahead else None
-        if limit is None:
-            return None
-        first = ahead[0]
-        return refusals.takes_limit(first.request.pending.workload.ref, first.at, limit)
-
     def replace(self, decision: Feasibility) -> None:
         """Place planned gangs where a decision puts them."""
         for gang, node_counts in decision.planned:
@@ -299,18 +287,18 @@ class PlannedStarts:
 
     def _claims_free(self, workload: Workload) -> float:
         """When no other gang uses a ResourceClaim of a gang, as far as ends are known."""
-        now, claims = self.timeline.now, self.limits.claims
+        now, claims = self.timeline.now, self.claims
         planned = [
             g.until for g in self.gangs if claims.shared(g.request.pending.workload, workload)
         ]
         others = claims.other_users(workload)
         if not others:
             return max(planned, default=now)
-        ends = dict.fromkeys(others, inf)  # of those that wait on a lease
-        for admission in self.state.admissions:
-            family = admission.request.pending.workload.family
+        ends = dict.fromkeys(others, inf)
+        for request in self.timeline.requests:
+            family = request.pending.workload.family
             if family in others:
-                ends[family] = self.timeline.until(admission.request)
+                ends[family] = self.timeline.until(request)
         running = self.state.problem.snapshot.admitted
         for gang in running:  # pods that were added to a gang end with it
             if gang.workload.uid in others:

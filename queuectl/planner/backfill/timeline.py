@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, chain
 from math import inf
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -32,7 +31,6 @@ from queuectl.planner.capacity.node_counts import (
     take,
 )
 from queuectl.planner.capacity.state import CycleState, HeldCapacity
-from queuectl.planner.order.limits import GangLimits, LaterUse
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import GangRequest
@@ -161,11 +159,9 @@ class Timeline:
     Attributes:
         guarded: times at which a gang starts that waited long for gangs that ran longer than expected. Gangs with an
             expected end count as if they were still there, unless that gang can evict them.
-        limits: other than quota; None = they do not count.
     """
 
     state: CycleState
-    limits: GangLimits | None = None
     guarded: dict[float, list[Workload]] = field(default_factory=dict)
     _running: Departures[CountedGang] | None = None
     _of: int = -1  # departures of the state
@@ -202,11 +198,11 @@ class Timeline:
 
     def times(self) -> list[float]:
         """The times at which some gang leaves, in order."""
-        starting = map(self.until, self._requests)
+        starting = map(self.until, self.requests)
         return sorted({*self._ends.times, *(end for end in starting if end < inf)})
 
     @property
-    def _requests(self) -> list[GangRequest]:
+    def requests(self) -> list[GangRequest]:
         """Of the gangs that start in this plan, or wait on a lease."""
         starting = [admission.request for admission in self.state.admissions]
         return starting + [held.request for held in self.state.held.values()]
@@ -217,7 +213,7 @@ class Timeline:
 
     def are_enforced(self, at: float) -> bool:
         """Whether all ends until a time are certain."""
-        workloads = (r.pending.workload for r in self._requests if self.until(r) <= at)
+        workloads = (r.pending.workload for r in self.requests if self.until(r) <= at)
         running = all(gang.end_enforced for gang in self.ended(at))
         return running and all(map(self._is_enforced, workloads))
 
@@ -270,27 +266,6 @@ class Timeline:
         """The reservations whose gangs have left by a time. Now, all of them last."""
         held = self.state.held.values()
         return [] if at == NOW else [one for one in held if not self.holds(one.request, at)]
-
-    def short_limit(
-        self, request: GangRequest, at: float, beside: Sequence[PlannedGang]
-    ) -> str | None:
-        """A limit other than quota that is too small for a gang at a time, alongside planned gangs; None if none is."""
-        workload = request.pending.workload
-        if self.limits is None or not self.limits.binds(workload):
-            return None
-        planned = [gang.request.pending.workload for gang in beside]
-        running = [gang.request.pending.workload for gang in beside if gang.holds(at)]
-        starting = (a.request for a in self.state.admissions if at != NOW)
-        started = [asked.pending.workload for asked in starting if not self.holds(asked, at)]
-        use = LaterUse(planned, running, started, partial(self._has_ended, at))
-        return self.limits.short_later(workload, use)
-
-    def _has_ended(self, at: float, gang: Admitted) -> bool:
-        """Whether a running gang has ended by a time."""
-        if at == NOW:
-            return False
-        end = inf if gang.ends_at is None else max(gang.ends_at, self.now + SOON)
-        return self.state.leaves(gang) or end <= at
 
     @property
     def _ends(self) -> Departures[CountedGang]:

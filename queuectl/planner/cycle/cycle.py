@@ -164,7 +164,7 @@ class AdmissionCycle:
 
     def __post_init__(self) -> None:
         self.limits = GangLimits(self.problem.snapshot, self.leases.holds)
-        self.planned = PlannedStarts(self.state, self.solver, self.limits)
+        self.planned = PlannedStarts(self.state, self.solver, self.limits.claims)
         chooser = FlavorChooser(self.problem, self.state, self.solver, planned=self.planned)
         self.sizing = SizeSearch(
             chooser, self.classes, self.heads, self.limits, self.solver, self.doubtful
@@ -238,9 +238,6 @@ class AdmissionCycle:
             self._wait(gang, before)
             if head is None:
                 self._plan_start(gang)
-        elif (needed := self._takes_limit(gang)) is not None:
-            self._wait(gang, needed)
-            self._keep_for(gang)
         elif refusal is not None:
             self._refute(gang)
         elif self.over and not gang.gang_class.never:
@@ -257,14 +254,6 @@ class AdmissionCycle:
         if head is None:
             return self.limits.claims.in_use(gang.pending.workload)
         return no_growth(head.ref) if gang.grows else behind(head.ref)
-
-    def _takes_limit(self, gang: Candidate) -> Reason | None:
-        """Why even the fewest pods of a gang leave what they need of a limit to a planned start; None if they do not."""
-        if not self.planned.gangs or not gang.gang_class.requests:
-            return None
-        least = replace(gang.pending, workload=smallest(gang.pending.workload))
-        _, request = gang.gang_class.requests[0]
-        return self.planned.takes_limit(replace(request, pending=least))
 
     def never(self, gang: Candidate) -> bool:
         """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""

@@ -11,7 +11,7 @@ place in a StrictFIFO ClusterQueue before all gangs behind it, as one that waits
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
@@ -90,13 +90,11 @@ class AmountLimit(Protocol):
 
     Attributes:
         code: of the reasons of gangs that are over such a limit. It is in ``AT_A_LIMIT`` of :mod:`queuectl.domain.reasons`.
-        name: of such a limit, in sentences.
-        spent: a gang that ends does not give back what it took.
+        waits: what the first gang over them waits for, in the sentence of those behind it.
     """
 
     code: ClassVar[Code]
-    name: ClassVar[str]
-    spent: ClassVar[bool]
+    waits: ClassVar[str]
 
     def __init__(self, snapshot: Snapshot) -> None: ...
 
@@ -106,16 +104,12 @@ class AmountLimit(Protocol):
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
         """The amounts of them that a gang with a lease holds."""
 
-    def held(self, gang: Admitted, /) -> Mapping[LimitRow, int]:
-        """The amounts that a running gang gives back when it ends."""
-
 
 class ResourceQuotas:
     """The ResourceQuotas of namespaces. They count pods, so a lease holds nothing of them."""
 
     code: ClassVar = Code.RESOURCE_QUOTA_EXCEEDED
-    spent: ClassVar = False
-    name: ClassVar = "a ResourceQuota of its namespace"
+    waits: ClassVar = "exceeds a ResourceQuota of its namespace"
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._allowances = snapshot.allowances
@@ -126,9 +120,6 @@ class ResourceQuotas:
 
     def leased(self, _: Pending, /) -> Mapping[LimitRow, int]:
         return {}
-
-    def held(self, gang: Admitted, /) -> Mapping[LimitRow, int]:
-        return _added(self, as_placed(Pending(gang.workload), gang.placement).workload)
 
     def _lines(self, workload: Workload) -> Iterator[CountedLimit]:
         """Every line of a ResourceQuota that the pods of a gang count against."""
@@ -148,15 +139,14 @@ class UserCaps:
     """The use of users, by ClusterQueue (``policy.maxPerUser``). Gangs that are leaving count until their pods have ended."""
 
     code: ClassVar = Code.MAX_PER_USER
-    spent: ClassVar = False
-    name: ClassVar = "maxPerUser of its ClusterQueue"
+    waits: ClassVar = "exceeds maxPerUser of its ClusterQueue"
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._held: Counter[LimitRow] = Counter()
         if any(queue.max_per_user for queue in snapshot.config.cluster_queues.values()):
             for gang in snapshot.admitted:
-                self._held.update(self.held(gang))
+                self._held.update(self._rows(gang))
 
     def shared(self, workload: Workload) -> Iterator[SharedLimits]:
         queue = self._capped(workload)
@@ -165,7 +155,7 @@ class UserCaps:
 
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
         return (
-            self.held(Admitted(pending.workload, pending.lease.placement)) if pending.lease else {}
+            self._rows(Admitted(pending.workload, pending.lease.placement)) if pending.lease else {}
         )
 
     def holders(self, workload: Workload) -> list[tuple[Admitted, dict[str, int]]]:
@@ -215,7 +205,7 @@ class UserCaps:
             amounts[resource] = amounts.get(resource, 0) + amount
         return amounts
 
-    def held(self, gang: Admitted, /) -> Mapping[LimitRow, int]:
+    def _rows(self, gang: Admitted) -> dict[LimitRow, int]:
         """The amounts that a gang on its placement holds for its user."""
         queue = self._capped(gang.workload)
         if queue is None:
@@ -235,8 +225,7 @@ class Budgets:
     """
 
     code: ClassVar = Code.BUDGET_SPENT
-    spent: ClassVar = True
-    name: ClassVar = "a Budget"
+    waits: ClassVar = "exceeds a Budget"
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -258,15 +247,8 @@ class Budgets:
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
         if pending.lease is None:
             return {}
-        return _added(self, as_placed(pending, pending.lease.placement).workload)
-
-    def held(self, _: Admitted, /) -> Mapping[LimitRow, int]:
-        return {}
-
-
-def _added(kind: AmountLimit, workload: Workload) -> Mapping[LimitRow, int]:
-    """The amounts that a gang adds to the limits of a kind."""
-    return {bound.row: bound.adds for _, bounds in kind.shared(workload) for bound in bounds}
+        held = as_placed(pending, pending.lease.placement).workload
+        return {b.row: b.adds for _, bounds in self.shared(held) for b in bounds}
 
 
 AMOUNT_LIMITS: Final[tuple[type[AmountLimit], ...]] = (ResourceQuotas, UserCaps, Budgets)
@@ -314,23 +296,6 @@ class SharedClaimUse:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class LaterUse:
-    """The changes of the use of limits until a later time.
-
-    Attributes:
-        planned: gangs with planned starts.
-        running: those of them that run then.
-        started: gangs that start in this plan and have ended by then.
-        has_ended: whether a gang that runs now has ended by then.
-    """
-
-    planned: Sequence[Workload]
-    running: Sequence[Workload]
-    started: Sequence[Workload]
-    has_ended: Callable[[Admitted], bool]
-
-
 class GangLimits:
     """All limits of a snapshot as a plan goes. Gangs that start, or wait on a lease, take their part."""
 
@@ -338,8 +303,6 @@ class GangLimits:
         """``holds``: whether a lease is valid, by the uid of its gang."""
         valid = [p for p in snapshot.pending if p.lease is not None and holds(p.workload.uid)]
         self.claims = SharedClaimUse(snapshot, valid)
-        self._snapshot = snapshot
-        self._running: dict[Code, dict[str, list[Admitted]]] = {}
         self._kinds = [kind(snapshot) for kind in AMOUNT_LIMITS]
         self._leased: dict[str, Counter[LimitRow]] = {}  # of pending gangs, by uid
         self._taken: Counter[LimitRow] = Counter()  # by leases, and by this plan
@@ -359,7 +322,7 @@ class GangLimits:
                 limit = (kind.code, sharer)
                 head = heads.ahead_at_limit(queue, limit)
                 if head is not None:
-                    return behind(head, f"exceeds {kind.name}")
+                    return behind(head, kind.waits)
                 over = next(self._exceeded(workload, bounds), None)
                 if over is not None:
                     # A gang larger than the limit holds back no gang, and neither does a pod of an elastic one.
@@ -387,39 +350,6 @@ class GangLimits:
                 for _, bounds in kind.shared(workload):
                     yield from self._exceeded(workload, bounds)
 
-    def short_later(self, workload: Workload, later: LaterUse) -> str | None:
-        """A limit that keeps a gang out at a later time, in words; None if no limit does."""
-        for kind in self._kinds:
-            for sharer, bounds in kind.shared(workload):
-                counted = list(self._counted(workload, bounds))
-                more = self._more(kind, sharer, later) if counted else {}
-                if any(bound.missing + more[bound.row] > 0 for bound in counted):
-                    return kind.name
-        return None
-
-    def _more(self, kind: AmountLimit, sharer: str, later: LaterUse) -> Counter[LimitRow]:
-        """By how much the use of what a namespace, user or budget shares is larger at a later time."""
-        more = Counter[LimitRow]()
-        for workload in later.planned if kind.spent else later.running:
-            more.update(_added(kind, workload))
-        if not kind.spent:
-            for workload in later.started:
-                more.subtract(_added(kind, workload))
-            for gang in self._holders(kind).get(sharer, ()):
-                if later.has_ended(gang):
-                    more.subtract(kind.held(gang))
-        return more
-
-    def _holders(self, kind: AmountLimit) -> Mapping[str, list[Admitted]]:
-        """The running gangs of each namespace or user that shares limits of a kind."""
-        known = self._running.get(kind.code)
-        if known is None:
-            known = self._running[kind.code] = {}
-            for gang in self._snapshot.admitted:
-                for sharer, _ in kind.shared(gang.workload):
-                    known.setdefault(sharer, []).append(gang)
-        return known
-
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease, which is not counted in addition to the gang itself."""
         self.claims.take(workload)
@@ -437,16 +367,12 @@ class GangLimits:
         self, workload: Workload, bounds: Iterable[CountedLimit]
     ) -> Iterator[CountedLimit]:
         """Those that a gang is over, with what others take."""
-        return (limit for limit in self._counted(workload, bounds) if limit.exceeded())
-
-    def _counted(
-        self, workload: Workload, bounds: Iterable[CountedLimit]
-    ) -> Iterator[CountedLimit]:
-        """The limits with what others take."""
         own = self._leased.get(workload.uid, Counter[LimitRow]())
         for bound in bounds:
             taken = self._taken[bound.row] - own[bound.row]
-            yield replace(bound, held=bound.held + taken) if taken else bound
+            limit = replace(bound, held=bound.held + taken) if taken else bound
+            if limit.exceeded():
+                yield limit
 
 
 def _quota_exceeded(

@@ -30,7 +30,6 @@ The protections from all of this are in :mod:`queuectl.planner.preempt.protectio
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -470,14 +469,20 @@ def _scheme(
 
 def _with_added_pods(by: Preemptor, legal: Mask) -> Mask:
     """Without each elastic gang of which an added pod is not among these gangs: that pod would end with the gang."""
-    running = by.state.problem.once(_added_pods)
-    added = Counter(pod.workload.family for pod in running if not by.state.leaves(pod))
-    if added:
-        gangs = {gang.workload.uid: at for at, gang in enumerate(by.running.gangs) if legal[at]}
-        added.subtract(by.running.gangs[at].workload.family for at in gangs.values())
-        legal[[gangs[uid] for uid, pods in added.items() if pods >= 0 and uid in gangs]] = False
+    elastic = by.state.problem.once(_added_pods)
+    numbers = by.running.numbers if elastic else {}
+    for uid, pods in elastic.items():
+        gang = numbers.get(uid)
+        if gang is not None and legal[gang]:
+            at = (numbers.get(p.workload.uid) for p in pods if not by.state.leaves(p))
+            legal[gang] = all(number is not None and legal[number] for number in at)
     return legal
 
 
-def _added_pods(problem: Problem) -> list[Admitted]:
-    return [gang for gang in problem.snapshot.admitted if gang.workload.grows]
+def _added_pods(problem: Problem) -> dict[str, list[Admitted]]:
+    """By uid of an elastic gang, the pods that were added to it."""
+    added: dict[str, list[Admitted]] = {}
+    for gang in problem.snapshot.admitted:
+        if gang.workload.grows:
+            added.setdefault(gang.workload.family, []).append(gang)
+    return added

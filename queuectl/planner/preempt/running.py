@@ -128,6 +128,11 @@ class RunningGangs(GangArrays):
     reclaim_only: Mask
 
     @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each gang, by uid."""
+        return {gang.workload.uid: number for number, gang in enumerate(self.gangs)}
+
+    @cached_property
     def by_queue(self) -> dict[str, Ints]:
         """The numbers of the gangs of each ClusterQueue that has any."""
         order = np.argsort(self.owner, kind="stable")

@@ -232,19 +232,6 @@ def keeps_whole_node(ref: str, at: float) -> Reason:
     return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
 
 
-def takes_limit(ref: str, at: float, limit: str) -> Reason:
-    """A limit allows it now, and would then be too small for a planned start.
-
-    Args:
-        ref: of the gang with the planned start, as ``namespace/name``.
-        at: unix seconds of that start.
-        limit: in words.
-    """
-    until = format_time(at)
-    text = f"with it, {limit} would be too small for {ref}, which has a planned start at {until}"
-    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
-
-
 def length_unknown(ref: str) -> Reason:
     """A gang before it in its line waits, and the length of this one is unknown."""
     text = (

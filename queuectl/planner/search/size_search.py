@@ -327,17 +327,10 @@ class SizeSearch:
         """The outcome of a gang: with all its pods, or else with the largest admissible part of them."""
         if not shrinks(gang.pending.workload):
             return self._ask(gang)
-        if self._over_limit(gang):
+        if self.limits.too_large(gang.pending.workload):
             return self._largest(gang)
         outcome = self._ask(gang)
         return self._largest(gang) if isinstance(outcome, Refuted) else outcome
-
-    def _over_limit(self, gang: Candidate) -> bool:
-        """Whether a limit other than quota is too small for all its pods, now or with the planned starts."""
-        if self.limits.too_large(gang.pending.workload):
-            return True
-        planned, requests = self.chooser.planned, gang.requests[:1]
-        return planned is not None and any(planned.takes_limit(each) for each in requests)
 
     def instead(self, gang: Candidate, leased: GangRequest) -> Fit | None:
         """A start now of a gang that has a lease, under a choice of flavors that it prefers to waiting for the lease."""
@@ -460,9 +453,9 @@ class SizeSearch:
         def fits(counts: PodCounts) -> bool:
             part = with_counts(pending, counts)
             # With the fewest pods, only a gang that never fits is over a limit here.
-            candidate = self.classes.candidate(part, gang.queue)
-            if counts != fewest and self._over_limit(candidate):
+            if counts != fewest and self.limits.too_large(part.workload):
                 return False
+            candidate = self.classes.candidate(part, gang.queue)
             known = candidate.gang_class
             if (refusal := candidate.refusal) is not None:
                 outcomes[counts] = Refuted(refusal)

@@ -23,7 +23,7 @@ from queuectl.api.dry_run import changes_of, dry_run_removal, excess_views, seen
 from queuectl.api.params import etag
 from queuectl.api.problems import ApiProblem, ProblemType, too_many_reviews, wrong_document
 from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable, TooManyReviews
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import HOLDING
 from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigDocument, DocumentKey
 from queuectl.web.configuration import (
     HOME,
@@ -44,7 +44,6 @@ from queuectl.web.site import PREFIX, AccessScope, Site, text
 
 log = structlog.get_logger()
 
-_HOLDS: Final = (State.STARTING, State.RUNNING, State.EVICTING)
 _OUTAGE: Final = "The database or the API server does not respond. It is unknown whether the change was stored. Try again in a moment."
 _BOTH: Final = "changed by both"
 _UNDONE: Final = "your text reverts it"
@@ -292,5 +291,5 @@ async def _users(site: Site, access: AccessScope, key: DocumentKey) -> tuple[int
             key.kind == "LocalQueue" and (tally.namespace, tally.queue) == (key.namespace, key.name)
         )
     ]
-    holds = sum(tally.workloads for tally in mine if tally.state in _HOLDS)
+    holds = sum(tally.workloads for tally in mine if tally.state in HOLDING)
     return holds, sum(tally.workloads for tally in mine if tally.state in IN_QUEUE_ORDER)

@@ -12,11 +12,12 @@ from starlette.routing import Route
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
+from queuectl.domain.ledger import HOLDING
 from queuectl.domain.queries import MOST_URGENT_FIRST, DocumentKey, QueueCounts, WorkloadFilter
 from queuectl.domain.queues import ClusterQueue
 from queuectl.reports.quotas import QuotaBar, Quotas, quotas_of
 from queuectl.web.actions import queue_buttons
-from queuectl.web.counts import ADMITTED, GangCounts, by_local_queue, counts_of, pending_reasons
+from queuectl.web.counts import GangCounts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.site import AccessScope, Site, whole
 
@@ -187,7 +188,9 @@ async def pending_page(
 async def _admitted(site: Site, request: Request, name: str, access: AccessScope) -> dict[str, Any]:
     """A page of the gangs that hold quota, the newest first."""
     cursor = request.query_params.get("cursor")
-    wanted = WorkloadFilter(cluster_queue=name, states=ADMITTED, namespaces=access.namespaces)
+    wanted = WorkloadFilter(
+        cluster_queue=name, states=frozenset(HOLDING), namespaces=access.namespaces
+    )
     try:
         page = await site.store.list_workloads(wanted, cursor, PAGE, MOST_URGENT_FIRST)
     except BadInput as error:
