@@ -191,7 +191,7 @@ async def test_a_queue_is_counted_without_reading_finished_workloads(
         page(AFTER),
         page(cluster_queue="cq-7"),
         urgent(3),
-        urgent(2, (900.0, "team-7", "job-1057", "u1057")),
+        urgent(2, (19_900.0, "team-7", "job-19907", "u19907")),
         reads.history_after(None, 5000, 100),
         reads.evicting(None, 5000, 100),
     ],

@@ -109,6 +109,25 @@ def test_two_gangs_that_wait_for_a_resource_claim_start_one_after_the_other() ->
     assert starts(made) == {"a": 100, "b": 600}
 
 
+@pytest.mark.parametrize("queues", [(line(),), (line(), queue("other"))])
+def test_a_later_gang_leaves_a_planned_start_the_resource_claim_that_it_needs(
+    queues: tuple[ClusterQueue, ...],
+) -> None:
+    def sharing(workload: Workload) -> Workload:
+        return replace(workload, claims=("dataset",))
+
+    of = queues[-1].name
+    holder = running(job("holder", 2, 200), "n0", "n1", ends=100)
+    first = sharing(job("first", 3, 500))
+    later, short = (job("later", 1, seconds, queued_at=5, of=of) for seconds in (LONG, 50.0))
+    nodes = machines(4)
+    made = planned(world(nodes, [first, sharing(later)], [holder], *queues))
+    assert starts(made) == {"first": 100}
+    assert reasons(made)["later"] is Code.WOULD_DELAY
+    assert started(planned(world(nodes, [first, sharing(short)], [holder], *queues))) == ["later"]
+    assert started(planned(world(nodes, [first, later], [holder], *queues))) == ["later"]
+
+
 def test_a_repaired_gang_gives_all_its_nodes_back_at_its_end() -> None:
     """One of its two nodes is lost. The planned start waits for its end, and nothing takes the other node before."""
     large, small = job("large", 4, 500), job("small", 1, 5000, queued_at=5)

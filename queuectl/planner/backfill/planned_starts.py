@@ -18,7 +18,7 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.earliest_start import Question, StartSearch
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
-from queuectl.planner.backfill.timeline import NOW, Timeline, end_of, first_fit
+from queuectl.planner.backfill.timeline import NOW, SOON, Timeline, end_of, first_fit
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
@@ -212,13 +212,22 @@ class PlannedStarts:
         gangs, until = self.gangs, lease_end(self.state.problem.snapshot)
         self.gangs = ahead
         self.state.hold(HeldCapacity(request, node_counts, until))
-        stand = self.stand()
+        stand = self.needs_claim(request) is None and self.stand()
         self.state.give_up(request, node_counts)
         if stand:
             placed = {gang.uid: gang for gang in self.gangs}
             gangs = [placed.get(gang.uid, gang) for gang in gangs]
         self.gangs = gangs
         return None if stand else self._delays(request, ahead)
+
+    def needs_claim(self, request: GangRequest) -> Reason | None:
+        """Why a gang leaves a ResourceClaim to a planned start; None if it does not."""
+        workload = request.pending.workload
+        for gang in self.gangs if workload.claims else ():
+            other = gang.request.pending.workload
+            if self.claims.shared(other, workload) and self.timeline.holds(request, gang.at):
+                return refusals.needs_claim(other.ref, gang.at)
+        return None
 
     def replace(self, decision: Feasibility) -> None:
         """Place planned gangs where a decision puts them."""
@@ -308,7 +317,7 @@ class PlannedStarts:
     def _end(self, gang: Admitted) -> float:
         if self.state.leaves(gang):
             return self.timeline.now
-        return inf if gang.ends_at is None else gang.ends_at
+        return inf if gang.ends_at is None else max(gang.ends_at, self.timeline.now + SOON)
 
     def _after_others(self, request: GangRequest) -> float:
         if request.pending.workload.duration is not None:

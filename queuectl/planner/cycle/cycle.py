@@ -251,9 +251,13 @@ class AdmissionCycle:
 
     def _before(self, gang: Candidate, head: BlockingHead | None) -> Reason | None:
         """Why a gang waits for one before it, whatever is free; None if it does not."""
-        if head is None:
-            return self.limits.claims.in_use(gang.pending.workload)
-        return no_growth(head.ref) if gang.grows else behind(head.ref)
+        if head is not None:
+            return no_growth(head.ref) if gang.grows else behind(head.ref)
+        if not gang.pending.workload.claims:
+            return None
+        used = self.limits.claims.in_use(gang.pending.workload)
+        needed = (self.planned.needs_claim(request) for request in gang.requests)
+        return used or next((reason for reason in needed if reason is not None), None)
 
     def never(self, gang: Candidate) -> bool:
         """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""

@@ -232,6 +232,18 @@ def keeps_whole_node(ref: str, at: float) -> Reason:
     return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
 
 
+def needs_claim(ref: str, at: float) -> Reason:
+    """It would still use a ResourceClaim when a planned start needs it.
+
+    Args:
+        ref: of the gang with the planned start, as ``namespace/name``.
+        at: unix seconds of that start.
+    """
+    until = format_time(at)
+    text = f"it would still use a ResourceClaim that {ref} needs at its planned start at {until}"
+    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
+
+
 def length_unknown(ref: str) -> Reason:
     """A gang before it in its line waits, and the length of this one is unknown."""
     text = (

@@ -25,7 +25,7 @@ from queuectl.planner.verify.order import (
 )
 from queuectl.planner.verify.placement import check_gangs
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
-from queuectl.planner.verify.quota import check_quota
+from queuectl.planner.verify.quota import check_claims, check_quota
 from queuectl.planner.verify.running_use import Use, add_use
 
 # ---- Planned starts
@@ -76,7 +76,7 @@ def _at(index: PlanIndex, at: float) -> Iterator[PlanViolation]:
     snapshot = _later(index, at)
     plan = Plan(admitted=tuple(Admission(p.uid, p.start.placement) for p in here))
     then = PlanIndex(snapshot, plan)
-    for check in (check_gangs, check_capacity, check_quota):
+    for check in (check_gangs, check_capacity, check_quota, check_claims):
         for violation in check(then):
             text = f"at its planned start {violation.subject}: {violation.message}"
             yield PlanViolation(PlanRule.PLANNED_START, here[0].uid, text)
