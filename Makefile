@@ -63,10 +63,11 @@ test-fast: setup ## everything that needs no control plane
 	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
 
 # In four groups that share control planes, as tests/system/groups.py says, and one worker for each. Four workers on two cores: they
-# wait a lot, for gangs that run, windows that pass, and leases that end.
+# wait a lot, for gangs that run, windows that pass, and leases that end. Tests that simulate in real time run after them, alone.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/python -m pytest -p tests.system.groups -p tests.system.own_groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds/test_life_cycle.py) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
+	$(RUN)/python -m pytest -p tests.system.groups -p tests.system.own_groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds/test_life_cycle.py) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds$(if $(TESTS),, and not alone)" \
 	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
+	$(if $(TESTS),,$(RUN)/python -m pytest tests/utilization -m alone $(PYTEST_ARGS))
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
 test-operations: controlplane ## installation with each value of the chart, the wheel with each extra, takeover from Kueue, upgrade, backup, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes

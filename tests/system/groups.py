@@ -19,7 +19,7 @@ GROUPS: Final = (
      "kinds/test_leaderworkersets", "kinds/test_trainjobs", "kinds/test_sparkapplications"),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards",
      "cluster/test_kubectl_plugin", "utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus",
-     "system/test_alerts", "utilization/test_recording_rules", "utilization/test_sources"),
+     "system/test_alerts", "utilization/test_recording_rules"),
     ("cluster/test_kubernetes", "system/test_lifecycle", "system/test_expected_start", "system/test_users_and_pods",
      "system/test_interruptions", "system/test_default_queue", "system/test_limits", "system/test_backfill",
      "cluster/test_own_installation", "cluster/test_read_only"),
@@ -34,8 +34,7 @@ GROUPS: Final = (
     ("system/test_devices", "system/test_device_page", "system/test_random_devices", "system/test_claim_facts"),
 )  # fmt: skip
 """Files of a group run in one worker in this order, and those that need the same control plane share it: tests without a controller
-are before those with one. `make test-system` has four workers and four long groups. tests/utilization/test_sources.py is the last of its
-group, because it repeats its simulation if the machine is too busy. A file that is not named here is its own group."""
+are before those with one. `make test-system` has four workers and four long groups. A file that is not named here is its own group."""
 _TURNS: Final = {
     file: (f"group {number}", number, turn)
     for number, group in enumerate(GROUPS)

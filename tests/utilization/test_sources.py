@@ -40,7 +40,11 @@ from tests.utilization.stage import (
     until,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.alone,
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 SOURCES = ["honored", "renamed", "recorded", "recorded, renamed", "exporters"]
 AMD_SOURCES = ["amd", "amd exporters"]
