@@ -27,9 +27,8 @@ from queuectl.objects.configuration.queue_config import read, validate
 
 P = ProblemType
 _TRIES: Final = 20  # each fails only if another request has taken the name in between
-_LONGEST_START: Final = (
-    253 - len("-2026-11-") - 6
-)  # characters; a name has 253, six of them for digits
+# Characters of a name before the month: a name has at most 253, six of them for digits.
+_LONGEST_START: Final = 253 - len("-2026-11-") - 6
 
 
 class TopUpBody(View):

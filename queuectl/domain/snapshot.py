@@ -273,3 +273,12 @@ class Snapshot:
     def admitted_of(self, uids: Collection[str]) -> list[Admitted]:
         """The admitted gangs with one of these uids, in the order of ``admitted``."""
         return [gang for gang in self.admitted if gang.workload.uid in uids]
+
+
+def added_pods(snapshot: Snapshot) -> dict[str, list[Admitted]]:
+    """By uid of an elastic gang, the running pods that were added to it: they end with it."""
+    added: dict[str, list[Admitted]] = {}
+    for gang in snapshot.admitted:
+        if gang.workload.grows:
+            added.setdefault(gang.workload.family, []).append(gang)
+    return added

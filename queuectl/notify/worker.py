@@ -133,9 +133,10 @@ class DeliveryWorker:
 
     async def _rest(self, turn: Turn, seconds: float) -> None:
         mode, kept = turn.progress.mode, turn.kept_seconds
-        error = "internal error"
         try:
-            await self._store.postpone(turn.name, mode, self._by, seconds, error, keep_seconds=kept)
+            await self._store.postpone(
+                turn.name, mode, self._by, seconds, "internal error", keep_seconds=kept
+            )
         except StoreUnavailable as error:
             log.warning("notifications_not_claimed", error=str(error))
 

@@ -26,9 +26,8 @@ class ContainmentMetrics:
             ["boundary"],
             registry=registry,
         )
-        for (
-            boundary
-        ) in Boundary:  # a counter whose first value is 1 has not increased for Prometheus
+        # A counter whose first value is 1 has not increased for Prometheus.
+        for boundary in Boundary:
             self._failed.labels(boundary)
             self._set_aside.labels(boundary)
 

@@ -703,10 +703,13 @@ class MetricsRecorder:
     def following(self) -> None:
         """Remove the gauges that only the leader shows."""
         self._leader.set(0)
-        of_leader = self.fleet, self.budgets, self.followed, self.pending_classes
-        evaluated = self.mig, self.node_health, self.utilization
-        for gauges in (*of_leader, *evaluated):
-            gauges.forget()
+        self.fleet.forget()
+        self.budgets.forget()
+        self.followed.forget()
+        self.pending_classes.forget()
+        self.mig.forget()
+        self.node_health.forget()
+        self.utilization.forget()
         for gauge in (self._reservations, self._used_lately):
             gauge.clear()
         self._workload_gauges.load(())

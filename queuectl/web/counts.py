@@ -13,7 +13,6 @@ from queuectl.domain.queries import IN_QUEUE_ORDER, QueueCounts
 from queuectl.domain.reasons import MEANINGS, Code
 from queuectl.web.site import PREFIX
 
-"""States in which a gang holds quota and nodes."""
 _RESERVED: Final = frozenset({State.RESERVED})
 _PENDING: Final = frozenset(IN_QUEUE_ORDER)
 _INACTIVE: Final = frozenset({State.HELD, State.BACKOFF, State.DEACTIVATED})

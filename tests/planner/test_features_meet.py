@@ -248,7 +248,7 @@ def test_nodes_are_made_for_a_gang_that_would_delay_a_planned_start() -> None:
     assert reasons(made)["late"] is Code.WAITING_FOR_CHECKS
 
 
-# ---- Quota of a head that waits, and leases that are no longer valid
+# ---- Idle quota of a pending gang, and invalid leases
 
 
 @pytest.mark.parametrize("patience", [0.0, 30.0])

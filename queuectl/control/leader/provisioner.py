@@ -82,7 +82,7 @@ class Provisioner:
                 await asyncio.sleep(POLL_SECONDS)
 
     def _writes(self) -> Iterator[NamespaceWrite]:
-        """Create the requests that are missing, and delete those that no gang needs."""
+        """The creations of missing requests, and the deletions of those that no gang needs."""
         requests = self._mirror.provisioning
         missing = dict(self._wanted())
         for table in (requests.refused, self._again):

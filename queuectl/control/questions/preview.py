@@ -24,7 +24,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.plan import Cost, Plan
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot, added_pods
 from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.lifecycle.transitions import notice
 from queuectl.planner import StopSignal
@@ -40,7 +40,8 @@ def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
     All pods of an elastic gang end with it, and none is added while it does not run.
     """
     uid = gang.workload.uid
-    gone = Leave(tuple(g.workload.uid for g in _ending_with(snapshot, gang))).apply(snapshot)
+    ending = (gang, *added_pods(snapshot).get(uid, ()))
+    gone = Leave(tuple(each.workload.uid for each in ending)).apply(snapshot)
     waiting = tuple(p for p in gone.pending if not (p.workload.grows and p.workload.family == uid))
     gone = replace(gone, pending=waiting)
     if action not in (Action.REQUEUE, Action.PREEMPT) or gang.final:
@@ -51,20 +52,13 @@ def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
     return replace(gone, pending=(*gone.pending, Pending(workload)))
 
 
-def _ending_with(snapshot: Snapshot, gang: Admitted) -> list[Admitted]:
-    """A running gang, and the pods that were added to it."""
-    uid = gang.workload.uid
-    added = (g for g in snapshot.admitted if g.workload.grows and g.workload.family == uid)
-    return [gang, *added]
-
-
 def eviction_costs(snapshot: Snapshot, gangs: Iterable[Admitted]) -> Mapping[str, Cost]:
     """The cost of evicting each of these running gangs now, by uid, with the pods that were added to it."""
-    added: dict[str, list[Admitted]] = {}
-    for gang in snapshot.admitted:
-        if gang.workload.grows and not gang.leaving:
-            added.setdefault(gang.workload.family, []).append(gang)
-    ending = {gang.workload.uid: [gang, *added.get(gang.workload.uid, ())] for gang in gangs}
+    added = added_pods(snapshot)
+    ending = {
+        gang.workload.uid: [gang, *(p for p in added.get(gang.workload.uid, ()) if not p.leaving)]
+        for gang in gangs
+    }
     every = {gang.workload.uid: gang for together in ending.values() for gang in together}
     if not every:
         return {}

@@ -26,7 +26,7 @@ from queuectl.planner.capacity.node_counts import (
 )
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.capacity.state import CycleState, HeldCapacity
-from queuectl.planner.order.limits import SharedClaimUse
+from queuectl.planner.order.limits import SharedClaimUse, share_claim
 from queuectl.planner.order.queue_order import Lines, PlannedStartQueue, lines_of
 from queuectl.planner.placement import greedy
 from queuectl.planner.placement.feasible import Feasibility
@@ -225,7 +225,7 @@ class PlannedStarts:
         workload = request.pending.workload
         for gang in self.gangs if workload.claims else ():
             other = gang.request.pending.workload
-            if self.claims.shared(other, workload) and self.timeline.holds(request, gang.at):
+            if share_claim(other, workload) and self.timeline.holds(request, gang.at):
                 return refusals.needs_claim(other.ref, gang.at)
         return None
 
@@ -296,11 +296,9 @@ class PlannedStarts:
 
     def _claims_free(self, workload: Workload) -> float:
         """When no other gang uses a ResourceClaim of a gang, as far as ends are known."""
-        now, claims = self.timeline.now, self.claims
-        planned = [
-            g.until for g in self.gangs if claims.shared(g.request.pending.workload, workload)
-        ]
-        others = claims.other_users(workload)
+        now = self.timeline.now
+        planned = [g.until for g in self.gangs if share_claim(g.request.pending.workload, workload)]
+        others = self.claims.other_users(workload)
         if not others:
             return max(planned, default=now)
         ends = dict.fromkeys(others, inf)

@@ -255,6 +255,13 @@ AMOUNT_LIMITS: Final[tuple[type[AmountLimit], ...]] = (ResourceQuotas, UserCaps,
 """The limits other than quota, in the order in which they are stated: the only list of them in the planner."""
 
 
+def share_claim(first: Workload, second: Workload) -> bool:
+    """Whether two gangs use the same ResourceClaim."""
+    if first.namespace != second.namespace or first.family == second.family:
+        return False
+    return not set(first.claims).isdisjoint(second.claims)
+
+
 class SharedClaimUse:
     """The gangs that use the ResourceClaims which pods share: those that hold capacity, or have a lease.
 
@@ -272,12 +279,6 @@ class SharedClaimUse:
         for name in workload.claims:
             users = self._users.setdefault((workload.namespace, name), {})
             users.setdefault(workload.family, workload.ref)
-
-    def shared(self, first: Workload, second: Workload) -> bool:
-        """Whether two gangs use the same claim."""
-        if first.namespace != second.namespace or first.family == second.family:
-            return False
-        return not set(first.claims).isdisjoint(second.claims)
 
     def other_users(self, workload: Workload) -> set[str]:
         """The uids of the other gangs that use its claims."""

@@ -149,9 +149,8 @@ class Returning:
     def _changed(self) -> Iterator[tuple[Workload, int, list[tuple[QuotaRow, int]]]]:
         state = self.state
         starting = (admission.request for admission in state.admissions)
-        waiting = (
-            held.request for held in state.held.values()
-        )  # a gang with a reservation starts soon
+        # A gang with a reservation starts soon.
+        waiting = (held.request for held in state.held.values())
         for request in (*starting, *waiting):
             yield request.pending.workload, 1, list(request.rows())
         for uid in sorted(state.evicted & state.leaving.keys()):

@@ -45,7 +45,7 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.rules import FairStrategy
-from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.domain.snapshot import Admitted, Pending, added_pods
 from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.candidates import CandidateTable
@@ -480,9 +480,4 @@ def _with_added_pods(by: Preemptor, legal: Mask) -> Mask:
 
 
 def _added_pods(problem: Problem) -> dict[str, list[Admitted]]:
-    """By uid of an elastic gang, the pods that were added to it."""
-    added: dict[str, list[Admitted]] = {}
-    for gang in problem.snapshot.admitted:
-        if gang.workload.grows:
-            added.setdefault(gang.workload.family, []).append(gang)
-    return added
+    return added_pods(problem.snapshot)

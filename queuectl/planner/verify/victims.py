@@ -83,8 +83,7 @@ def _before_higher_ranks(
 
 def _family(workload: Workload) -> tuple[str, int]:
     """The uid of the gang of an elastic job, and its rank: that gang is before all pods that were added to it."""
-    growth = workload.growth
-    return (workload.uid, -1) if growth is None else (growth.base, growth.rank)
+    return workload.family, -1 if workload.growth is None else workload.growth.rank
 
 
 def _without_lease(index: PlanIndex, preemption: Preemption) -> str | None:
