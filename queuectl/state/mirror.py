@@ -57,6 +57,7 @@ from queuectl.state.given_records import (
 )
 from queuectl.state.kueue_pods import KueuePods
 from queuectl.state.nodes import NodeTable
+from queuectl.state.owned_pods import OwnedPods
 from queuectl.state.pod_claims import JobsWithClaims, all_resolved, claiming
 from queuectl.state.pod_groups import (
     LargerPods,
@@ -196,9 +197,7 @@ class Mirror:
         # Children with their own queue, by the namespace and uid of their parent.
         self._own_queues: dict[tuple[str, str], str] = {}
         self._kueue_pods = KueuePods(self.kinds)
-        self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
-        # the pods that declare checkpoints
-        self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
+        self._owned = OwnedPods()
         self.touched: set[str] = set()
         self.moved_pods: set[str] = set()
         self.planning_changed = True
@@ -208,7 +207,7 @@ class Mirror:
         self.devices = DeviceMirror(self._in_queue)
         self.provisioning = ProvisioningRequests()
         self._gpus: GpuSizes | None = None
-        self._arrays = Arrays(lambda key: self._by_owner.get(key, {}).values())
+        self._arrays = Arrays(lambda key: self._owned.of(key).values())
 
     @classmethod
     def of(cls, kinds: JobKinds, containment: Containment | None = None) -> Mirror:
@@ -494,12 +493,8 @@ class Mirror:
         self._found_running.clear()
 
     def pods_of(self, owner: JobOwner) -> Iterable[PodRecord]:
-        """Pods in its namespace whose controller reference has its kind and uid.
-
-        A pod that waits, and that another pod created, belongs to the owner only if that one does.
-        """
-        pods = self._by_owner.get(_key(owner), {})
-        return [p for p in pods.values() if not (p.maker and p.gated) or p.maker in pods]
+        """Pods in its namespace whose controller reference has its kind and uid, as :meth:`OwnedPods.belonging` has them."""
+        return self._owned.belonging(_key(owner))
 
     @property
     def fleet(self) -> Fleet:
@@ -626,7 +621,7 @@ class Mirror:
             self.touched.add(job.uid)  # other jobs can depend on it
             self._keep_indexes(self._arrays.put(job))
         if old is None or _base(old) != _base(job):
-            for pod in list(self._by_owner.get(_key(job), {}).values()):
+            for pod in list(self._owned.of(_key(job)).values()):
                 self._index(pod, self._arrays.owner(pod))
         for uid in self._kueue_pods.put_job(job):
             pod = self.pods[uid]
@@ -701,19 +696,11 @@ class Mirror:
             self.edited.add(job.uid)
             if not job.suspended and (old is None or old.podsets != job.podsets):
                 # Whether its pods hold what its slots request.
-                self.moved_pods.update(self._by_owner.get(_key(job), ()))
+                self.moved_pods.update(self._owned.of(_key(job)))
 
     def checkpoint_of(self, job: JobRecord, attempt: int) -> float | None:
-        """The time (unix seconds) of a gang's last checkpoint that its job or pods of this attempt declare; None without one.
-
-        If several pods declare one, the oldest of their times counts.
-        """
-        savers = self._savers.get(_key(job)) if self._savers else None
-        if not savers:
-            return job.checkpoint_at
-        saved = [p.checkpoint_at for p in savers.values() if p.attempt == attempt]
-        by_pods = min((at for at in saved if at is not None), default=None)
-        return max((at for at in (job.checkpoint_at, by_pods) if at is not None), default=None)
+        """The time of the gang's last checkpoint, as :meth:`OwnedPods.checkpoint` has it."""
+        return self._owned.checkpoint(_key(job), attempt, job.checkpoint_at)
 
     def requests(self) -> tuple[Record, ...]:
         """The objects other than a job from which the request of its pods and its priority follow. Namespaces are among them, because they select nodes."""
@@ -793,23 +780,15 @@ class Mirror:
     def _store(self, pod: PodRecord) -> None:
         """A pod of which only the version is newer, so that no observation of its workload differs."""
         self.pods[pod.uid] = pod
-        key = pod.owned_by
-        for table in (self._by_owner, self._savers):
-            if pod.uid in table.get(key, {}):
-                table[key][pod.uid] = pod
+        self._owned.renew(pod)
 
     def _index(self, old: PodRecord | None, pod: PodRecord) -> None:
         self.pods[pod.uid] = pod
         self.moved_pods.add(pod.uid)
-        key = pod.owned_by
-        if old is not None and old.owned_by != key:
+        if old is not None and old.owned_by != pod.owned_by:
             self._forget_owned(old)
         if pod.owner:
-            self._by_owner.setdefault(key, {})[pod.uid] = pod
-            if pod.checkpoint_at is not None:
-                self._savers.setdefault(key, {})[pod.uid] = pod
-            elif old is not None and old.checkpoint_at is not None:
-                self._savers.get(key, {}).pop(pod.uid, None)
+            self._owned.put(old, pod)
             self.touched.add(pod.owner)
             if pod.gated and pod.owner in self.jobs:
                 self._compare_size(pod, self.jobs[pod.owner])
@@ -875,18 +854,12 @@ class Mirror:
             self.touched.add(member)
 
     def _forget_owned(self, pod: PodRecord) -> None:
-        key = pod.owned_by
-        siblings = self._by_owner.get(key)
-        if siblings is not None:
-            siblings.pop(pod.uid, None)
-            self._savers.get(key, {}).pop(pod.uid, None)
-            self.touched.add(pod.owner)
-            job = self.jobs.get(pod.owner)
-            # A job that waits can start without it.
-            self.planning_changed |= (
-                job is not None and job.suspended and pod.podset in job.kept_podsets
-            )
-            if not siblings:
-                del self._by_owner[key]
-                self._savers.pop(key, None)
-            self._keep_indexes(self._arrays.pod_changed(pod.owner))
+        if not self._owned.drop(pod):
+            return
+        self.touched.add(pod.owner)
+        job = self.jobs.get(pod.owner)
+        # A job that waits can start without it.
+        self.planning_changed |= (
+            job is not None and job.suspended and pod.podset in job.kept_podsets
+        )
+        self._keep_indexes(self._arrays.pod_changed(pod.owner))
