@@ -20,10 +20,11 @@ from queuectl.domain.reservations import ReservationState, next_turn, occurrence
 from queuectl.domain.snapshot import Admitted, PastUse, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
 from queuectl.state.durations import LearnedDurations
-from queuectl.state.freeze import IdleSince, SnapshotBuilder, never_idle
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import BudgetSums, MigrationBudget
+from queuectl.state.running_gangs import IdleSince, never_idle
 from queuectl.state.usage import OtherPodUsage, SentPins
 
 

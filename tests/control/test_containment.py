@@ -31,7 +31,7 @@ from queuectl.mig.reconfigurer import MigReconfigurer
 from queuectl.objects.kinds.groups import PodGroup
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.verify import PlanRule, PlanViolation, verify
-from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.blocking_reasons import BlockingReasons
 from queuectl.state.mirror import Mirror
 from queuectl.state.pending_window import PendingWindow
 from tests.control.rig import Rig, configuration, gang, rig
@@ -102,7 +102,7 @@ def _observation(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _snapshot(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison.before(monkeypatch, SnapshotBuilder, "_blocked", lambda _, entry, *rest: entry.name)
+    poison.before(monkeypatch, BlockingReasons, "of", lambda _, entry, *rest: entry.name)
 
 
 def _gang(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
 from queuectl.domain.what_if import WhatIf
 from queuectl.objects import keys
-from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.blocking_reasons import BlockingReasons
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_admission_checks import check
 from tests.control.test_lifecycle import rules, until_reason
@@ -139,14 +139,14 @@ async def test_jobs_that_wait_for_a_newer_job_do_not_keep_it_beyond_the_limit(
 async def test_a_gang_that_no_snapshot_contains_counts(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SnapshotBuilder._blocked
+    real = BlockingReasons.of
 
-    def broken(self: SnapshotBuilder, entry: Any, *rest: Any) -> Any:
+    def broken(self: BlockingReasons, entry: Any, *rest: Any) -> Any:
         if entry.name == "poison":
             raise RuntimeError("it cannot be handled")
         return real(self, entry, *rest)
 
-    monkeypatch.setattr(SnapshotBuilder, "_blocked", broken)
+    monkeypatch.setattr(BlockingReasons, "of", broken)
     async with rig(database_url, 2) as world:
         await limit(world, 1)
         await filled(world)

@@ -328,7 +328,7 @@ def test_names_of_local_queues_that_do_not_exist_are_not_kept() -> None:
         pending = world.builder.freeze(world.config, world.now, SolverLimits()).pending
         assert any(gang.blocked is not None for gang in pending)
     world.step("ends", 0, {})
-    assert world.builder._inadmissible.keys() <= {("a", "q")}
+    assert world.builder._blocking._inadmissible.keys() <= {("a", "q")}
 
 
 QUOTAS = FlavorQuotas("f", {GPU: 64, CHARGED: 64})

@@ -1,0 +1,417 @@
+"""The gangs of a snapshot that hold capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, TypeVar
+
+from queuectl.domain.containment import Boundary, Containment, SetAside, entering
+from queuectl.domain.jobs import JobRecord, PodRecord
+from queuectl.domain.ledger import HOLDING, Entry, State, queues_again_at_once
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.queues import QueueConfig, needed_checks
+from queuectl.domain.snapshot import Admitted, CapacityLease
+from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.workload import Placement, PodSet, PodShape, Workload
+from queuectl.state.blocking_reasons import BlockingReasons
+from queuectl.state.claims import checkpoint_of
+from queuectl.state.durations import LearnedDurations
+from queuectl.state.gang_requests import GangRequests
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror, asked_of
+from queuectl.state.usage import OtherPodUsage
+
+IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
+"""The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
+
+
+def never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
+    """No gang is idle without a source of utilization."""
+
+
+class _Holding(NamedTuple):
+    """A gang that holds capacity, with the objects from which it was made."""
+
+    entry: Entry
+    job: JobRecord
+    use: GangUse | None
+    admitted: Admitted
+
+
+@dataclass(frozen=True)
+class GangMeasures:
+    """What changes a running gang while its entry and its job stay the same.
+
+    Attributes:
+        uses: the last measured GPU utilization of gangs, by uid.
+        idle_since: finds gangs that can be evicted as idle.
+        durations: how long gangs run.
+    """
+
+    uses: Callable[[], Mapping[str, GangUse]]
+    idle_since: IdleSince
+    durations: LearnedDurations
+
+
+class RunningGangs:
+    """Makes the running gangs and those that are held for admission checks, and reuses those that have not changed."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        ledger: Ledger,
+        usage: OtherPodUsage,
+        measures: GangMeasures,
+        requests: GangRequests,
+        blocking: BlockingReasons,
+        *,
+        failed: Callable[[Entry, JobRecord | None, Exception], None],
+        began: Callable[[str], object],
+    ) -> None:
+        """Make one without any gangs.
+
+        Args:
+            mirror: the copy of the cluster.
+            ledger: the workloads that are not Finished.
+            usage: the use of nodes by pods that fill no slot.
+            measures: utilization, idle time and durations.
+            requests: the workloads of gangs.
+            blocking: the reasons for which a gang cannot start.
+            failed: called if an error leaves a gang out. The capacity that it holds stays in the snapshot.
+            began: called with the uid of a gang that runs and is kept here.
+        """
+        self._mirror = mirror
+        self._ledger = ledger
+        self._usage = usage
+        self._uses = measures.uses
+        self._idle_since = measures.idle_since
+        self._durations = measures.durations
+        self._requests = requests
+        self._blocking = blocking
+        self._containment = mirror.containment
+        self._failed = failed
+        self._began = began
+        self._holding: dict[str, _Holding] = {}
+
+    def forget(self, uid: str) -> None:
+        """Make a gang again."""
+        self._holding.pop(uid, None)
+
+    def forget_all(self) -> None:
+        """Make each gang again."""
+        self._holding = {}
+
+    def forget_in(self, concerned: Callable[[str, str], bool]) -> None:
+        """Make the gangs in these LocalQueues (by namespace and name) again."""
+        forget_in(self._holding, concerned)
+
+    def forget_on(self, nodes: Container[str]) -> None:
+        """Make gangs with slots on these nodes again, and the gangs that depend on all nodes."""
+        on = [
+            uid
+            for uid, last in self._holding.items()
+            if last.admitted.workload.growth is not None
+            or any(name in nodes for p in last.admitted.placement.podsets for name, _ in p.nodes)
+        ]
+        for uid in on:
+            del self._holding[uid]
+
+    def freeze(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
+        """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
+        uses, jobs = self._uses(), self._mirror.jobs
+        known = self._holding if self._containment.empty else {}
+        for entry in self._ledger.entries(State.RESERVED, *HOLDING):
+            job, use, last = jobs.get(entry.uid), uses.get(entry.uid), known.get(entry.uid)
+            if last is not None and self._stands(last, entry, job, use, config, now):
+                yield last.admitted
+                continue
+            if set_aside(self._containment, entry, job) is not None or self._mirror.hides(entry):
+                yield from _as_recorded(entry, self._mirror.pods_of(entry))
+                continue
+            try:
+                if entry.state is State.RESERVED:
+                    gang = self._one_held(entry, job, config)
+                else:
+                    gang = self._one_admitted(entry, job, config, now, use)
+            except Exception as error:  # noqa: BLE001 - contained
+                self._failed(entry, job, error)
+                yield from _as_recorded(entry, self._mirror.pods_of(entry))
+                continue
+            if entry.state is not State.RESERVED:
+                self._containment.passed(Boundary.SNAPSHOT, entry.uid)
+            if gang is not None:
+                yield gang
+
+    def _stands(
+        self,
+        last: _Holding,
+        entry: Entry,
+        job: JobRecord | None,
+        use: GangUse | None,
+        config: QueueConfig,
+        now: float,
+    ) -> bool:
+        """Whether a running gang is as it was. Beyond these objects, only its idle time, its checkpoint and its end change it."""
+        return (
+            last.entry is entry
+            and last.job is job
+            and last.use is use
+            and now < self._durations.due_at(entry.uid)
+            and self._idle_since(entry, last.job, config, now) == last.admitted.idle_since
+            and checkpoint_of(self._mirror, entry, last.job, config) == last.admitted.checkpoint_at
+        )
+
+    def _one_held(
+        self, entry: Entry, job: JobRecord | None, config: QueueConfig
+    ) -> Admitted | None:
+        """A gang that is held for admission checks; None for each other one."""
+        if (
+            job is not None
+            and entry.lease is not None
+            and self.waits_for_checks(entry, job, config)
+        ):
+            return self._made_held(entry, job, entry.lease)
+        return None
+
+    def _one_admitted(
+        self,
+        entry: Entry,
+        job: JobRecord | None,
+        config: QueueConfig,
+        now: float,
+        use: GangUse | None,
+    ) -> Admitted | None:
+        """One running gang; None for one that holds nothing."""
+        if job is None or entry.placement is None:
+            return None
+        utilization = _utilization(entry, job, use)
+        idle_since = self._idle_since(entry, job, config, now)
+        known = self._holding.get(entry.uid)
+        if known is not None and known.entry is entry and known.job is job:
+            gang = known.admitted
+            ends_at, end_enforced = self._durations.end(entry, job, config, now)
+            changed = replace(
+                gang,
+                workload=self._requests.begun(entry, job, config, ends_at),
+                utilization=utilization,
+                idle_since=idle_since,
+                checkpoint_at=checkpoint_of(self._mirror, entry, job, config),
+                ends_at=ends_at,
+                end_enforced=end_enforced,
+            )
+            gang = gang if changed == gang else changed
+            self._holding[entry.uid] = _Holding(entry, job, use, gang)
+            return gang
+        gang = self._made_admitted(entry, job, entry.placement, config, now)
+        gang = replace(gang, utilization=utilization, idle_since=idle_since)
+        if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
+            self._holding[entry.uid] = _Holding(entry, job, use, gang)
+            self._began(entry.uid)
+        return gang
+
+    def gang(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Admitted | None:
+        """One gang for a snapshot, without its idle time; None if it holds nothing."""
+        if entry.placement is None:
+            return None
+        gang = self._made_admitted(entry, job, entry.placement, config, now)
+        return replace(gang, utilization=_utilization(entry, job, self._uses().get(entry.uid)))
+
+    def _made_admitted(
+        self, entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig, now: float
+    ) -> Admitted:
+        stays = is_not_stopped(entry)
+        leaving = entry.state is State.EVICTING and not stays
+        lease = entry.lease if not stays else None
+        live = entry.state.live
+        starts_again = self._blocking.terminating(job) is None
+        ends = self._durations.end(entry, job, config, now) if live else (None, False)
+        return Admitted(
+            workload=self._requests.begun(entry, job, config, ends[0]),
+            placement=self._still_held(entry, job) if leaving else placement,
+            leaving=leaving,
+            returns=leaving and starts_again and not is_grown(job) and queues_again_at_once(entry),
+            started_at=entry.started_at or entry.since,
+            checkpoint_at=checkpoint_of(self._mirror, entry, job, config),
+            lost=() if leaving or stays else self._lost(entry, job, placement),
+            evictions=entry.preempted_at,
+            lease=lease if lease is not None and lease.expires_at > now else None,
+            ends_at=ends[0],
+            end_enforced=ends[1],
+            evictable=not stays,
+            final=job.final,
+            restartable=starts_again
+            and job.error is None
+            and not job.final
+            and not job.elastic
+            and not stays
+            and not self._checked(entry, config)
+            and (job.priority_class is None or job.priority_class in config.priority_classes),
+        )
+
+    def _still_held(self, entry: Entry, job: JobRecord) -> Placement:
+        """The use of an evicted gang: all its slots until its job is suspended, then the slots of its pods."""
+        assert entry.placement is not None
+        if not (job.suspended and job.attempt >= entry.attempt):
+            return entry.placement
+        held = self._usage.held_by(entry)
+        return Placement(tuple(p.left_on(held.get(p.podset, {})) for p in entry.placement.podsets))
+
+    def _on_good_nodes(self, placement: Placement) -> bool:
+        nodes = self._mirror.nodes
+        return all(
+            name in nodes and nodes[name].node.takes(())
+            for podset in placement.podsets
+            for name, _ in podset.nodes
+        )
+
+    def _lost(
+        self, entry: Entry, job: JobRecord, placement: Placement
+    ) -> tuple[tuple[str, str, int], ...]:
+        """Slots on nodes that take no new pods and that no pod of the attempt fills.
+
+        Pods on a cordoned node continue to run: they fill their slots until they are deleted.
+        """
+        lost = []
+        rules = {podset.name: podset.shape.rules for podset in job.podsets}
+        for podset in placement.podsets:
+            tolerations = rules[podset.podset].tolerations if podset.podset in rules else ()
+            for node, count in podset.by_node.items():
+                record = self._mirror.nodes.get(node)
+                if record is not None and record.node.takes(tolerations):
+                    continue
+                ready = record is not None and record.node.ready
+                gone = count - self._filled(entry, podset.podset, node, ending=ready)
+                if gone > 0:
+                    lost.append((podset.podset, node, gone))
+        return tuple(lost)
+
+    def _filled(self, entry: Entry, podset: str, node: str, *, ending: bool) -> int:
+        """Slots that pods fill there. ``ending``: include pods that terminate or are not bound yet."""
+        slot = node, entry.attempt
+        return sum(
+            (self._usage.node_and_attempt(pod) if ending else (pod.node, pod.attempt)) == slot
+            and pod.podset == podset
+            and (ending or not pod.terminating)
+            and not pod.terminal
+            for pod in self._mirror.pods_of(entry)
+        )
+
+    def waits_for_checks(self, entry: Entry, job: JobRecord, config: QueueConfig) -> bool:
+        """Whether it holds its quota and its nodes for admission checks, and has nothing to plan until they answer.
+
+        It is planned again if its nodes are lost, its queue is closed, or its queue needs other checks.
+        """
+        queue = config.cluster_queue_of(entry.namespace, entry.queue)
+        if not entry.awaits_checks or entry.lease is None or queue is None:
+            return False
+        placement = entry.lease.placement
+        needed = needed_checks(queue, placement, entry.checks.ready)
+        awaited = {status.name for status in entry.checks.unready}
+        # When its nodes are made, it is placed on them, whatever it waits for then.
+        if placement.awaits_nodes:
+            awaited &= {rule.name for rule in queue.admission_checks if rule.provisions}
+        return (
+            set(needed) == {status.name for status in entry.checks.statuses}
+            and not awaited.isdisjoint(needed)
+            and self._blocking.of(entry, job, config) is None
+            and self._on_good_nodes(entry.lease.placement)
+        )
+
+    def _checked(self, entry: Entry, config: QueueConfig) -> bool:
+        """Whether each start needs admission checks, so that the end of a migration would not be known."""
+        queue = config.cluster_queue_of(entry.namespace, entry.queue)
+        return queue is not None and bool(queue.admission_checks)
+
+    def _made_held(self, entry: Entry, job: JobRecord, lease: CapacityLease) -> Admitted:
+        """A gang that waits for admission checks: it can be preempted, which loses no work."""
+        return Admitted(
+            workload=self._requests.workload(entry, job),
+            placement=lease.placement,
+            started_at=entry.since,
+            utilization=0.0,
+            evictions=entry.preempted_at,
+            held=True,
+        )
+
+
+class _Kept(Protocol):
+    """A gang with its entry."""
+
+    @property
+    def entry(self) -> Entry: ...
+
+
+_K = TypeVar("_K", bound=_Kept)
+
+
+def forget_in(gangs: dict[str, _K], concerned: Callable[[str, str], bool]) -> None:
+    """Drop the gangs in these LocalQueues, by namespace and name."""
+    uids = [uid for uid, one in gangs.items() if concerned(one.entry.namespace, one.entry.queue)]
+    for uid in uids:
+        del gangs[uid]
+
+
+def set_aside(containment: Containment, entry: Entry, job: JobRecord | None) -> SetAside | None:
+    """The record of a workload that is not to be tried now; None if it is."""
+    entering(Boundary.SNAPSHOT, entry.uid, f"{entry.kind}/{entry.ref}", entry.namespace)
+    if containment.empty:
+        return None
+    version = asked_of(job) if job is not None else None
+    return containment.waits(Boundary.SNAPSHOT, entry.uid, version, entry.namespace)
+
+
+def _as_recorded(entry: Entry, pods: Iterable[PodRecord]) -> Iterator[Admitted]:
+    """The gang as the ledger alone has it: it can be evicted, and is neither repaired nor moved."""
+    placement = entry.placement
+    if placement is None and entry.lease is not None and entry.state is State.RESERVED:
+        placement = entry.lease.placement if entry.awaits_checks else None
+    if placement is None:
+        return
+    largest: dict[str, Resources] = {}
+    for pod in pods:
+        known = largest.get(pod.podset, NOTHING)
+        names = known.keys() | pod.requests.keys()
+        most = {name: max(known.get(name, 0), pod.requests.get(name, 0)) for name in names}
+        largest[pod.podset] = Resources(most)
+    planned = entry.planned.requests if entry.planned is not None else largest
+    podsets = tuple(
+        PodSet(p.podset, p.count, PodShape(planned.get(p.podset, NOTHING)))
+        for p in placement.podsets
+    )
+    yield Admitted(
+        workload=Workload(
+            uid=entry.uid,
+            kind=entry.kind,
+            namespace=entry.namespace,
+            name=entry.name,
+            podsets=podsets,
+            queue=entry.queue,
+            priority=entry.priority,
+            queued_at=entry.queue_order_time,
+        ),
+        placement=placement,
+        leaving=entry.state is State.EVICTING,
+        started_at=entry.started_at or entry.since,
+        evictions=entry.preempted_at,
+        restartable=False,
+    )
+
+
+def is_not_stopped(entry: Entry) -> bool:
+    """Whether it is evicted and the API server denies its suspension: until the API server accepts it, its capacity stays in use."""
+    return entry.state is State.EVICTING and entry.refused_write is not None
+
+
+def _utilization(entry: Entry, job: JobRecord, use: GangUse | None) -> float | None:
+    """The measured utilization, or that of its annotation before the first measurement. In hundredths: the planner needs no more."""
+    if use is None or use.attempt != entry.attempt or use.state is UseState.WARMUP:
+        return job.utilization
+    return None if use.weight is None else round(use.weight, 2)
+
+
+def is_grown(job: JobRecord) -> bool:
+    """Whether it is a pod that was added to an elastic Job."""
+    return job.index is not None and job.index.grown
