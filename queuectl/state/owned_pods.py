@@ -20,7 +20,7 @@ class OwnedPods:
         self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}  # the pods that declare checkpoints
 
     def of(self, owner: OwnerKey) -> Mapping[str, PodRecord]:
-        """Its pods by uid, also those that another pod made."""
+        """Its pods by uid, including those that another pod made."""
         return self._pods.get(owner, _NO_PODS)
 
     def belonging(self, owner: OwnerKey) -> Iterable[PodRecord]:

@@ -41,7 +41,7 @@ class _Holding(NamedTuple):
 
 @dataclass(frozen=True)
 class GangMeasures:
-    """What changes a running gang while its entry and its job stay the same.
+    """The measurements that change a running gang while its entry and its job stay the same.
 
     Attributes:
         uses: the last measured GPU utilization of gangs, by uid.
