@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore fuzz chaos soak demo bench bench-scale e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore fuzz chaos soak demo bench bench-scale e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane operators
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -54,6 +54,9 @@ lint-workflows: setup ## the workflows by actionlint, the templates of issues an
 controlplane: setup
 	@$(RUN)/queuectl localcluster build
 
+operators: setup
+	@$(RUN)/queuectl localcluster build --operators
+
 test: test-fast test-system ## all tests; builds the control plane the first time
 
 # A worker that dies fails its test and ends the run. Four workers on two cores: half of the time tests wait for a database, a lease
@@ -77,7 +80,7 @@ test-browser: controlplane ## the dashboard in a real Chromium, also on a real c
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/web tests/oidc tests/system) -m browser \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
-test-docs: controlplane ## the commands of every page of the documentation, and the demo of the README, on a real control plane; ten minutes
+test-docs: operators ## the commands of every page of the documentation, and the demo of the README, on a real control plane; ten minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system/docs tests/system/test_demo.py) -m "docs and not gpus" \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
@@ -88,11 +91,11 @@ test-gpus: controlplane ## claims for devices, MIG and the health of GPUs on a r
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/control tests/system tests/utilization) -m gpus \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
-test-kinds: controlplane ## each job kind and feature with its real operator, with hostile changes, and write docs/reference/kinds.md; a quarter of an hour; KIND=TFJob
+test-kinds: operators ## each job kind and feature with its real operator, with hostile changes, and write docs/reference/kinds.md; a quarter of an hour; KIND=TFJob
 	$(RUN)/python -m pytest -p tests.kinds.record -p tests.system.groups $(or $(TESTS),tests/kinds tests/cluster tests/control tests/system/test_own_kind.py) -m kinds -n 0 $(if $(KIND),--kind=$(KIND)) $(PYTEST_ARGS)
 
 GANGS_RACE ?= 300
-race: controlplane ## random gangs of seven kinds on 128 nodes with the real operators, and queuectl's writes for each; ten minutes; GANGS_RACE=300
+race: operators ## random gangs of seven kinds on 128 nodes with the real operators, and queuectl's writes for each; ten minutes; GANGS_RACE=300
 	@$(RUN)/python -m tests.kinds.race $(GANGS_RACE)
 
 test-devices: controlplane ## random gangs with claims for devices: kube-scheduler binds each pod; GANGS=1000 SEED=1

@@ -130,13 +130,20 @@ def exporters(
 
 @app.command("build")
 @_fails_with_a_message()
-def build_programs() -> None:
+def build_programs(
+    *,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Include the operators of all job kinds.")
+    ] = False,
+) -> None:
     """Build all programs, and check the cached ones.
 
     The programs include Prometheus. The check compares each byte.
     """
+    own = [operator.unit for operator in OPERATORS.values()] if operators else []
+    units = {unit.key: unit for unit in (*versions.ALL_UNITS, *own)}
     shown = progress.for_terminal()
-    assets = build.ensure(shown, thorough=True, units=versions.ALL_UNITS)
+    assets = build.ensure(shown, thorough=True, units=list(units.values()))
     shown.finish("All programs are built.")
     for name, path in assets.programs.items():
         Console().print(f"{name:<26} {path}", highlight=False, soft_wrap=True)
