@@ -13,9 +13,10 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobRecord, podsets_joining
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.workload import Duration, Placement, Workload
+from queuectl.domain.workload import Duration, Placement, PodSet, Workload
 from queuectl.state.claims import preempts
 from queuectl.state.durations import LearnedDurations
+from queuectl.state.held_podsets import held_podsets
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -29,10 +30,11 @@ _Place = tuple[
     Placement | None,
     bool,
     tuple[Claim | None, ...],
+    tuple[PodSet, ...],
 ]
 """The fields that decide the position of a gang: priority, LocalQueue, ClusterQueue, queue time, user; what admission checks add to it; the
-placement of the elastic gang that it extends; whether it evicts others; and the claims that its pods share, which have another size
-once they are allocated."""
+placement of the elastic gang that it extends; whether it evicts others; the claims that its pods share, which have another size once
+they are allocated; and the podsets that its placement holds, if they are not those of the job."""
 
 
 class _Asked(NamedTuple):
@@ -92,18 +94,20 @@ class GangRequests:
         gang = base.placement if base is not None else None
         evicts = preempts(job, self.config, self.never_preempting)
         claims = self._mirror.devices.named_claims
-        shared = [claims.get((job.namespace, n)) for one in job.podsets for n in one.shared_claims]
+        own = held_podsets(entry, job, self._mirror)
+        shared = [claims.get((job.namespace, n)) for one in own for n in one.shared_claims]
         if shared:
             self.sharing.add(entry.uid)
         order = (entry.priority, entry.queue, entry.cluster_queue, entry.queue_order_time)
-        place = (*order, user, updates, gang, evicts, tuple(shared))
+        held = own if own is not job.podsets else ()
+        place = (*order, user, updates, gang, evicts, tuple(shared), held)
         sizes = self.sizes if self.sizes is not None else self._mirror.gpus(self.config)
         joins = (self._mirror.fleet, self.config) if gang is not None else None
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if last and last.job is job and last.place == place and last.of(sizes.basis, joins):
             return last.workload
         config = self.config
-        podsets, growth = updated(job.podsets, updates), growth_of(job)
+        podsets, growth = updated(own, updates), growth_of(job)
         if gang is not None and growth is not None:
             growth = replace(growth, rules=podsets[0].shape.rules)
             podsets = podsets_joining(podsets, gang, config, self._mirror.fleet)

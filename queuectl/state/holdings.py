@@ -21,6 +21,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.problem.usage import charges_of
+from queuectl.state.held_podsets import held_podsets
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.pod_claims import ClaimUsers
@@ -154,7 +155,7 @@ class Holdings:
         size = (entry.queue, entry.state in _QUEUES, entry.gpus, entry.pods)
         elsewhere = self._users.not_charged(entry.uid)
         job = self._mirror.jobs.get(entry.uid)
-        podsets = job.podsets if job is not None else None
+        podsets = held_podsets(entry, job, self._mirror) if job is not None else None
         seen = (*size, entry.placement, entry.lease, elsewhere, podsets)
         if before is not None and before.seen == seen:
             return
@@ -230,8 +231,9 @@ def charged(
     elsewhere: Collection[ClaimKey] = (),
 ) -> tuple[tuple[tuple[str, str, str], int], ...]:
     """The charge of a placement of a gang: (ClusterQueue, flavor, resource) and amount. ``elsewhere``: claims that count for other gangs."""
+    podsets = held_podsets(entry, job, mirror) if placement is entry.placement else job.podsets
     workload = Workload(
-        entry.uid, entry.kind, entry.namespace, entry.name, job.podsets, queue=entry.queue
+        entry.uid, entry.kind, entry.namespace, entry.name, podsets, queue=entry.queue
     )
     devices = mirror.devices
     alone = Snapshot(0.0, mirror.fleet, config, claims=devices.named_claims)

@@ -23,6 +23,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.problem.usage import takes_nodes
 from queuectl.state.claims import checkpoint_of
+from queuectl.state.held_podsets import held_podsets
 from queuectl.state.mirror import Mirror
 from queuectl.state.pod_claims import ClaimUsers, started
 
@@ -131,16 +132,16 @@ class Marker:
         held: tuple[FlavorGpus, ...] | None = ()
         job = self._mirror.jobs.get(entry.uid)
         if phase is UsagePhase.HOLDS and entry.placement is not None:
-            held = self._held(job, entry.placement, config) if job is not None else None
+            held = self._held(entry, job, entry.placement, config) if job is not None else None
         gpus = self._mirror.sized(job, config).gpus if job is not None else entry.gpus
         return Mark(entry.uid, at, at, phase, entry.attempt, gpus, held)
 
     def _held(
-        self, job: JobRecord, placement: Placement, config: QueueConfig
+        self, entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig
     ) -> tuple[FlavorGpus, ...]:
         gpus: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
         accounting = config.rules.accounting
-        for part, node, resource, held in self._parts(job, placement, config):
+        for part, node, resource, held in self._parts(entry, job, placement, config):
             flavor = _flavor(part, resource)
             labels = self._labels(part, node, config, resource)
             gpus[flavor, accounting.price_of(flavor, labels)] += held
@@ -148,12 +149,12 @@ class Marker:
         return tuple(FlavorGpus(*key, of_parts(count)) for key, count in parts if count)
 
     def _parts(
-        self, job: JobRecord, placement: Placement, config: QueueConfig
+        self, entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig
     ) -> Iterator[tuple[PodSetPlacement, Node | None, str, Fraction]]:
         """The placement that is charged, the node, the charged resource and the GPUs of each part of a gang."""
         sizes, nodes = self._mirror.gpus(config), self._mirror.fleet.by_name
         counted = {name for _, name in self._users.not_charged(job.uid)}
-        for podset in job.podsets:
+        for podset in held_podsets(entry, job, self._mirror):
             placed = placement.of(podset.name)
             if placed is None:
                 continue
@@ -200,7 +201,7 @@ class Marker:
         since = before.started_at if before.started_at is not None else before.since
         gpus, used = before.gpus, 1.0
         if job is not None and before.placement is not None:
-            held = self._held(job, before.placement, config)
+            held = self._held(before, job, before.placement, config)
             gpus = sum((one.gpus for one in held), Fraction())
         if job is not None and code not in FAILED_START:
             saved = checkpoint_of(self._mirror, before, job, config)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from queuectl.domain.containment import Boundary, Containment, SetAside, entering
-from queuectl.domain.jobs import JobRecord, PodRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import HOLDING, Entry, State, queues_again_at_once
-from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig, needed_checks
 from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import Placement, PodSet, PodShape, Workload
+from queuectl.domain.workload import Placement, Workload
 from queuectl.state.blocking_reasons import BlockingReasons
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.gang_requests import GangRequests
+from queuectl.state.held_podsets import recorded_podset
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.usage import OtherPodUsage
@@ -127,7 +127,7 @@ class RunningGangs:
                 yield last.admitted
                 continue
             if set_aside(self._containment, entry, job) is not None or self._mirror.hides(entry):
-                yield from _as_recorded(entry, self._mirror.pods_of(entry))
+                yield from _as_recorded(entry, job, self._mirror)
                 continue
             try:
                 if entry.state is State.RESERVED:
@@ -136,7 +136,7 @@ class RunningGangs:
                     gang = self._one_admitted(entry, job, config, now, use)
             except Exception as error:  # noqa: BLE001 - contained
                 self._failed(entry, job, error)
-                yield from _as_recorded(entry, self._mirror.pods_of(entry))
+                yield from _as_recorded(entry, job, self._mirror)
                 continue
             if entry.state is not State.RESERVED:
                 self._containment.passed(Boundary.SNAPSHOT, entry.uid)
@@ -363,31 +363,26 @@ def set_aside(containment: Containment, entry: Entry, job: JobRecord | None) -> 
     return containment.waits(Boundary.SNAPSHOT, entry.uid, version, entry.namespace)
 
 
-def _as_recorded(entry: Entry, pods: Iterable[PodRecord]) -> Iterator[Admitted]:
-    """The gang as the ledger alone has it: it can be evicted, and is neither repaired nor moved."""
+def _as_recorded(entry: Entry, job: JobRecord | None, mirror: Mirror) -> Iterator[Admitted]:
+    """The gang as the ledger has it, with the devices of its job: it can be evicted, and is neither repaired nor moved."""
     placement = entry.placement
     if placement is None and entry.lease is not None and entry.state is State.RESERVED:
         placement = entry.lease.placement if entry.awaits_checks else None
     if placement is None:
         return
-    largest: dict[str, Resources] = {}
-    for pod in pods:
-        known = largest.get(pod.podset, NOTHING)
-        names = known.keys() | pod.requests.keys()
-        most = {name: max(known.get(name, 0), pod.requests.get(name, 0)) for name in names}
-        largest[pod.podset] = Resources(most)
-    planned = entry.planned.requests if entry.planned is not None else largest
-    podsets = tuple(
-        PodSet(p.podset, p.count, PodShape(planned.get(p.podset, NOTHING)))
-        for p in placement.podsets
-    )
+    devices = {podset.name: podset.shape.devices for podset in job.podsets} if job else {}
+    podsets = []
+    for placed in placement.podsets:
+        podset = recorded_podset(entry, placed, mirror)
+        shape = replace(podset.shape, devices=devices.get(placed.podset))
+        podsets.append(replace(podset, shape=shape))
     yield Admitted(
         workload=Workload(
             uid=entry.uid,
             kind=entry.kind,
             namespace=entry.namespace,
             name=entry.name,
-            podsets=podsets,
+            podsets=tuple(podsets),
             queue=entry.queue,
             priority=entry.priority,
             queued_at=entry.queue_order_time,

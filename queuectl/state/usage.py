@@ -20,6 +20,7 @@ from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import PodShape
 from queuectl.state.devices import DeviceUse
+from queuectl.state.held_podsets import held_podsets
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -260,7 +261,8 @@ class OtherPodUsage:
         job = self._mirror.jobs.get(entry.uid)
         if job is None or not (entry.state.live or entry.state is State.EVICTING):
             return None
-        return next((p.shape for p in job.podsets if p.name == pod.podset), None)
+        podsets = held_podsets(entry, job, self._mirror)
+        return next((p.shape for p in podsets if p.name == pod.podset), None)
 
     def node(self, pod: PodRecord) -> str | None:
         """The node on which the pod counts, if it is not terminal."""

@@ -23,6 +23,7 @@ from tests.support.leaderworkersets import leaderworkerset as manifest
 Document = dict[str, Any]
 PODS = PodSetManifest(3, gpus=8)
 LEADER = PodSetManifest(1, gpus=4)
+NUMA_POLICY = "queuectl.dev/podset-numa-policy"
 EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 
@@ -138,7 +139,9 @@ class World:
         template = templates["leaderTemplate" if leads else "workerTemplate"]
         labels = {keys.QUEUE_LABEL: "main", **leaderworkerset.labels_of("s", 0, index)}
         if attempt:
+            podset = "leader" if leads else "worker" if "leaderTemplate" in templates else "main"
             labels |= {keys.ATTEMPT_LABEL: str(attempt), keys.WORKLOAD_LABEL: workload}
+            labels[keys.PODSET_LABEL] = podset
         gates = [] if attempt else [{"name": keys.GATE}]
         document: Document = {
             "metadata": {
@@ -265,3 +268,36 @@ def test_the_late_deletion_of_a_set_does_not_remove_its_successor_of_the_same_na
     world.pods("new", 0, 1, 2)
     assert podsets_of(world.group()) == [("main", 3, 8)]
     assert world.group().error is None
+
+
+@pytest.mark.parametrize("leader", [None, LEADER], ids=["one template", "two templates"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "new process"])
+def test_an_error_in_a_new_template_changes_no_group_that_runs(
+    leader: PodSetManifest | None, *, restarted: bool
+) -> None:
+    world = World(leader=leader)
+    world.pods("a", 0, 1, 2)
+    waits = world.group()
+    world.pods("a", 0, 1, 2, attempt=1, workload=waits.uid)
+    world.enter(State.RUNNING)
+    asks = podsets_of(waits)
+    assert podsets_of(world.group()) == asks
+    if restarted:
+        world.mirror = Mirror.of(KINDS)
+        world.pods("a", 0, 1, 2, attempt=1, workload=waits.uid)
+        world.enter(State.RUNNING, waits.uid)
+    templates = world.document["spec"]["leaderWorkerTemplate"]
+    workers = templates["workerTemplate"]
+    metadata = workers["metadata"] | {"annotations": {NUMA_POLICY: "x"}}
+    world.set(
+        leaderWorkerTemplate={**templates, "workerTemplate": {**workers, "metadata": metadata}}
+    )
+    runs = world.group()
+    assert (podsets_of(runs), runs.error) == (asks, None)
+    world.enter(State.EVICTING)
+    world.pods("b", 0, 1, 2)
+    world.delete("a", 0, 1, 2)
+    again = world.group()
+    assert again.suspended
+    assert again.error is not None
+    assert "podset-numa-policy" in again.error

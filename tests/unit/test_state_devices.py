@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from queuectl.control.leader.leader_state import LeaderState
+from queuectl.domain.containment import Boundary
 from queuectl.domain.devices import (
     NO_DEVICES,
     AllocatedDevice,
@@ -48,6 +49,7 @@ from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.objects.kubernetes.resource_claims import read_claim
 from queuectl.objects.kubernetes.resource_wire import WireResourceClaim
 from queuectl.state.checks import CommittedSlots
+from queuectl.state.mirror import asked_of
 from tests.unit.test_state import ENTRY, JOB, LIVE, World, on, pod
 
 DRIVER = "gpu.example.com"
@@ -449,3 +451,20 @@ def others(world: World, node: str = "n1") -> int:
     """The devices of the node that others use."""
     inventory = world.mirror.devices.inventory(world.mirror.fleet)
     return len(world.usage.devices.by_node(inventory).get(node, ()))
+
+
+@pytest.mark.sets_aside
+def test_a_running_gang_that_is_set_aside_keeps_its_devices() -> None:
+    world = World(
+        LIVE, records=[published("n1"), CLASSED, template("four", spec(4)), CLAIMING, RUNS]
+    )
+    world.see(on("p1", "n1"), claim("p1", [gpu("n1", number) for number in range(4)], spec(4)))
+    world.look()
+    expected = [gang.workload.podsets[0].shape.devices for gang in world.freeze().admitted]
+    version = asked_of(world.mirror.jobs["u1"])
+    world.mirror.containment.failed(
+        *(Boundary.SNAPSHOT, "u1", RuntimeError(), "Job/a/train"), namespace="a", version=version
+    )
+    snapshot = world.freeze()
+    assert [gang.workload.podsets[0].shape.devices for gang in snapshot.admitted] == expected
+    assert [gang.restartable for gang in snapshot.admitted] == [False]

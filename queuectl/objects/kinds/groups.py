@@ -382,6 +382,7 @@ class SetGroup(PodGroup):
         podsets = tuple(self._requests(alive, runs=runs))
         base = self._base(alive or current)
         error, unsupported = self._error(roster)
+        refused = base.error if not runs else None  # an error of the set concerns its next pods
         self.record = replace(
             base,
             kind=self.key.kind,
@@ -395,8 +396,8 @@ class SetGroup(PodGroup):
             awaits="" if runs else self._awaits(alive, podsets),
             preempt_requested=common(pod.preempt_requested for pod in released),
             preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
-            error=base.error or error,
-            unsupported=base.unsupported if base.error else unsupported,
+            error=refused or error,
+            unsupported=base.unsupported if refused else unsupported,
             outcome=None,
             groups=None,
             followed=True,
@@ -414,11 +415,19 @@ class SetGroup(PodGroup):
         return replace(base, queue=first.queue, queue_keys=first.queue_keys, face=first.face)
 
     def _requests(self, pods: Sequence[PodRecord], *, runs: bool) -> Iterable[PodSet]:
-        """The podsets of the set, with the requests that its pods have: of a rollout, they can be those of an older template."""
-        if self.parent is None:
-            return self._running_podsets(pods, self.vanished) if runs else ()
+        """The podsets of the set, with the requests that its pods have: of a rollout, they can be those of an older template.
+
+        A set whose new template has an error has no podsets. A group that runs then keeps its own.
+        """
+        known = self.parent.podsets if self.parent is not None else ()
+        if not known and runs:
+            known = (
+                self.record.podsets if self.parent is not None and self.record is not None else ()
+            )
+            if not known:
+                return self._running_podsets(pods, self.vanished)
         made = {pod.podset: own for pod in reversed(pods) for own in member_of(pod).job.podsets}
-        return [_as_made(podset, made.get(podset.name)) for podset in self.parent.podsets]
+        return [_as_made(podset, made.get(podset.name)) for podset in known]
 
     def _awaits(self, pods: Sequence[PodRecord], podsets: Iterable[PodSet]) -> str:
         total = sum(podset.count for podset in podsets)
