@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuectl.cli.connection import Context, Kubeconfig
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.words import counted
 
@@ -43,6 +44,8 @@ def hand_over(
             "--allow-stops", help="Write the Workloads although Kueue will stop other jobs."
         ),
     ] = False,
+    _kubeconfig: Kubeconfig = None,
+    _context: Context = None,
 ) -> None:
     """Write Kueue's Workloads of running gangs before Kueue starts.
 
@@ -59,6 +62,7 @@ async def _hand_over(dry_run: bool, namespaces: list[str], allow_stops: bool) ->
 
     api = await Api.connect(cluster_connection())
     try:
+        typer.echo(f"cluster {api.address}")
         await _with_api(api, dry_run, namespaces, allow_stops)
     finally:
         await api.close()

@@ -23,7 +23,7 @@ def cluster_connection() -> Connection:
     """The cluster that kubectl would use; in a pod, its own cluster."""
     chosen = connection_options()
     path = expanded(chosen.kubeconfig) if chosen.kubeconfig else None
-    named = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
+    named = os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST")
     if path is None and not named and expanded(DEFAULT).exists():
         path = expanded(DEFAULT)
     return Connection(kubeconfig=path, context=chosen.context)

@@ -121,6 +121,11 @@ class Api:
         """
         return cls(await open_client(connection, watches), connection.timeout)
 
+    @property
+    def address(self) -> str:
+        """The URL of the API server."""
+        return str(self._client.configuration.host)
+
     async def request(
         self,
         method: Method,
