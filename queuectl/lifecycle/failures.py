@@ -37,6 +37,11 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         for p in placed
     ):
         return Evict(Reason(Code.CHANGED_OUTSIDE, "its number of pods changed while it ran"))
+    slots = {p.podset for p in placed}
+    again = next((p for p in pods if p.waits and p.podset in podsets.keys() - slots), None)
+    if again is not None:
+        text = f"pod {again.name} was created again, after its podset {again.podset} had succeeded before this start"
+        return Evict(Reason(Code.CHANGED_OUTSIDE, text))
     planned = entry.planned.requests if entry.planned is not None else {}
     fitting: dict[str, Resources] = {}  # pods that are alike share this object
     for pod in pods:

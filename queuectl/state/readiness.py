@@ -38,12 +38,14 @@ def all_ready(job: JobRecord, pods: Sequence[PodRecord]) -> bool:
 
 
 def _ready(podset: PodSet, expected: int, pods: Iterable[PodRecord]) -> bool:
-    ready = done = 0
+    ready = done = alive = 0
     for pod in pods:
         done += pod.phase is PodPhase.SUCCEEDED
+        alive += pod.alive
         ready += pod.ready and pod.alive
-    # Pods that the status of the job counts as succeeded are no longer expected.
-    return ready + max(0, done - (podset.count - expected)) >= expected
+    # Pods that the status of the job counts as succeeded are no longer expected. Of the others, those that were replaced do not count.
+    not_replaced = min(done - (podset.count - expected), expected - alive)
+    return ready + max(0, not_replaced) >= expected
 
 
 def by_podset(pods: Iterable[PodRecord], unnamed: str = "") -> Mapping[str, list[PodRecord]]:
@@ -69,6 +71,7 @@ def not_ready(job: JobRecord, pods: Sequence[PodRecord]) -> str:
     expected = sum(pods for podset, pods in job.pods_at_once.items() if podset not in job.unborn)
     alive = [pod for pod in pods if pod.alive]
     done = sum(pod.phase is PodPhase.SUCCEEDED for pod in pods)
+    done = max(0, min(done, expected - len(alive)))  # the others were replaced
     short = max(1, expected - done - sum(pod.ready for pod in alive))
     causes = [_why_not_ready(pod) for pod in alive if not (pod.ready or pod.gated)]
     # A pod that replaces another one is released when that has left its node.
