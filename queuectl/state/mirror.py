@@ -11,6 +11,7 @@ from typing import Final, Protocol, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.admission import AdmissionObjects
+from queuectl.domain.arrays import parted
 from queuectl.domain.containment import Boundary, Containment, entering, never_contained
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.jobs import JobRecord, OwnerKey, PodPhase, PodRecord, PriorAdmission
@@ -129,6 +130,19 @@ def _indexes(job: JobRecord) -> tuple[bool, bool]:
     return job.queues, job.array is not None
 
 
+def _with_pods_of(job: JobRecord, old: JobRecord) -> JobRecord:
+    """The job with the gangs that its pods belong to."""
+    return replace(
+        job,
+        array=old.array,
+        podsets=old.podsets,
+        expected=old.expected,
+        late=old.late,
+        unborn=old.unborn,
+        kept_podsets=old.kept_podsets,
+    )
+
+
 def _base(job: JobRecord) -> int:
     return job.array.base if job.array is not None else 0
 
@@ -208,6 +222,8 @@ class Mirror:
         self.provisioning = ProvisioningRequests()
         self._gpus: GpuSizes | None = None
         self._arrays = Arrays(lambda key: self._owned.of(key).values())
+        # Jobs that became a gang, an array or an elastic Job while pods exist, by uid.
+        self._become: dict[str, JobRecord] = {}
 
     @classmethod
     def of(cls, kinds: JobKinds, containment: Containment | None = None) -> Mirror:
@@ -580,17 +596,40 @@ class Mirror:
         appeared = self._appeared.setdefault(record.uid, record.version)
         if old is None or self._replaces(record, old):
             job = self._parents.put(record)
+            self._become.pop(job.uid, None)
             if old is not None and _indexes(old) != _indexes(job):
-                # A gang has become an array, or an array a gang.
-                self._forget_job(job.uid)
-                job, old = self._parents.put(record), None
-                self._appeared[job.uid] = appeared
+                # A gang has become an array, or an array a gang. Its pods first end as what they are.
+                if self._has_pods(old):
+                    self._become[job.uid] = record
+                    job = _with_pods_of(job, old)
+                else:
+                    self._forget_job(job.uid)
+                    job, old = self._parents.put(record), None
+                    self._appeared[job.uid] = appeared
             self._upsert_job(job, old)
             if record.parent:
                 self._own_queues[record.namespace, record.parent] = record.uid
             child = self.jobs.get(self._own_queues.get((record.namespace, record.uid), ""))
             if child is not None and self._parents.queues(child):
                 self._put_child(child)
+
+    def _has_pods(self, job: JobRecord) -> bool:
+        """Whether pods of the job, or of its indexes, have not ended."""
+        key = _key(job)
+        keys = (key, *(key._replace(uid=uid) for uid in self._arrays.indexes(job.uid)))
+        return any(not pod.terminal for each in keys for pod in self._owned.of(each).values())
+
+    def _become_when_ended(self, owner: str) -> None:
+        """A job whose last pod has ended becomes what its object states."""
+        index = parted(owner)
+        uid = owner if index is None else index[0]
+        record = self._become.get(uid)
+        old = self.jobs.get(uid) or self.arrays.get(uid)
+        if record is not None and old is not None and not self._has_pods(old):
+            appeared = self._appeared[uid]
+            self._forget_job(uid)
+            self._appeared[uid] = appeared
+            self._upsert_job(self._parents.put(record), None)
 
     def _put_child(self, record: JobRecord) -> None:
         """The object with the pod templates of another job. Its own queue label, which Kueue gives it, does not count."""
@@ -794,7 +833,7 @@ class Mirror:
                 self._compare_size(pod, self.jobs[pod.owner])
             if pod.unschedulable:
                 self.unschedulable.add(pod.owner)
-            self._keep_indexes(self._arrays.pod_changed(pod.owner))
+            self._pod_changed(pod.owner)
 
     def _delete(self, resource: str, key: str, version: int = 0) -> None:
         self._is_readable(resource, key)
@@ -842,6 +881,7 @@ class Mirror:
             self._kueue_pods.remove_job(member)
             self._appeared.pop(member, None)
             self._larger.forget(member)
+            self._become.pop(member, None)
             self._claiming.drop(member)
             self._found_running.discard(member)
             if job is not None:
@@ -862,4 +902,9 @@ class Mirror:
         self.planning_changed |= (
             job is not None and job.suspended and pod.podset in job.kept_podsets
         )
-        self._keep_indexes(self._arrays.pod_changed(pod.owner))
+        self._pod_changed(pod.owner)
+
+    def _pod_changed(self, owner: str) -> None:
+        self._keep_indexes(self._arrays.pod_changed(owner))
+        if self._become:
+            self._become_when_ended(owner)

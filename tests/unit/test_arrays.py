@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
-from queuectl.domain.jobs import JobOutcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
@@ -238,6 +238,42 @@ def test_a_waiting_job_can_become_an_array_and_a_gang_again() -> None:
     assert set(seen.jobs) == {FIRST, SECOND}
     see(seen, replace(whole, version=3))
     assert set(seen.jobs) == {"u"}
+
+
+WHOLE = read_job(array(value="false"))
+ELASTIC = read_job(
+    array(2, value="false", annotations={"queuectl.dev/elastic-job": "true"}, completions=2)
+)
+WRONG = read_job(
+    array(2, value="false", annotations={"queuectl.dev/elastic-job": "true"}, completions=3)
+)
+
+
+@pytest.mark.parametrize("end", ["deleted", "succeeded"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(SUSPENDED, WHOLE), (WHOLE, SUSPENDED), (ELASTIC, WRONG)],
+    ids=["an array that is none", "a gang that is an array", "an elastic Job with an error"],
+)
+def test_a_job_becomes_another_workload_when_its_pods_have_ended(
+    before: JobRecord, after: JobRecord, end: str
+) -> None:
+    pods = [pod(f"p{rank}", rank, attempt=1, gated=False, node="n") for rank in range(2)]
+    seen = mirror(replace(before, version=2, suspended=False), *pods)
+    owners = {name: record.owner for name, record in seen.pods.items()}
+    gangs = set(seen.jobs)
+    see(seen, replace(after, version=3))
+    see(seen, *(replace(one, version=4, terminating=True) for one in pods))
+    assert set(seen.jobs) == gangs
+    assert {name: record.owner for name, record in seen.pods.items()} == owners
+    assert all(seen.jobs[uid].podsets for uid in gangs)
+    if end == "deleted":
+        seen.apply([Deleted("pods", one.uid, 5) for one in pods])
+    else:
+        see(seen, *(replace(one, version=5, phase=PodPhase.SUCCEEDED) for one in pods))
+    fresh = mirror(replace(after, version=3))
+    assert set(seen.jobs) == set(fresh.jobs)
+    assert [seen.jobs[uid].error for uid in fresh.jobs] == [after.error] * len(fresh.jobs)
 
 
 # ---- uids
