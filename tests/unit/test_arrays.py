@@ -253,7 +253,11 @@ WRONG = read_job(
 @pytest.mark.parametrize(
     ("before", "after"),
     [(SUSPENDED, WHOLE), (WHOLE, SUSPENDED), (ELASTIC, WRONG)],
-    ids=["an array that is none", "a gang that is an array", "an elastic Job with an error"],
+    ids=[
+        "an array that is one no longer",
+        "a gang that is an array",
+        "an elastic Job with an error",
+    ],
 )
 def test_a_job_becomes_another_workload_when_its_pods_have_ended(
     before: JobRecord, after: JobRecord, end: str
