@@ -349,9 +349,9 @@ def _emit_simulated(body: Json) -> None:
     since, until = (_minute(body[name]) for name in ("began", "until"))
     typer.echo(f"\nsimulated: the same arrivals under queuectl, {since} to {until} UTC")
     extent = f"{body['gangs']:,} gangs; {body['runningAtBegin']:,} ran at the start, {body['unfinished']:,} had not finished at the end"
-    typer.echo(f"{extent}; {body['gapHours']:,.1f} hours without moments")
+    typer.echo(f"{extent}; {body['gapHours']:,.1f} hours without observations")
     if not body["whole"]:
-        typer.echo("it ends before the last moment, because the rest takes too long")
+        typer.echo("it ends before the last observation, because the rest takes too long")
     rows: list[Json] = [
         {"figure": "utilization, %", "scale": 100.0, **body["utilization"]},
         {"figure": "GPU-hours free while gangs waited", **body["idleGpuHours"]},

@@ -96,8 +96,8 @@ _PIECE: Final = 8 << 10
 """Bytes that are handled without a pause of the event loop in between."""
 _LEAST: Final = 4 << 10
 """As which each piece counts, because a container can write byte by byte."""
-ENDED: Final = "The log ends here: the container has ended, or all lines of now are read."
-CLOSING: Final = "This replica of queuectl stops. Read again: another one answers."
+ENDED: Final = "The log ends here: the container has ended, or all current lines are shown."
+CLOSING: Final = "This replica of queuectl is stopping. Select Read again: another replica answers."
 SIGNED_OUT: Final = "Your session has ended. Sign in again to read on."
 UNCHECKED: Final = (
     "Your rights cannot be checked now, so the log is not read on. Try again in a moment."
