@@ -68,7 +68,7 @@ def refusal(cluster: LocalCluster) -> str | None:
 def test_the_mutation_follows_the_cluster_from_the_webhook_to_the_policies_and_back() -> None:
     with prepared(OLD) as (cluster, typing):
         page = Page("older-kubernetes.md", typing)
-        page.type("helm install")
+        page.type("helm upgrade --install")
         serve(cluster)
         in_force(cluster, kueue=False)
         assert mutators(cluster) == Mutators(policies=False, webhook=True)

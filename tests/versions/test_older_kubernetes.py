@@ -56,7 +56,7 @@ def prepared(release: str) -> Iterator[tuple[LocalCluster, Shell]]:
 def test_the_chart_runs_with_the_webhook(release: str) -> None:
     with prepared(release) as (cluster, typing):
         page = Page("older-kubernetes.md", typing)
-        page.type("helm install")
+        page.type("helm upgrade --install")
         serve(cluster)
         for _ in range(2):
             page.type("kubectl -n queuectl-system rollout status")
@@ -91,7 +91,7 @@ def starts_twice(installation: Installation) -> None:
 def test_the_policies_replace_the_webhook(release: str) -> None:
     with prepared(release) as (cluster, typing):
         page = Page("older-kubernetes.md", typing)
-        page.type("helm install", instead={"values.yaml": "values.yaml --set mutation=webhook"})
+        page.type("helm upgrade --install", instead={"values.yaml": "values.yaml --set mutation=webhook"})
         serve(cluster)
         in_force(cluster, kueue=False)
         page.type("helm upgrade queuectl")
