@@ -26,6 +26,7 @@ from tests.support.chart import (
     kinds,
     page,
 )
+from tests.support.codeblocks import fenced
 from tests.support.pages import PAGES, ROOT
 
 METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text())
@@ -125,6 +126,17 @@ def test_a_setting_is_not_one_that_the_chart_sets() -> None:
         assert accepted({"settings": {name: "1"}}) == (name not in own), name
     assert not accepted({"settings": {"PATH": "/bin"}})
     assert not accepted({"settings": {"QUEUECTL_IN_FLIGHT": 16}})
+
+
+def test_the_chart_accepts_the_settings_that_pages_show() -> None:
+    settings = [
+        yaml.safe_load(block.text)
+        for file in PAGES.values()
+        for block in fenced(file.read_text())
+        if block.language == "yaml" and "QUEUECTL_" in block.text
+    ]
+    assert len(settings) >= 2
+    assert [values for values in settings if not accepted(values)] == []
 
 
 @pytest.mark.parametrize("folder", ["base", "older-servers"])
