@@ -91,7 +91,9 @@ def starts_twice(installation: Installation) -> None:
 def test_the_policies_replace_the_webhook(release: str) -> None:
     with prepared(release) as (cluster, typing):
         page = Page("older-kubernetes.md", typing)
-        page.type("helm upgrade --install", instead={"values.yaml": "values.yaml --set mutation=webhook"})
+        page.type(
+            "helm upgrade --install", instead={"values.yaml": "values.yaml --set mutation=webhook"}
+        )
         serve(cluster)
         in_force(cluster, kueue=False)
         page.type("helm upgrade queuectl")
