@@ -45,6 +45,9 @@ class WatchHooks(Protocol):
     def interrupted(self, resource: str, error: str) -> None:
         """The stream ended early, and is opened again."""
 
+    def absent(self, resource: str) -> None:
+        """The API server does not serve the resource: nothing is watched until a list."""
+
 
 class NoHooks:
     """Ignores all events."""
@@ -52,6 +55,7 @@ class NoHooks:
     def listed(self, resource: str, objects: int) -> None: ...
     def received(self, resource: str, events: int) -> None: ...
     def interrupted(self, resource: str, error: str) -> None: ...
+    def absent(self, resource: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +367,7 @@ class Reflector:
             self._absent = True
             self._listed = False
         self._use(self._newest)
-        self._hooks.received(self._resource.name, 0)  # a response shows that the server is alive
+        self._hooks.absent(self._resource.name)
         await self._sleep(self._pace.upgrade if self._resource.since else self._pace.absent)
 
     @property

@@ -94,6 +94,9 @@ class WatchMeter:
     def interrupted(self, resource: str, error: str) -> None:
         """Logged by the reflector; its age shows in the metrics."""
 
+    def absent(self, resource: str) -> None:
+        self._metrics.unwatched(resource)
+
 
 class MainTask(Protocol):
     """The work of a process of ``queuectl serve``: to control the cluster, or to observe it."""

@@ -290,3 +290,6 @@ class _Hooks:
     def interrupted(self, resource: str, error: str) -> None:
         self.interruption.set()
         self._observer.failed(resource, error)
+
+    def absent(self, resource: str) -> None:
+        """Never called: a followed kind is not optional, so its absence is an interruption."""

@@ -809,5 +809,9 @@ class MetricsRecorder:
         self._events.labels(kind).inc(events)
         self._last_event.labels(kind).set(at)
 
+    def unwatched(self, kind: str) -> None:
+        """``kind`` is not served, so its watch has no age."""
+        self._last_event.remove(kind)
+
     def relisted(self, kind: str) -> None:
         self._relists.labels(kind).inc()

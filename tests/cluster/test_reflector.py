@@ -121,6 +121,9 @@ class Seen:
     def interrupted(self, resource: str, error: str) -> None:
         self.hooks["interrupted"] += 1
 
+    def absent(self, resource: str) -> None:
+        self.hooks["absent"] += 1
+
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         await asyncio.sleep(0)
@@ -410,6 +413,7 @@ async def test_resources_that_an_older_release_does_not_serve_are_reported_once_
             reported=reported,
         )
         assert seen.waits == [900.0, 900.0]
+        assert seen.hooks == {"listed": 1, "absent": 2}, "nothing is watched"
     assert len(devices) == 4
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "resource.k8s.io/v1: not used, the API server is older than Kubernetes 1.34"

@@ -593,6 +593,14 @@ class TestCluster:
         assert value(metrics, "watch_events_total", kind="pods") == 3
         assert value(metrics, "watch_last_event_timestamp_seconds", kind="pods") == 1060
 
+    def test_a_kind_that_is_no_longer_watched_has_no_age(self) -> None:
+        metrics = MetricsRecorder()
+        metrics.watched("pods", 3, 1000.0)
+        for _ in range(2):
+            metrics.unwatched("pods")
+        assert value(metrics, "watch_last_event_timestamp_seconds", kind="pods") is None
+        assert value(metrics, "watch_events_total", kind="pods") == 3
+
     def test_leadership_is_shown(self) -> None:
         metrics = MetricsRecorder()
         metrics.leading(7)

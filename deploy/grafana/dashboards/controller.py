@@ -64,7 +64,7 @@ CONTROLLER: Final = Board(
                 Panel("Watched objects per second", "Objects that the watches delivered, by kind.",
                       [Query("sum by (kind) (rate(queuectl_watch_events_total[$__rate_interval]))", "{{kind}}")], Unit.PER_SECOND),
                 Panel("Watch age", "Time since the API server last answered the watch. It sends a bookmark every minute.",
-                      [Query("time() - queuectl_watch_last_event_timestamp_seconds", "{{kind}}")], Unit.SECONDS),
+                      [Query("time() - queuectl_watch_last_event_timestamp_seconds", "{{instance}} {{kind}}")], Unit.SECONDS),
                 Panel("Complete lists (last hour)", "Times that a watch started again with a complete list of its kind.",
                       [Query("sum by (kind) (increase(queuectl_watch_relists_total[1h]))", "{{kind}}")], Unit.COUNT),
             ),
