@@ -563,6 +563,8 @@ class MetricsRecorder:
             _STAGE_BUCKETS,
             "stage",
         )
+        for stage in CycleStage:  # an alert compares the rate of one with 0
+            self._stages.labels(stage)
         self._attempts = self._counter(
             "admission_attempts_total",
             "Planning cycles by result: success if a gang was admitted, otherwise inadmissible.",

@@ -579,6 +579,12 @@ class TestDecisions:
 
 
 class TestCluster:
+    def test_each_stage_has_a_count_before_its_first_time(self) -> None:
+        """The alert on unconfirmed writes compares the rate of the last stage with 0."""
+        metrics = MetricsRecorder()
+        for stage in CycleStage:
+            assert value(metrics, "cycle_stage_duration_seconds_count", stage=stage) == 0
+
     def test_writes_are_counted_by_kind_and_result(self) -> None:
         metrics = MetricsRecorder()
         metrics.wrote("Pod", WriteResult.OK, 0.01)
