@@ -279,7 +279,8 @@ def source_faults(
     if not measured:
         return {SourceFault.WRONG_LABELS: len(pods)}
     counts = {
-        SourceFault.DCP_MISSING: sum(not row.profiled for _, row in measured),
+        # Profiling metrics describe whole GPUs: they never measure the slice of one pod.
+        SourceFault.DCP_MISSING: sum(not (row.profiled or row.own) for _, row in measured),
         SourceFault.STALE: sum(row.age > _STALE_SCRAPES * scrape_seconds for _, row in measured),
         SourceFault.PARTIAL: len(rows)
         - len(measured)

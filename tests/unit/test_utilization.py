@@ -321,6 +321,7 @@ GOOD = [row(pod(0)), row(pod(1))]
         ([GOOD[0], replace(GOOD[1], gpus=7)], 64, {SourceFault.PARTIAL: 1}),
         ([GOOD[0], replace(GOOD[1], age=300.0)], 64, {SourceFault.STALE: 1}),
         ([replace(r, profiled=False) for r in GOOD], 64, {SourceFault.DCP_MISSING: 2}),
+        ([replace(r, profiled=False, own=True) for r in GOOD], 64, {}),
     ],
 )
 def test_a_wrong_set_up_has_its_own_reason(
