@@ -111,7 +111,12 @@ def snapshot_without_claim_podsets(snapshot: Snapshot) -> Snapshot:
             for gang in snapshot.pending
         ),
         admitted=tuple(
-            replace(_without(gang), workload=_known(gang.workload)) for gang in snapshot.admitted
+            replace(
+                _without(gang),
+                workload=_known(gang.workload),
+                lost=tuple(slot for slot in gang.lost if not stands_for_claims(slot[0])),
+            )
+            for gang in snapshot.admitted
         ),
     )
 
@@ -154,7 +159,8 @@ class _Shared:
             return replace(gang, workload=_named(workload))
         placement = self._with_claims(gang.placement, changed)
         lease = self._lease(gang.lease, changed)
-        return replace(gang, workload=changed, placement=placement, lease=lease)
+        changed_gang = replace(gang, workload=changed, placement=placement, lease=lease)
+        return replace(changed_gang, lost=(*gang.lost, *_lost_claims(changed_gang)))
 
     def _lease(self, lease: CapacityLease | None, workload: Workload) -> CapacityLease | None:
         if lease is None:
@@ -220,6 +226,18 @@ class _Shared:
                     names = [quotas.flavor for quotas in group.flavors]
                     flavors[resource] = next((n for n in names if n in placed.charged), names[0])
         return flavors
+
+
+def _lost_claims(gang: Admitted) -> Iterator[tuple[str, str, int]]:
+    """The slots of podsets for claims of which all pods on the node are lost: a claim goes where its pods go."""
+    for podset in gang.workload.podsets if gang.lost else ():
+        placed = gang.placement.of(podset.name) if stands_for_claims(podset.name) else None
+        for node, count in placed.nodes if placed is not None else ():
+            group = {p.name for p in gang.workload.podsets if p.group == podset.group}
+            held = sum(p.by_node.get(node, 0) for p in gang.placement.podsets if p.podset in group)
+            lost = sum(n for name, at, n in gang.lost if name in group and at == node)
+            if held - lost == count:  # the podset itself
+                yield podset.name, node, count
 
 
 def _claims(workload: Workload) -> Iterator[ClaimKey]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import pytest
@@ -17,8 +17,8 @@ from queuectl.domain.devices import (
     NodeDevices,
     PodDevices,
 )
-from queuectl.domain.fleet import HOSTNAME, Requirement, SelectorTerm
-from queuectl.domain.plan import Plan
+from queuectl.domain.fleet import HOSTNAME, Fleet, Requirement, SelectorTerm
+from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import NEVER_FITS, Code
@@ -94,6 +94,74 @@ def test_a_running_gang_holds_the_devices_of_its_claim() -> None:
         running = holding(own, {"n0": 3}, flavor=None)
         snapshot = world([waits], [claim(allocated=allocated)], [running])
         assert starts(snapshot) == {"g": [{"n1": 2}]}
+
+
+@dataclass(frozen=True)
+class LostNode:
+    """A running gang that loses node n0.
+
+    Attributes:
+        at: node to pods of each podset.
+        lost: (podset, node, pods).
+        repaired: node to pods of each podset then; None if the gang is evicted.
+        allocated: the claim has devices of the node.
+    """
+
+    podsets: tuple[PodSet, ...]
+    at: tuple[dict[str, int], ...]
+    lost: tuple[tuple[str, str, int], ...]
+    repaired: list[dict[str, int]] | None
+    allocated: bool = False
+
+
+LOST_NODES = {
+    "all pods that share the claim": LostNode(
+        (sharing(3),), ({"n0": 3},), (("w", "n0", 3),), [{"n1": 3}]
+    ),
+    "podsets that share the claim": LostNode(
+        (sharing(2), sharing(1, name="driver")),
+        ({"n0": 2}, {"n0": 1}),
+        (("w", "n0", 2), ("driver", "n0", 1)),
+        [{"n1": 2}, {"n1": 1}],
+    ),
+    "another podset runs on": LostNode(
+        (sharing(2), replace(claiming(1, ONE), name="x")),
+        ({"n0": 2}, {"n1": 1}),
+        (("w", "n0", 2),),
+        [{"n2": 2}, {"n1": 1}],
+    ),
+    "only another podset": LostNode(
+        (sharing(2), replace(claiming(1, ONE), name="x")),
+        ({"n1": 2}, {"n0": 1}),
+        (("x", "n0", 1),),
+        [{"n1": 2}, {"n2": 1}],
+    ),
+    "the devices of the claim are on the node": LostNode(
+        (sharing(3),), ({"n0": 3},), (("w", "n0", 3),), None, allocated=True
+    ),
+}
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+@pytest.mark.parametrize("case", LOST_NODES.values(), ids=LOST_NODES)
+def test_a_gang_that_loses_a_node_is_repaired_with_its_claim_or_evicted(
+    case: LostNode, deleted: bool
+) -> None:
+    running = replace(
+        holding(gang("r", *case.podsets, queue=None), *case.at, flavor=None), lost=case.lost
+    )
+    node = (SelectorTerm((Requirement(HOSTNAME, "In", ("n0",)),)),)
+    held = tuple(AllocatedDevice(device.id, "r0") for device in gpus(2))
+    pair = claim(allocated=held, node=node) if case.allocated else claim()
+    snapshot = world([], [pair], [running], nodes=3)
+    nodes = (replace(n, ready=False) if n.name == "n0" else n for n in snapshot.fleet.nodes)
+    fleet = Fleet(tuple(n for n in nodes if n.ready or not deleted))
+    made = decided(replace(snapshot, fleet=fleet))[1]
+    repaired = [[dict(p.by_node) for p in a.placement.podsets] for a in made.admitted]
+    evicted = [eviction.code for eviction in made.evicted]
+    expected = ([], [Code.NODE_FAILURES]) if case.repaired is None else ([case.repaired], [])
+    assert (repaired, evicted) == expected
+    assert made.proof is Proof.OPTIMAL
 
 
 def test_an_allocated_claim_takes_no_more_devices_and_attracts_its_pods() -> None:
