@@ -227,22 +227,20 @@ COMMANDS: Final = {
         own_text=True,
     ),
     "help": LazyCommand(
-        "queuectl.cli.help:help_command", "Show the help of a command.", Reader.ANYONE, client=False
+        "queuectl.cli.help:help_command", "Show the help of a command.", Reader.ANYONE
     ),
     "options": LazyCommand(
         "queuectl.cli.help:options_command",
         "List the options of the connection.",
         Reader.ANYONE,
-        client=False,
     ),
     "completion": LazyCommand(
         "queuectl.cli.program:completion_command",
         "Print the completion script of a shell.",
         Reader.ANYONE,
-        client=False,
     ),
     "version": LazyCommand(
-        "queuectl.cli.program:version_command", "Print the version.", Reader.ANYONE, client=False
+        "queuectl.cli.program:version_command", "Print the version.", Reader.ANYONE
     ),
 }
 """By name, in the order of the help."""

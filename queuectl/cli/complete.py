@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from queuectl.cli.lazy import WHOLE_LINE
 from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, PREFIX, ConfigKind
 
 if TYPE_CHECKING:
@@ -200,14 +200,18 @@ def _items(client: Client, plural: str, **query: object) -> list[dict[str, Any]]
 def _matching(
     ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[str]]
 ) -> list[str]:
-    """The names with this beginning. Nothing is printed: a message would disturb the command line."""
-    from queuectl.cli.client import DEFAULT_SERVER
-    from queuectl.client.client import Client
-    from queuectl.client.options import ClientOptions
+    """The names with this beginning, which the server and the token of the line give.
 
-    server = ctx.params.get("server") or os.environ.get("QUEUECTL_SERVER") or DEFAULT_SERVER
+    Nothing is printed: a message would disturb the command line.
+    """
+    from queuectl.cli.connection import connection_options
+    from queuectl.client.client import Client
+
+    if not ctx.meta.get(WHOLE_LINE):
+        return []
     try:
-        options = replace(ClientOptions.from_environment(), server=str(server))
+        options = connection_options()
+        options = replace(options, server=str(ctx.params.get("server") or options.server))
         with Client(options=options, retries=0, timeout=SECONDS) as client:
             found = set(read(client))
     except Exception:  # noqa: BLE001 - without an answer, no name is offered

@@ -1,14 +1,14 @@
-"""Options of the connection and of authentication, which all client commands have.
+"""Options of the connection and of authentication, which each command with the option ``--server`` has.
 
 ``lazy`` adds them when it loads a command, so that no command has to pass them on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,31 +18,49 @@ from typer.main import get_command
 from queuectl.client.options import ClientOptions
 
 if TYPE_CHECKING:
-    from typer.core import TyperCommand, TyperGroup
+    from typer.core import TyperCommand
 
 
-_NONE: Final = ClientOptions(flags=True)
-_given: ContextVar[ClientOptions] = ContextVar("given", default=_NONE)
+_typed: ContextVar[Mapping[str, Any]] = ContextVar("typed", default=MappingProxyType({}))
 
 
 def _keeper(field: str) -> Callable[[Any], Any]:
     def keep(option: Any) -> Any:
-        _given.set(replace(_given.get(), **{field: option}))
+        _typed.set({**_typed.get(), field: option})
         return option
 
     return keep
 
 
 SERVER_HELP: Final = "Address of the REST API."
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="kubeconfig with the token and the namespace. Default: $KUBECONFIG, then ~/.kube/config.",
+        callback=_keeper("kubeconfig"),
+        expose_value=False,
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="Context of the kubeconfig. Default: the current context.",
+        callback=_keeper("context"),
+        expose_value=False,
+    ),
+]
 
 
 def _options(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            envvar="QUEUECTL_TOKEN_FILE",
             metavar="FILE",
-            help="File with a bearer token. Default: the token of the kubeconfig's user.",
+            help="File with a bearer token. Default: $QUEUECTL_TOKEN_FILE, then the token of the kubeconfig's user.",
             callback=_keeper("token_file"),
             expose_value=False,
         ),
@@ -52,8 +70,7 @@ def _options(
         typer.Option(
             "--as-serviceaccount",
             metavar="NAMESPACE/NAME",
-            envvar="QUEUECTL_AS_SERVICEACCOUNT",
-            help="Act as this ServiceAccount, with a token for ten minutes that the kubeconfig's cluster issues.",
+            help="Act as this ServiceAccount, with a token for ten minutes that the kubeconfig's cluster issues. Default: $QUEUECTL_AS_SERVICEACCOUNT.",
             callback=_keeper("service_account"),
             expose_value=False,
         ),
@@ -61,9 +78,8 @@ def _options(
     ca_file: Annotated[
         Path | None,
         typer.Option(
-            envvar="QUEUECTL_CA_FILE",
             metavar="FILE",
-            help="CA certificates (PEM) for the server's certificate. Default: those of this machine.",
+            help="CA certificates (PEM) for the server's certificate. Default: $QUEUECTL_CA_FILE, then those of this machine.",
             callback=_keeper("ca_file"),
             expose_value=False,
         ),
@@ -71,42 +87,20 @@ def _options(
     tls_server_name: Annotated[
         str | None,
         typer.Option(
-            envvar="QUEUECTL_TLS_SERVER_NAME",
             metavar="NAME",
-            help="Name in the server's certificate. Default: the host of --server.",
+            help="Name in the server's certificate. Default: $QUEUECTL_TLS_SERVER_NAME, then the host of --server.",
             callback=_keeper("tls_server_name"),
             expose_value=False,
         ),
     ] = None,
-    kubeconfig: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="kubeconfig with the token and the namespace. Default: $KUBECONFIG, then ~/.kube/config.",
-            callback=_keeper("kubeconfig"),
-            expose_value=False,
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Context of the kubeconfig. Default: the current context.",
-            callback=_keeper("context"),
-            expose_value=False,
-        ),
-    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
     """A function without effect: its parameters are added to the commands."""
 
 
-def connected(command: TyperCommand | TyperGroup) -> None:
-    """Add the options to a command, or to each command of a group. Their help is on a separate page: `queuectl options`."""
-    members = getattr(command, "commands", None)
-    if members:
-        for member in members.values():
-            connected(member)
-        return
+def connected(command: TyperCommand) -> None:
+    """Add the options to a command. Their help is on a separate page: `queuectl options`."""
     program = typer.Typer(add_completion=False)
     program.command()(_options)
     shared = [each for each in get_command(program).params if each.name != "help"]
@@ -117,8 +111,8 @@ def connected(command: TyperCommand | TyperGroup) -> None:
 
 
 def connection_options() -> ClientOptions:
-    """The options of the command that runs. ``server`` is a parameter of the command."""
-    return _given.get()
+    """The options of the command that runs, then the variables. ``server`` is a parameter of the command."""
+    return ClientOptions.from_environment(flags=True, **_typed.get())
 
 
 def default_namespace() -> str:

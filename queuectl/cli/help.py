@@ -15,7 +15,7 @@ from typer.core import TyperOption
 from queuectl.cli import program
 
 if TYPE_CHECKING:
-    from typer.core import TyperCommand, TyperGroup
+    from typer.core import TyperCommand
 
     from queuectl.client.errors import RequestRefused
 
@@ -89,26 +89,20 @@ def elsewhere_hint(ctx: typer.Context, error: RequestRefused) -> str:
     return f"{some} {'have' if namespaces[1:] else 'has'} one: {' '.join(words)}"
 
 
-def complete_help(command: TyperCommand | TyperGroup, path: str, *, client: bool) -> None:
-    """Add -h, the examples, and where the other options are to a command, or to each command of a group.
+def complete_help(command: TyperCommand, path: str, *, calls_server: bool) -> None:
+    """Add the examples, and where the options of the connection are, to the help of a command.
 
     Args:
         command: it is changed.
         path: the words that name it.
-        client: it calls the REST API.
+        calls_server: it calls the REST API.
     """
     from queuectl.cli.examples import EXAMPLES
 
-    command.context_settings = {**command.context_settings, "help_option_names": OPTION_NAMES}
-    members = getattr(command, "commands", None)
-    if members:
-        for name, member in members.items():
-            complete_help(member, f"{path} {name}", client=client)
-        return
     called = program.called()
     lines = [f"  # {what}\n  {called} {words}" for what, words in EXAMPLES.get(path, ())]
     paragraphs = ["\b\nExamples:\n" + "\n".join(lines)] if lines else []
-    if client:
+    if calls_server:
         paragraphs.append(_CONNECTION.format(called=called))
     command.epilog = "\n\n".join(paragraphs) or None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer._coercion import RuntimeParam, build_runtime_param
@@ -27,9 +27,14 @@ from queuectl.client.errors import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Final
 
     from queuectl.cli.extras import Extra
+
+
+_SERVER: Final = "--server"
+"""The option of each command that calls the REST API."""
+WHOLE_LINE: Final = "queuectl.whole_line"
+"""Key in the metadata of a context: whether all words of the line were read. Otherwise an option of the connection can be missing."""
 
 
 # ---- Parameters
@@ -64,11 +69,21 @@ class QuickCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does. Each error has the context, so that its message can name the command."""
         convert_only_if_needed(self.get_params(ctx))
+        if ctx.resilient_parsing:
+            ctx.meta[WHOLE_LINE] = self._reads(args)
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as error:
             vars(error)["ctx"] = vars(error).get("ctx") or ctx
             raise
+
+    def _reads(self, args: list[str]) -> bool:
+        """Whether these words before the one that is completed are valid. Completion stops to read at an option that is not."""
+        try:
+            self.make_parser(typer.Context(self)).parse_args([*args, "word"])
+        except typer.TyperException:
+            return False
+        return True
 
     def invoke(self, ctx: Any) -> Any:
         """As typer does. A workload that is not in this namespace is named where it is."""
@@ -110,7 +125,6 @@ class LazyCommand:
         text: its help line.
         reader: the section of the help.
         extra: the extra that it needs; None = the base package is enough.
-        client: it calls the REST API, and has the options of a connection.
         own_text: it prints no text of a server, a cluster or a file, and its terminal can show all of it.
     """
 
@@ -121,14 +135,12 @@ class LazyCommand:
         reader: Reader,
         *,
         extra: Extra | None = None,
-        client: bool = True,
         own_text: bool = False,
     ) -> None:
         self.target: Final = target
         self.text: Final = text
         self.reader: Final = reader
         self.extra: Final = extra
-        self.client: Final = client and extra is None
         self.own_text: Final = own_text
 
     def load(self, name: str) -> TyperCommand | TyperGroup:
@@ -150,12 +162,24 @@ class LazyCommand:
         command = get_command(found)
         assert isinstance(command, TyperCommand | TyperGroup)
         command.name = name
-        if self.client:
-            from queuectl.cli.connection import connected
-
-            connected(command)
-        complete_help(command, name, client=self.client)
+        _complete(command, name)
         return command
+
+
+def _complete(command: TyperCommand | TyperGroup, path: str) -> None:
+    """Add -h, the connection options and the end of the help to a command, or to each command of a group. ``path``: its words."""
+    command.context_settings = {**command.context_settings, "help_option_names": OPTION_NAMES}
+    if isinstance(command, TyperGroup):
+        for name, member in command.commands.items():
+            assert isinstance(member, TyperCommand | TyperGroup)
+            _complete(member, f"{path} {name}")
+        return
+    calls_server = any(_SERVER in param.opts for param in command.params)
+    if calls_server:
+        from queuectl.cli.connection import connected
+
+        connected(command)
+    complete_help(command, path, calls_server=calls_server)
 
 
 class _Deferred(TyperCommand):

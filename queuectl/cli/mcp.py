@@ -12,13 +12,15 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 from mcp.server import MCPServer
 from mcp.types import ToolAnnotations
 
 from queuectl.cli.client import DEFAULT_SERVER, Server
-from queuectl.client import AsyncClient, ClientError
+from queuectl.cli.connection import connection_options
+from queuectl.client import AsyncClient, ClientError, ClientOptions
 from queuectl.client.parameters import ReportName, WorkloadFilters
 from queuectl.distribution import version
 from queuectl.domain.words import shortened
@@ -39,12 +41,12 @@ _REPORTS: Final = get_args(ReportName)
 
 
 def mcp_command(server: Server = DEFAULT_SERVER) -> None:
-    """Serve read-only tools for an assistant on stdin and stdout. Other connection options are variables, as QUEUECTL_TOKEN_FILE."""
-    asyncio.run(_serve(server))
+    """Serve read-only tools for an assistant on stdin and stdout."""
+    asyncio.run(_serve(replace(connection_options(), server=server)))
 
 
-async def _serve(address: str) -> None:
-    async with AsyncClient(address) as client:
+async def _serve(options: ClientOptions) -> None:
+    async with AsyncClient(options=options) as client:
         await tools(client).run_stdio_async()
 
 

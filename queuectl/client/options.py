@@ -19,11 +19,14 @@ from queuectl.kubeconfig import KubeconfigContext
 DEFAULT_SERVER: Final = "http://127.0.0.1:8000"
 IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The folder with the token of the pod's ServiceAccount, which the kubelet renews, and with its namespace."""
-_SERVER: Final = "QUEUECTL_SERVER"
-_TOKEN_FILE: Final = "QUEUECTL_TOKEN_FILE"  # noqa: S105 - the name of a variable
-_SERVICE_ACCOUNT: Final = "QUEUECTL_AS_SERVICEACCOUNT"
-_CA_FILE: Final = "QUEUECTL_CA_FILE"
-_TLS_SERVER_NAME: Final = "QUEUECTL_TLS_SERVER_NAME"
+_VARIABLES: Final = {
+    "server": "QUEUECTL_SERVER",
+    "token_file": "QUEUECTL_TOKEN_FILE",
+    "service_account": "QUEUECTL_AS_SERVICEACCOUNT",
+    "ca_file": "QUEUECTL_CA_FILE",
+    "tls_server_name": "QUEUECTL_TLS_SERVER_NAME",
+}
+_TOKEN_SOURCES: Final = {"token", "token_file", "service_account"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +57,15 @@ class ClientOptions:
 
     @classmethod
     def from_environment(cls, **named: object) -> Self:
-        """The options that are given, and for others the variables that the command line reads, as ``QUEUECTL_SERVER``."""
-        variables = {
-            "server": _SERVER,
-            "token_file": _TOKEN_FILE,
-            "service_account": _SERVICE_ACCOUNT,
-            "ca_file": _CA_FILE,
-            "tls_server_name": _TLS_SERVER_NAME,
-        }
+        """The options that are given, and for others the variables that the command line reads, as ``QUEUECTL_SERVER``.
+
+        A variable with a source of the token counts if there is no other source: neither an option nor a variable above it.
+        """
         options = {name: value for name, value in named.items() if value is not None}
-        own_token = options.keys() & {"token", "token_file", "service_account"}
-        for name, variable in variables.items():
+        for name, variable in _VARIABLES.items():
             value = os.environ.get(variable)
-            if value and name not in options and not (own_token and variable in _OF_TOKENS):
+            chosen = _TOKEN_SOURCES if name in _TOKEN_SOURCES else {name}
+            if value and not options.keys() & chosen:
                 options[name] = value
         for name in ("token_file", "ca_file"):
             if name in options:
@@ -142,6 +141,3 @@ class ClientOptions:
         if context is None and own.exists():
             return credentials.from_file(own)
         return credentials.of_context(context)
-
-
-_OF_TOKENS: Final = (_TOKEN_FILE, _SERVICE_ACCOUNT)

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli import complete, plugin
 from queuectl.cli.main import run
 from queuectl.domain.jobs import PodRecord
 from tests.api.serving import serving
+from tests.api.signed import ADMIN, people
 from tests.api.support import FixedLookout, job, live_through
 from tests.doubles.store import MemoryStore
 from tests.unit.test_cli_watch import FLOOR
@@ -41,12 +43,16 @@ def server() -> Iterator[str]:
 
 
 def offered(
-    line: str, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kubeconfig: str = os.devnull,
 ) -> list[str]:
     """The words that bash offers at the end of a line."""
     for name, text in {
         "QUEUECTL_SERVER": server,
-        "KUBECONFIG": os.devnull,
+        "KUBECONFIG": kubeconfig,
         "_QUEUECTL_COMPLETE": "complete_bash",
         "COMP_WORDS": f"queuectl {line}",
         "COMP_CWORD": str(len(f"queuectl {line}".split(" ")) - 1),
@@ -98,6 +104,45 @@ def test_names_come_from_the_server(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert offered(line, server, monkeypatch, capsys) == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("--context mine", ["team-a/train"]),
+        ("--context other", []),
+        ("--context nowhere", []),
+        ("--context other --token-file token", ["team-a/train"]),
+        ("--kubeconfig nowhere", []),
+        # The words after an unknown option, or one without its value, are not read.
+        ("--unknown --context other", []),
+        ("--help=yes --context other", []),
+    ],
+)
+def test_the_token_is_that_of_the_line(
+    typed: str,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    users = {"mine": ADMIN, "other": "a-token-of-another-cluster"}
+    kubeconfig = {
+        "current-context": "mine",
+        "contexts": [{"name": n, "context": {"user": n, "cluster": n}} for n in users],
+        "users": [{"name": n, "user": {"token": token}} for n, token in users.items()],
+        "clusters": [{"name": n, "cluster": {"server": f"https://{n}.example"}} for n in users],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
+    (tmp_path / "token").write_text(ADMIN)
+    monkeypatch.chdir(tmp_path)
+    store = MemoryStore()
+    for change in live_through(job("train")):
+        store._write(change, 1)
+    with serving(store, authenticated=AuthenticationLayer(people())) as address:
+        line = f"explain --server {address} {typed} tea"
+        found = offered(line, "http://127.0.0.1:9", monkeypatch, capsys, "config")
+    assert found == names
 
 
 def test_kubectl_gets_one_candidate_a_line(

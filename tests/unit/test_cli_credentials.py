@@ -103,6 +103,47 @@ class TestTheTokenComesFrom:
         monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
         assert queuectl("get", "cq").code == 0
 
+    @pytest.mark.parametrize("command", ["simulate", "advise"])
+    @pytest.mark.parametrize("by", ["option", "environment"])
+    def test_a_file_also_for_a_simulation_of_recorded_jobs(
+        self, queuectl: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, command: str
+    ) -> None:
+        (tmp_path / "token").write_text(NO_RIGHTS)
+        if by == "environment":
+            monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
+        typed = ["--token-file", str(tmp_path / "token")] if by == "option" else []
+        result = queuectl(command, "-f", "docs/examples/nodes.yaml", "--history", "30d", *typed)
+        assert (result.code, "without-rights may not" in result.err) == (5, True), result.err
+
+    @pytest.mark.parametrize(
+        ("typed", "there"),
+        [
+            (["--as-serviceaccount", "ml/admin"], {"QUEUECTL_TOKEN_FILE": "nowhere"}),
+            (["--token-file", "token"], {"QUEUECTL_AS_SERVICEACCOUNT": "ml/other"}),
+            ([], {"QUEUECTL_TOKEN_FILE": "token", "QUEUECTL_AS_SERVICEACCOUNT": "ml/other"}),
+        ],
+    )
+    def test_an_option_before_variables_and_the_first_of_two_variables(
+        self,
+        queuectl: Cli,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        typed: list[str],
+        there: dict[str, str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "token").write_text(ADMIN)
+        config(tmp_path / "config", {"token": NO_RIGHTS})
+
+        def made(account: str, _context: KubeconfigContext | None, _option: str) -> str:
+            return {"ml/admin": ADMIN, "ml/other": NO_RIGHTS}[account]
+
+        monkeypatch.setattr(tokenrequest, "made_for", made)
+        for name, text in there.items():
+            monkeypatch.setenv(name, text)
+        result = queuectl("get", "cq", *typed)
+        assert result.code == 0, result.err
+
     @pytest.mark.parametrize("form", ["token", "tokenFile", "exec", "exec with its environment"])
     def test_the_kubeconfig(self, queuectl: Cli, tmp_path: Path, form: str) -> None:
         (tmp_path / "secret").write_text(ADMIN)

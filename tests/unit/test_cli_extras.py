@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -71,5 +73,25 @@ def test_a_command_of_a_missing_extra_names_the_install_command(
     assert failed.value.code is Exit.FAILURE
 
 
-def test_a_client_command_needs_no_extra() -> None:
-    assert all(each.extra is None for each in COMMANDS.values() if each.client)
+def leaves(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    members = getattr(command, "commands", None)
+    for name, member in (members or {}).items():
+        yield from leaves(member, f"{words} {name}")
+    if members is None:
+        yield words, command
+
+
+def test_each_command_that_calls_the_server_has_the_options_of_the_connection() -> None:
+    """Only these need an extra: the base package is the client."""
+    extended = set()
+    for name, each in COMMANDS.items():
+        for words, command in leaves(each.load(name), name):
+            options = {option for param in command.params for option in param.opts}
+            calls = "--server" in options
+            if calls and each.extra is not None:
+                extended.add(words)
+            shared = {"--ca-file", "--tls-server-name", "--token-file", "--as-serviceaccount"}
+            assert options & shared == (shared if calls else set()), words
+            cluster = {"--kubeconfig", "--context"} & options
+            assert len(cluster) == (2 if calls or words == "kueue hand-over" else 0), words
+    assert extended == {"simulate", "advise", "mcp"}
