@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 
 import pytest
@@ -29,5 +30,5 @@ def queuectl_with(
     monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
     capture.readouterr()
     with pytest.raises(SystemExit) as ended:
-        run()
+        copy_context().run(run)  # the options of the connection end with the program
     return Result(int(ended.value.code or 0), *capture.readouterr())

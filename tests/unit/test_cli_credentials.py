@@ -461,6 +461,15 @@ class TestTheKubeconfig:
         assert "team-a/train" in queuectl("explain", "train").err
         assert "team-b/train" in queuectl("explain", "train", "-n", "team-b").err
 
+    def test_the_hand_over_to_kueue_names_the_cluster_that_is_selected(
+        self, queuectl: Cli, tmp_path: Path
+    ) -> None:
+        path = config(tmp_path / "other", {"token": ADMIN}, "other")
+        path.write_text(path.read_text().replace("https://c.example", "http://127.0.0.1:9"))
+        selected = ("--kubeconfig", str(path), "--context", "other")
+        result = queuectl("kueue", "hand-over", "--dry-run", *selected)
+        assert (result.code, result.out) == (1, "cluster http://127.0.0.1:9\n"), result.err
+
     @pytest.mark.parametrize(
         ("content", "says"),
         [

@@ -295,6 +295,16 @@ def test_a_local_cluster_needs_a_home_directory_or_a_variable(
     assert f"is not known: set {variable} to" in capsys.readouterr().err
 
 
+def test_an_empty_variable_of_the_kubeconfig_is_as_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube/config").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "")
+    assert cluster_connection().kubeconfig == tmp_path / ".kube/config"
+
+
 def test_a_client_needs_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     homeless(monkeypatch)
     assert current_context() is None
