@@ -20,7 +20,7 @@ from queuectl.cli.client import (
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.get import plural_of
-from queuectl.cli.targets import ORDER, Target, check, read_objects, target_kind
+from queuectl.cli.targets import ORDER, Target, check, read_objects, refused, target_kind
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.client.client import Client
 from queuectl.client.errors import RequestRefused
@@ -124,8 +124,7 @@ def _subscriptions(
             try:
                 client.unsubscribe(int(number), dry_run=dry_run)
             except RequestRefused as refusal:
-                refused = _refused(subject, refusal, ignore_not_found=ignore_not_found)
-                code = max(code, refused)
+                code = max(code, _refused(subject, refusal, ignore_not_found=ignore_not_found))
             else:
                 typer.echo(f"{subject} {'would be deleted' if dry_run else 'deleted'}")
     return code
@@ -159,12 +158,10 @@ def _delete(client: Client, target: Target, version: str | None, *, ignore_not_f
 
 
 def _refused(target: Target | str, refusal: RequestRefused, *, ignore_not_found: bool) -> Exit:
-    code = exit_code(refusal)
-    if code is Exit.NOT_FOUND and ignore_not_found:
+    if exit_code(refusal) is Exit.NOT_FOUND and ignore_not_found:
         typer.echo(f"{target} not found")
         return Exit.OK
-    typer.echo(f"error: {target}: {refusal}", err=True)
-    return code
+    return refused(target, refusal)
 
 
 # ---- dry run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -10,7 +11,8 @@ from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.targets import Target, target_kind
+from queuectl.cli.targets import Target, refused, target_kind
+from queuectl.client.errors import RequestRefused
 from queuectl.domain.words import counted, counted_gpus
 
 _WORKLOADS: Final = "use `queuectl hold` and `queuectl release`"
@@ -48,12 +50,8 @@ def stop_command(
 ) -> None:
     """Stop ClusterQueues or LocalQueues. None of their gangs starts until you resume them."""
     body = {"drain": drain, "reason": reason}
-    with connect(server) as client:
-        for target in _targets(kind, names, namespace):
-            query = "?dry_run=true" if dry_run else ""
-            answer = client.post(f"{target.path}/stop{query}", body)
-            for line in _previewed(target, answer) if dry_run else [_stopped(target, answer)]:
-                typer.echo(line)
+    shown = _previewed if dry_run else _stopped
+    raise typer.Exit(_each(server, "stop", _targets(kind, names, namespace), body, dry_run, shown))
 
 
 def resume_command(
@@ -67,13 +65,36 @@ def resume_command(
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Resume stopped ClusterQueues or LocalQueues. Their gangs keep their queue order."""
+    done = "would be resumed" if dry_run else "resumed"
+
+    def shown(target: Target, answer: Json) -> list[str]:
+        return [f"{target} {'is not stopped' if answer['result'] == 'unchanged' else done}"]
+
+    targets = _targets(kind, names, namespace)
+    raise typer.Exit(_each(server, "resume", targets, {"reason": reason}, dry_run, shown))
+
+
+def _each(
+    server: str,
+    verb: str,
+    targets: Sequence[Target],
+    body: Json,
+    dry_run: bool,
+    shown: Callable[[Target, Json], Sequence[str]],
+) -> Exit:
+    """Change each queue, and print the lines of its answer. A refusal does not end the others. Returns the highest exit code."""
+    code = Exit.OK
+    query = "?dry_run=true" if dry_run else ""
     with connect(server) as client:
-        for target in _targets(kind, names, namespace):
-            query = "?dry_run=true" if dry_run else ""
-            answer = client.post(f"{target.path}/resume{query}", {"reason": reason})
-            already = answer["result"] == "unchanged"
-            done = "would be resumed" if dry_run else "resumed"
-            typer.echo(f"{target} {'is not stopped' if already else done}")
+        for target in targets:
+            try:
+                answer = client.post(f"{target.path}/{verb}{query}", body)
+            except RequestRefused as refusal:
+                code = max(code, refused(target, refusal))
+            else:
+                for line in shown(target, answer):
+                    typer.echo(line)
+    return code
 
 
 def _targets(kind: str, names: list[str], namespace: str | None) -> list[Target]:
@@ -86,11 +107,11 @@ def _targets(kind: str, names: list[str], namespace: str | None) -> list[Target]
     return [Target(found, name, scope) for name in names]
 
 
-def _stopped(target: Target, answer: Json) -> str:
+def _stopped(target: Target, answer: Json) -> list[str]:
     already = "is already " if answer["result"] == "unchanged" else ""
     drains = answer["stopPolicy"] == "HoldAndDrain"
     runs = "gangs that run are evicted" if drains else "gangs that run continue"
-    return f"{target} {already}stopped; {runs}"
+    return [f"{target} {already}stopped; {runs}"]
 
 
 def _previewed(target: Target, answer: Json) -> list[str]:

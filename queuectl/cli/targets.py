@@ -14,7 +14,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from queuectl.cli.client import Json, config_kind, config_path
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.errors import CommandFailed, Exit, exit_code
+from queuectl.client.errors import RequestRefused
 from queuectl.domain.errors import BadInput
 from queuectl.objects.configuration.config_kinds import BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.objects.documents import Document, read_documents
@@ -94,6 +95,12 @@ class Target:
     def __str__(self) -> str:
         where = f" in {self.namespace}" if self.namespace else ""
         return f"{self.kind.singular}/{self.name}{where}"
+
+
+def refused(target: Target | str, refusal: RequestRefused) -> Exit:
+    """Print why one of several objects is refused. Returns the exit code."""
+    typer.echo(f"error: {target}: {refusal}", err=True)
+    return exit_code(refusal)
 
 
 def placed(body: Json, namespace: str) -> Json:

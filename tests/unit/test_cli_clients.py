@@ -885,6 +885,19 @@ class TestStop:
             "localqueue/default in team-a stopped; gangs that run continue",
         ]
 
+    @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+    @pytest.mark.parametrize("verb", ["stop", "resume"])
+    def test_a_refused_queue_is_named_and_the_others_follow(
+        self, queuectl: Cli, verb: str, dry_run: list[str]
+    ) -> None:
+        other = {**CLUSTER_QUEUE, "metadata": {"name": "team-z"}}
+        queuectl("apply", "-f", "-", stdin=stream(other))
+        result = queuectl(verb, "clusterqueue", "team-a", "nowhere", "team-z", *dry_run)
+        assert result.code == 3
+        assert result.err == "error: clusterqueue/nowhere: ClusterQueue nowhere does not exist\n"
+        changed = [line.split()[0] for line in result.out.splitlines()]
+        assert changed == ["clusterqueue/team-a", "clusterqueue/team-z"]
+
     def test_a_dry_run_shows_what_a_drain_would_evict(
         self, queuectl: Cli, diagnoser: FixedDiagnoser
     ) -> None:
