@@ -610,7 +610,7 @@ class ClusterConformance:
         patch = {"spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
         for key in (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL):
             worker["template"]["metadata"] = {"labels": {key: "7"}}
-            with pytest.raises(WriteRefused, match="written by queuectl alone"):
+            with pytest.raises(WriteRefused, match="only queuectl writes"):
                 await world.user_patch("PyTorchJob", "grows", patch)
         worker["template"]["metadata"] = {"labels": {"app": "x"}}
         await world.user_patch("PyTorchJob", "grows", patch)

@@ -387,7 +387,7 @@ def test_a_new_job_of_a_queue_belongs_to_no_other_job(plane: Plane, one: One) ->
     if not isinstance(one, Description) or one.children or one.group == SPARK or not one.podsets:
         pytest.skip("admission writes the label, or the object has no templates")
     for document in documents(one, has_label(keys.KIND_LABEL), queue="main"):
-        with pytest.raises(ApiServerError, match="written by queuectl alone"):
+        with pytest.raises(ApiServerError, match="only queuectl writes"):
             plane.user.create(collection(one), document, dryRun="All")
 
 

@@ -624,7 +624,7 @@ async def test_queuectl_changes_of_a_node_only_what_a_mig_reconfiguration_needs(
 
     async def refused(*patches: Mapping[str, Any]) -> None:
         for patch in patches:
-            with pytest.raises(WriteRefused, match="queuectl changes of a node nothing but"):
+            with pytest.raises(WriteRefused, match="on a node, queuectl can change only"):
                 await attempt(patch)
 
     with pytest.raises(WriteRefused, match="cannot patch resource"):
@@ -634,7 +634,7 @@ async def test_queuectl_changes_of_a_node_only_what_a_mig_reconfiguration_needs(
     try:
         async with asyncio.timeout(20):  # rights and policies take effect with a delay
             message = ""
-            while "queuectl changes of a node" not in message:
+            while "on a node, queuectl can change only" not in message:
                 with contextlib.suppress(ClusterUnavailable):
                     try:
                         await attempt(CORDON)

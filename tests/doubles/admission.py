@@ -164,7 +164,7 @@ def pod_born(document: Document, user: str = "alice") -> Document:
     if queue_of(pod) is None:
         return pod
     refuse(queue_of(pod) == "", "the label queue-name is empty")
-    refuse(any(_ours(pod)), "written by queuectl alone")
+    refuse(any(_ours(pod)), "only queuectl writes")
     annotations = pod["metadata"].setdefault("annotations", {})
     annotations[keys.SUBMITTED_BY] = user
     spec = pod["spec"]
@@ -224,12 +224,12 @@ def check_job(user: str, old: Document, new: Document) -> None:
     changed = before.get(keys.SUBMITTED_BY) != after.get(keys.SUBMITTED_BY)
     refuse(changed, "it is the name of the user who created the job")
     was, now = before.get(keys.STATUS_ANNOTATION, ""), after.get(keys.STATUS_ANNOTATION, "")
-    refuse(bool(_PARKED.match(was)) and was != now, "written by queuectl alone")
-    refuse(_entry(old) != _entry(new), "written by queuectl alone")
+    refuse(bool(_PARKED.match(was)) and was != now, "only queuectl writes")
+    refuse(_entry(old) != _entry(new), "only queuectl writes")
     earlier = dict(templates(old))
     for podset, template in templates(new):
         known = _ours(earlier.get(podset, {}))
-        refuse(known != _ours(template), "written by queuectl alone")
+        refuse(known != _ours(template), "only queuectl writes")
 
 
 def check_pod(user: str, old: Document, new: Document) -> None:
@@ -249,13 +249,15 @@ def check_pod(user: str, old: Document, new: Document) -> None:
     refuse(not all(kept), "tolerations: additions only")
     if user == CONTROLLER:
         return
-    refuse(gated(before) and not gated(after), f"{keys.GATE} is dropped by queuectl alone")
+    refuse(
+        gated(before) and not gated(after), f"only queuectl removes the scheduling gate {keys.GATE}"
+    )
     placed = selector != wanted or required != needed
-    refuse(gated(before) and placed, "written by queuectl alone")
+    refuse(gated(before) and placed, "only queuectl decides where it runs")
     refuse(queue_of(old) != queue_of(new), "a pod cannot change its queue")
     refuse(
         (keys.ATTEMPT_LABEL in old["metadata"].get("labels", {})) and _ours(old) != _ours(new),
-        "written by queuectl alone",
+        "only queuectl writes",
     )
 
 

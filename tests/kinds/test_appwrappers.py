@@ -157,7 +157,7 @@ def test_a_user_changes_a_queued_appwrapper_only_in_ways_that_its_queue_sees(
 
 def test_no_user_creates_pods_of_an_appwrapper(tenant: Tenant) -> None:
     namespace = tenant.workspace.namespace
-    for queue, says in (("main", "written by queuectl alone"), (None, "jobs in\\s+a queue")):
+    for queue, says in (("main", "only queuectl writes"), (None, "jobs in\\s+a queue")):
         forged = appwrapper(
             "forged", namespace, job("forged-job", PodSetManifest(1, gpus=8)), queue=queue
         )
@@ -219,7 +219,7 @@ def test_the_account_of_queuectl_changes_nothing_else_of_an_appwrapper(tenant: T
             {"podSetInfos": [infos | {"labels": {"example.com/a": "b"}}]},
             {"podSetInfos": [infos | {"schedulingGates": [{"name": "example.com/a"}]}]},
         ):
-            refused("queuectl changes of a job in a queue nothing but", client.patch, path,
+            refused("in a queued job, queuectl can change only", client.patch, path,
                 {"spec": {"suspend": True, "components": [component | other]}})  # fmt: skip
-        refused("queuectl changes of a job in a queue nothing but", client.patch, path,
+        refused("in a queued job, queuectl can change only", client.patch, path,
             {"spec": {"suspend": True, "managedBy": "example.com/other"}})  # fmt: skip

@@ -136,7 +136,7 @@ def test_a_user_changes_a_queued_object_only_in_ways_that_its_queue_sees(
         refused("only queuectl may resume", change, path, nested(suspend, False))
         refused("gate.*cannot be removed", change, path, _in_templates(made, _without_gates))
         for label in _OWN_LABELS:
-            refused("written by queuectl alone", change, path, _in_templates(made, _label(label)))
+            refused("only queuectl writes", change, path, _in_templates(made, _label(label)))
         refused("cannot change its queue", change, path, _OTHER_QUEUE)
         refused("user who created the job", change, path, _OTHER_USER)
         change(path, _in_templates(made, _elsewhere))
@@ -164,7 +164,7 @@ def test_the_account_of_queuectl_only_starts_stops_and_marks_an_object(
         ]
         if entry.kind != "Job":  # it can start with fewer pods
             changes.append(_larger(made))
-        says = "queuectl changes of a job in a queue nothing but"
+        says = "in a queued job, queuectl can change only"
         for change in changes:
             refused(says, client.patch, path, change)
         [own] = entry.documents("own", "queuectl-system", PodSetManifest(4), None)
@@ -183,20 +183,27 @@ def test_a_user_changes_nothing_of_a_queued_pod_that_decides_about_it(
         folder, change = f"/api/v1/namespaces/{workspace.namespace}/pods", client.patch
         for one in workspace.pods("waits"):
             path = f"{folder}/{one.name}"
-            refused("dropped by queuectl alone", change, path, {"spec": {"schedulingGates": None}})
-            refused("written by queuectl", change, path, {"spec": {"nodeSelector": {"a": "b"}}})
+            refused(
+                "only queuectl removes the scheduling gate",
+                change,
+                path,
+                {"spec": {"schedulingGates": None}},
+            )
+            refused(
+                "only queuectl decides where", change, path, {"spec": {"nodeSelector": {"a": "b"}}}
+            )
         for one in (*workspace.pods("mine"), *workspace.pods("waits")):
             path = f"{folder}/{one.name}"
             for patch in (_OTHER_QUEUE, _OTHER_USER):
-                refused("stay as they are", change, path, patch)
+                refused(r"of a pod.* cannot change", change, path, patch)
             for label in _OWN_LABELS:
                 mark = {"metadata": {"labels": {label: "7"}}}
-                refused("written by queuectl alone", change, path, mark)
+                refused("only queuectl writes", change, path, mark)
         if "Pod" not in entry.kind:
             # Without its controller, it would run on where its user does not see it.
             for one in workspace.pods("mine"):
                 alone = {"metadata": {"ownerReferences": None}}
-                refused("stay as they are", change, f"{folder}/{one.name}", alone)
+                refused(r"of a pod.* cannot change", change, f"{folder}/{one.name}", alone)
         assert {pod.attempt for pod in gang.runs()} == {1}
         assert waits.released == []
 
@@ -298,6 +305,6 @@ def test_a_user_changes_a_queued_set_only_in_ways_that_its_queue_sees(
             refused("user who created the LeaderWorkerSet", change, path, _OTHER_USER)
             for label in _OWN_LABELS:
                 marked = {"workerTemplate": {"metadata": {"labels": {label: "7"}}}}
-                refused("written by queuectl alone", change, path,
+                refused("only queuectl writes", change, path,
                     {"spec": {"leaderWorkerTemplate": marked}})  # fmt: skip
         assert {pod.attempt for pod in gang.runs()} == {1}

@@ -107,7 +107,7 @@ def test_only_a_driver_creates_executors_and_only_of_its_own_gang(tenant: Tenant
     refused(_ONLY, tenant.create, executor("forged", tenant.job, mine))
     without = executor("forged", tenant.job, mine)
     del without["metadata"]["labels"][keys.KIND_LABEL]
-    refused("written by queuectl alone", tenant.create, without)
+    refused("only queuectl writes", tenant.create, without)
 
     submit(workspace, "other", PodSetManifest(1))
     workspace.until_running("other", 2, lambda p: True, "all of the other run")
@@ -147,7 +147,7 @@ def test_a_user_changes_a_queued_application_only_in_ways_that_its_queue_sees(
     refused("cannot be removed", change, path, none)
     for name in _OWN_LABELS[:2]:
         marked = {"spec": {"executor": {"labels": {name: "7"}}}}
-        refused("written by queuectl alone", change, path, marked)
+        refused("only queuectl writes", change, path, marked)
     priority = {"spec": {"driver": {"priorityClassName": "system-node-critical"}}}
     refused("keep the PriorityClass", change, path, priority)
     move = {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
@@ -171,7 +171,7 @@ def test_the_account_of_queuectl_only_starts_stops_and_marks_an_application(
 ) -> None:
     workspace = tenant.workspace
     path = workspace.client.path_of(tenant.job)
-    says = "queuectl changes of a job in a queue nothing but"
+    says = "in a queued job, queuectl can change only"
     with account_of_queuectl(workspace) as client:
         for spec in (
             {"driver": {"labels": {"example.com/a": "b"}}},

@@ -292,7 +292,7 @@ def test_no_user_creates_pods_of_a_trainjob(tenant: Tenant) -> None:
         forged["spec"]["runtimePatches"] = [patches("example.com/user", **changes)]
         refused(_ONLY, tenant.create, forged)
         forged["metadata"]["labels"] = {keys.QUEUE_LABEL: "main"}
-        refused("written by queuectl alone", tenant.create, forged)
+        refused("only queuectl writes", tenant.create, forged)
     node = replicated("node", WHOLE, step="trainer")
     node["template"]["spec"]["template"]["metadata"]["labels"] = marked
     refused(_ONLY, tenant.create, training_runtime("forged", namespace, node))
@@ -317,9 +317,9 @@ def test_a_user_changes_a_queued_trainjob_only_in_ways_that_its_queue_sees(tenan
     [own] = made["spec"]["runtimePatches"]
     labels = {keys.KIND_LABEL: "TrainJob", keys.ATTEMPT_LABEL: "7"}
     mine = patches(own["manager"], metadata={"labels": labels})
-    refused("written by queuectl alone", change, path, {"spec": {"runtimePatches": [mine]}})
+    refused("only queuectl writes", change, path, {"spec": {"runtimePatches": [mine]}})
     other = patches("example.com/user", spec=pods_of("node", metadata={"labels": _MARKS}))
-    refused("written by queuectl alone", change, path, {"spec": {"runtimePatches": [own, other]}})
+    refused("only queuectl writes", change, path, {"spec": {"runtimePatches": [own, other]}})
     move = {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
     refused("cannot change its queue", change, path, move)
     refused("together with its pods", tenant.client.delete, path, propagationPolicy="Orphan")
@@ -332,7 +332,7 @@ def test_the_account_of_queuectl_changes_nothing_else_of_a_trainjob(tenant: Tena
     workspace = tenant.workspace
     path = workspace.client.path_of(tenant.job)
     [own] = workspace.client.get(path)["spec"]["runtimePatches"]
-    says = "queuectl changes of a job in a queue nothing but"
+    says = "in a queued job, queuectl can change only"
     image = pods_of("node", spec={"nodeSelector": {"a": "b"}})
     with account_of_queuectl(workspace) as client:
         for spec in (

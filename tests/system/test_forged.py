@@ -218,7 +218,7 @@ def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant, kind: str) -> No
         refused("example.com/keep, or hold", client.delete, path, propagationPolicy=with_pods)
     for one in workspace.pods("keeps"):
         target = f"/api/v1/namespaces/{workspace.namespace}/pods/{one.name}"
-        stays = "stay as they are"
+        stays = r"of a pod.* cannot change"
         refused(stays, client.patch, target, {"metadata": {"ownerReferences": None}})
         selected = "batch.kubernetes.io/controller-uid" if kind == "Job" else OPERATORS_LABEL
         other = {selected: "x"}

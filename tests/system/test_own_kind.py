@@ -163,7 +163,7 @@ HOSTILE: list[tuple[str, Document, str]] = [
     (
         "marks pods",
         {"spec": {"template": {"metadata": {"labels": {keys.ATTEMPT_LABEL: "7"}}}}},
-        "of a pod template are written by queuectl alone",
+        "only queuectl writes the labels queuectl.dev/attempt, podset and workload of a pod template",
     ),
     (
         "raises the priority",
@@ -218,7 +218,9 @@ def test_queuectl_itself_changes_no_other_field(installation: Installation) -> N
             {"workers": 4},
             {"template": {"spec": {"nodeName": "x"}}},
         ):
-            with pytest.raises(ApiServerError, match=r"nothing but spec\.suspend, its queue label"):
+            with pytest.raises(
+                ApiServerError, match=r"can change only spec\.suspend, its queue label"
+            ):
                 client.patch(workspace.made[0], {"spec": patch})
 
 

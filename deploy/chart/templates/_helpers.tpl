@@ -832,8 +832,8 @@ data-queuectl-database-0
       .matches('^(Deactivated: |(Held|Evicting): (Held|Deactivated))')
     || object.metadata.?annotations[?'queuectl.dev/status'] == oldObject.metadata.?annotations[?'queuectl.dev/status']
   message: >-
-    the annotation queuectl.dev/status of a workload that is held or deactivated is written by queuectl alone: it is
-    held again by it after the loss of the database
+    only queuectl writes the annotation queuectl.dev/status of a workload that is held or deactivated: with it, the workload is
+    held again after the loss of the database
 {{- end }}
 
 {{/* Whether an object in a queue keeps the label of queuectl, by which the bindings of the policies select it: Kueue's label can name the
