@@ -133,7 +133,7 @@ class GangOutcomeView(View):
         description="Blocking constraints; of the first submitted gangs only."
     )
     conflict_proof: Proof = Field(
-        description="optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."
+        description="optimal = each blocking constraint is needed; feasible = the solver reached a limit, so the list can include constraints that do not block."
     )
     suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes; of the first submitted gangs only."

@@ -392,7 +392,7 @@ class ExplainView(View):
         "is not pending, or has no diagnosis yet."
     )
     conflict_proof: Proof = Field(
-        description="optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."
+        description="optimal = each blocking constraint is needed; feasible = the solver reached a limit, so the list can include constraints that do not block."
     )
     suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes, each enough by itself and verified by the solver."

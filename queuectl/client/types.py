@@ -594,7 +594,7 @@ class ExplainJson(AnswerJson):
     conflict: list[ObstacleJson]
     """A minimal set of blocking constraints, found by the solver. Empty if it is not pending, or has no diagnosis yet."""
     conflictProof: str
-    """optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."""
+    """optimal = each blocking constraint is needed; feasible = the solver reached a limit, so the list can include constraints that do not block."""
     suggestedFixes: list[SuggestedFixJson]
     """Suggested fixes, each enough by itself and verified by the solver."""
     position: int | None
@@ -677,7 +677,7 @@ class GangOutcomeJson(AnswerJson):
     conflict: list[ObstacleJson]
     """Blocking constraints; of the first submitted gangs only."""
     conflictProof: str
-    """optimal = each blocking constraint is needed; feasible = the solver reached a limit, so some may not block."""
+    """optimal = each blocking constraint is needed; feasible = the solver reached a limit, so the list can include constraints that do not block."""
     suggestedFixes: list[SuggestedFixJson]
     """Suggested fixes; of the first submitted gangs only."""
 
@@ -1288,7 +1288,7 @@ class ShadowComparedJson(AnswerJson):
 
 
 class ShadowGangJson(AnswerJson):
-    """A gang that waited, or whose pods had no node after its admission, over all moments that show it so."""
+    """A gang that waited, or whose pods had no node after its admission, over all observations that show it so."""
 
     uid: str
     namespace: str
@@ -1299,14 +1299,14 @@ class ShadowGangJson(AnswerJson):
     gpus: float
     pods: int
     state: str
-    """At the last moment."""
+    """At the last observation."""
     firstSeen: str
     lastSeen: str
     waitedHours: float
     fittedHours: float
     """Hours for which it waited although it fitted."""
     fitsSince: str | None
-    """First moment since which it fits; null = it does not fit now."""
+    """First observation since which it fits; null = it does not fit now."""
     startableGpuHours: float
     """GPU-hours of its pods while it fitted."""
     unboundHours: float
@@ -1334,7 +1334,7 @@ class ShadowIntervalJson(AnswerJson):
 
 
 class ShadowObservedJson(AnswerJson):
-    """The state of the cluster at all moments."""
+    """The state of the cluster at all observations."""
 
     total: ShadowSumsJson
     hours: list[ShadowHourJson]
@@ -1343,7 +1343,7 @@ class ShadowObservedJson(AnswerJson):
     gangCount: int
     """All gangs seen in the period."""
     leftOut: list[str]
-    """Objects that could not be read at the last moment, with the reasons."""
+    """Objects that could not be read at the last observation, with the reasons."""
 
 
 class ShadowQueueJson(AnswerJson):
@@ -1376,17 +1376,17 @@ class ShadowReportJson(AnswerJson):
     limits: list[str]
     """Facts that the observed figures do not show."""
     simulated: ShadowSimulatedJson | None
-    """Always from the first moment, whatever the period; null = none yet."""
+    """Always from the first observation, whatever the period; null = none yet."""
 
 
 class ShadowSimulatedJson(AnswerJson):
-    """One continued simulation of queuectl from the first moment, with run times as observed, and the same figures as observed."""
+    """One continued simulation of queuectl from the first observation, with run times as observed, and the same figures as observed."""
 
     began: str
     until: str
     madeAt: str
     whole: bool
-    """It reaches the last moment; otherwise the rest takes too long."""
+    """It reaches the last observation; otherwise the rest takes too long."""
     gangs: int
     runningAtBegin: int
     """Gangs that are in no waiting time."""
@@ -1397,7 +1397,7 @@ class ShadowSimulatedJson(AnswerJson):
     resized: int
     """Gangs whose size changed while they ran."""
     gapHours: float
-    """Hours without moments."""
+    """Hours without observations."""
     utilization: ShadowComparedJson
     """GPU-hours of running gangs, as a part of those and of the free ones."""
     idleGpuHours: ShadowComparedJson
@@ -1410,10 +1410,10 @@ class ShadowSimulatedJson(AnswerJson):
 
 
 class ShadowSumsJson(AnswerJson):
-    """Sums between moments that follow each other."""
+    """Sums between observations that follow each other."""
 
     observedHours: float
-    """Hours between moments that follow each other."""
+    """Hours between observations that follow each other."""
     gpus: float
     """GPUs of all nodes, mean."""
     freeGpus: float

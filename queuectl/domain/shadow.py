@@ -21,7 +21,7 @@ MOST_SEEN: Final = 20_000
 
 
 class GangState(StrEnum):
-    """The state of a gang at the last moment that shows it."""
+    """The state of a gang at the last observation that shows it."""
 
     WAITING = "Waiting"
     UNBOUND = "Unbound"  # admitted by the other controller; some of its pods have no node

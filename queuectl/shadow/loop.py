@@ -117,7 +117,7 @@ class ShadowLoop:
         self.containment = containment
         self._observer = ClusterObserver(settings.solver.limits, kinds)
         self._progress = LoopProgress(_STEPS * longest_step(settings.solver.wall_seconds))
-        self._failure = "no moment yet"
+        self._failure = "no observation yet"
         self._leads = False
         self._leadership = Leadership.of(cluster, store, clock, settings)
 
@@ -212,7 +212,7 @@ class ShadowLoop:
                 await self._moment(epoch, self._longest(took))
                 self._failure = ""
             except (BadInput, ClusterError, StaleSnapshot, StoreUnavailable) as error:
-                self._failure = f"the last moment was not observed: {error}"
+                self._failure = f"the last observation failed: {error}"
                 log.warning("moment_not_observed", error=str(error))
                 self._metrics.shadow.failed()
             took = time.monotonic() - began

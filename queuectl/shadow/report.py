@@ -19,7 +19,7 @@ MOST_GANGS: Final = 100
 HOUR: Final = 3600.0
 LIMITS: Final = (
     "These are observations, and no forecast of a gain: if the gang had started, the cluster would be in another state since then.",
-    "A gang counts only between two moments that both show it. A change between two moments is not seen.",
+    "A gang counts only between two observations that both show it. A change between two observations is not seen.",
     "Gangs that fit could still fail to start: image pulls, volumes and admission webhooks are not tried.",
     "Users react to a queue: they submit other jobs, or at other times. No report knows that.",
 )
@@ -28,10 +28,10 @@ SIMULATED_LIMITS: Final = (
     "The arrivals, the sizes and the run times come from the cluster. Users would react to other waiting times: they submit other jobs, or at other times.",
     "Each gang starts at once and starts well: image pulls, volumes, webhooks and admission checks take no time and never fail.",
     "The run time of a gang does not depend on its nodes, although it can: a gang in one rack can be faster.",
-    "An interval is what the records permit. It has the shortest and the longest run times of gangs whose end no moment shows.",
-    "Queues, quotas and priorities count as in the last moment, for the whole time.",
+    "An interval is what the records permit. It has the shortest and the longest run times of gangs whose end no observation shows.",
+    "Queues, quotas and priorities count as in the last observation, for the whole time.",
     "A node that was removed while it was empty is removed in the simulation too, although a gang can run on it there.",
-    "Gangs that came and went between two moments are not known. Devices of resource claims are not simulated.",
+    "Gangs that were created and ended between two observations are not known. Devices of resource claims are not simulated.",
 )
 """Facts that the simulated figures do not show."""
 
@@ -142,9 +142,9 @@ def about_simulated(report: SimulatedReport) -> list[str]:
     begin, end = f"{report.running_at_begin:,}", f"{report.unfinished:,}"
     sentences = [f"{extent}: {begin} ran at its start, and {end} had not finished at its end."]
     if not report.whole:
-        sentences.append("It ends before the last moment, because the rest takes too long.")
+        sentences.append("It ends before the last observation, because the rest takes too long.")
     if report.gaps:
-        sentences.append(f"No moments were recorded in {_hours(report.gaps)} hours of this time.")
+        sentences.append(f"Nothing was observed in {_hours(report.gaps)} hours of this time.")
     if report.left_out:
         sentences.append(f"{report.left_out:,} gangs are left out: their queues no longer exist.")
     if report.resized:

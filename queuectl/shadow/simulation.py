@@ -148,7 +148,7 @@ async def _report(inputs: SimulationInput) -> SimulatedReport:
     finally:
         await store.close()
     if trace is None:
-        raise SimulationFailed("no moment is recorded yet")
+        raise SimulationFailed("no observation is recorded yet")
     return simulated(
         trace,
         inputs.setting,

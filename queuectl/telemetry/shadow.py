@@ -11,20 +11,20 @@ from queuectl.domain.shadow import Moment
 from queuectl.domain.shadow_trace import SimulatedReport
 
 _GAUGES: Final = {
-    "last_moment_timestamp_seconds": "When this process recorded its last moment in shadow mode, or began, in unix seconds; 0 = another mode.",
-    "records_began_timestamp_seconds": "When the records of shadow mode began, in unix seconds; 0 = this process recorded no moment.",
+    "last_moment_timestamp_seconds": "When this process recorded its last observation in shadow mode, or began, in unix seconds; 0 = another mode.",
+    "records_began_timestamp_seconds": "When the records of shadow mode began, in unix seconds; 0 = this process recorded no observation.",
     "retention_seconds": "How long records of shadow mode are kept.",
     "report_interval_seconds": "Time between two simulated reports.",
-    "fitting_gangs": "Waiting gangs that fit at the last moment.",
-    "unbound_gangs": "Admitted gangs with pods without a node at the last moment.",
-    "left_out": "Objects and gangs that are not in the last moment.",
+    "fitting_gangs": "Waiting gangs that fit at the last observation.",
+    "unbound_gangs": "Admitted gangs with pods without a node at the last observation.",
+    "left_out": "Objects and gangs that are not in the last observation.",
     "simulated_timestamp_seconds": "When this process made its last simulated report, in unix seconds; 0 = never.",
     "simulation_duration_seconds": "Duration of the last simulated report.",
 }
 
 
 class ShadowMetrics:
-    """Of one process. Only the leader records moments."""
+    """Of one process. Only the leader records observations."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {
@@ -49,7 +49,7 @@ class ShadowMetrics:
         self._gauges["report_interval_seconds"].set(interval)
 
     def observed(self, moment: Moment, began: float) -> None:
-        """A moment is recorded. ``began``: unix seconds of the first one."""
+        """An observation is recorded. ``began``: unix seconds of the first one."""
         self._gauges["records_began_timestamp_seconds"].set(began)
         self._gauges["last_moment_timestamp_seconds"].set(time.time())
         self._gauges["fitting_gangs"].set(sum(one.fits is not None for one in moment.waiting))
@@ -57,7 +57,7 @@ class ShadowMetrics:
         self._gauges["left_out"].set(len(moment.left_out))
 
     def failed(self) -> None:
-        """A moment is not recorded."""
+        """An observation is not recorded."""
         self._failed.inc()
 
     def simulated(self, report: SimulatedReport) -> None:

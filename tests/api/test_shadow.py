@@ -232,7 +232,7 @@ def test_the_command_prints_a_table_json_csv_and_a_page(
     assert "GPU-hours free while a waiting gang fitted: 2.7" in table
     assert "team-a/job-fits" in table
     assert "at least 2.0" in table
-    assert "it ends before the last moment" in table
+    assert "it ends before the last observation" in table
     assert json.loads(output("-o", "json"))["observed"]["gangCount"] == 3
     rows = list(csv.DictReader(io.StringIO(output("-o", "csv"))))
     assert [row["name"] for row in rows] == ["job-fits", "job-stuck", "job-waits"]

@@ -152,7 +152,7 @@ async def test_a_list_that_fails_is_not_an_empty_cluster(rig: Rig):
         await until(lambda: rig.fitted > 0.0)
         rig.cluster.failure = ClusterUnavailable("pods: 503")
         await until(lambda: loop.blockers() != [])
-        assert loop.blockers() == ["the last moment was not observed: pods: 503"]
+        assert loop.blockers() == ["the last observation failed: pods: 503"]
         last, lists = rig.database.shadow.last, rig.cluster.lists
         await until(lambda: rig.cluster.lists > lists + 1)
         assert rig.database.shadow.last == last
@@ -262,7 +262,7 @@ class UnlistedObjects(MemoryObjects):
 async def test_a_leader_is_not_ready_before_it_knows_the_configuration(rig: Rig):
     rig.objects = UnlistedObjects()
     async with rig.running() as loop:
-        await until(lambda: loop.blockers() == ["no moment yet"])
+        await until(lambda: loop.blockers() == ["no observation yet"])
         assert rig.cluster.lists == 0
 
 

@@ -553,12 +553,15 @@ def test_shadow_mode_is_judged_by_its_records_and_not_by_gpu_metrics() -> None:
 
     assert found(last_moment_timestamp_seconds=0.0) == [], "another mode"
     [records, report] = found(simulated_timestamp_seconds=now - 600)
-    assert records == (OK, "the last moment is 30 s old; records of 3 d, which are kept for 60 d")
+    assert records == (
+        OK,
+        "the last observation is 30 s old; records of 3 d, which are kept for 60 d",
+    )
     assert report == (OK, "the last simulated report is 10 min old")
     [_, report] = found(records_began_timestamp_seconds=now - 2400)
     assert report == (OK, "the first simulated report of this replica is due in 20 min")
     [(level, message), *_] = found(last_moment_timestamp_seconds=now - 7200)
-    assert (level, message.startswith("no moment was recorded for 2 h")) == (PROBLEM, True)
+    assert (level, message.startswith("no observation was recorded for 2 h")) == (PROBLEM, True)
     assert [level for level, _ in found(left_out=2.0)] == [OK, WARNING, OK]
     assert [level for level, _ in found(records_began_timestamp_seconds=0.0)] == [UNKNOWN]
     checks = {one.check for one in of_metrics([build("1.0"), *shadow_gauges(**healthy)], "1.0")}

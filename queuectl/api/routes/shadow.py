@@ -47,9 +47,9 @@ class ShadowReasonView(View):
 
 
 class ShadowSumsView(View):
-    """Sums between moments that follow each other."""
+    """Sums between observations that follow each other."""
 
-    observed_hours: float = Field(description="Hours between moments that follow each other.")
+    observed_hours: float = Field(description="Hours between observations that follow each other.")
     gpus: float = Field(description="GPUs of all nodes, mean.")
     free_gpus: float = Field(description="Free GPUs on nodes that take pods, mean.")
     fitting_hours: float = Field(description="Hours in which at least one waiting gang fitted.")
@@ -76,7 +76,7 @@ class ShadowHourView(View):
 
 
 class ShadowGangView(View):
-    """A gang that waited, or whose pods had no node after its admission, over all moments that show it so."""
+    """A gang that waited, or whose pods had no node after its admission, over all observations that show it so."""
 
     uid: str
     namespace: str
@@ -86,13 +86,13 @@ class ShadowGangView(View):
     cluster_queue: str
     gpus: float
     pods: int
-    state: GangState = Field(description="At the last moment.")
+    state: GangState = Field(description="At the last observation.")
     first_seen: datetime
     last_seen: datetime
     waited_hours: float
     fitted_hours: float = Field(description="Hours for which it waited although it fitted.")
     fits_since: datetime | None = Field(
-        description="First moment since which it fits; null = it does not fit now."
+        description="First observation since which it fits; null = it does not fit now."
     )
     startable_gpu_hours: float = Field(description="GPU-hours of its pods while it fitted.")
     unbound_hours: float
@@ -105,7 +105,7 @@ class ShadowGangView(View):
 
 
 class ShadowObservedView(View):
-    """The state of the cluster at all moments."""
+    """The state of the cluster at all observations."""
 
     total: ShadowSumsView
     hours: list[ShadowHourView]
@@ -114,7 +114,7 @@ class ShadowObservedView(View):
     )
     gang_count: int = Field(description="All gangs seen in the period.")
     left_out: list[str] = Field(
-        description="Objects that could not be read at the last moment, with the reasons."
+        description="Objects that could not be read at the last observation, with the reasons."
     )
 
 
@@ -149,20 +149,20 @@ class ShadowQueueView(ShadowWaitsView):
 
 
 class ShadowSimulatedView(View):
-    """One continued simulation of queuectl from the first moment, with run times as observed, and the same figures as observed."""
+    """One continued simulation of queuectl from the first observation, with run times as observed, and the same figures as observed."""
 
     began: datetime
     until: datetime
     made_at: datetime
     whole: bool = Field(
-        description="It reaches the last moment; otherwise the rest takes too long."
+        description="It reaches the last observation; otherwise the rest takes too long."
     )
     gangs: int
     running_at_begin: int = Field(description="Gangs that are in no waiting time.")
     unfinished: int = Field(description="Gangs that ran or waited at the end.")
     left_out: int = Field(description="Gangs whose queues no longer exist.")
     resized: int = Field(description="Gangs whose size changed while they ran.")
-    gap_hours: float = Field(description="Hours without moments.")
+    gap_hours: float = Field(description="Hours without observations.")
     utilization: ShadowComparedView = Field(
         description="GPU-hours of running gangs, as a part of those and of the free ones."
     )
@@ -184,7 +184,7 @@ class ShadowReportView(View):
     observed: ShadowObservedView
     limits: list[str] = Field(description="Facts that the observed figures do not show.")
     simulated: ShadowSimulatedView | None = Field(
-        description="Always from the first moment, whatever the period; null = none yet."
+        description="Always from the first observation, whatever the period; null = none yet."
     )
 
 

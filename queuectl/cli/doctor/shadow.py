@@ -11,7 +11,7 @@ from queuectl.domain.words import some
 PREFIX: Final = "queuectl_shadow_"
 _CHECK: Final = "shadow"
 _STOPPED_SECONDS: Final = 1800.0
-"""The age of the last moment above which the records have stopped, as in the alert."""
+"""The age of the last observation above which the records have stopped, as in the alert."""
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
@@ -27,7 +27,9 @@ def findings(gauges: Mapping[str, float], now: float) -> list[Finding]:
         return []
     began = gauges.get("records_began_timestamp_seconds", 0.0)
     if not began:
-        message = "this replica has recorded no moment: another one leads, or the records stopped"
+        message = (
+            "this replica has recorded no observation: another one leads, or the records stopped"
+        )
         return [Finding(_CHECK, Level.UNKNOWN, message, "ask the leader, and read /readyz")]
     return [_records(gauges, now - last, now - began), *_left_out(gauges), _report(gauges, now)]
 
@@ -38,16 +40,16 @@ def _records(gauges: Mapping[str, float], age: float, length: float) -> Finding:
     if age > _STOPPED_SECONDS:
         fix = "docs/how-to/runbook.md, QueuectlShadowStopped"
         return Finding(
-            _CHECK, Level.PROBLEM, f"no moment was recorded for {_span(age)}; {extent}", fix
+            _CHECK, Level.PROBLEM, f"no observation was recorded for {_span(age)}; {extent}", fix
         )
-    return Finding(_CHECK, Level.OK, f"the last moment is {_span(age)} old; {extent}")
+    return Finding(_CHECK, Level.OK, f"the last observation is {_span(age)} old; {extent}")
 
 
 def _left_out(gauges: Mapping[str, float]) -> list[Finding]:
     number = gauges.get("left_out", 0.0)
     if not number:
         return []
-    message = f"{number:g} objects or groups of gangs are not in the last moment"
+    message = f"{number:g} objects or groups of gangs are not in the last observation"
     return [Finding(_CHECK, Level.WARNING, message, "queuectl report shadow -o json names them")]
 
 

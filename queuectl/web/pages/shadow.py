@@ -1,4 +1,4 @@
-"""Shadow mode: the state of the cluster at all moments, the gangs that waited although they fitted, and a simulation of queuectl."""
+"""Shadow mode: the state of the cluster at all observations, the gangs that waited although they fitted, and a simulation of queuectl."""
 
 from __future__ import annotations
 
