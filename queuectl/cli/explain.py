@@ -154,7 +154,11 @@ def obstacle_lines(body: dict[str, Any]) -> list[str]:
 def unproved(gang: Mapping[str, Any]) -> str:
     """What to add to the title of its blocking constraints if the solver has not proved that each of them blocks it."""
     proved = gang.get("conflictProof", _PROVED) == _PROVED  # an older server does not state it
-    return "" if proved else " (the solver reached its limit, so some may not block it)"
+    return (
+        ""
+        if proved
+        else " (the solver reached its limit, so the list can include constraints that do not block it)"
+    )
 
 
 def _start(start: dict[str, Any] | None) -> str:
@@ -162,7 +166,7 @@ def _start(start: dict[str, Any] | None) -> str:
     if start is None:
         return "start not known"
     if overdue(start):
-        return "later than estimated"
+        return "overdue"
     last = f"within {until(start['p90'])}" if start["p90"] is not None else "no known limit"
     return f"start in about {until(start['median'])} (median), {last} with a probability of 90%"
 

@@ -212,7 +212,7 @@ def clipped(text: str, most: int = _LONGEST_TEXT) -> str:
 
 PROOF_WORDS: Final = {
     Proof.OPTIMAL: "the best possible",
-    Proof.FEASIBLE: "valid; a better plan may exist",
+    Proof.FEASIBLE: "valid; a better plan can exist",
     Proof.UNDECIDED: "some gangs are left for the next cycle",
 }
 

@@ -191,7 +191,7 @@ class TestExplain:
         }
         lines = explain.explain_lines(body | changed)
         assert "Reserved until its admission checks are ready: image" in lines
-        title = "Blocking constraint (the solver reached its limit, so some may not block it):"
+        title = "Blocking constraint (the solver reached its limit, so the list can include constraints that do not block it):"
         assert title in lines
         assert "Blocking constraint:" in explain.explain_lines(
             body | changed | {"conflictProof": "optimal"}

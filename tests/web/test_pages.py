@@ -97,7 +97,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "/ui/timeline?queue=vision&span=1d": ("The bars show the next 1 d", "team-vision/"),
     "/ui/timeline?queue=nowhere": ("No gang is pending.", "No gang runs."),
     "/ui/evictions": ("Lost work, GPU-hours", 'data-h="GPUs freed">32<', 'lost GPU-hours">1.5<'),
-    "/ui/decisions": ("Pending reasons", "Waiting for quota", "a better plan may exist"),
+    "/ui/decisions": ("Pending reasons", "Waiting for quota", "a better plan can exist"),
     "/ui/decisions/3": ("Changed gangs", "Reasons of the pending gangs", "Solver runs"),
     "/ui/usage": ("By namespace", "team-language", "GPUs of the nodes", "Cost, EUR"),
     "/ui/usage?by=queue&span=168h": ("By LocalQueue", "team-vision/default"),

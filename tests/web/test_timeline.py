@@ -100,7 +100,7 @@ def test_only_gangs_of_the_queue_and_of_visible_namespaces_are_shown() -> None:
         (3600.0, 7200.0, "in about 1 h (90% chance within 2 h)"),
         (3600.0, None, "in about 1 h"),
         (-60.0, 7200.0, "soon (90% chance within 2 h)"),
-        (-60.0, -1.0, "later than estimated"),
+        (-60.0, -1.0, "overdue"),
     ],
 )
 async def test_an_expected_start_that_has_passed_is_overdue(
