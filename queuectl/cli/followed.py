@@ -34,7 +34,7 @@ def confirm_command(
 ) -> None:
     """Confirm a deletion of more than a third of the queues or flavors.
 
-    Their objects are deleted in the cluster. Until you confirm it, the last configuration acts.
+    Their objects are deleted in the cluster. Until you confirm it, the last configuration stays in effect.
     """
     with connect(server) as client:
         if deletion is not None and not dry_run:
@@ -61,7 +61,7 @@ def described(report: Json) -> list[str]:
         lines.append(f"  {one['resource']}: {counted(one['objects'], 'object')}{version}{unknown}")
     for one in report["faulty"]:
         name = "/".join(filter(None, (one["namespace"], one["name"])))
-        acts = "an earlier version acts" if one["acts"] else "it does not act"
+        acts = "an earlier version is in effect" if one["acts"] else "it has no effect"
         lines.append(f"{one['kind']} {name}: {acts}: {one['error']}")
     if (more := report["faultyCount"] - len(report["faulty"])) > 0:
         lines.append(f"and {more} more with errors")

@@ -298,7 +298,7 @@ class ConfigurationOwnerJson(AnswerJson):
     """At most 200."""
     faultyCount: int
     waiting: list[str]
-    """Objects whose edit acts when no object was edited for a while. At most 200."""
+    """Objects whose edit takes effect when no object was edited for a while. At most 200."""
     deletion: PendingDeletionJson | None
     """null = none waits."""
 
@@ -613,14 +613,14 @@ class ExplainJson(AnswerJson):
 
 
 class FaultyObjectJson(AnswerJson):
-    """An object whose content does not act."""
+    """An object whose content has no effect."""
 
     kind: str
     namespace: str | None
     name: str
     error: str
     acts: bool
-    """true = an earlier version of it acts."""
+    """true = an earlier version of it is in effect."""
 
 
 class FleetItemJson(AnswerJson):
@@ -647,7 +647,7 @@ class FollowedSourceJson(AnswerJson):
     """Version in which they are read; empty = not known yet."""
     objects: int
     fault: str
-    """Why the objects are not known, so that the last configuration acts; empty = they are known."""
+    """Why the objects are not known, so that the last configuration stays in effect; empty = they are known."""
 
 
 class GangOutcomeJson(AnswerJson):

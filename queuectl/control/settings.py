@@ -208,13 +208,13 @@ class Settings(BaseSettings):
     )
     configuration_owner: Owner = Field(
         default_factory=lambda before: Owner.KUEUE if before.get("shadow") else Owner.DATABASE,
-        description="owner of queues, flavors and their relatives: database = REST, CLI and dashboard write them; kueue = objects of kueue.x-k8s.io; kubernetes = objects of queuectl.dev",
+        description="owner of queues, flavors and related objects: database = REST, CLI and dashboard write them; kueue = objects of kueue.x-k8s.io; kubernetes = objects of queuectl.dev",
     )
     configuration_settle_seconds: float = Field(
         5.0,
         ge=0,
         le=60,
-        description="time without an edit of such an object before an edit that takes something from running gangs acts, in seconds; it waits at most 60 s",
+        description="time without an edit of such an object before an edit that takes something from running gangs takes effect, in seconds; it waits at most 60 s",
     )
     propose_for: str = Field(
         "",

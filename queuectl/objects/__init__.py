@@ -7,7 +7,7 @@ structs are projected to the slim records of :mod:`queuectl.domain.records`. The
 - :mod:`documents`, :mod:`errors`, :mod:`keys`: streams of objects, the address of an error in them, labels and annotations
 - :mod:`kubernetes`: nodes, pods, requests and quotas of the cluster to records
 - :mod:`kinds`: one module per job kind
-- :mod:`configuration`: ClusterQueues and their relatives to a QueueConfig
+- :mod:`configuration`: ClusterQueues and related objects to a QueueConfig
 - :mod:`proposal`: the nodes of a cluster to configuration for them
 - :mod:`files`: a stream of objects to a Snapshot, and a Plan to a document
 """

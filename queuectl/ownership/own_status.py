@@ -106,7 +106,7 @@ class _Conditions:
             text = bounded(decision.faults[key])
             return condition(had, generation, now, READY, "False", "Invalid", text)
         if key in decision.waiting:
-            text = "The edit acts when no object was edited for a time"
+            text = "The edit takes effect when no object was edited for a time"
             return condition(had, generation, now, READY, "Unknown", "Waiting", text)
         if not acting:
             text = "The controller has not taken it in"
@@ -126,7 +126,7 @@ def _inactive(key: DocumentKey, queues: QueuesNow) -> Reason | None:
     """Why no gang of a queue can start now; None if gangs can."""
     config = queues.config
     if not acts(key, config):
-        return Reason(Code.MISCONFIGURED, "No valid version of it acts")
+        return Reason(Code.MISCONFIGURED, "No valid version of it is in effect")
     if key.kind == CLUSTER_QUEUE:
         return inactive_reason(config.cluster_queues[key.name], config)
     why = inadmissible_reason(key.namespace, key.name, config, queues.labels(key.namespace))

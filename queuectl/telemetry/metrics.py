@@ -108,7 +108,7 @@ class FollowedMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._unknown = Gauge(
             "queuectl_followed_kind_unknown",
-            "Whether the objects of a kind that own the configuration are not known: 1 = the last configuration acts.",
+            "Whether the objects of a kind that own the configuration are not known: 1 = the last configuration stays in effect.",
             ["resource"],
             registry=registry,
         )
@@ -120,7 +120,7 @@ class FollowedMetrics:
         )
         self._counts = Gauge(
             "queuectl_followed_edits",
-            "Edits of such objects that do not act: faulty, waiting until the objects are quiet, or unconfirmed deletions.",
+            "Edits of such objects that have no effect: faulty, waiting until the objects are quiet, or unconfirmed deletions.",
             ["status"],
             registry=registry,
         )

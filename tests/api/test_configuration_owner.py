@@ -248,7 +248,7 @@ async def test_the_command_shows_what_would_go(
     assert described((await api.get("/api/v1/configurationowner")).json()) == [
         "objects of the cluster own the configuration (kueue)",
         "  cohorts.kueue.x-k8s.io: 3 objects; NOT KNOWN: 403: forbidden",
-        "LocalQueue team-a/x: it does not act: spec: is wrong",
+        "LocalQueue team-a/x: it has no effect: spec: is wrong",
         "and 3 more with errors",
         "ClusterQueue b: its edit waits until no object is edited",
         "3 objects would be deleted:",

@@ -29,18 +29,18 @@ class FollowedSourceView(View):
     version: str = Field(description="Version in which they are read; empty = not known yet.")
     objects: int
     fault: str = Field(
-        description="Why the objects are not known, so that the last configuration acts; empty = they are known."
+        description="Why the objects are not known, so that the last configuration stays in effect; empty = they are known."
     )
 
 
 class FaultyObjectView(View):
-    """An object whose content does not act."""
+    """An object whose content has no effect."""
 
     kind: str
     namespace: str | None
     name: str
     error: str
-    acts: bool = Field(description="true = an earlier version of it acts.")
+    acts: bool = Field(description="true = an earlier version of it is in effect.")
 
 
 class PendingDeletionView(View):
@@ -62,7 +62,7 @@ class ConfigurationOwnerView(View):
     faulty: list[FaultyObjectView] = Field(description="At most 200.")
     faulty_count: int
     waiting: list[str] = Field(
-        description="Objects whose edit acts when no object was edited for a while. At most 200."
+        description="Objects whose edit takes effect when no object was edited for a while. At most 200."
     )
     deletion: PendingDeletionView | None = Field(description="null = none waits.")
 

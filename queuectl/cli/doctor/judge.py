@@ -390,7 +390,7 @@ def followed(kinds: Mapping[str, float], edits: Mapping[str, float]) -> list[Fin
 
     Args:
         kinds: by resource, 1 = its objects are not known; empty if the database owns the configuration, or the server is a standby.
-        edits: edits that do not act, by status.
+        edits: edits without effect, by status.
     """
     if not kinds:
         return []
@@ -403,7 +403,7 @@ def followed(kinds: Mapping[str, float], edits: Mapping[str, float]) -> list[Fin
     for status in ("faulty", "unconfirmed"):
         if number := edits.get(status, 0):
             message = (
-                f"edits of objects that own the configuration do not act ({status}): {number:g}"
+                f"edits of objects that own the configuration have no effect ({status}): {number:g}"
             )
             fix = "queuectl config owner"
             findings.append(Finding("owner", Level.WARNING, message, fix))
