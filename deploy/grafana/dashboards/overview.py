@@ -53,11 +53,11 @@ OVERVIEW: Final = Board(
                       [Query("sum by (reason) (queuectl_pending_workloads)", "{{reason}}")], Unit.GANGS, Look.STACK),
                 Panel("Fragmentation (GPUs)", "fragmented: free GPUs that the next pod is expected to be unable to use. inside nodes: of these,"
                       " GPUs on nodes with enough of them, but not of one PCIe root or NUMA node. stranded: free GPUs on nodes that"
-                      " fit no pod of any pending or running gang.",
-                      [Query("sum(queuectl_fleet_free_gpus)", "free"),
-                       Query("sum(queuectl_fleet_fragmented_gpus)", "fragmented"),
-                       Query("sum(queuectl_fleet_fragmented_inside_nodes_gpus)", "inside nodes"),
-                       Query("sum(queuectl_fleet_stranded_gpus)", "stranded")], Unit.GPUS, width=12),
+                      " fit no pod of any pending or running gang. The last two are by flavor: a node of several flavors counts for each.",
+                      [Query('sum(queuectl_cluster_gpus{part=~"fragmented|unallocated"})', "free"),
+                       Query('sum(queuectl_cluster_gpus{part="fragmented"})', "fragmented"),
+                       Query("sum by (flavor) (queuectl_fleet_fragmented_inside_nodes_gpus)", "{{flavor}} inside nodes"),
+                       Query("sum by (flavor) (queuectl_fleet_stranded_gpus)", "{{flavor}} stranded")], Unit.GPUS, width=12),
                 Panel("Spread (domains used / fewest possible)", "1 is best. Domains that started gangs use, over the fewest that hold them on empty nodes.",
                       [Query("sum by (level) (increase(queuectl_admitted_domains_total[1h]))"
                              " / (sum by (level) (increase(queuectl_admitted_domains_least_total[1h])) > 0)", "{{level}}")],
