@@ -35,6 +35,12 @@ OF_TWO_FLAVORS: Final = {
     'queuectl_fleet_stranded_gpus{flavor="h100"}': "0x9",
 }
 """Two flavors select all nodes."""
+WARMING_UP: Final = {
+    'queuectl_utilization_busy_gpus{cluster_queue="a"}': "6x9",
+    'queuectl_utilization_gpus{cluster_queue="a",status="Active"}': "8x9",
+    'queuectl_utilization_gpus{cluster_queue="a",status="Unknown"}': "16x9",
+    'queuectl_utilization_gpus{cluster_queue="a",status="Warmup"}': "64x9",
+}
 
 
 def evaluate(
@@ -73,6 +79,20 @@ def evaluate(
                 {'{flavor="any"}': 1, '{flavor="h100"}': 0},
             ],
             id="a GPU of two flavors is free once",
+        ),
+        pytest.param(
+            "queuectl-utilization",
+            "Utilization (%)",
+            WARMING_UP,
+            [{ALL: 0.75}],
+            id="gangs that warm up have no utilization",
+        ),
+        pytest.param(
+            "queuectl-utilization",
+            "Utilization by ClusterQueue (%)",
+            WARMING_UP,
+            [{'{cluster_queue="a"}': 0.75}],
+            id="gangs that warm up have no utilization in their ClusterQueue",
         ),
     ],
 )

@@ -11,7 +11,7 @@ TOTAL: Final = "sum(queuectl_cluster_gpus)"
 WASTED: Final = 'sum(queuectl_cluster_gpus{part!~"effective|unknown"})'
 EFFICIENCY: Final = f'sum(queuectl_cluster_gpus{{part="effective"}}) / ({TOTAL} > 0)'
 HIGHEST: Final = f'sum(queuectl_cluster_gpus{{part=~"effective|unknown"}}) / ({TOTAL} > 0)'
-KNOWN: Final = f'sum(queuectl_utilization_gpus{{{ONE},status!="Unknown"}})'
+KNOWN: Final = f'queuectl_utilization_gpus{{{ONE},status!~"Unknown|Warmup"}}'
 NO_SOURCE: Final = (
     "No gang holds GPUs, or no source of GPU metrics is configured (docs/how-to/utilization.md)."
 )
@@ -47,8 +47,8 @@ UTILIZATION: Final = Board(
         (
             "Now",
             (
-                Panel("Utilization (%)", "Mean over the allocated GPUs whose utilization is known.",
-                      [Query(f"sum(queuectl_utilization_busy_gpus{{{ONE}}}) / ({KNOWN} > 0)", "utilization")], Unit.SHARE, Look.NUMBER, 6, 4,
+                Panel("Utilization (%)", "Mean over the allocated GPUs whose utilization is known. That of gangs that warm up is not.",
+                      [Query(f"sum(queuectl_utilization_busy_gpus{{{ONE}}}) / (sum({KNOWN}) > 0)", "utilization")], Unit.SHARE, Look.NUMBER, 6, 4,
                       empty="unknown"),
                 Panel("Idle GPUs", "Held by gangs that were idle for the whole window of their ClusterQueue.",
                       [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Idle"}}) or vector(0)', "idle")], Unit.GPUS, Look.NUMBER, 6, 4),
@@ -66,9 +66,9 @@ UTILIZATION: Final = Board(
                 Panel("Idle GPUs by ClusterQueue", "GPUs that idle gangs hold.",
                       [Query(f'sum by (cluster_queue) (queuectl_utilization_gpus{{{ONE},status="Idle"}})', "{{cluster_queue}}")],
                       Unit.GPUS, Look.STACK, 12, empty="No idle gang since the controller took the lead."),
-                Panel("Utilization by ClusterQueue (%)", "Mean over the allocated GPUs whose utilization is known.",
+                Panel("Utilization by ClusterQueue (%)", "Mean over the allocated GPUs whose utilization is known. That of gangs that warm up is not.",
                       [Query(f"sum by (cluster_queue) (queuectl_utilization_busy_gpus{{{ONE}}})"
-                             f' / (sum by (cluster_queue) (queuectl_utilization_gpus{{{ONE},status!="Unknown"}}) > 0)',
+                             f" / (sum by (cluster_queue) ({KNOWN}) > 0)",
                              "{{cluster_queue}}")], Unit.SHARE, width=12, empty=NO_SOURCE),
                 Panel("Gangs by utilization state", "Gangs that hold GPUs.",
                       [Query(f"sum by (status) (queuectl_utilization_gangs{{{ONE}}})", "{{status}}")], Unit.GANGS, Look.STACK, 12, empty=NO_SOURCE),
