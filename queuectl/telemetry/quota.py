@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
+from queuectl.domain.queues import ClusterQueue, Cohort, FlavorQuotas, QueueConfig, StopPolicy
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.quota import (
     QuotaNode,
@@ -92,9 +92,7 @@ def _stated(config: QueueConfig) -> Iterator[Metric]:
             f"cluster_queue_{name}", text, _BY_FLAVOR,
             (
                 ((queue.cohort or "", queue.name, quotas.flavor, resource), in_units(resource, amount))
-                for queue in queues
-                for group in queue.groups
-                for quotas in group.flavors
+                for queue, quotas in _quotas(config)
                 for resource, amount in getattr(quotas, field).items()
             ),
         )  # fmt: skip
@@ -114,11 +112,20 @@ def _stated(config: QueueConfig) -> Iterator[Metric]:
     )  # fmt: skip
 
 
+def _quotas(config: QueueConfig) -> Iterator[tuple[ClusterQueue, FlavorQuotas]]:
+    for queue in config.cluster_queues.values():
+        for group in queue.groups:
+            for quotas in group.flavors:
+                yield queue, quotas
+
+
 def _used(
     config: QueueConfig, held: Mapping[Row, int], leased: Mapping[Row, int]
 ) -> Iterator[Metric]:
+    """Quota that no gang holds is used by 0, so that it can be compared with the nominal quota."""
+    unused = [(q.name, quotas.flavor, of) for q, quotas in _quotas(config) for of in quotas.nominal]
     for name, text, amounts in _views(held, leased):
-        sums: Counter[tuple[str, str, str]] = Counter()
+        sums: Counter[tuple[str, str, str]] = Counter(dict.fromkeys(unused, 0))
         for row, amount in amounts.items():
             sums[row[2:]] += amount
         yield gauge_family(
@@ -182,7 +189,8 @@ def _cohorts(
             for row, amount in pool.subtree.items()
         ),
     )  # fmt: skip
-    sums: Counter[tuple[str, str, str]] = Counter()
+    quota = ((name, *row) for name, pool in pools.items() for row in pool.subtree)
+    sums: Counter[tuple[str, str, str]] = Counter(dict.fromkeys(quota, 0))
     for amounts in (held, leased):
         for (_, _, queue, *row), amount in amounts.items():
             for name in _ancestors(config, queue):
