@@ -117,6 +117,17 @@ async def test_after_a_half_life_past_use_is_halved(database_url: str) -> None:
         assert shown(world, "busy") == pytest.approx((before or 0.0) / 2)
 
 
+async def test_without_the_setting_no_past_use_is_shown(database_url: str) -> None:
+    clock = Clock()
+    async with shared_pool(database_url, clock) as world:
+        await used_for_a_day(world, clock, "busy")
+        await world.until(lambda: shown(world, "busy"), "the metric")
+        off = settings()
+        del off["admissionFairSharing"]
+        await world.store.put_config(off)
+        await world.until(lambda: shown(world, "busy") is None, "the end of the metric")
+
+
 @pytest.mark.parametrize("away", [0.0, DAY])
 async def test_past_use_survives_a_kill_and_decays_during_the_outage(
     database_url: str, away: float

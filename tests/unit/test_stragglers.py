@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.control.leader.periodic import NodeHealthWatch
+from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.fleet import Node
-from queuectl.domain.node_health import GpuClock, NodeHealthRules, Straggler
+from queuectl.domain.node_health import (
+    GpuClock,
+    GpuFault,
+    HealthMode,
+    NodeHealthRules,
+    Straggler,
+)
 from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import NodeRecord, Upserted
@@ -21,6 +29,7 @@ from queuectl.lifecycle.nodes import Stragglers
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.mirror import Mirror
 from queuectl.state.readiness import WINDOW, find_stragglers
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.unit.test_idleness import RUNNING
 from tests.unit.test_state import RESUMED, World, on
 
@@ -29,6 +38,47 @@ RULES = NodeHealthRules()
 H100, A100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"
 STARTED = NOW - 2 * WINDOW
 FAST, SLOW = (1980.0, 1965.0), (1980.0, 990.0)
+
+
+class Source:
+    """Of clocks; None = it does not answer."""
+
+    clocks_now: Sequence[GpuClock] | None = ()
+
+    async def clocks(self, *_: object) -> Sequence[GpuClock]:
+        if self.clocks_now is None:
+            raise SourceUnavailable("Prometheus is down")
+        return self.clocks_now
+
+    async def faults(self, *_: object) -> Sequence[GpuFault]:
+        return ()
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("rules", "answers", "known"),
+    [
+        (RULES, True, []),
+        (replace(RULES, straggler_below=0.0), True, []),
+        (replace(RULES, mode=HealthMode.OFF), True, []),
+        (RULES, False, None),
+    ],
+    ids=["none is slow", "the comparison is off", "health is off", "the source does not answer"],
+)
+async def test_the_number_of_stragglers_ends_with_its_evaluations(
+    rules: NodeHealthRules, *, answers: bool, known: list[Straggler] | None
+) -> None:
+    recorder = MetricsRecorder()
+    metrics, source = recorder.node_health, Source()
+    metrics.compared([Straggler("u1", 1, "cq", "p1", "n1", "GPU 0", 990.0, 1980.0)])
+    source.clocks_now = () if answers else None
+    watch = NodeHealthWatch(
+        source, Mirror({}), metrics, lambda: NOW, evaluation_seconds=30, timeout=1
+    )
+    assert await watch.compare([], rules) == known
+    labels = {"cluster_queue": "cq"}
+    assert recorder.registry.get_sample_value("queuectl_stragglers", labels) is None
 
 
 def found(clocks: Sequence[Sequence[float]], **options: Any) -> list[str]:

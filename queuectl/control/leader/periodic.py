@@ -483,9 +483,16 @@ class NodeHealthWatch:
     async def compare(
         self, gangs: Iterable[HeldGang], rules: NodeHealthRules, window: float = WINDOW
     ) -> Sequence[Straggler] | None:
-        """The stragglers of these gangs, which are read if the source answers; None without an answer."""
+        """The stragglers of these gangs, which are read if the source answers; None without an answer. The metric shows the result."""
+        found = await self._stragglers(gangs, rules, window)
+        self._metrics.compared(found or ())
+        return found
+
+    async def _stragglers(
+        self, gangs: Iterable[HeldGang], rules: NodeHealthRules, window: float
+    ) -> Sequence[Straggler] | None:
         if self._source is None or not rules.straggler_below or rules.mode is HealthMode.OFF:
-            return None
+            return []
         now = self._clock()
         try:
             async with asyncio.timeout(self._timeout):
@@ -493,9 +500,7 @@ class NodeHealthWatch:
         except (SourceUnavailable, TimeoutError):
             return None  # logged with the faults
         held = [gang async for gang in in_turns(gangs)]
-        found = find_stragglers(held, clocks, self._mirror, rules, now, window)
-        self._metrics.compared(found)
-        return found
+        return find_stragglers(held, clocks, self._mirror, rules, now, window)
 
     async def _ask(self, rules: NodeHealthRules) -> Sequence[GpuFault] | None:
         if self._source is None:
