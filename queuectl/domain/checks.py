@@ -5,7 +5,7 @@ A gang with quota and a placement is held for the checks of its ClusterQueue. Ea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -208,6 +208,10 @@ class AdmissionCheck:
     timeout: float | None = None
     settings: str = ""
     provisioning: ProvisioningConfig | None = None
+
+    def makes_nodes_for(self, podsets: Collection[PodSet]) -> bool:
+        """Whether it makes nodes for a gang: a podset requests what its nodes are for."""
+        return self.provisioning is not None and bool(self.provisioning.requested(podsets))
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,14 +336,17 @@ async def test_values_of_the_class_select_the_nodes(database_url: str) -> None:
         assert sorted(runs.placement.podsets[0].by_node) == ["n1", "n2"]
 
 
-async def test_a_podset_without_a_managed_resource_needs_no_request(database_url: str) -> None:
-    async with rig(database_url, 0) as world:
+async def test_a_gang_without_a_managed_resource_evicts_others_for_existing_nodes(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 1) as world:
         await provisions(world, managedResources=["example.com/other"])
-        uid = world.cluster.submit(gang("Job", "train", 2))
-        entry = await world.until_entry(
-            uid, lambda e: CHECK in e.checks.ready, "its check is ready without a request"
-        )
-        assert entry.state is State.RESERVED, "no node exists for it"
+        low = world.cluster.submit(gang("Job", "low", 1))
+        await world.until_state(low, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 1, "high"))
+        await world.until_state(high, State.RUNNING)
+        waits = await world.until_state(low, State.PENDING)
+        assert waits.lease is None
         assert requests(world) == []
 
 

@@ -184,6 +184,7 @@ def _config(dice: _Dice, flavors: Sequence[ResourceFlavor]) -> QueueConfig:
     queues = {name: _queue(dice, name, known, sorted(cohorts)) for name in names}
     fair = dice.choose((FINAL, INITIAL), (FINAL,), (INITIAL,)) if "fair sharing" in dice.on else ()
     usage = UsageFairness(half_life=HOUR) if "usage fairness" in dice.on else None
+    settings = ProvisioningConfig("p", "c", managed=frozenset({GPU}))
     config = QueueConfig(
         1,
         queues,
@@ -194,9 +195,7 @@ def _config(dice: _Dice, flavors: Sequence[ResourceFlavor]) -> QueueConfig:
         rules=Rules(fair_sharing=fair, usage_fairness=usage),
         checks={
             "license": AdmissionCheck("license", EXTERNAL),
-            "nodes": AdmissionCheck(
-                "nodes", PROVISIONING, settings="p", provisioning=ProvisioningConfig("p", "c")
-            ),
+            "nodes": AdmissionCheck("nodes", PROVISIONING, settings="p", provisioning=settings),
         },
     )
     lines = {n: config.backfill_cohort(q) for n, q in queues.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -52,12 +52,13 @@ FLAVORS = [
 ]
 
 
-def checked(snapshot: Snapshot, rule: CheckRule | None = None) -> Snapshot:
-    """The same with a check that makes nodes."""
+def checked(
+    snapshot: Snapshot, rule: CheckRule | None = None, managed: Collection[str] = ()
+) -> Snapshot:
+    """The same with a check that makes nodes, for pods with one of the managed resources if there are any."""
     rule = rule or CheckRule("nodes", provisions=True)
-    known = AdmissionCheck(
-        "nodes", PROVISIONING, settings="p", provisioning=ProvisioningConfig("p", "c")
-    )
+    settings = ProvisioningConfig("p", "c", managed=frozenset(managed))
+    known = AdmissionCheck("nodes", PROVISIONING, settings="p", provisioning=settings)
     queues = {
         name: replace(one, admission_checks=(rule,))
         for name, one in snapshot.config.cluster_queues.items()
@@ -122,6 +123,40 @@ def test_no_gang_is_evicted_for_nodes_that_can_be_made() -> None:
     made = decided(checked(world([NODE], [small("high", priority=9)], [runs], of_quota(16))))
     assert made.preempted == ()
     assert awaits(made) == ["high"]
+
+
+def on_cpus(uid: str, *, queued_at: float = 0.0, priority: int = 0) -> Workload:
+    return gang(uid, podset(cpu=8), queued_at=queued_at, priority=priority)
+
+
+def test_a_gang_without_a_managed_resource_is_planned_as_without_the_check() -> None:
+    low, high = holding(on_cpus("low"), {"n0": 1}), on_cpus("high", priority=9)
+    unchecked = world([node("n0", cpu=8)], [high], [low], queue(cpu=16))
+    made = decided(checked(unchecked, managed=[GPU]))
+    assert [p.victim for p in made.preempted] == ["low"]
+    assert made.pending == decided(unchecked).pending
+
+
+def test_no_quota_is_kept_for_a_gang_without_a_managed_resource_that_fits_no_node() -> None:
+    gangs = [on_cpus("large"), gang("small", podset(cpu=4), queued_at=1.0)]
+    unchecked = world([node("n0", cpu=4)], gangs, (), queue(cpu=8))
+    made = decided(checked(unchecked, managed=[GPU]))
+    assert made == decided(unchecked)
+    assert [a.uid for a in made.admitted] == ["small"]
+
+
+def test_in_a_cluster_without_nodes_a_gang_without_a_managed_resource_starts_on_quota() -> None:
+    empty = checked(world([], [on_cpus("a")], (), queue(cpu=16)), managed=[GPU])
+    (refusal,) = decided(empty).pending
+    assert (refusal.checks, awaits(decided(empty))) == (("nodes",), [])
+    ready = Pending(on_cpus("a"), refusal.lease, ready_checks=frozenset({"nodes"}))
+    assert [a.uid for a in decided(replace(empty, pending=(ready,))).admitted] == ["a"]
+
+
+def test_nodes_are_asked_for_if_one_podset_requests_a_managed_resource() -> None:
+    mixed = gang("mixed", podset("driver", cpu=8), podset(gpu=8))
+    made = decided(checked(world([], [mixed], (), queue(cpu=16, gpu=16)), managed=[GPU]))
+    assert awaits(made) == ["mixed"]
 
 
 def test_a_gang_that_waits_for_nodes_holds_quota_and_is_preempted_for_it() -> None:

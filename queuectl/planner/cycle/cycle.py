@@ -34,7 +34,7 @@ from queuectl.planner.cycle.holds import (
     NotMade,
     hold_on_place,
     hold_without_nodes,
-    makes_nodes,
+    makers_of_nodes,
 )
 from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.queue_order import (
@@ -261,7 +261,7 @@ class AdmissionCycle:
 
     def never(self, gang: Candidate) -> bool:
         """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""
-        return self.sizing.never(gang, nodes=not makes_nodes(gang.queue))
+        return self.sizing.never(gang, nodes=not self._makes_nodes(gang))
 
     def _over_limit(self, gang: Candidate) -> Reason | None:
         """Why a limit other than quota keeps a gang out. None for a gang that never fits, which holds back no gang at such a limit."""
@@ -335,7 +335,7 @@ class AdmissionCycle:
 
     def _leased(self, gang: Candidate, head: BlockingHead | None) -> bool:
         """Start a gang on its lease, or let it wait on; False when the lease ends."""
-        without_nodes = not self.problem.size and makes_nodes(gang.queue)
+        without_nodes = not self.problem.size and self._makes_nodes(gang)
         if without_nodes or self.leases.awaits_nodes(gang.uid):  # the nodes can be there now
             self._end_leases(gang.uid)
             return False
@@ -568,10 +568,15 @@ class AdmissionCycle:
             self._answer(gang, made.why)
         return made is None or bool(made.why)
 
+    def _makes_nodes(self, gang: Candidate) -> bool:
+        """Whether an admission check makes nodes for a gang."""
+        config = self.problem.snapshot.config
+        return bool(makers_of_nodes(config, gang.queue, gang.pending.workload))
+
     def _provision(self, gang: Candidate, why: tuple[Reason, ...]) -> NotMade | None:
         """Reserve quota for a gang for which nodes can be made; or else what keeps nodes from being made."""
         workload = gang.pending.workload
-        if gang.queue is None or not makes_nodes(gang.queue):
+        if gang.queue is None or not self._makes_nodes(gang):
             return NotMade()
         if self.limits.short(workload):
             return NotMade()

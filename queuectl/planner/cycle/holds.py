@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import Fleet, Node, NodeTemplate, Taint
 from queuectl.domain.plan import Refusal
 from queuectl.domain.quantity import Resources
@@ -31,9 +32,13 @@ from queuectl.planner.search.flavor_choice import FlavorChooser
 from queuectl.planner.solver import Solver
 
 
-def makes_nodes(queue: ClusterQueue | None) -> bool:
-    """Whether a check of the ClusterQueue makes nodes, for some flavor at least."""
-    return queue is not None and any(rule.provisions for rule in queue.admission_checks)
+def makers_of_nodes(
+    config: QueueConfig, queue: ClusterQueue | None, workload: Workload
+) -> list[CheckRule]:
+    """The checks of the ClusterQueue that make nodes for a gang, for some flavor at least."""
+    checks = queue.admission_checks if queue is not None else ()
+    rules = (rule for rule in checks if rule.provisions)
+    return [rule for rule in rules if config.checks[rule.name].makes_nodes_for(workload.podsets)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ def hold_without_nodes(
     workload = pending.workload
     if why and not any(reason.code in LACKS_NODES for reason in why):
         return NotMade()
+    makers = makers_of_nodes(state.problem.snapshot.config, queue, workload)
     claims = _claims(workload)
     never = []
     for request in requests:
@@ -111,8 +117,7 @@ def hold_without_nodes(
             continue
         placement = _without_nodes(state, pending, request)
         needed = needed_checks(queue, placement, pending.ready_checks)
-        makers = [rule.name for rule in queue.admission_checks if rule.provisions]
-        needed_makers = [name for name in needed if name in makers]
+        needed_makers = [rule.name for rule in makers if rule.name in needed]
         if (
             not placement.awaits_nodes
             or not needed_makers
@@ -121,7 +126,7 @@ def hold_without_nodes(
             continue
         if claims is not None:
             return NotMade((claims,))
-        made = _made(queue, request)
+        made = _made(makers, request)
         reason = _unasked(state, pending, made) or never_fits_templates(
             state.problem, pending, queue, request.flavors, made, solver
         )
@@ -154,11 +159,10 @@ def _unasked(state: CycleState, pending: Pending, made_flavors: frozenset[str]) 
     return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, details)
 
 
-def _made(queue: ClusterQueue, request: GangRequest) -> frozenset[str]:
+def _made(makers: Iterable[CheckRule], request: GangRequest) -> frozenset[str]:
     """The flavors of a request for which a check makes nodes."""
-    rules = [rule for rule in queue.admission_checks if rule.provisions]
     return frozenset(
-        name for name in request.flavor_names if any(rule.applies((name,)) for rule in rules)
+        name for name in request.flavor_names if any(rule.applies((name,)) for rule in makers)
     )
 
 

@@ -15,7 +15,7 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan_cycle
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.cycle.holds import makes_nodes
+from queuectl.planner.cycle.holds import makers_of_nodes
 from queuectl.planner.explain import (
     allow_preemption,
     change_nodes,
@@ -130,7 +130,8 @@ def diagnose_those(
         least = smallest(pending.workload)
         held = inadmissible(snapshot, pending) is not None
         queue = snapshot.queue_of(least)
-        unmade = not prepared.cycle.problem.size and makes_nodes(queue)  # no nodes to explain
+        makers = makers_of_nodes(snapshot.config, queue, least)
+        unmade = makers and not prepared.cycle.problem.size  # no nodes to explain
         limits = prepared.cycle.limits
         over = next(limits.over(least), None)
         unexplained = over is not None and over.row.code not in EXPLAINED_LIMITS

@@ -93,7 +93,8 @@ def _unready_check(index: PlanIndex, entry: Pending) -> str | None:
         needs = not rule.on_flavors or bool(rule.on_flavors & taken)
         known = index.snapshot.config.checks.get(rule.name)
         makes_nodes = known is not None and known.controller == PROVISIONING
-        if makes_nodes and needs and not on_nodes and _wants_nodes(index, taken):
+        for_it = known is not None and known.makes_nodes_for(entry.workload.podsets)
+        if for_it and needs and not on_nodes and _wants_nodes(index, taken):
             return f"check {rule.name} of {queue.name} makes nodes, and it is on none"
         if needs and rule.name not in entry.ready_checks and not (makes_nodes and on_nodes):
             return f"check {rule.name} of {queue.name} is not ready"
