@@ -12,7 +12,16 @@ from typing import Final
 
 from queuectl.domain.budgets import Budget, TopUp
 from queuectl.domain.checks import AdmissionCheck, CheckRule
-from queuectl.domain.fleet import HOSTNAME, NodeRules, NodeTemplate, Requirement, Taint, Toleration
+from queuectl.domain.fleet import (
+    HOSTNAME,
+    Effect,
+    NodeRules,
+    NodeTemplate,
+    Requirement,
+    SelectorTerm,
+    Taint,
+    Toleration,
+)
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
@@ -471,6 +480,33 @@ class ResourceFlavor:
         """The node rules of pods that use the flavor: it restricts the nodes, and adds its tolerations."""
         selector = tuple(sorted({*rules.selector, *self.node_labels}))
         return NodeRules(selector, rules.affinity, rules.tolerations + self.tolerations)
+
+    def refusal(self, rules: NodeRules) -> str | None:
+        """Why pods with these node rules cannot use the flavor, judged by its taints and labels alone; None if they can.
+
+        Labels that the flavor does not have are checked on nodes only.
+        """
+        tolerations = rules.tolerations + self.tolerations
+        for taint in self.node_taints:
+            if taint.effect is Effect.PREFER_NO_SCHEDULE:
+                continue
+            if not any(t.tolerates(taint) for t in tolerations):
+                return f"taint {taint.key}:{taint.effect} is not tolerated"
+        labels = dict(self.node_labels)
+        for key, value in rules.selector:
+            if labels.get(key, value) != value:
+                return f"node selector {key}={value} does not match"
+        terms = rules.affinity
+        if terms is not None and not any(_may_match(term, labels) for term in terms):
+            return "required node affinity does not match"
+        return None
+
+
+def _may_match(term: SelectorTerm, labels: Mapping[str, str]) -> bool:
+    """Whether a term holds as far as the labels of a flavor decide it."""
+    return bool(term.requirements) and all(
+        r.holds(labels[r.key]) for r in term.requirements if not r.field and r.key in labels
+    )
 
 
 @dataclass(frozen=True, slots=True)

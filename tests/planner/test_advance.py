@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.checks import AdmissionCheck, CheckRule
+from queuectl.domain.checks import EXTERNAL, PROVISIONING, AdmissionCheck, CheckRule
+from queuectl.domain.fleet import NodeRules
 from queuectl.domain.plan import Plan
+from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queues import QueueConfig, QueueingStrategy
+from queuectl.domain.queues import QueueConfig, QueueingStrategy, ResourceFlavor
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import (
     AdvanceReservation,
@@ -404,28 +406,64 @@ def test_no_gang_that_keeps_its_limit_holds_reserved_capacity(
         assert not placed & {state.name for state in made.reserved if not state.nodes}
 
 
-@pytest.mark.parametrize("ready", [False, True])
-def test_a_gang_that_its_checks_can_hold_leaves_the_nodes_of_a_reservation(ready: bool) -> None:
+TWO_FLAVORS = [
+    ResourceFlavor("default", topology="gpus", node_labels=(("spot", "0"),)),
+    ResourceFlavor("spot", topology="gpus", node_labels=(("spot", "1"),)),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "ready", "does"),
+    [
+        pytest.param(CheckRule("license"), False, False, id="it waits for its check"),
+        pytest.param(CheckRule("license"), True, True, id="its check is ready"),
+        pytest.param(
+            CheckRule("license", frozenset({"spot"})), False, True, id="of a flavor it cannot use"
+        ),
+        pytest.param(
+            CheckRule("license", frozenset({"default"})), False, False, id="of its flavor"
+        ),
+        pytest.param(CheckRule("license", provisions=True), False, True, id="makes nodes"),
+        pytest.param(
+            CheckRule("license", frozenset({"default"}), provisions=True),
+            False,
+            True,
+            id="makes nodes of its flavor",
+        ),
+    ],
+)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_gang_that_its_checks_can_hold_leaves_the_nodes_of_a_reservation(
+    strategy: QueueingStrategy, rule: CheckRule, ready: bool, does: bool
+) -> None:
     """It ends before the Reservation begins only if it starts now."""
-    short = Pending(
-        job("short", 1, 50.0, gpu=2), ready_checks=frozenset({"license"} if ready else ())
-    )
-    made = cluster(reserved(4), pending=[])
-    (main, own) = made.config.cluster_queues.values()
-    checked = replace(main, admission_checks=(CheckRule("license"),))
+    nodes = [replace(each, labels={**each.labels, "spot": "0"}) for each in NODES]
+    rules = NodeRules(selector=(("spot", "0"),))
+    short = job("short", 1, 50.0, gpu=2)
+    (pods,) = short.podsets
+    short = replace(short, podsets=(replace(pods, shape=replace(pods.shape, rules=rules)),))
+    flavors = ("default", "spot")
+    main = replace(queue(flavors=flavors, strategy=strategy), name="main", admission_checks=(rule,))
+    own = replace(queue(flavors=flavors), name="own")
+    made = world(nodes, [], (), main, own, flavors=TWO_FLAVORS)
     made = replace(
         made,
-        config=replace(
-            made.config,
-            cluster_queues={"main": checked, "own": own},
-            checks={"license": AdmissionCheck("license", "queuectl.dev/external")},
-        ),
-        pending=(short,),
+        config=replace(made.config, checks={"license": _check(provisions=rule.provisions)}),
+        reservations=(reserved(4),),
+        pending=(Pending(short, ready_checks=frozenset({"license"} if ready else ())),),
     )
-    found = plan(made)
-    assert verify(made, found) == ()
-    assert [one.uid for one in found.admitted] == (["short"] if ready else [])
-    held = [one for one in found.pending if one.lease is not None]
-    assert held == []
+    found = planned(made)
+    assert starts(found) == (["short"] if does else [])
+    assert [one for one in found.pending if one.lease is not None] == []
+    assert [r.reasons[0].code for r in found.pending] == ([] if does else [Code.RESERVATION_AHEAD])
+    for refusal in found.pending:
+        assert "its admission checks can hold it" in refusal.reasons[0].message
+        assert refusal.reasons[0].details["mostSeconds"] == 0
     (state,) = found.reserved
     assert len(state.nodes) == 4
+
+
+def _check(*, provisions: bool) -> AdmissionCheck:
+    if provisions:
+        return AdmissionCheck("license", PROVISIONING, provisioning=ProvisioningConfig("p", "c"))
+    return AdmissionCheck("license", EXTERNAL)

@@ -14,7 +14,6 @@ from itertools import islice, product
 from math import prod
 from typing import Final, TypeAlias
 
-from queuectl.domain.fleet import Effect, SelectorTerm
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, Workload
@@ -145,7 +144,7 @@ def _admissible(
         flavor = config.flavors.get(quotas.flavor)
         why = "the ResourceFlavor does not exist" if flavor is None else None
         if flavor is not None:
-            why = next(filter(None, (_contradiction(p, flavor) for p in podsets)), None)
+            why = next(filter(None, (flavor.refusal(p.shape.rules) for p in podsets)), None)
             if why is None and problem.size:
                 why = _no_level(podset_group, flavor, group, config)
             if why is None and mixed:
@@ -154,34 +153,6 @@ def _admissible(
             yield quotas.flavor
         else:
             refused[quotas.flavor] = why
-
-
-def _contradiction(podset: PodSet, flavor: ResourceFlavor) -> str | None:
-    """Why a podset cannot use a flavor, judged by the flavor's taints and labels alone.
-
-    Labels that the flavor does not have are checked on nodes only.
-    """
-    rules = podset.shape.rules
-    tolerations = rules.tolerations + flavor.tolerations
-    for taint in flavor.node_taints:
-        if taint.effect is Effect.PREFER_NO_SCHEDULE:
-            continue
-        if not any(t.tolerates(taint) for t in tolerations):
-            return f"taint {taint.key}:{taint.effect} is not tolerated"
-    labels = dict(flavor.node_labels)
-    for key, value in rules.selector:
-        if labels.get(key, value) != value:
-            return f"node selector {key}={value} does not match"
-    if rules.affinity is not None and not any(_may_match(term, labels) for term in rules.affinity):
-        return "required node affinity does not match"
-    return None
-
-
-def _may_match(term: SelectorTerm, labels: Mapping[str, str]) -> bool:
-    """Whether a term holds as far as the flavor's labels decide it."""
-    return bool(term.requirements) and all(
-        r.holds(labels[r.key]) for r in term.requirements if not r.field and r.key in labels
-    )
 
 
 def _reserved(podset_group: Sequence[PodSet], flavor: ResourceFlavor) -> str | None:

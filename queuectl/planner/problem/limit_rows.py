@@ -21,7 +21,7 @@ the gangs that end before it starts, can use all of its nodes, and the searches 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache as memoized
 from math import inf
@@ -369,10 +369,28 @@ def end_of(snapshot: Snapshot, gang: Pending | Admitted) -> float:
 def end_from(snapshot: Snapshot, pending: Pending, at: float) -> float:
     """The unix seconds at which a gang leaves that starts then. Infinite if unknown, as for one that its checks can hold first."""
     duration, queue = pending.workload.duration, snapshot.queue_of(pending.workload)
-    checks = queue.admission_checks if queue is not None else ()
-    if duration is None or any(rule.name not in pending.ready_checks for rule in checks):
+    if duration is None or (queue is not None and _held_first(snapshot.config, pending, queue)):
         return inf
     return at + duration.seconds
+
+
+def _held_first(config: QueueConfig, pending: Pending, queue: ClusterQueue) -> bool:
+    """Whether checks can hold a gang on its nodes before it starts, under a flavor that it can use."""
+    rules = (rule for rule in queue.admission_checks if not rule.provisions)
+    awaited = [rule for rule in rules if rule.name not in pending.ready_checks]
+    flavors = set(_usable_flavors(config, pending.workload, queue)) if awaited else ()
+    return any(rule.applies(flavors) for rule in awaited)
+
+
+def _usable_flavors(config: QueueConfig, workload: Workload, queue: ClusterQueue) -> Iterator[str]:
+    """The flavors that a gang can use, as far as their labels and taints decide."""
+    for podset in workload.podsets:
+        charged = config.rules.charged(podset.shape.requests)
+        groups = (group for group in queue.groups if not charged.keys().isdisjoint(group.covered))
+        names = (quotas.flavor for group in groups for quotas in group.flavors)
+        for flavor in config.flavors_named(names):
+            if flavor.refusal(podset.shape.rules) is None:
+                yield flavor.name
 
 
 def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:

@@ -281,14 +281,15 @@ def _reservation_ahead(each: Occurrence, now: float, request: GangRequest) -> Re
     duration = request.pending.workload.duration
     begins, ends = format_time(each.begins), format_time(each.ends)
     longest = max(0.0, each.begins - now)
+    keeps = f"Reservation {each.name} keeps the nodes that it needs"
     if each.active(now):
-        text = f"Reservation {each.name} keeps the nodes that it needs until {ends}"
+        text = f"{keeps} until {ends}"
+    elif duration is not None and duration.seconds <= longest:  # a check can delay its end
+        text = f"{keeps} from {begins}, and its admission checks can hold it for an unknown time"
+        longest = 0.0
     else:
         runs = "the end of its run is unknown" if duration is None else "it would still run then"
-        text = (
-            f"Reservation {each.name} keeps the nodes that it needs from {begins}, and {runs}; "
-            f"a run of at most {int(longest)} s fits"
-        )
+        text = f"{keeps} from {begins}, and {runs}; a run of at most {int(longest)} s fits"
     details = {
         "reservation": each.name,
         "from": begins,
