@@ -119,7 +119,7 @@ def create_app(
         config.add_routes(app.router, guard, bodies, kind, store, diagnoser, owner)
     queue_stops.add_routes(app.router, guard, store, diagnoser, owner)
     configuration_owner.add_routes(app.router, guard, store, owner)
-    dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
+    dryrun.add_routes(app.router, guard, bodies, store, diagnoser, owner)
     stated = app.state.stated = CurrentConfiguration(store)
     queue_use.add_routes(app.router, guard, store, stated, cluster_reader)
     pastuse.add_routes(app.router, guard, store, stated)

@@ -13,7 +13,15 @@ from starlette.responses import JSONResponse, Response
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import record_change
 from queuectl.api.body import MAX_SMALL, Bodies
-from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_views, seen_excesses
+from queuectl.api.dry_run import (
+    applied,
+    changes_of,
+    dry_run_documents,
+    excess_views,
+    not_the_owner,
+    seen_excesses,
+    write_verb,
+)
 from queuectl.api.params import check_write, etag, unchanged
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
@@ -134,7 +142,7 @@ class Documents:
         check_write(stored.version, if_match, None)
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
-            return JSONResponse(await self._dry_run(request, given))
+            return JSONResponse(await self._dry_run(request, key, given))
         self._refuse_write(key, "edit")
         document, warnings = await self._checked(given)
         return await self._keep(request, key, document, warnings, stored, conditional=True)
@@ -203,11 +211,14 @@ class Documents:
         """The same for a document that was parsed before."""
         document = _addressed(body, key)
         await self._present(key, if_match, if_none_match)
-        return await self._dry_run(request, document)
+        return await self._dry_run(request, key, document)
 
-    async def _dry_run(self, request: Request, document: dict[str, Any]) -> dict[str, Any]:
+    async def _dry_run(
+        self, request: Request, key: DocumentKey, document: dict[str, Any]
+    ) -> dict[str, Any]:
         checked = await dry_run_documents([document], self._store, self._diagnoser, self._bodies)
         (one,) = checked.objects
+        self._refuse_write(key, write_verb(one.outcome))
         over = excess_views(await seen_excesses(self._guard, request, checked.excesses))
         return {**applied(one), "overQuota": over}
 
@@ -238,12 +249,8 @@ class Documents:
         Raises:
             Problem: not-the-owner, with the command of kubectl that does the same.
         """
-        if self._followed is None:
-            return
-        command = "kubectl apply -f FILE" if verb == "apply" else self._followed.kubectl(verb, key)
-        group = self._followed.group
-        detail = f"the objects of {group} own this configuration; use `{command}`"
-        raise ApiProblem(P.NOT_THE_OWNER, detail, command=command)
+        if self._followed is not None:
+            raise not_the_owner(self._followed, key, verb)
 
     async def _parents(self, cohort: dict[str, Any]) -> dict[str, str | None]:
         """The parent of each Cohort after this document is stored."""

@@ -13,6 +13,7 @@ from fastapi import Request
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.ports import Diagnoser
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
@@ -24,6 +25,7 @@ from queuectl.objects.configuration.links import (
     refuse_circular_cohorts,
     refuse_reserved_devices,
 )
+from queuectl.objects.configuration.owners import FollowedKind
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.errors import DocumentError
 
@@ -109,6 +111,18 @@ def _tried(
         for key in [DocumentKey.of(document)]
     )
     return objects, config
+
+
+def write_verb(outcome: str) -> str:
+    """The word for a write with this outcome, as :func:`not_the_owner` takes it."""
+    return "apply" if outcome == "created" else "edit"
+
+
+def not_the_owner(followed: FollowedKind, key: DocumentKey, verb: str) -> ApiProblem:
+    """The refusal to apply, edit or delete an object that is followed, with the command of kubectl that does the same."""
+    command = "kubectl apply -f FILE" if verb == "apply" else followed.kubectl(verb, key)
+    detail = f"the objects of {followed.group} own this configuration; use `{command}`"
+    return ApiProblem(ProblemType.NOT_THE_OWNER, detail, command=command)
 
 
 async def dry_run_removal(

@@ -141,10 +141,18 @@ class ConfigApplied(View):
     )
 
 
+class DryRunObjectView(ConfigApplied):
+    """The effect of applying one of several documents."""
+
+    refused: str | None = Field(
+        description="Why the server refuses to store this document: objects of the cluster own it. null = it does not refuse it."
+    )
+
+
 class DryRunView(View):
     """The effect of applying several documents together."""
 
-    objects: list[ConfigApplied] = Field(description="In the order of the documents.")
+    objects: list[DryRunObjectView] = Field(description="In the order of the documents.")
     over_quota: list[ExcessView] | None = Field(
         description="Quotas that running gangs would exceed with all of them. null = not known at the moment."
     )

@@ -105,11 +105,15 @@ def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> E
             validate(Document(document.address, body))
         except BadInput as mistake:
             typer.echo(f"error: {mistake}", err=True)
-            code = Exit.BAD_INPUT
+            code = max(code, Exit.BAD_INPUT)
         else:
             sound.append((document, body))
     answer = client.post(f"{PREFIX}/dryrun", {"items": [body for _, body in sound]})
     for (document, _), expected in zip(sound, answer["objects"], strict=True):
+        if expected["refused"] is not None:
+            typer.echo(f"error: {document.address}: {expected['refused']}", err=True)
+            code = max(code, Exit.CONFLICT)
+            continue
         result = expected["result"]
         verb = result if result == "unchanged" else f"would be {result}"
         _show(f"{Target.of(document.body, namespace)} {verb}", expected)

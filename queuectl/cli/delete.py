@@ -13,6 +13,7 @@ import typer
 from queuectl.cli import complete
 from queuectl.cli.client import (
     DEFAULT_SERVER,
+    Json,
     Namespace,
     Server,
     connect,
@@ -23,7 +24,7 @@ from queuectl.cli.get import plural_of
 from queuectl.cli.targets import ORDER, Target, check, read_objects, refused, target_kind
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.client.client import Client
-from queuectl.client.errors import RequestRefused
+from queuectl.client.errors import NotPermitted, RequestRefused
 
 _WORKLOADS: Final = "delete its job with `queuectl cancel`, or stop it with `queuectl deactivate`"
 
@@ -89,15 +90,18 @@ def delete_command(
     if version is not None and len(targets) != 1:
         raise CommandFailed("--resource-version: needs exactly one object", Exit.BAD_INPUT)
     required = str(version) if version is not None else None
+    code, deleted = Exit.OK, []
     with connect(server) as client:
-        if dry_run:
-            code = _dry_run(client, targets, required, ignore_not_found=ignore_not_found)
-        else:
-            found = [
-                _delete(client, target, required, ignore_not_found=ignore_not_found)
-                for target in targets
-            ]
-            code = max(found, default=Exit.OK)
+        for target in targets:
+            try:
+                client.delete(target.path, required, dry_run=dry_run)
+            except RequestRefused as refusal:
+                code = max(code, _refused(target, refusal, ignore_not_found=ignore_not_found))
+            else:
+                typer.echo(f"{target} {'would be deleted' if dry_run else 'deleted'}")
+                deleted.append(target.key)
+        if dry_run and deleted:
+            _show_effect(client, deleted)
     raise typer.Exit(code)
 
 
@@ -147,16 +151,6 @@ def _targets(
         yield Target(found, name, namespace if found.namespaced else "")
 
 
-def _delete(client: Client, target: Target, version: str | None, *, ignore_not_found: bool) -> Exit:
-    """Delete one object, and print the result."""
-    try:
-        client.delete(target.path, version)
-    except RequestRefused as refusal:
-        return _refused(target, refusal, ignore_not_found=ignore_not_found)
-    typer.echo(f"{target} deleted")
-    return Exit.OK
-
-
 def _refused(target: Target | str, refusal: RequestRefused, *, ignore_not_found: bool) -> Exit:
     if exit_code(refusal) is Exit.NOT_FOUND and ignore_not_found:
         typer.echo(f"{target} not found")
@@ -164,26 +158,11 @@ def _refused(target: Target | str, refusal: RequestRefused, *, ignore_not_found:
     return refused(target, refusal)
 
 
-# ---- dry run
-
-
-def _dry_run(
-    client: Client, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
-) -> Exit:
-    """Print the objects that would be deleted, and the effect of all of them together."""
-    code, there = Exit.OK, []
-    for target in targets:
-        try:
-            stored = client.get(target.path)["metadata"]["resourceVersion"]
-        except RequestRefused as refusal:
-            code = max(code, _refused(target, refusal, ignore_not_found=ignore_not_found))
-            continue
-        if version not in (None, stored):
-            typer.echo(f"error: {target}: has version {stored} now", err=True)
-            code = Exit.CONFLICT
-            continue
-        typer.echo(f"{target} would be deleted")
-        there.append(target.key)
-    if there:
-        show_other_gangs(tried(client, delete=there))
-    return code
+def _show_effect(client: Client, keys: Sequence[Json]) -> None:
+    """Print the effect of the deletion of these objects together."""
+    try:
+        body = tried(client, delete=keys)
+    except NotPermitted as refusal:
+        typer.echo(f"effect on gangs not known: {refusal}")
+    else:
+        show_other_gangs(body)

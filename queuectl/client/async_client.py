@@ -115,9 +115,9 @@ class AsyncClient:
         """As :meth:`Client.post`."""
         return await self.send(requests.post(path, body, timeout))
 
-    async def delete(self, path: str, version: str | None = None) -> None:
+    async def delete(self, path: str, version: str | None = None, *, dry_run: bool = False) -> None:
         """As :meth:`Client.delete`."""
-        await self.send(requests.delete(path, version))
+        await self.send(requests.delete(path, version, dry_run=dry_run))
 
     async def pages(self, listing: Listing[Any]) -> AsyncIterator[Json]:
         """As :meth:`Client.pages`."""

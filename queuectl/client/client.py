@@ -126,9 +126,9 @@ class Client:
         """``timeout``: seconds in which the server must begin to answer; None = that of the client."""
         return self.send(requests.post(path, body, timeout))
 
-    def delete(self, path: str, version: str | None = None) -> None:
-        """Delete one object. ``version``: the version that it must have; None = any."""
-        self.send(requests.delete(path, version))
+    def delete(self, path: str, version: str | None = None, *, dry_run: bool = False) -> None:
+        """Delete one object. ``version``: the version that it must have; None = any. ``dry_run``: change nothing."""
+        self.send(requests.delete(path, version, dry_run=dry_run))
 
     def pages(self, listing: Listing[Any]) -> Iterator[Json]:
         """The pages of a list, each requested when it is needed."""

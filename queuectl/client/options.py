@@ -59,7 +59,7 @@ class ClientOptions:
     def from_environment(cls, **named: object) -> Self:
         """The options that are given, and for others the variables that the command line reads, as ``QUEUECTL_SERVER``.
 
-        A variable with a source of the token counts if there is no other source: neither an option nor a variable above it.
+        A variable with a source of the token counts only without another source: an option, or an earlier variable.
         """
         options = {name: value for name, value in named.items() if value is not None}
         for name, variable in _VARIABLES.items():

@@ -118,10 +118,11 @@ def post(path: str, body: Json, timeout: float | None = None) -> Request[Json]:
     return Request("POST", path, json_object, document=body, timeout=timeout)
 
 
-def delete(path: str, version: str | None = None) -> Request[None]:
-    """Delete an object. ``version``: the version that it must have; None = any."""
+def delete(path: str, version: str | None = None, *, dry_run: bool = False) -> Request[None]:
+    """Delete an object, or only check whether the caller can. ``version``: the version that it must have; None = any."""
     headers = {"If-Match": f'"{version}"'} if version is not None else {}
-    return Request("DELETE", path, nothing, headers=headers)
+    query = {"dry_run": True} if dry_run else {}
+    return Request("DELETE", path, nothing, query, headers=headers, repeatable=dry_run)
 
 
 # ---- Lists
@@ -384,8 +385,7 @@ def _event_type(name: str) -> str:
 
 def unsubscribe(number: int, *, dry_run: bool) -> Request[None]:
     """Delete a subscription, or only check whether the caller can."""
-    query = {"dry_run": True} if dry_run else {}
-    return Request("DELETE", f"{_SUBSCRIPTIONS}/{number}", nothing, query, repeatable=dry_run)
+    return delete(f"{_SUBSCRIPTIONS}/{number}", dry_run=dry_run)
 
 
 # ---- Events

@@ -480,10 +480,25 @@ class DrainJson(AnswerJson):
     """Lost work since the last checkpoints in GPU-seconds, as for each victim."""
 
 
+class DryRunObjectJson(AnswerJson):
+    """The effect of applying one of several documents."""
+
+    result: str
+    warnings: list[str]
+    """Warnings about fields that are not supported, and about references to missing objects."""
+    changes: list[DifferenceJson]
+    """The changed fields; empty for a new object."""
+    object: dict[str, Any]
+    overQuota: NotRequired[list[ExcessJson] | None]
+    """In the response to a dry run of one document: quotas that running gangs would exceed. null = not requested, or this process has started a moment ago and has no snapshot yet."""
+    refused: str | None
+    """Why the server refuses to store this document: objects of the cluster own it. null = it does not refuse it."""
+
+
 class DryRunJson(AnswerJson):
     """The effect of applying several documents together."""
 
-    objects: list[ConfigAppliedJson]
+    objects: list[DryRunObjectJson]
     """In the order of the documents."""
     overQuota: list[ExcessJson] | None
     """Quotas that running gangs would exceed with all of them. null = not known at the moment."""

@@ -14,6 +14,7 @@ from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.ports import ClusterReader, Diagnoser
 from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.notify.receivers_file import ReceiverList
+from queuectl.objects.configuration.owners import Owner
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
@@ -36,6 +37,7 @@ def serving(
     authenticated: AuthenticationLayer | None = None,
     certificate: Certificate | None = None,
     receivers: ReceiverList | None = None,
+    owner: Owner = Owner.DATABASE,
 ) -> Iterator[str]:
     """The address of an API over this store, until the block ends."""
     app = create_app(
@@ -46,6 +48,7 @@ def serving(
         cluster_reader=cluster_reader,
         authenticated=authenticated,
         receivers=receivers,
+        owner=owner,
     )
     server = WebServer(app, ListenAddress("127.0.0.1", 0), certificate)
     thread = threading.Thread(target=lambda: asyncio.run(server.run()), name="api")

@@ -104,11 +104,35 @@ async def test_every_followed_kind_is_refused_and_every_other_kind_is_not(
     assert (await api.put("/api/v1/budgets/year", json=budget)).status_code == 201
 
 
-async def test_a_dry_run_is_answered(owned: tuple[httpx2.AsyncClient, MemoryStore]) -> None:
+async def test_a_dry_run_is_refused_as_the_write_and_that_of_several_documents_shows_it(
+    owned: tuple[httpx2.AsyncClient, MemoryStore],
+) -> None:
     api, _ = owned
-    changed = {**CLUSTER_QUEUE, "spec": {**CLUSTER_QUEUE["spec"], "stopPolicy": "Hold"}}
-    assert (await api.put(f"{QUEUE_PATH}?dry_run=true", json=changed)).status_code == 200
-    assert (await api.post("/api/v1/dryrun", json={"items": [changed]})).status_code == 200
+    spec = {**CLUSTER_QUEUE["spec"], "stopPolicy": "Hold"}
+    changed = {**CLUSTER_QUEUE, "spec": spec}
+    fresh = {**CLUSTER_QUEUE, "metadata": {"name": "fresh"}}
+    patch = {"If-Match": "*", "Content-Type": "application/merge-patch+json"}
+    edit, create = f"kubectl edit clusterqueue.kueue.x-k8s.io {QUEUE.name}", "kubectl apply -f FILE"
+    path, fresh_path = f"{QUEUE_PATH}?dry_run=true", "/api/v1/clusterqueues/fresh?dry_run=true"
+    for answer, command in (
+        (await api.put(path, json=changed), edit),
+        (await api.patch(path, content=b'{"spec": {"stopPolicy": "Hold"}}', headers=patch), edit),
+        (await api.put(fresh_path, json=fresh), create),
+    ):
+        assert answer.status_code == 409, answer.text
+        assert answer.json()["command"] == command
+    budget = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Budget",
+        "metadata": {"name": "year"},
+        "spec": {"clusterQueue": QUEUE.name, "gpuHoursPerMonth": 100},
+    }
+    several = await api.post("/api/v1/dryrun", json={"items": [changed, fresh, budget]})
+    objects = several.json()["objects"]
+    assert [one["result"] for one in objects] == ["configured", "created", "created"]
+    owns = "the objects of kueue.x-k8s.io own this configuration; use `{}`"
+    refused = [one["refused"] for one in objects]
+    assert refused == [owns.format(edit), owns.format(create), None]
 
 
 async def test_the_editor_of_the_dashboard_shows_the_refusal(

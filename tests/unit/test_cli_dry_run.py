@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -11,11 +12,16 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli.commands import COMMANDS
+from queuectl.domain.identity import Right
+from queuectl.objects.configuration.owners import Owner
 from tests.api.serving import serving
+from tests.api.signed import people
 from tests.api.support import (
     DOCUMENTS,
     LIVES,
+    QUEUE_PATH,
     FixedClusterReader,
     FixedDiagnoser,
     job,
@@ -164,3 +170,67 @@ def test_a_dry_run_writes_nothing(
     for words in refused:
         assert typed(*words, "--dry-run").code in (2, 3, 4), words
     assert rows(store.database) == before
+
+
+def test_configuration_that_the_cluster_owns_is_refused_as_without_a_dry_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = MemoryStore()
+    reader = FixedClusterReader(world([node("n1", gpu=8)]), store)
+    queue = {**DOCUMENTS[QUEUE_PATH], "metadata": {"name": "new"}}
+    file = tmp_path / "new.yaml"
+    file.write_text(yaml.safe_dump_all([queue, BUDGET]))
+    every = tmp_path / "all.yaml"
+    every.write_text(yaml.safe_dump_all([*DOCUMENTS.values(), BUDGET]))
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+
+    def typed(*arguments: str) -> Any:
+        return queuectl_with(monkeypatch, capsys, *arguments)
+
+    with serving(store, FixedDiagnoser(), cluster_reader=reader) as address:
+        monkeypatch.setenv("QUEUECTL_SERVER", address)
+        typed("apply", "-f", str(every))
+    before = rows(store.database)
+    owns = "the objects of kueue.x-k8s.io own this configuration; use `kubectl"
+    with serving(store, FixedDiagnoser(), cluster_reader=reader, owner=Owner.KUEUE) as address:
+        monkeypatch.setenv("QUEUECTL_SERVER", address)
+        applied = typed("apply", "-f", str(file), "--dry-run")
+        assert (applied.code, f"document 1 (ClusterQueue/new): {owns} apply" in applied.err) == (4, True)  # fmt: skip
+        assert applied.out.splitlines()[0] == "budget/month unchanged"
+        deleted = typed("delete", "clusterqueue", "team-a", "--dry-run")
+        assert (deleted.code, deleted.out) == (4, "")
+        assert f"error: clusterqueue/team-a: {owns} delete" in deleted.err
+        assert rows(store.database) == before
+        compared = typed("config", "diff", "-f", str(every))
+        assert (compared.code, compared.out) == (0, ""), compared.err
+
+
+@pytest.mark.parametrize(
+    ("rights", "code", "shows"),
+    [
+        ([Right("create", "plans")], 5, "ann may not delete cohorts new"),
+        ([Right("delete", "cohorts")], 0, "effect on gangs not known: "),
+    ],
+)
+def test_a_dry_run_of_a_deletion_needs_the_right_to_delete(
+    rights: list[Right],
+    code: int,
+    shows: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    new = {"apiVersion": "queuectl.dev/v1", "kind": "Cohort", "metadata": {"name": "new"}}
+    asyncio.run(store.put_config(new))
+    (tmp_path / "token").write_text("some")
+    monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    access = people()
+    access.know("some", "ann", *rights)
+    with serving(store, FixedDiagnoser(), authenticated=AuthenticationLayer(access)) as address:
+        result = queuectl_with(
+            monkeypatch, capsys, "delete", "cohort", "new", "--dry-run", "--server", address
+        )
+    assert (result.code, shows in result.out + result.err) == (code, True), result
+    assert ("cohort/new would be deleted" in result.out) == (code == 0)

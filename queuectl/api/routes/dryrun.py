@@ -12,7 +12,16 @@ from starlette.responses import Response
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
-from queuectl.api.dry_run import DryRun, applied, dry_run_documents, excess_views, seen_excesses
+from queuectl.api.dry_run import (
+    DryRun,
+    DryRunObject,
+    applied,
+    dry_run_documents,
+    excess_views,
+    not_the_owner,
+    seen_excesses,
+    write_verb,
+)
 from queuectl.api.openapi import LIST_BODY, responses
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
@@ -20,7 +29,9 @@ from queuectl.api.schemas import DryRunView
 from queuectl.db.ports import ApiStore
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
+from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, PREFIX
+from queuectl.objects.configuration.owners import Owner, followed_kind
 
 P = ProblemType
 PATH = f"{PREFIX}/dryrun"
@@ -32,8 +43,9 @@ def add_routes(
     bodies: Bodies,
     store: ApiStore,
     diagnoser: Diagnoser | None,
+    owner: Owner,
 ) -> None:
-    """Offer the path."""
+    """Offer the path. ``owner``: of the configuration."""
 
     async def dry_run(request: Request) -> Response:
         await guard.writes_some(request, store.namespaces)
@@ -41,7 +53,7 @@ def add_routes(
         await guard.require_all(request, rights)
         checked = await dry_run_documents(items, store, diagnoser, bodies)
         over = await seen_excesses(guard, request, checked.excesses)
-        answer = await bodies.work(partial(_encoded, checked, over))
+        answer = await bodies.work(partial(_encoded, checked, over, owner))
         return Response(answer, media_type="application/json")
 
     routes.add_api_route(
@@ -65,10 +77,21 @@ def _needed(body: dict[str, Any]) -> tuple[list[dict[str, Any]], list[Right]]:
     return items, sorted({_right(item) for item in items}, key=str)
 
 
-def _encoded(checked: DryRun, over: Sequence[Excess] | None) -> bytes:
+def _encoded(checked: DryRun, over: Sequence[Excess] | None, owner: Owner) -> bytes:
     """The response, encoded object by object: a thread that encodes megabytes at once blocks all others."""
-    objects = b",".join(orjson.dumps(applied(one)) for one in checked.objects)
+    objects = b",".join(
+        orjson.dumps({**applied(one), "refused": _refused(one, owner)}) for one in checked.objects
+    )
     return b'{"objects":[%b],"overQuota":%b}' % (objects, orjson.dumps(excess_views(over)))
+
+
+def _refused(checked: DryRunObject, owner: Owner) -> str | None:
+    """Why the server refuses to store a valid document; None = it does not."""
+    key = DocumentKey.of(checked.document)
+    followed = followed_kind(owner, key.kind)
+    if followed is None:
+        return None
+    return not_the_owner(followed, key, write_verb(checked.outcome)).detail
 
 
 def _right(document: dict[str, Any]) -> Right:
