@@ -90,11 +90,12 @@ def upgrade(
 
             await refuse_unmoved(url, namespace, claim, _kubeconfig())
 
-        _run(database_url, refuse)
+        _run(database_url, refuse, existing=dry_run)
     if dry_run:
-        for line in _run(database_url, lambda url: migrate.planned(url, pre_only=pre)):
+        missing = _run(database_url, lambda url: migrate.planned(url, pre_only=pre), existing=True)
+        for line in missing:
             typer.echo(f"{line} would be applied")
-        typer.echo(_sentence(_run(database_url, migrate.current)))
+        typer.echo(_sentence(_run(database_url, migrate.current, existing=True)))
         return
     typer.echo(_sentence(_run(database_url, lambda url: migrate.upgrade(url, pre_only=pre))))
     if grant:
@@ -168,11 +169,11 @@ def move(
     from queuectl.db.move import move as copied
 
     if dry_run:
-        _run(database_url, lambda url: check(url, target))
-        there = _run(database_url, counted_rows)
+        _run(database_url, lambda url: check(url, target), existing=True)
+        there = _run(database_url, counted_rows, existing=True)
         typer.echo(f"{sum(there.values())} rows of {len(there)} tables would be copied")
         return
-    rows = _run(database_url, lambda url: copied(url, target))
+    rows = _run(database_url, lambda url: copied(url, target), existing=True)
     typer.echo(f"{sum(rows.values())} rows of {len(rows)} tables copied")
 
 
@@ -242,6 +243,7 @@ def _row(replica: Replica) -> dict[str, str]:
 def _run(
     database_url: str | None, work: Callable[[str], Awaitable[T]], *, existing: bool = False
 ) -> T:
+    """The result of work on the database. ``existing``: create no embedded server."""
     from queuectl.db.embedded import provided
 
     async def run() -> T:

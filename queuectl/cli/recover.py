@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuectl.cli.targets import Files, read_objects
+
 if TYPE_CHECKING:
     from queuectl.control.leader.recovery import Recovered
-    from queuectl.objects.documents import Document
 
 
 def recover_command(
-    file: Annotated[
-        list[Path],
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="YAML or JSON file with the configuration. Can be repeated.",
-        ),
-    ],
+    files: Files,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -37,28 +29,12 @@ def recover_command(
     """
     from queuectl.control.composition import recovered, recovery_check
     from queuectl.control.settings import Settings
-    from queuectl.domain.errors import QueuectlError
 
-    try:
-        documents = [document for path in file for document in _read(path)]
-        if dry_run:
-            typer.echo(asyncio.run(recovery_check(Settings(), documents)))
-            return
-        found = asyncio.run(recovered(Settings(), documents))
-    except QueuectlError as error:
-        typer.echo(f"queuectl recover: {error}", err=True)
-        raise typer.Exit(1) from None
-    _print(found)
-
-
-def _read(path: Path) -> list[Document]:
-    from queuectl.domain.errors import BadInput
-    from queuectl.objects.documents import read_documents
-
-    try:
-        return read_documents(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
+    documents = read_objects(files)
+    if dry_run:
+        typer.echo(asyncio.run(recovery_check(Settings(), documents)))
+    else:
+        _print(asyncio.run(recovered(Settings(), documents)))
 
 
 def _print(recovered: Recovered) -> None:

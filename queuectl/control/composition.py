@@ -511,7 +511,7 @@ async def recovery_check(settings: Settings, documents: Sequence[GivenDocument])
     """
     job_kinds(settings)
     configuration = [validate(document)[0] for document in with_names(map(named, documents))]
-    async with provided(settings.database_url) as url:
+    async with provided(settings.database_url, existing=True) as url:
         schema = await current(url)
         if schema.current is not None and schema.up_to_date:
             store = await PostgresLeaderStore.connect(DatabaseSettings.from_environment(url))

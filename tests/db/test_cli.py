@@ -14,8 +14,10 @@ import pytest_asyncio
 from typer.testing import CliRunner
 
 from queuectl.cli.db import app
+from queuectl.db import embedded
 from queuectl.distribution import version as own_version
 from tests.db.test_migrate import HEAD
+from tests.support.cli import queuectl_with
 from tests.support.postgres import TestPostgres, server_directory
 
 
@@ -84,6 +86,30 @@ async def execute(url: str, statement: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(statement)
     await connection.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "db upgrade --dry-run",
+        "db move --to postgresql://u@127.0.0.1:1/x --dry-run",
+        "db move --to postgresql://u@127.0.0.1:1/x",
+        "db status",
+        "recover -f docs/examples/queues.yaml --dry-run",
+    ],
+)
+def test_a_command_that_needs_a_database_creates_none(
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(embedded, "default_directory", lambda _: tmp_path / "state")
+    monkeypatch.delenv("QUEUECTL_DATABASE_URL", raising=False)
+    result = queuectl_with(monkeypatch, capsys, *words.split())
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: no database is given, and ")
+    assert not (tmp_path / "state").exists()
 
 
 def test_the_pre_phase_can_be_run_alone(empty_url: str):

@@ -25,6 +25,7 @@ from queuectl.client import ClientError, InvalidOption, NoAnswer, NoCredentials,
 from queuectl.client.credentials import from_file
 from queuectl.domain.errors import BadInput, QueuectlError, StoreUnavailable
 from queuectl.kubeconfig import current_context
+from tests.support.cli import queuectl_with
 
 EXTRAS = {
     "alembic", "asyncpg", "cryptography", "fastapi", "kubernetes_asyncio", "numpy", "ortools", "sqlalchemy",
@@ -293,6 +294,16 @@ def test_a_local_cluster_needs_a_home_directory_or_a_variable(
         run()
     assert ended.value.code == Exit.FAILURE
     assert f"is not known: set {variable} to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_a_missing_file_of_a_recovery_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dry_run: list[str]
+) -> None:
+    monkeypatch.setenv("QUEUECTL_DATABASE_URL", "postgresql://127.0.0.1:9/q")
+    result = queuectl_with(monkeypatch, capsys, "recover", "-f", "nowhere.yaml", *dry_run)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "error: nowhere.yaml: No such file or directory\n"
 
 
 def test_an_empty_variable_of_the_kubeconfig_is_as_none(
