@@ -67,7 +67,7 @@ def _command(action: Action, does: str) -> Callable[..., None]:
         dry_run: DryRun = False,
         server: Server = DEFAULT_SERVER,
     ) -> None:
-        with connect(server) as client:
+        with connect(server, waits=wait is not None) as client:
             found = _found(client, workload, namespace, kind)
             _send(client, action, found, by, why, wait, dry_run=dry_run)
 
@@ -139,7 +139,7 @@ def priority_command(
         from queuectl.cli.times import ahead
 
         ends = format_time(ahead(until, "--until"))
-    with connect(server) as client:
+    with connect(server, waits=wait is not None) as client:
         found = _found(client, workload, namespace, kind)
         _send(
             client,
@@ -173,7 +173,7 @@ def move_command(
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Move a pending workload to another LocalQueue. It keeps its queue time. Hold a running workload first."""
-    with connect(server) as client:
+    with connect(server, waits=wait is not None) as client:
         found = _found(client, workload, namespace, kind)
         _send(client, Action.MOVE, found, by, why, wait, dry_run=dry_run, queue=queue)
 
@@ -210,7 +210,7 @@ def check_command(
     body: Json = {"check": check, "state": state.value, "message": message}
     if requeue_after is not None:
         body["requeueAfterSeconds"] = requeue_after
-    with connect(server) as client:
+    with connect(server, waits=wait is not None) as client:
         found = _found(client, workload, namespace, kind)
         _send(client, Action.CHECK, found, by, why, wait, dry_run=dry_run, **body)
 

@@ -15,6 +15,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.client import options
 from queuectl.client.client import Client
 from queuectl.client.requests import by_cursor
+from queuectl.client.retries import RETRIES
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 
 Json = dict[str, Any]
@@ -38,13 +39,18 @@ Namespace = Annotated[
 ]
 
 
-def connect(server: str) -> Client:
+def connect(server: str, *, waits: bool = False) -> Client:
     """A client for the server at this address, with the connection options of the command.
+
+    Args:
+        server: the address.
+        waits: the command goes on for a long time, so it sends a read again that fails. Otherwise the user sees the error at once.
 
     Raises:
         ClientError: an option is wrong.
     """
-    return Client(options=replace(connection.connection_options(), server=server), retries=0)
+    chosen = replace(connection.connection_options(), server=server)
+    return Client(options=chosen, retries=RETRIES if waits else 0)
 
 
 def workloads(client: Client, **filters: object) -> Iterator[Json]:

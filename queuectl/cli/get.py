@@ -237,7 +237,7 @@ def get_command(
         raise CommandFailed("--summary excludes the filters of nodes", Exit.BAD_INPUT)
     if mine and user is not None:
         raise CommandFailed("--mine excludes --user", Exit.BAD_INPUT)
-    with connect(server) as client:
+    with connect(server, waits=watch) as client:
         sent = {
             option: given[option] for option in given if option not in ("all", "mine", "summary")
         }

@@ -58,7 +58,7 @@ def top_command(
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show queues with their GPUs, then admitted gangs, then pending gangs with reasons. Press q to exit."""
-    with connect(server) as client:
+    with connect(server, waits=True) as client:
         if once or not all(each and each.isatty() for each in (sys.stdin, sys.stdout)):
             _print(*current(client, namespace))
         else:

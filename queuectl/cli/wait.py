@@ -30,7 +30,7 @@ def wait_command(
     from queuectl.client.errors import WorkloadEnded
 
     seconds = None if timeout is None else span(timeout, "--timeout")
-    with connect(server) as client:
+    with connect(server, waits=True) as client:
         try:
             reached = client.wait(workload_ref(workload, namespace), state, seconds, kind)
         except WorkloadEnded as error:

@@ -24,7 +24,7 @@ from queuectl.cli import events, get
 from queuectl.cli.client import connect, workloads
 from queuectl.cli.columns import WORKLOAD_COLUMNS
 from queuectl.cli.render import Column, GrowingTable, emit_table, expected
-from queuectl.client import Client, ClientError, requests, stream
+from queuectl.client import Client, ClientError, http, requests, stream
 from queuectl.client.stream import StreamEvent
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.queries import UnmanagedPod
@@ -392,6 +392,63 @@ class Scripted:
 
     def client(self) -> Client:
         return Client("http://127.0.0.1", transport=httpx2.MockTransport(self), retries=0)
+
+
+STEP = {"id": 6, "uid": "u1", "toState": "Running", "at": "2026-01-01T00:00:00Z"}
+TRAIN = {
+    "uid": "u1",
+    "kind": "Job",
+    "namespace": "a",
+    "name": "train",
+    "queue": "main",
+    "user": "ann",
+    "reason": {"message": "m"},
+}
+
+
+class Flickering:
+    """A server with one gang, which runs at the first step. It is not available for each second read, apart from streams."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        if path.endswith("/events"):
+            if request.url.params.get("after") == "6":
+                raise KeyboardInterrupt  # the user has seen the step
+            follows = "after" in request.url.params
+            text = encoding.opening(5) + (encoding.step(6, json.dumps(STEP)) if follows else "")
+            return httpx2.Response(200, text=text, headers={"Content-Type": "text/event-stream"})
+        self.reads += 1
+        if self.reads % 2 == 0:
+            return httpx2.Response(503, json={"detail": "flickers"}, headers={"Retry-After": "0"})
+        if path.endswith("s"):
+            return httpx2.Response(200, json={"items": [], "nextCursor": None})
+        state = "Running" if self.reads > 1 else "Pending"
+        return httpx2.Response(200, json={**TRAIN, "state": state})
+
+
+@pytest.mark.parametrize(
+    ("words", "shows"),
+    [
+        ("wait a/train", "job/a/train is Running: m\n"),
+        ("get workloads -w -o name", "job/a/train\n"),
+        ("top --once", ""),
+    ],
+)
+def test_a_command_that_goes_on_survives_a_server_that_is_not_available_for_a_moment(
+    words: str, shows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, transport = http.sync_client, httpx2.MockTransport(Flickering())
+    monkeypatch.setattr(
+        http, "sync_client", lambda given, seconds, _: made(given, seconds, transport)
+    )
+    monkeypatch.setattr(stream, "RETRY_SECONDS", 0)
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    result = queuectl_with(monkeypatch, capsys, *words.split())
+    assert result.out == shows, result.err
+    assert "flickers" not in result.err
 
 
 @pytest.fixture
