@@ -15,6 +15,7 @@ from queuectl.domain.checks import AdmissionCheck, CheckRule
 from queuectl.domain.fleet import (
     HOSTNAME,
     Effect,
+    Node,
     NodeRules,
     NodeTemplate,
     Requirement,
@@ -515,6 +516,17 @@ class Topology:
 
     name: str
     levels: tuple[str, ...] = (HOSTNAME,)
+
+
+def domain_of(node: Node, level: str, topologies: Iterable[Topology]) -> tuple[str, ...] | None:
+    """The domain of a node at a level of the first topology with it, as the label values down to it; None if a label is missing."""
+    levels: tuple[str, ...] = (level,)
+    for topology in topologies:
+        if level in topology.levels:
+            levels = topology.levels[: topology.levels.index(level) + 1]
+            break
+    path = [node.hostname if key == HOSTNAME else node.labels.get(key) for key in levels]
+    return tuple(value for value in path if value is not None) if None not in path else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.checks import EXTERNAL, PROVISIONING, AdmissionCheck, CheckRule
-from queuectl.domain.fleet import NodeRules
+from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, Resources
@@ -223,6 +224,115 @@ def test_devices_of_resource_slices_cannot_be_kept_by_amount() -> None:
         "spec.capacity.requests: no node has gpu.example.com; devices of ResourceSlices cannot be kept by amount: "
         "name the nodes in spec.nodes"
     )
+
+
+def _with_labels(each: AdvanceReservation, **labels: str) -> AdvanceReservation:
+    assert each.capacity is not None
+    return replace(each, capacity=replace(each.capacity, node_labels=tuple(labels.items())))
+
+
+def _asking(each: AdvanceReservation, gpus: int) -> AdvanceReservation:
+    assert each.capacity is not None
+    requests = Resources({GPU: gpus, "pods": 1})
+    return replace(each, capacity=replace(each.capacity, requests=requests))
+
+
+RELABELED = tuple(
+    replace(one, labels={**one.labels, "rack": "r9"}) if one.name == "n0" else one for one in NODES
+)
+
+
+@pytest.mark.parametrize("evicts", [True, False])
+@pytest.mark.parametrize(
+    ("first", "edit", "nodes", "expected"),
+    [
+        ((("rack", "r0"),), lambda each: _with_labels(each, rack="r1"), NODES, {"n2", "n3"}),
+        ((("rack", "r0"),), lambda each: each, RELABELED, set()),
+        ((), lambda each: _asking(each, 4), NODES, set()),
+        (TopologyMode.REQUIRED, lambda each: each, RELABELED, {"n2", "n3"}),
+        ((("rack", "r0"),), lambda each: each, NODES, {"n0", "n1"}),
+    ],
+    ids=["other labels", "a relabeled node", "larger pods", "another domain", "no edit"],
+)
+def test_a_reservation_is_placed_again_if_its_nodes_no_longer_meet_its_terms(
+    first: TopologyMode | tuple[tuple[str, str], ...],
+    edit: Callable[[AdvanceReservation], AdvanceReservation],
+    nodes: tuple[Node, ...],
+    expected: set[str],
+    *,
+    evicts: bool,
+) -> None:
+    rack = first if isinstance(first, TopologyMode) else None
+    each = reserved(2, starts=600, rack=rack, evicts=evicts).reservation
+    if not isinstance(first, TopologyMode):
+        each = _with_labels(each, **dict(first))
+    pending = [job("waits", 1, None, gpu=2)]
+    before = planned(replace(cluster(pending=pending), reservations=occurrences([each], (), NOW)))
+    assert nodes_of(before).keys() == {"n0", "n1"}
+    made = world(nodes, pending, [], *[replace(queue(), name=name) for name in ("main", "own")])
+    again = occurrences([edit(each)], before.reserved, NOW)
+    assert nodes_of(planned(replace(made, reservations=again))).keys() == expected
+
+
+@pytest.mark.parametrize("evicts", [True, False])
+def test_a_reservation_that_is_extended_keeps_its_nodes_and_the_next_one_gives_way(
+    *, evicts: bool
+) -> None:
+    first = reserved(4, starts=-10, lasts=110, name="first").reservation
+    second = reserved(4, starts=200, lasts=100, name="second", evicts=evicts).reservation
+    before = planned(
+        replace(cluster(pending=[]), reservations=occurrences([first, second], (), NOW))
+    )
+    assert nodes_of(before, "first") == nodes_of(before, "second")
+    longer = occurrences([replace(first, ends=NOW + 400), second], before.reserved, NOW)
+    after = planned(replace(cluster(pending=[]), reservations=longer))
+    assert nodes_of(after, "first") == nodes_of(before, "first")
+    assert [state.nodes for state in after.reserved if state.name == "second"] == [()]
+
+
+def test_the_verifier_finds_two_reservations_on_one_node() -> None:
+    twice = [reserved(1, name=name, starts=200) for name in ("first", "second")]
+    made = cluster(*twice, pending=[])
+    states = tuple(
+        ReservationState(n, NOW + 200, NOW + 300, (("n0", 1),)) for n in ("first", "second")
+    )
+    found = list(check_reserved(PlanIndex(made, Plan(reserved=states))))
+    assert [(one.rule, one.subject) for one in found] == [
+        (PlanRule.RESERVATION, "first"),
+        (PlanRule.RESERVATION, "second"),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_edits_of_reservations_and_nodes_never_break_a_plan(seed: int) -> None:
+    draw = Random(seed)
+
+    def made(name: str) -> AdvanceReservation:
+        rack = draw.choice([None, TopologyMode.REQUIRED, TopologyMode.PREFERRED])
+        starts, lasts = draw.choice([-50, 50, 200, 600]), draw.choice([100, 300])
+        each = reserved(
+            draw.randint(1, 3),
+            starts=starts,
+            lasts=lasts,
+            rack=rack,
+            name=name,
+            evicts=draw.random() < 0.6,
+        ).reservation
+        labels = draw.choice([{}, {}, {"rack": "r0"}, {"rack": "r1"}])
+        return _asking(_with_labels(each, **labels), draw.choice([1, 2, 2, 4]))
+
+    names = ["first", "second", "third"]
+    current = {name: made(name) for name in names}
+    states: tuple[ReservationState, ...] = ()
+    for step in range(5):
+        nodes = draw.choice([NODES, RELABELED, NODES[1:]])
+        pending = [job(f"g{step}-{n}", 1, draw.choice([None, 40, 400]), gpu=2) for n in range(3)]
+        running = [runs(job("runs", 1, None, gpu=2), "n2")] if draw.random() < 0.5 else []
+        base = world(nodes, pending, running, *[replace(queue(), name=n) for n in ("main", "own")])
+        reservations = occurrences(current.values(), states, NOW)
+        states = planned(replace(base, reservations=reservations)).reserved
+        for name in draw.sample(names, draw.randint(0, 2)):
+            current[name] = made(name)
 
 
 def test_reservations_of_one_time_are_on_different_nodes() -> None:

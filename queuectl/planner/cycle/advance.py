@@ -2,7 +2,7 @@
 
 A Reservation that has not begun is placed like a gang that starts, of resources that only gangs alongside it use
 (:mod:`queuectl.planner.problem.limit_rows`). It keeps the placement of the last plan while that is possible, and a later gang can
-have it moved within its topology level. Two Reservations that last at one time are on different nodes; only the first of them moves.
+have it moved within its topology level. Two Reservations that last at one time are on different nodes, and none of them moves.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ class Advance:
         request = self._request(each)
         decision = self._decide(each, request)
         if decision.status is Status.SOLVED:
-            together = any(other.overlaps(each) for other, _ in self.placed)
+            together = any(
+                other.overlaps(each) for other in snapshot.reservations if other.name != each.name
+            )
             held = TentativeAdmission(
                 keeping_levels(request, decision.node_counts),
                 decision.node_counts,
@@ -150,7 +152,7 @@ class Advance:
             place(request, self.problem.index.recovered.allocatable, self.solver).status
             is Status.REFUTED
         ):
-            return _state(each, reason=self._never(capacity))
+            return _state(each, reason=self._never(each, capacity))
         among = "alongside the gangs that still run then, or whose end is unknown"
         if holds < capacity.pods:
             text = f"at most {holds} of {counted(capacity.pods, 'pod')} fit {among}"
@@ -158,13 +160,14 @@ class Advance:
             text = f"{counted(capacity.pods, 'pod')} fit in no domain of the topology {among}"
         return replace(_state(each, reason=text), earliest=self._earliest(each, request))
 
-    def _never(self, capacity: ReservedCapacity) -> str:
+    def _never(self, each: Occurrence, capacity: ReservedCapacity) -> str:
         """Why it has no placement on empty nodes."""
         index = self.problem.index.recovered
         for name in sorted(capacity.requests):
             if name not in index.column or not index.allocatable[index.column[name]].any():
                 return f"{REQUESTS}: {no_amount(name)}"
-        return "no placement exists, even if all nodes were empty"
+        others = ", because of Reservations at the same time" if self._elsewhere(each).any() else ""
+        return f"no placement exists, even if all nodes were empty{others}"
 
     def _earliest(self, each: Occurrence, request: GangRequest) -> float | None:
         timeline = Timeline(self.state)

@@ -36,6 +36,7 @@ from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.reserved_placements import with_valid_placements
 
 _UNSHARED: Final = " (not shared)"
 _ONE_POD: Final = " (one pod per shared node)#"
@@ -54,6 +55,7 @@ _Rows = tuple[tuple[str, tuple[str, ...]], ...]
 
 def with_limit_rows(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
     """The snapshot with the rows of all limits; the same one without any, or if it has them already."""
+    snapshot = with_valid_placements(snapshot)
     return _with_reservations(_with_shared_gpus(snapshot, cache), cache)
 
 
@@ -445,11 +447,8 @@ def fixed(occurrence: Occurrence, snapshot: Snapshot) -> Iterable[tuple[str, Res
 
 def stays(occurrence: Occurrence, snapshot: Snapshot) -> bool:
     """Whether its placement no longer changes: it has begun, or gangs are evicted for it from these nodes."""
-    if not occurrence.placed:
-        return False
-    if occurrence.active(snapshot.now):
-        return True
-    return occurrence.reservation.evicts and occurrence.stands(snapshot.fleet)
+    begun = occurrence.active(snapshot.now)
+    return bool(occurrence.placed) and (begun or occurrence.reservation.evicts)
 
 
 def asking_beside(workload: Workload, among: Collection[Occurrence]) -> Workload:

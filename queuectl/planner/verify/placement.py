@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
 from queuectl.domain.plan import ScheduledGang
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
-from queuectl.domain.queues import ResourceFlavor, Topology
+from queuectl.domain.queues import ResourceFlavor, Topology, domain_of
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import (
     Placement,
@@ -118,7 +118,7 @@ def _domain(
     node = index.nodes.get(name)
     if level == HOSTNAME or node is None:
         return name
-    return index.domain(node, level, topologies)
+    return domain_of(node, level, topologies)
 
 
 # ---- Placements

@@ -8,10 +8,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.fleet import Node
 from queuectl.domain.plan import Plan, Refusal, ScheduledGang
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topology
+from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topology, domain_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.cohorts import CohortMember, Row, members_of
@@ -208,17 +208,7 @@ class PlanIndex:
     ) -> tuple[str, ...] | None:
         """The domain of a node by its name; None if no such node exists, or a label is missing."""
         node = self.nodes.get(name)
-        return None if node is None else self.domain(node, level, topologies)
-
-    def domain(self, node: Node, level: str, topologies: list[Topology]) -> tuple[str, ...] | None:
-        """The domain of ``node`` at ``level`` as the path of label values down to it; None if a label is missing."""
-        levels: tuple[str, ...] = (level,)
-        for topology in topologies:
-            if level in topology.levels:
-                levels = topology.levels[: topology.levels.index(level) + 1]
-                break
-        path = [node.hostname if key == HOSTNAME else node.labels.get(key) for key in levels]
-        return tuple(value for value in path if value is not None) if None not in path else None
+        return None if node is None else domain_of(node, level, topologies)
 
 
 class PlanRule(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from queuectl.domain.plan import Admission, Plan, Refusal, ScheduledGang
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
+from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue, domain_of
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, TopologyMode, Workload
@@ -204,6 +204,12 @@ _Kept: TypeAlias = Mapping[str, Resources | None]
 def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
     """The placements of Reservations, and the gangs that start alongside them."""
     known = {state.name: state for state in index.plan.reserved}
+    kept_nodes = {
+        each.name: {*each.reservation.nodes, *(name for name, _ in known[each.name].nodes)}
+        if each.name in known
+        else {*each.reservation.nodes}
+        for each in index.snapshot.reservations
+    }
     for each in index.snapshot.reservations:
         capacity = each.reservation.capacity
         if capacity is None:
@@ -217,6 +223,7 @@ def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
         if not nodes:
             continue
         yield from _placement(index, each, nodes)
+        yield from _shared_nodes(index, each, kept_nodes)
         kept = {name: capacity.requests * pods for name, pods in nodes.items()}
         yield from _starts(index, each, kept)
 
@@ -249,9 +256,22 @@ def _placement(
         if flavor is not None:
             topologies = [t for t in topologies if t.name == flavor.topology]
         here = [index.nodes[name] for name in nodes if name in index.nodes]
-        if len({index.domain(node, asked.level, topologies) for node in here}) > 1:
+        if len({domain_of(node, asked.level, topologies) for node in here}) > 1:
             text = f"is in several domains of {asked.level}"
             yield broken(text)
+
+
+def _shared_nodes(
+    index: PlanIndex, each: Occurrence, kept_nodes: Mapping[str, Collection[str]]
+) -> Iterator[PlanViolation]:
+    """Nodes that another Reservation keeps at the same time. One that has begun keeps its nodes."""
+    if each.placed and each.active(index.snapshot.now):
+        return
+    for other in index.snapshot.reservations:
+        shared = set(kept_nodes[each.name]) & set(kept_nodes[other.name])
+        if other is not each and other.overlaps(each) and shared:
+            text = f"keeps node {min(shared)} while Reservation {other.name} keeps it"
+            yield PlanViolation(PlanRule.RESERVATION, each.name, text)
 
 
 def _starts(index: PlanIndex, each: Occurrence, kept_amounts: _Kept) -> Iterator[PlanViolation]:
