@@ -44,7 +44,7 @@ def connect(server: str, *, waits: bool = False) -> Client:
 
     Args:
         server: the address.
-        waits: the command goes on for a long time, so it sends a read again that fails. Otherwise the user sees the error at once.
+        waits: the command runs for a long time, so it sends a read again that fails. Otherwise the user sees the error at once.
 
     Raises:
         ClientError: an option is wrong.

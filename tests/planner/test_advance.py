@@ -275,7 +275,7 @@ def test_a_reservation_is_placed_again_if_its_nodes_no_longer_meet_its_terms(
 
 
 @pytest.mark.parametrize("evicts", [True, False])
-def test_a_reservation_that_is_extended_keeps_its_nodes_and_the_next_one_gives_way(
+def test_a_reservation_that_is_extended_keeps_its_nodes_and_the_next_one_loses_them(
     *, evicts: bool
 ) -> None:
     first = reserved(4, starts=-10, lasts=110, name="first").reservation

@@ -437,7 +437,7 @@ class Flickering:
         ("top --once", ""),
     ],
 )
-def test_a_command_that_goes_on_survives_a_server_that_is_not_available_for_a_moment(
+def test_a_command_that_runs_long_survives_a_server_that_is_not_available_for_a_moment(
     words: str, shows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, transport = http.sync_client, httpx2.MockTransport(Flickering())

@@ -203,10 +203,10 @@ _Kept: TypeAlias = Mapping[str, Resources | None]
 
 def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
     """The placements of Reservations, and the gangs that start alongside them."""
-    known = {state.name: state for state in index.plan.reserved}
+    states = {state.name: state for state in index.plan.reserved}
     kept_nodes = {
-        each.name: {*each.reservation.nodes, *(name for name, _ in known[each.name].nodes)}
-        if each.name in known
+        each.name: {*each.reservation.nodes, *(name for name, _ in states[each.name].nodes)}
+        if each.name in states
         else {*each.reservation.nodes}
         for each in index.snapshot.reservations
     }
@@ -215,7 +215,7 @@ def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
         if capacity is None:
             yield from _starts(index, each, dict.fromkeys(each.reservation.nodes))
             continue
-        state = known.get(each.name)
+        state = states.get(each.name)
         if state is None or bool(state.nodes) == bool(state.reason):
             yield PlanViolation(PlanRule.RESERVATION, each.name, "has neither nodes nor a reason")
             continue
