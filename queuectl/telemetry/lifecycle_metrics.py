@@ -15,6 +15,8 @@ from queuectl.telemetry.tracing import trace_id
 
 _GIVEN_UP: Final = (Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME)
 _LIKELY: Final = (Code.PREEMPTED, *sorted(FAILED_START))
+_LEFT: Final = (State.EVICTING, State.BACKOFF)
+"""A gang leaves them once for each eviction. It can be held and released many times before its next start."""
 START_BUCKETS: Final = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 WAIT_BUCKETS: Final = (
     0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800,
@@ -169,7 +171,7 @@ class LifecycleMetrics:
                     self._ready_wait.labels(*by).observe(at - after.queued_at, trace)
             case State.EVICTING:
                 self._leaves(change, where, priority)
-            case State.PENDING if after.evicted_for is not None and was is not State.RESERVED:
+            case State.PENDING | State.HELD if after.evicted_for and was in _LEFT:
                 self._requeued.labels(*where, after.evicted_for).inc()
             case State.DEACTIVATED:
                 self._deactivated.labels(*where, after.reason.code).inc()

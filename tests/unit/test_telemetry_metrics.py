@@ -15,9 +15,11 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.accounting import Free
+from queuectl.domain.commands import Action
 from queuectl.domain.estimates import Arrival
 from queuectl.domain.events import (
     Admit,
+    Drained,
     Ended,
     Event,
     Evict,
@@ -52,11 +54,13 @@ from queuectl.telemetry.metrics import (
     MetricsRecorder,
     WriteResult,
 )
-from tests.api.support import LIVES, PLACED, job, live_through
+from tests.api.support import LIVES, PLACED, asked, job, live_through
 from tests.planner.build import gang
 from tests.planner.test_budgets import budget, runs, spending
 from tests.support.metricnames import DOCS, documented
 from tests.unit.test_telemetry_quota import documents, holdings, node
+
+HOLD, RELEASE = asked(Action.HOLD), asked(Action.RELEASE)
 
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
@@ -478,6 +482,27 @@ class TestDecisions:
         assert value(metrics, "requeued_workloads_total", reason="Preempted", **queue) == 1
         assert value(metrics, "deactivated_workloads_total", reason="Deactivated", **queue) == 1
         assert value(metrics, "deactivated_workloads_total", reason="Held", **queue) is None
+
+    @pytest.mark.parametrize(
+        ("life", "reason"),
+        [
+            ((*LIVES["requeued"], HOLD, RELEASE, HOLD, RELEASE), Code.PREEMPTED),
+            ((*LIVES["evicting"], HOLD, Drained(), RELEASE), Code.PREEMPTED),
+            ((*LIVES["running"], HOLD, Drained(), RELEASE), Code.HELD),
+            ((*LIVES["backoff"], HOLD, RELEASE), Code.PODS_READY_TIMEOUT),
+            ((*LIVES["backoff"], asked(Action.REQUEUE)), Code.PODS_READY_TIMEOUT),
+        ],
+        ids=["held later", "held while its pods end", "held", "held in back-off", "requeued early"],
+    )
+    def test_a_gang_is_requeued_once_for_each_eviction(
+        self, life: tuple[Event, ...], reason: Code
+    ) -> None:
+        metrics = MetricsRecorder()
+        changes = live_through(job("a"), *life)
+        metrics.committed(changes)
+        assert changes[-1].after.state is State.PENDING
+        labels = {"cluster_queue": "team-a", "reason": reason}
+        assert value(metrics, "requeued_workloads_total", **labels) == 1
 
     def test_what_ran_and_what_was_evicted_is_timed(self) -> None:
         metrics = MetricsRecorder()
