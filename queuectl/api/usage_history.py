@@ -53,7 +53,10 @@ class UsageHistory:
         async with self._lock:
             due = [hour for hour in starts if self._is_due(hour, now)]
             if due:
-                self._keep(await self._store.usage.hours(Period(due[0], period.until)), due, now)
+                # The time of the read ends all incomplete hours, so they are read together.
+                incomplete = (hour for hour, (_, complete) in self._read.items() if not complete)
+                read = Period(min([due[0], *incomplete]), period.until)
+                self._keep(await self._store.usage.hours(read), read, now)
             rows = [row for hour in starts for row in self._rows.get(hour, ())]
             known = UsageHours(self._as_of, tuple(rows), self._capacity)
         return points(known, starts, counts, capacity=capacity)
@@ -66,19 +69,19 @@ class UsageHistory:
         days = max(1.0, (now - hour) / DAY)
         return now - read_at >= (days * _CORRECTED_SECONDS if complete else _FRESH_SECONDS)
 
-    def _keep(self, usage: UsageHours, due: list[int], now: float) -> None:
+    def _keep(self, usage: UsageHours, period: Period, now: float) -> None:
         if (usage.as_of or 0.0) < (self._as_of or 0.0):  # the database was restored from a backup
             self._rows, self._capacity, self._read = {}, {}, {}
         self._as_of = usage.as_of
         until = usage.as_of or 0.0
-        rows: dict[int, list[QueueHour]] = {hour: [] for hour in due}
+        read = range(period.since, period.until, HOUR)
+        rows: dict[int, list[QueueHour]] = {hour: [] for hour in read}
         for row in usage.rows:
-            if row.hour in rows:
-                rows[row.hour].append(row)
-        oldest = due[-1] - LONGEST * HOUR
+            rows[row.hour].append(row)
+        oldest = read[-1] - LONGEST * HOUR
         self._rows = _since(oldest, self._rows | {hour: tuple(of) for hour, of in rows.items()})
         self._capacity = _since(oldest, self._capacity | dict(usage.capacity))
-        states = {hour: (now, hour + HOUR <= until) for hour in due}
+        states = {hour: (now, hour + HOUR <= until) for hour in read}
         self._read = _since(oldest, self._read | states)
 
 

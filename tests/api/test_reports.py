@@ -27,7 +27,7 @@ from queuectl.domain.accounting import (
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
 from queuectl.domain.job_usage import JobUsage
-from queuectl.domain.usage_reports import HistoryPoint, Period, UsageHours
+from queuectl.domain.usage_reports import HistoryPoint, Period, QueueHour, UsageHours
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
@@ -465,6 +465,36 @@ async def test_an_hour_is_read_again_when_it_is_complete(
     assert read[-1] == Period(int(HOUR_AT), int(HOUR_AT + 2 * HOUR))
     await history.points(HOUR_AT + 1.2 * HOUR, 2, lambda row: True, capacity=False)
     assert read[-1] == Period(int(HOUR_AT + HOUR), int(HOUR_AT + 2 * HOUR))
+
+
+async def test_the_incomplete_hours_are_as_new_as_any_other_hour(
+    stored: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another viewer reads other hours, and all of them are averages up to the time of that read."""
+    as_of = HOUR_AT + HOUR - 20.0
+
+    async def hours(period: Period) -> UsageHours:
+        rows = (
+            QueueHour(hour, "team-a", "default", "gpus", 64.0 * (min(as_of, hour + HOUR) - hour), 0, 0, 0)
+            for hour in range(period.since, period.until, HOUR)
+            if hour < as_of
+        )  # fmt: skip
+        return UsageHours(as_of, tuple(rows), {})
+
+    monkeypatch.setattr(stored.usage, "hours", hours)
+    history = UsageHistory(stored)
+
+    async def held(at: float, count: int) -> set[float]:
+        found = await history.points(at, count, lambda row: True, capacity=False)
+        return {round(point.allocated, 6) for point in found}
+
+    assert await held(HOUR_AT + HOUR - 5.0, 2) == {64.0}
+    as_of = HOUR_AT + HOUR + 10.0
+    assert await held(HOUR_AT + HOUR + 15.0, 1) == {64.0}
+    assert await held(HOUR_AT + HOUR + 16.0, 2) == {64.0}
+    as_of = HOUR_AT + HOUR + 20.0
+    assert await held(HOUR_AT + HOUR + 22.0, 24) == {64.0}
+    assert await held(HOUR_AT + HOUR + 23.0, 2) == {64.0}
 
 
 async def test_a_restored_database_is_read_again(stored: AnyStore) -> None:
