@@ -29,11 +29,11 @@ class OidcSettings(BaseModel):
         "", validate_default=True, description="client ID of queuectl at the issuer"
     )
     client_secret_file: Path | None = Field(
-        None, description="file with the client secret, read for each login; unset = public client"
+        None, description="file with the client secret, read for each sign-in; unset = public client"
     )
     dashboard_url: str = Field(
         "",
-        description="URL of the dashboard's host, for example https://queuectl.example.org; unset = no login in the browser",
+        description="URL of the dashboard's host, for example https://queuectl.example.org; unset = no sign-in through the issuer",
     )
     audiences: str = Field(
         "",
@@ -41,7 +41,7 @@ class OidcSettings(BaseModel):
     )
     scopes: str = Field(
         "openid,profile,email",
-        description="scopes, separated by commas, that a login in the browser asks for",
+        description="scopes, separated by commas, that a sign-in in the browser asks for",
     )
     username_claim: str = Field("sub", min_length=1, description="claim that holds the user name")
     username_prefix: str = Field(

@@ -270,7 +270,7 @@ async def test_a_person_signs_in_and_out_in_a_browser(public: Dashboard, chromiu
     await page.goto("/ui/queues")
     await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     await page.goto(f"{CALLBACK}?code=secret&state=secret")
-    await expect(page.get_by_role("alert").first).to_contain_text("did not start a login")
+    await expect(page.get_by_role("alert").first).to_contain_text("did not start a sign-in")
     assert page.url == f"{public.url}/ui/signin"
     await page.get_by_text("Use a token").click()
     await expect(page.get_by_label("Token")).to_be_visible()

@@ -109,7 +109,7 @@ class OidcLogin:
         await self._check_issuer(answer)
         if refusal := answer.get("error"):
             shown = refusal if _ERROR.fullmatch(refusal) else "an error"
-            raise LoginRefused(f"The issuer refused the login: {shown}")
+            raise LoginRefused(f"The issuer refused the sign-in: {shown}")
         code = answer.get("code", "")
         if not 0 < len(code) <= _LONGEST_CODE:
             raise LoginRefused("The issuer sent no authorization code")
@@ -126,15 +126,15 @@ class OidcLogin:
     def _started(self, answer: Mapping[str, str], secret: str) -> str:
         """The page to show, if this browser started the login that the issuer answers."""
         if not secret:
-            raise LoginRefused("This browser did not start a login, or it was completed already")
+            raise LoginRefused("This browser did not start a sign-in, or it was completed already")
         if not hmac.compare_digest(
             answer.get("state", "").encode(), _derived(secret, "state").encode()
         ):
-            raise LoginRefused("The answer of the issuer belongs to another login")
+            raise LoginRefused("The answer of the issuer belongs to another sign-in")
         # State and nonce are derived from the whole secret: a browser that changes it completes no login with it.
         parts = _SECRET.fullmatch(secret)
         if parts is None or self._clock() - int(parts["started"]) > LOGIN_SECONDS:
-            raise LoginRefused(f"The login took longer than {LOGIN_SECONDS / 60:.0f} minutes")
+            raise LoginRefused(f"The sign-in took longer than {LOGIN_SECONDS / 60:.0f} minutes")
         try:
             return base64.urlsafe_b64decode(parts["page"] + "==").decode()
         except (binascii.Error, ValueError):

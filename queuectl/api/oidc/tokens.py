@@ -98,7 +98,7 @@ class TokenVerifier:
             if not isinstance(given, str) or not hmac.compare_digest(
                 given.encode(), nonce.encode()
             ):
-                raise TokenRefused("its nonce is not the one of this login")
+                raise TokenRefused("its nonce is not the one of this sign-in")
         caller = caller_from(claims, self._settings)
         return Verified(caller, claims["exp"], verified_address(claims))
 

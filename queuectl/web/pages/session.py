@@ -80,7 +80,7 @@ def _why(error: Exception) -> str:
         return "The database does not answer. Try again later."
     if isinstance(error, BadInput):
         return "The client secret of queuectl cannot be read."
-    return f"The login was refused: {error}."
+    return f"The sign-in was refused: {error}."
 
 
 def _own_page(address: str | None) -> str:
