@@ -39,7 +39,7 @@ _CREATE: Final = ("create", "subscriptions")
 _DELETE: Final = Right("delete", "subscriptions")
 _LIST: Final = Right("list", "subscriptions")
 _NO_ADDRESS: Final = (
-    "you have no verified mail address: sign in to the dashboard through the OpenID Connect issuer"
+    "you have no verified email address: sign in to the dashboard through the OpenID Connect issuer"
 )
 _NO_USER: Final = "queuectl does not authenticate callers here, so it knows none of your jobs"
 
@@ -68,7 +68,7 @@ class ReceiverView(View):
     modes: list[Mode]
     events: list[EventType] = Field(description="The types that a subscription can select.")
     personal: bool = Field(
-        description="true = it sends mail to the verified address of each subscriber."
+        description="true = it sends email to the verified address of each subscriber."
     )
     status: list[ReceiverStatusView] | None = Field(
         description="For callers with the right `get receivers/status`; empty before the first delivery, null without the right."
@@ -78,7 +78,7 @@ class ReceiverView(View):
 class ReceiverPage(View):
     items: list[ReceiverView] = Field(description="By name.")
     address: str | None = Field(
-        description="Your mail address that the OpenID Connect issuer has verified at your last sign-in."
+        description="Your email address that the OpenID Connect issuer has verified at your last sign-in."
     )
     error: str | None = Field(
         description="Why the file with the receivers, as it is now, has no effect; null = it has, or without the right `get receivers/status`."
@@ -126,7 +126,7 @@ class ReceiverTestView(View):
 
     receiver: str
     to: str | None = Field(
-        description="Your mail address, for mail to users; null = its own place."
+        description="Your email address, for email to users; null = its own place."
     )
 
 
@@ -225,10 +225,10 @@ class Subscriptions:
             record_change(request, f"deleted: {_sentence(stored)} of {stored.owner}")
 
     async def test_target(self, request: Request, name: str) -> str | None:
-        """The mail address to which a test of a receiver goes; None for a receiver that is one place.
+        """The email address to which a test of a receiver goes; None for a receiver that is one place.
 
         Raises:
-            Problem: not-found; not-in-this-state if mail has nowhere to go.
+            Problem: not-found; not-in-this-state if email has nowhere to go.
         """
         receiver = self._receivers.named(name)
         if receiver is None:

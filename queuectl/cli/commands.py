@@ -72,7 +72,7 @@ COMMANDS: Final = {
     ),
     "subscribe": LazyCommand(
         "queuectl.cli.subscribe:subscribe_command",
-        "Subscribe to events of jobs by mail, Slack or a webhook.",
+        "Subscribe to events of jobs by email, Slack or a webhook.",
         Reader.SUBMITTER,
     ),
     "stop": LazyCommand(

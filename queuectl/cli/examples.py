@@ -78,14 +78,14 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "subscribe": (
         ("Get a message about each event of your jobs", "subscribe chat"),
         (
-            "Get mail about failed and evicted jobs of a namespace",
+            "Get email about failed and evicted jobs of a namespace",
             "subscribe mail -n team-a --events failed,evicted",
         ),
         ("Get the events of a queue together", "subscribe chat --queue team-a --digest"),
     ),
     "sendtest": (
         ("Send a test event", "sendtest chat"),
-        ("Send test mail to your own address", "sendtest mail"),
+        ("Send test email to your own address", "sendtest mail"),
     ),
     "stop": (
         ("Let no more gangs of a queue start", "stop clusterqueue team-a"),

@@ -259,7 +259,7 @@ class Client:
     # ---- Subscriptions
 
     def receivers(self) -> ReceiverPageJson:
-        """The receivers of events that you can use, and your verified mail address."""
+        """The receivers of events that you can use, and your verified email address."""
         return self.send(requests.receivers())
 
     def subscriptions(self, *, everyone: bool = False) -> Iterator[SubscriptionJson]:

@@ -1112,7 +1112,7 @@ class ReceiverPageJson(AnswerJson):
     items: list[ReceiverJson]
     """By name."""
     address: str | None
-    """Your mail address that the OpenID Connect issuer has verified at your last sign-in."""
+    """Your email address that the OpenID Connect issuer has verified at your last sign-in."""
     error: str | None
     """Why the file with the receivers, as it is now, has no effect; null = it has, or without the right `get receivers/status`."""
 
@@ -1139,7 +1139,7 @@ class ReceiverTestJson(AnswerJson):
 
     receiver: str
     to: str | None
-    """Your mail address, for mail to users; null = its own place."""
+    """Your email address, for email to users; null = its own place."""
 
 
 class ReceiverJson(AnswerJson):
@@ -1151,7 +1151,7 @@ class ReceiverJson(AnswerJson):
     events: list[str]
     """The types that a subscription can select."""
     personal: bool
-    """true = it sends mail to the verified address of each subscriber."""
+    """true = it sends email to the verified address of each subscriber."""
     status: list[ReceiverStatusJson] | None
     """For callers with the right `get receivers/status`; empty before the first delivery, null without the right."""
 

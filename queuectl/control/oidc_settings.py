@@ -29,7 +29,8 @@ class OidcSettings(BaseModel):
         "", validate_default=True, description="client ID of queuectl at the issuer"
     )
     client_secret_file: Path | None = Field(
-        None, description="file with the client secret, read for each sign-in; unset = public client"
+        None,
+        description="file with the client secret, read for each sign-in; unset = public client",
     )
     dashboard_url: str = Field(
         "",

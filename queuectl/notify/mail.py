@@ -178,7 +178,7 @@ def _recipient_refused(code: int) -> Exception:
 
 def _content_refused(code: int) -> Exception:
     if code >= PERMANENT:
-        return MessageRefused(f"the mail server refuses the mail (SMTP {code})")
+        return MessageRefused(f"the mail server refuses the email (SMTP {code})")
     return NotDelivered(f"SMTP {code}", whole=False)
 
 

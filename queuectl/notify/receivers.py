@@ -31,7 +31,7 @@ class InvalidReceiver(ValueError):
 
 
 class SmtpSecurity(StrEnum):
-    """How a connection to a mail server is encrypted. Mail without TLS is not sent."""
+    """How a connection to a mail server is encrypted. Email without TLS is not sent."""
 
     STARTTLS = "starttls"
     TLS = "tls"
@@ -86,7 +86,7 @@ class SmtpTarget:
         port: TCP port.
         security: how the connection is encrypted.
         sender: address of the sender.
-        to: address of the administrator's subscription; empty = mail is sent to subscribers only.
+        to: address of the administrator's subscription; empty = email is sent to subscribers only.
         user_name_file: user name of the login; None = no login.
         password_file: its password.
     """
@@ -144,10 +144,10 @@ class Receiver:
             raise InvalidReceiver("it sends no digests, but its own events are digested")
         smtp = isinstance(self.target, SmtpTarget)
         if self.audience.personal is not smtp:
-            raise InvalidReceiver("only mail is sent to the address of each user")
+            raise InvalidReceiver("only email is sent to the address of each user")
         if isinstance(self.target, SmtpTarget) and self._has_standing and not self.target.to:
             raise InvalidReceiver(
-                "to: a mail address is required for the events without a subscription"
+                "to: an email address is required for the events without a subscription"
             )
         if not all(map(listable, self.allowed_networks)):
             raise InvalidReceiver("an allowed network is not private")
@@ -219,13 +219,13 @@ def checked_host(host: str) -> str:
 
 
 def checked_mail_address(text: str) -> str:
-    """A mail address of one mailbox.
+    """An email address of one mailbox.
 
     Raises:
         InvalidReceiver: it has another form, such as a list, a display name, quotes or characters outside ASCII.
     """
     if plain_address(text) is None:
-        raise InvalidReceiver("the mail address has a form that is not allowed")
+        raise InvalidReceiver("the email address has a form that is not allowed")
     return text
 
 

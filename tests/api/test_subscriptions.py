@@ -192,7 +192,7 @@ async def test_a_subscription_without_effect_has_a_warning(
     app: FastAPI, memory: MemoryStore, receivers: ReceiverList
 ) -> None:
     made = (await sent(app, ALICE, "POST", SUBSCRIPTIONS, receiver="mail")).json()
-    assert "no verified mail address" in made["warning"]
+    assert "no verified email address" in made["warning"]
     await memory.notifications.keep_address("alice", "alice@example.org")
     page = (await sent(app, ALICE, "GET", RECEIVERS)).json()
     assert page["address"] == "alice@example.org"

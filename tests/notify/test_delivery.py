@@ -744,7 +744,7 @@ def test_faulty_receivers_are_refused() -> None:
     ):
         with pytest.raises(InvalidReceiver):
             webhook(**options)
-    with pytest.raises(InvalidReceiver, match="to: a mail address is required"):
+    with pytest.raises(InvalidReceiver, match="to: an email address is required"):
         Receiver(
             Audience("m", personal=True, everything=True), SmtpTarget("a.example", "q@a.example")
         )

@@ -91,14 +91,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**WEBHOOK, "kind": ["webhook"]}, "(hook): kind: must be webhook, slack, smtp"),
     ({"name": "hook", "kind": "webhook"}, "(hook): url: is required"),
     ({**SLACK, "url": "https://hooks.slack.com/services/s3cret"}, "(chat): url: unknown field"),
-    ({**SMTP, "from": "a@example.org, b@example.org"}, "(mail): from: the mail address has a form"),
-    ({**SMTP, "from": "a@example.org\r\nBcc: b@example.org"}, "(mail): from: the mail address has a form"),
+    ({**SMTP, "from": "a@example.org, b@example.org"}, "(mail): from: the email address has a form"),
+    ({**SMTP, "from": "a@example.org\r\nBcc: b@example.org"}, "(mail): from: the email address has a form"),
     ({**SMTP, "port": 0}, "(mail): port: must be greater than or equal to 1"),
     ({**SMTP, "security": "none"}, "(mail): security: must be 'starttls' or 'tls'"),
     ({**SMTP, "host": "0x7f.1"}, "(mail): host: the host ends in a number"),
     ({**SMTP, "host": "10.1.2.3"}, "no message may go to the address 10.1.2.3"),
     ({**SMTP, "userNameFile": "user"}, "a login needs a file with the user name and one"),
-    ({**SMTP, "receives": {"all": True}}, "(mail): to: a mail address is required"),
+    ({**SMTP, "receives": {"all": True}}, "(mail): to: an email address is required"),
 ]  # fmt: skip
 
 

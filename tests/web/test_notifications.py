@@ -113,7 +113,7 @@ async def test_only_administrators_see_the_delivery_and_no_page_has_an_address(
         assert address not in admin + alice
     assert "chat-b" in admin
     assert "chat-b" not in alice
-    assert "You have no verified mail address" in alice
+    assert "You have no verified email address" in alice
 
 
 async def test_the_navigation_has_the_page_only_with_receivers(
