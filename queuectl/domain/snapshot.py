@@ -152,6 +152,7 @@ class Admitted:
         end_enforced: the controller ends it then; otherwise it can run longer.
         final: it does not start again after an eviction, which loses all its work.
         held: it has not started: it holds its place for its admission checks, and will run from some time on.
+        excluded: nodes to which none of its pods is moved, as of :class:`Pending`.
     """
 
     workload: Workload
@@ -171,6 +172,7 @@ class Admitted:
     end_enforced: bool = False
     final: bool = False
     held: bool = False
+    excluded: frozenset[str] = frozenset()
 
     @property
     def gpus(self) -> Fraction:

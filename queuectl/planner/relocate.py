@@ -99,7 +99,7 @@ class MoveCandidates:
             workload, problem = gang.workload, self.state.problem
             queue = problem.snapshot.queue_of(workload)
             flavors = flavors_of(workload, gang.placement)
-            asking = as_placed(Pending(workload), gang.placement)
+            asking = as_placed(Pending(workload, excluded=gang.excluded), gang.placement)
             self._requests[number] = request_of(problem, asking, queue, flavors)
         return self._requests[number]
 

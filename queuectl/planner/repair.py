@@ -94,7 +94,7 @@ class Broken:
         return self.problem.mask_of([position[n] for row in self.staying.values() for n in row])
 
     def request(self) -> GangRequest:
-        """The lost pods alone, charged nothing (their quota still is), never on a node they were lost on."""
+        """The lost pods alone, charged nothing (their quota still is), never on a node they were lost on or that the gang avoids."""
         podsets = self.gang.workload.podsets
         whole = self._asked([(i, p, None) for i, p in enumerate(podsets)])
         groups = {pods.podset: group for group in whole.podset_groups for pods in group.pods}
@@ -111,7 +111,7 @@ class Broken:
     def _asked(self, pieces: list[tuple[int, PodSet, Mask | None]]) -> GangRequest:
         """A request for pieces of podsets; its pods name the podsets of the gang itself."""
         workload = self.gang.workload
-        excluded = frozenset(node for _, node, _ in self.gang.lost)
+        excluded = self.gang.excluded.union(node for _, node, _ in self.gang.lost)
         split = replace(workload, podsets=tuple(podset for _, podset, _ in pieces))
         flavors = flavors_of(workload, self.gang.placement)
         request = request_of(

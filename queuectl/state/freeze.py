@@ -101,6 +101,7 @@ class SnapshotBuilder:
             GangMeasures(uses, idle_since, self._durations),
             self._requests,
             self._blocking,
+            excluded=self._excluded,
             failed=self._failed,
             began=lambda uid: self._waiting.pop(uid, None),
         )
@@ -189,7 +190,7 @@ class SnapshotBuilder:
         avoided = (ending, ending.union(nodes.failing))
         if avoided != self._avoided:
             self._avoided = avoided
-            self._waiting.clear()
+            self._drop_all()
 
     def _drop_all(self) -> None:
         self._waiting.clear()
@@ -338,7 +339,7 @@ class SnapshotBuilder:
         )
 
     def _excluded(self, entry: Entry, config: QueueConfig) -> frozenset[str]:
-        """The nodes on which it does not start, whatever it tolerates: it would be evicted from them again."""
+        """The nodes on which none of its pods is placed, whatever it tolerates: it would be evicted from them again."""
         queue = config.cluster_queues.get(entry.cluster_queue)
         drains = queue is not None and queue.unhealthy_nodes is UnhealthyNodes.DRAIN
         avoided = self._avoided[drains]

@@ -66,6 +66,7 @@ class RunningGangs:
         requests: GangRequests,
         blocking: BlockingReasons,
         *,
+        excluded: Callable[[Entry, QueueConfig], frozenset[str]],
         failed: Callable[[Entry, JobRecord | None, Exception], None],
         began: Callable[[str], object],
     ) -> None:
@@ -78,6 +79,7 @@ class RunningGangs:
             measures: utilization, idle time and durations.
             requests: the workloads of gangs.
             blocking: the reasons for which a gang cannot start.
+            excluded: the nodes to which none of the pods of a gang is moved.
             failed: called if an error leaves a gang out. The capacity that it holds stays in the snapshot.
             began: called with the uid of a gang that runs and is kept here.
         """
@@ -90,6 +92,7 @@ class RunningGangs:
         self._requests = requests
         self._blocking = blocking
         self._containment = mirror.containment
+        self._excluded = excluded
         self._failed = failed
         self._began = began
         self._holding: dict[str, _Holding] = {}
@@ -242,6 +245,7 @@ class RunningGangs:
             end_enforced=ends[1],
             evictable=not stays,
             final=job.final,
+            excluded=self._excluded(entry, config),
             restartable=starts_again
             and job.error is None
             and not job.final

@@ -143,7 +143,7 @@ def snapshot_of(seed: int, sizes: Sizes = Sizes()) -> Snapshot:
 
 
 def _with_claims(rng: random.Random, snapshot: Snapshot) -> Snapshot:
-    """The same, in which some gangs share a ResourceClaim, and some must not start on some nodes."""
+    """The same, in which some gangs share a ResourceClaim, and some avoid some nodes."""
     gangs: list[Admitted | Pending] = [*snapshot.admitted, *snapshot.pending]
     shares, excludes = rng.random() < 0.3, rng.random() < 0.3
     names = sorted({gang.workload.family for gang in gangs if rng.random() < 0.3}) if shares else []
@@ -153,16 +153,18 @@ def _with_claims(rng: random.Random, snapshot: Snapshot) -> Snapshot:
     def sharing(workload: Workload) -> Workload:
         return replace(workload, claims=claims.get(workload.family, ()))
 
+    def avoided() -> frozenset[str]:
+        return frozenset(rng.sample(nodes, 3) if excludes and rng.random() < 0.3 else ())
+
     return replace(
         snapshot,
-        admitted=tuple(replace(g, workload=sharing(g.workload)) for g in snapshot.admitted),
         pending=tuple(
-            replace(
-                gang,
-                workload=sharing(gang.workload),
-                excluded=frozenset(rng.sample(nodes, 3) if excludes and rng.random() < 0.3 else ()),
-            )
+            replace(gang, workload=sharing(gang.workload), excluded=avoided())
             for gang in snapshot.pending
+        ),
+        admitted=tuple(
+            replace(gang, workload=sharing(gang.workload), excluded=avoided())
+            for gang in snapshot.admitted
         ),
     )
 

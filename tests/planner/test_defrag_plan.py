@@ -355,6 +355,23 @@ def test_a_placement_whose_node_was_deleted_is_not_kept() -> None:
     assert planned(gone).returning == ()
 
 
+def test_no_gang_moves_to_a_node_that_it_avoids() -> None:
+    free = half_full()
+    avoiding = half_full(excluded=frozenset({"n1"}))
+    assert moved(planned(avoiding)) == {"small1": ["n0"]}
+    assert PlanRule.ELIGIBLE in rules(avoiding, planned(free))
+
+
+def test_a_placement_on_a_node_that_its_gang_avoids_is_not_kept() -> None:
+    first = half_full()
+    leaving = [
+        replace(gang, excluded=frozenset({"n1"}))
+        for gang in on_the_move(planned(first), first)
+        if gang.leaving
+    ]
+    assert planned(replace(first, admitted=tuple(leaving), pending=())).returning == ()
+
+
 # The verifier.
 
 

@@ -249,6 +249,16 @@ def test_an_evicted_gang_keeps_its_place_while_it_leaves(
     assert made.preempted == ()
 
 
+@pytest.mark.parametrize("avoided", [frozenset(), frozenset({"a0"})])
+def test_an_evicted_gang_keeps_its_place_on_nodes_that_it_does_not_avoid(
+    avoided: frozenset[str],
+) -> None:
+    evicted = replace(runs("evicted", "a0", leaving=True), returns=True, excluded=avoided)
+    nodes = [node("a0", gpu=8), node("a1", gpu=8)]
+    made = planned(world(nodes, [whole("later", queued_at=9.0)], [evicted]))
+    assert started(made) == ({} if avoided else {"later": (("a1", 1),)})
+
+
 def test_an_evicted_gang_that_has_no_nodes_keeps_its_place_too() -> None:
     evicted = replace(running("evicted", 8, "main"), leaving=True, returns=True)
     snapshot = quota_only([cq("main", 8)], [gpus("later", 8, "main", at=9.0)], [evicted])

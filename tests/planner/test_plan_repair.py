@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.verify import verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import gang, holding, node, podset, queue, world
 
 
@@ -40,6 +42,24 @@ def test_only_the_lost_pods_move_and_they_stay_in_the_rack() -> None:
     assert admission.placement.podsets[0].nodes == (("a0", 1), ("a2", 1))
     assert made.evicted == ()
     assert made.stats["solves"] == 1
+
+
+def test_lost_pods_move_to_no_node_that_the_gang_avoids() -> None:
+    nodes, lost = out("a1"), (("w", "a1", 1),)
+    pods = [podset(count=2, gpu=8, required="rack")]
+    free = broken(pods, [{"a0": 1, "a1": 1}], lost)
+    avoiding = replace(free, excluded=frozenset({"a2"}))
+    assert planned(world(nodes, [], [avoiding])).evicted
+    made = planned(world(nodes, [], [free]))
+    assert {v.rule for v in verify(world(nodes, [], [avoiding]), made)} == {PlanRule.ELIGIBLE}
+    waits = planned(
+        world(nodes, [], [free, holding(gang("r", podset(gpu=8)), {"a2": 1}, leaving=True)])
+    )
+    assert waits.pending[0].lease is not None
+    unable = world(
+        nodes, [], [avoiding, holding(gang("r", podset(gpu=8)), {"a2": 1}, leaving=True)]
+    )
+    assert PlanRule.ELIGIBLE in {v.rule for v in verify(unable, waits)}
 
 
 def test_several_lost_nodes_are_replaced_at_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 from queuectl.control.leader.periodic import NodeHealthWatch
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.fleet import Node
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import Entry, State
 from queuectl.domain.node_health import (
     FATAL_XIDS,
     GpuFault,
@@ -24,7 +24,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules
-from queuectl.domain.snapshot import SolverLimits
+from queuectl.domain.snapshot import Admitted, Pending, SolverLimits
 from queuectl.lifecycle.nodes import requeued
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
@@ -356,19 +356,22 @@ def test_a_gang_that_changes_for_another_reason_keeps_no_other_gang_on_a_failing
 @pytest.mark.parametrize(
     ("policy", "expected"), [(UnhealthyNodes.STAY, {"n2"}), (UnhealthyNodes.DRAIN, {"n1", "n2"})]
 )
-def test_a_gang_starts_on_no_node_from_which_it_would_be_evicted_again(
-    policy: UnhealthyNodes, expected: set[str]
+@pytest.mark.parametrize("entry", [ENTRY, RUNNING], ids=["pending", "running"])
+def test_no_pod_is_placed_on_a_node_from_which_its_gang_would_be_evicted_again(
+    policy: UnhealthyNodes, expected: set[str], entry: Entry
 ) -> None:
     """Failing nodes where its queue drains them, and nodes that are taken away; including those that it tolerates, and only while they last."""
-    world = World(ENTRY, replace(ENTRY, uid="u2", excluded=("n3",)))
-    world.see(JOB, replace(JOB, uid="u2"))
+    world = World(entry, replace(entry, uid="u2", excluded=("n3",)))
+    job = JOB if entry is ENTRY else RESUMED
+    world.see(job, replace(job, uid="u2"))
     config = replace(
         CONFIG, cluster_queues={"cq": replace(CONFIG.cluster_queues["cq"], unhealthy_nodes=policy)}
     )
 
     def excluded() -> list[set[str]]:
         snapshot = world.snapshot_builder.freeze(config, NOW, SolverLimits())
-        return [set(pending.excluded) for pending in snapshot.pending]
+        gangs: list[Pending | Admitted] = [*snapshot.pending, *snapshot.admitted]
+        return [set(gang.excluded) for gang in gangs]
 
     assert excluded() == [set(), {"n3"}]
     world.mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from queuectl.domain.devices import DeviceOption, PodDevices
 from queuectl.domain.quantity import Resources
-from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import by_numbers
 from queuectl.domain.workload import PodSet, PodShape
 
@@ -150,8 +150,9 @@ def _places(snapshot: Snapshot) -> Iterator[str]:
     for queue in snapshot.config.cluster_queues.values():
         if queue.namespace_selector is not None:
             yield from (v for r in queue.namespace_selector.requirements for v in r.values)
-    for pending in snapshot.pending:
-        yield from pending.excluded
+    gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
+    for gang in gangs:
+        yield from gang.excluded
     for workload in _workloads(snapshot):
         for podset in workload.podsets:
             rules = podset.shape.rules

@@ -319,7 +319,7 @@ def _migrating(problem: Problem) -> Iterator[Pending]:
     """Gangs that leave only to start again elsewhere, as they will queue."""
     for gang in problem.usage.leaving:
         if gang.lease is not None:
-            yield Pending(gang.workload, gang.lease)
+            yield Pending(gang.workload, gang.lease, excluded=gang.excluded)
 
 
 def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLease | None:

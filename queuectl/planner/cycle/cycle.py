@@ -176,7 +176,8 @@ class AdmissionCycle:
         Each gets a reservation in this plan, if one is left for it: no gang behind it uses or reserves the capacity that it leaves.
         """
         for workload in self.heads.advance_to(pending):
-            self._reserve_return(Pending(workload))
+            excluded = self.state.leaving[workload.uid].excluded
+            self._reserve_return(Pending(workload, excluded=excluded))
 
     def _reserve_return(self, returns: Pending) -> None:
         """The reservation of a gang that leaves and will queue again: of its flavors, on the nodes that it leaves as far as it fits there."""

@@ -152,7 +152,7 @@ def _existing(index: PlanIndex) -> Iterator[_Lease]:
     waiting = [
         (p.workload, p.lease, p.excluded) for p in index.snapshot.pending if p.lease is not None
     ]
-    moving = [(a.workload, a.lease, frozenset[str]()) for a in index.snapshot.admitted if a.leaving]
+    moving = [(a.workload, a.lease, a.excluded) for a in index.snapshot.admitted if a.leaving]
     for workload, lease, excluded in sorted([*waiting, *moving], key=lambda w: place(w[0])):
         if lease is None or lease.expires_at <= now:
             continue

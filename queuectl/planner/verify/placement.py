@@ -188,7 +188,7 @@ def _eligible(
             key = (podset.shape.rules, names, name)
             if key not in verdicts:
                 verdicts[key] = _node_refusal(index, podset, flavors, name)
-            why = "excluded after a failed pin" if name in claim.excluded else verdicts[key]
+            why = "excluded for this gang" if name in claim.excluded else verdicts[key]
             if why is not None:
                 text = f"podset {podset.name} on node {name}: {why}"
                 yield PlanViolation(PlanRule.ELIGIBLE, claim.workload.uid, text)

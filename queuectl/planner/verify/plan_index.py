@@ -98,7 +98,8 @@ class PlanIndex:
             if admission.repaired:
                 gang = self.running.get(admission.uid)
                 if gang is not None:
-                    yield PlacedGang(gang.workload, admission.placement, True, running=gang)
+                    placement = admission.placement
+                    yield PlacedGang(gang.workload, placement, True, gang.excluded, gang)
             elif (entry := self.pending.get(admission.uid)) is not None:
                 yield PlacedGang(entry.workload, admission.placement, True, entry.excluded)
         for refusal in self.plan.pending:
@@ -106,13 +107,14 @@ class PlanIndex:
             if refusal.lease is not None and waiting is not None:
                 yield PlacedGang(waiting.workload, refusal.lease.placement, False, waiting.excluded)
             elif refusal.lease is not None and (gang := self.running.get(refusal.uid)) is not None:
-                yield PlacedGang(gang.workload, refusal.lease.placement, False, running=gang)
+                placement = refusal.lease.placement
+                yield PlacedGang(gang.workload, placement, False, gang.excluded, gang)
         for move in self.plan.moved:
             if (gang := self.running.get(move.uid)) is not None:
-                yield PlacedGang(gang.workload, move.placement, False)
+                yield PlacedGang(gang.workload, move.placement, False, gang.excluded)
         for uid in self.plan.returning:
             if (gang := self.running.get(uid)) is not None and gang.lease is not None:
-                yield PlacedGang(gang.workload, gang.lease.placement, False)
+                yield PlacedGang(gang.workload, gang.lease.placement, False, gang.excluded)
 
     @cached_property
     def members(self) -> dict[str, CohortMember]:
