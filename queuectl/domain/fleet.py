@@ -7,7 +7,7 @@ because a pod is pinned to one node and kube-scheduler only confirms.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -293,11 +293,21 @@ class Node:
         """Whether it has all of these labels, with these values."""
         return all(self.labels.get(key) == value for key, value in labels)
 
-    def takes(self, tolerations: Iterable[Toleration]) -> bool:
-        """Whether the node accepts new pods with these tolerations: it is usable, and not cordoned unless they tolerate that."""
-        return self.usable and (
-            not self.unschedulable or any(each.tolerates(_CORDON) for each in tolerations)
-        )
+    @property
+    def in_service(self) -> bool:
+        """Whether it is usable and not cordoned."""
+        return self.usable and not self.unschedulable
+
+    def takes(self, tolerations: Collection[Toleration]) -> bool:
+        """Whether a new pod with these tolerations runs in the place of one that ran here.
+
+        Not on a cordoned node, nor with a taint for which Kubernetes deletes pods, unless it tolerates that. Taints with
+        ``NoSchedule`` do not count: pods that run stay.
+        """
+        ending = [taint for taint in self.taints if taint.effect is Effect.NO_EXECUTE]
+        if self.unschedulable:
+            ending.append(_CORDON)
+        return self.usable and all(any(t.tolerates(each) for t in tolerations) for each in ending)
 
     @property
     def effective_taints(self) -> tuple[Taint, ...]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from queuectl.domain.budgets import Budget, TopUp
-from queuectl.domain.checks import AdmissionCheck, CheckRule
+from queuectl.domain.checks import AdmissionCheck, CheckRule, PodSetUpdate
 from queuectl.domain.fleet import (
     HOSTNAME,
     Effect,
@@ -28,7 +28,7 @@ from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.rules import Rules
-from queuectl.domain.workload import Placement, Workload
+from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 
 # ---- The longest run time of a gang
 
@@ -501,6 +501,18 @@ class ResourceFlavor:
         if terms is not None and not any(_may_match(term, labels) for term in terms):
             return "required node affinity does not match"
         return None
+
+
+def added_tolerations(
+    placed: PodSetPlacement, updates: Iterable[PodSetUpdate], flavors: Mapping[str, ResourceFlavor]
+) -> list[Toleration]:
+    """The tolerations that pods of a podset get with their nodes: those of its flavors and of its admission checks."""
+    added: list[Toleration] = []
+    for name in placed.charged:
+        added += flavors[name].tolerations if name in flavors else ()
+    for update in updates:
+        added += update.tolerations if update.podset == placed.podset else ()
+    return added
 
 
 def _may_match(term: SelectorTerm, labels: Mapping[str, str]) -> bool:

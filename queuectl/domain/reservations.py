@@ -268,7 +268,7 @@ class Occurrence:
         """Whether it has a placement, on nodes that are all healthy."""
         nodes = fleet.by_name
         return bool(self.placed) and all(
-            name in nodes and nodes[name].takes(()) for name, _ in self.placed
+            name in nodes and nodes[name].in_service for name, _ in self.placed
         )
 
 

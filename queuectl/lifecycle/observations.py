@@ -45,6 +45,7 @@ from queuectl.state.claims import priority_now, priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror, asked_of
+from queuectl.state.running_gangs import closed_slots
 from queuectl.state.usage import OtherPodUsage
 
 _WAITING: Final = tuple(state for state in State if state.waiting)
@@ -257,7 +258,7 @@ class Observer:
         self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready, now))
         if before.placement is not after.placement:
             self._plan_again = True  # pods that have succeeded have freed their slots
-        if before.state.live and self.on_lost_nodes(before):
+        if before.state.live and self.on_lost_nodes(before, config):
             # One of its pods there is possibly deleted, so that its slot can move.
             self._plan_again = True
         return last
@@ -314,14 +315,11 @@ class Observer:
     def _statuses(self, job: JobRecord | None, gates: tuple[str, ...]) -> Mapping[str, Standing]:
         return self._dependents.statuses(job, gates) if job is not None and gates else {}
 
-    def on_lost_nodes(self, entry: Entry) -> bool:
-        """Whether any node of its placement is deleted, not ready or cordoned."""
-        nodes = self._mirror.nodes
-        placed = entry.placement.podsets if entry.placement is not None else ()
-        return any(
-            name not in nodes or not nodes[name].node.takes(())
-            for p in placed
-            for name, _ in p.nodes
+    def on_lost_nodes(self, entry: Entry, config: QueueConfig) -> bool:
+        """Whether any node of its placement is deleted or takes no new pods of it."""
+        job, placement = self._mirror.jobs.get(entry.uid), entry.placement
+        return placement is not None and any(
+            closed_slots(self._mirror, entry, job, placement, config)
         )
 
     def _revision(self, uid: str) -> tuple[int, str]:

@@ -26,10 +26,10 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from queuectl.domain.arrays import object_of
-from queuectl.domain.fleet import Node
+from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
-from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.queues import ResourceFlavor, added_tolerations
 from queuectl.domain.redaction import redacted_for
 from queuectl.domain.words import format_time, printable
 from queuectl.domain.workload import DecidedRequest, PodSet, PodSetPlacement, slots_left
@@ -312,9 +312,9 @@ def _place(
         slots = _slots_of(podset)
         updates = [u for u in entry.checks.updates if u.podset == podset.podset]
         numbers = slot_numbers(podset, asked.get(podset.podset), job.ended)
-        for pod, number in assign(
-            podset, own[podset.podset], waiting[podset.podset], nodes, numbers
-        ):
+        added = added_tolerations(podset, updates, flavors)
+        mine, gated_ones = own[podset.podset], waiting[podset.podset]
+        for pod, number in assign(podset, mine, gated_ones, nodes, numbers, added):
             node, charged = slots[number]
             patch = pin_patch(
                 pod, node, *_flavor_terms(charged, flavors, nodes.get(node or "")), updates
@@ -385,15 +385,17 @@ def assign(
     waiting: Iterable[PodRecord],
     nodes: Mapping[str, Node],
     slot: Callable[[int], int] | None = None,
+    added: Collection[Toleration] = (),
 ) -> list[tuple[PodRecord, int]]:
     """Assign a slot (its number) to each gated pod: the placement minus the slots that pods hold, by rank if the pods have ranks.
 
     A pod holds its slot until it is terminal. Thus a replacement stays gated while its predecessor terminates. A rank stays gated
     even if its slot is on another node in the meantime: its predecessor can still run on a node that does not answer. Slots on
-    nodes that are deleted, not ready or cordoned stay empty. Pods of a placement of quota only hold no slots: they can run on
+    nodes that are deleted or take no new pods stay empty. Pods of a placement of quota only hold no slots: they can run on
     each node, and without ranks their names decide the share of each.
 
-    ``slot``: of each rank, as :func:`slot_numbers` gives it; None = ranks are numbers of slots.
+    ``slot``: of each rank, as :func:`slot_numbers` gives it; None = ranks are numbers of slots. ``added``: the tolerations that pods get
+    with their nodes.
     """
     running = {pod.rank for pod in pods if not (pod.gated or pod.terminal)} - {None}
     ranked = sorted((pod for pod in waiting if pod.rank not in running), key=by_rank_and_name)
@@ -406,7 +408,7 @@ def assign(
             (pod, place.get(pod.uid, 0) % len(slots) if pod.rank is None else slot(pod.rank))
             for pod in ranked
         ]
-    tolerations = ranked[0].tolerations if ranked else ()
+    tolerations = (*(ranked[0].tolerations if ranked else ()), *added)
     with_ranks: set[int] = set()  # slots of the pods with ranks
     held: Counter[str | None] = Counter()  # slots of the other pods, by node
     names = {nodes[name].hostname: name for name, _ in slots if name is not None and name in nodes}

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from queuectl.domain.containment import Boundary, Containment, SetAside, entering
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import HOLDING, Entry, State, queues_again_at_once
-from queuectl.domain.queues import QueueConfig, needed_checks
+from queuectl.domain.queues import QueueConfig, added_tolerations, needed_checks
 from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
@@ -208,7 +208,8 @@ class RunningGangs:
             return gang
         gang = self._made_admitted(entry, job, entry.placement, config, now)
         gang = replace(gang, utilization=utilization, idle_since=idle_since)
-        if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
+        lasting = not gang.leaving and gang.lease is None
+        if lasting and not any(closed_slots(self._mirror, entry, job, entry.placement, config)):
             self._holding[entry.uid] = _Holding(entry, job, use, gang)
             self._began(entry.uid)
         return gang
@@ -238,7 +239,7 @@ class RunningGangs:
             returns=leaving and starts_again and not is_grown(job) and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
             checkpoint_at=checkpoint_of(self._mirror, entry, job, config),
-            lost=() if leaving or stays else self._lost(entry, job, placement),
+            lost=() if leaving or stays else tuple(self._lost(entry, job, placement, config)),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,
             ends_at=ends[0],
@@ -263,34 +264,19 @@ class RunningGangs:
         held = self._usage.held_by(entry)
         return Placement(tuple(p.left_on(held.get(p.podset, {})) for p in entry.placement.podsets))
 
-    def _on_good_nodes(self, placement: Placement) -> bool:
-        nodes = self._mirror.nodes
-        return all(
-            name in nodes and nodes[name].node.takes(())
-            for podset in placement.podsets
-            for name, _ in podset.nodes
-        )
-
     def _lost(
-        self, entry: Entry, job: JobRecord, placement: Placement
-    ) -> tuple[tuple[str, str, int], ...]:
+        self, entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig
+    ) -> Iterator[tuple[str, str, int]]:
         """Slots on nodes that take no new pods and that no pod of the attempt fills.
 
         Pods on a cordoned node continue to run: they fill their slots until they are deleted.
         """
-        lost = []
-        rules = {podset.name: podset.shape.rules for podset in job.podsets}
-        for podset in placement.podsets:
-            tolerations = rules[podset.podset].tolerations if podset.podset in rules else ()
-            for node, count in podset.by_node.items():
-                record = self._mirror.nodes.get(node)
-                if record is not None and record.node.takes(tolerations):
-                    continue
-                ready = record is not None and record.node.ready
-                gone = count - self._filled(entry, podset.podset, node, ending=ready)
-                if gone > 0:
-                    lost.append((podset.podset, node, gone))
-        return tuple(lost)
+        for podset, node, count in closed_slots(self._mirror, entry, job, placement, config):
+            record = self._mirror.nodes.get(node)
+            ready = record is not None and record.node.ready
+            gone = count - self._filled(entry, podset, node, ending=ready)
+            if gone > 0:
+                yield podset, node, gone
 
     def _filled(self, entry: Entry, podset: str, node: str, *, ending: bool) -> int:
         """Slots that pods fill there. ``ending``: include pods that terminate or are not bound yet."""
@@ -321,7 +307,7 @@ class RunningGangs:
             set(needed) == {status.name for status in entry.checks.statuses}
             and not awaited.isdisjoint(needed)
             and self._blocking.of(entry, job, config) is None
-            and self._on_good_nodes(entry.lease.placement)
+            and not any(closed_slots(self._mirror, entry, job, placement, config))
         )
 
     def _checked(self, entry: Entry, config: QueueConfig) -> bool:
@@ -397,6 +383,25 @@ def _as_recorded(entry: Entry, job: JobRecord | None, mirror: Mirror) -> Iterato
         evictions=entry.preempted_at,
         restartable=False,
     )
+
+
+def closed_slots(
+    mirror: Mirror, entry: Entry, job: JobRecord | None, placement: Placement, config: QueueConfig
+) -> Iterator[tuple[str, str, int]]:
+    """The slots of a gang on nodes that take no new pods of it: podset, node and number of pods."""
+    rules = {podset.name: podset.shape.rules for podset in job.podsets} if job is not None else {}
+    for placed in placement.podsets:
+        nodes = [
+            (name, count, record.node if (record := mirror.nodes.get(name)) is not None else None)
+            for name, count in placed.by_node.items()
+        ]
+        if all(node is not None and node.takes(()) for _, _, node in nodes):
+            continue  # whatever it tolerates
+        own = rules[placed.podset].tolerations if placed.podset in rules else ()
+        tolerations = (*own, *added_tolerations(placed, entry.checks.updates, config.flavors))
+        for name, count, node in nodes:
+            if node is None or not node.takes(tolerations):
+                yield placed.podset, name, count
 
 
 def is_not_stopped(entry: Entry) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.checks import CheckRule, Checks, CheckStatus
-from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.checks import CheckRule, Checks, CheckState, CheckStatus, PodSetUpdate
+from queuectl.domain.fleet import HOSTNAME, Effect, Node, NodeRules, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import ArrayIndex, JobOutcome, JobRecord, PodPhase, PodRecord
-from queuectl.domain.ledger import Entry, Intent, State
+from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import NamespaceSum, UnmanagedPod, summed
@@ -23,6 +23,7 @@ from queuectl.domain.queues import (
     LabelSelector,
     LocalQueue,
     QueueConfig,
+    ResourceFlavor,
     StopPolicy,
 )
 from queuectl.domain.reasons import Code, Reason
@@ -47,7 +48,7 @@ from queuectl.domain.workload import (
     PodShape,
 )
 from queuectl.lifecycle.observations import Observations, Observer
-from queuectl.lifecycle.outstanding_writes import planned_of
+from queuectl.lifecycle.outstanding_writes import outstanding_writes, planned_of
 from queuectl.lifecycle.transitions import Timers, alarm_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
@@ -1207,6 +1208,46 @@ class TestFreeze:
         world.mirror.apply([Deleted("pods", "p2", 7)])
         assert world.freeze().admitted[0].lost == (("main", "n2", 1),)
         assert world.look().plan_again
+
+    @pytest.mark.parametrize(
+        ("effect", "tolerated_by", "lost"),
+        [
+            (Effect.NO_EXECUTE, "", True),
+            (Effect.NO_EXECUTE, "its template", False),
+            (Effect.NO_EXECUTE, "its flavor", False),
+            (Effect.NO_EXECUTE, "its check", False),
+            (Effect.NO_SCHEDULE, "", False),
+        ],
+    )
+    def test_a_slot_is_lost_if_a_taint_deletes_the_pods_on_its_node(
+        self, effect: Effect, tolerated_by: str, lost: bool
+    ) -> None:
+        taint = Taint("example.com/maintenance", effect)
+        by = {tolerated_by: (Toleration(taint.key, "Exists"),)}
+        rules = NodeRules(tolerations=by.get("its template", ()))
+        job = replace(RESUMED, podsets=(PodSet("main", 2, replace(SHAPE, rules=rules)),))
+        update = PodSetUpdate("main", tolerations=by.get("its check", ()))
+        placed = replace(PLACEMENT.podsets[0], flavors={"nvidia.com/gpu": "f"})
+        entry = replace(
+            RUNNING,
+            placement=Placement((placed,)),
+            checks=Checks((CheckStatus("c", CheckState.READY, updates=(update,)),)),
+        )
+        flavor = ResourceFlavor("f", tolerations=by.get("its flavor", ()))
+        config = replace(CONFIG, flavors={"f": flavor})
+        world = World(entry, records=[job, *READY])
+        world.see(NodeRecord(Node("n2", {HOSTNAME: "n2"}, SHAPE.requests, (taint,)), 2))
+        world.mirror.apply([Deleted("pods", "p2", 7)])
+        world.see(pod("p3", version=8, tolerations=rules.tolerations))
+        gang = world.freeze(config=config).admitted[0]
+        assert gang.lost == ((("main", "n2", 1),) if lost else ())
+        pods, nodes = world.mirror.pods_of(job), world.mirror.fleet.by_name
+        writes = outstanding_writes(entry, job, list(pods), nodes, config.flavors)
+        assert [write.node for write in writes if write.purpose is Purpose.PIN] == (
+            [] if lost else ["n2"]
+        )
+        observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
+        assert observer.on_lost_nodes(entry, config) is lost
 
     def test_a_pod_that_goes_after_its_node_is_a_reason_to_plan(self) -> None:
         running = replace(LIVE, state=State.RUNNING, intent=None)

@@ -314,7 +314,7 @@ class LeaderState:
         if self.config.reservations or self.planning.reserved:
             return True
         live = self.ledger.entries(*LIVE)
-        return any(map(self.observer.on_lost_nodes, live))
+        return any(self.observer.on_lost_nodes(entry, self.config) for entry in live)
 
     def outstanding_writes(self, uid: str) -> list[Write] | None:
         """The writes to the cluster that follow from the committed state of a workload; None while a change of it is being committed."""

@@ -90,7 +90,7 @@ class Lateness:
         snapshot = self.timeline.state.problem.snapshot
         known = snapshot.fleet.by_name
         names = _names(self.last.placement)
-        usable = all(name in known and known[name].takes(()) for name in names)
+        usable = all(name in known and known[name].in_service for name in names)
         return usable and self.last.revision != snapshot.config.revision
 
     @cached_property
