@@ -232,6 +232,11 @@ def signed_out(position: int) -> str:
     return _special("cut", position, reason)
 
 
+def end(position: int) -> str:
+    """The last message of a stream that does not follow: it has all steps up to this id that match."""
+    return f"id: {position}\nevent: end\n\n"
+
+
 def reset(position: int) -> str:
     """History is shorter than it was: the database was restored from a backup."""
     reason = "the database was restored from a backup: read again whatever you keep"

@@ -277,8 +277,13 @@ class AsyncClient:
 
     async def events(self, after: int, **filters: Unpack[EventFilters]) -> list[EventJson]:
         """As :meth:`Client.events`."""
+        from queuectl.client.stream import ExistingSteps
+
+        steps = ExistingSteps()
         async with aclosing(self._blocks(requests.events(after, filters, follow=False))) as blocks:
-            return [requests.event(block.data) async for block in blocks if block.event == "step"]
+            async for block in blocks:
+                steps.add(block)
+        return steps.complete()
 
     async def watch(
         self, after: int | None = None, **filters: Unpack[EventFilters]

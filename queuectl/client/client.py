@@ -300,9 +300,14 @@ class Client:
         raise requests.no_position()
 
     def events(self, after: int, **filters: Unpack[EventFilters]) -> list[EventJson]:
-        """The steps above an id that exist now, the oldest first."""
+        """The steps above an id that exist now, the oldest first. All of them, or NoAnswer is raised."""
+        from queuectl.client.stream import ExistingSteps
+
+        steps = ExistingSteps()
         with closing(self._blocks(requests.events(after, filters, follow=False))) as blocks:
-            return [requests.event(block.data) for block in blocks if block.event == "step"]
+            for block in blocks:
+                steps.add(block)
+        return steps.complete()
 
     def watch(
         self, after: int | None = None, **filters: Unpack[EventFilters]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queuectl.client import requests
 from queuectl.client.answers import Json, parsed
@@ -20,6 +20,9 @@ from queuectl.client.errors import (
     WorkloadEnded,
 )
 from queuectl.client.requests import UNFINISHED, Request
+
+if TYPE_CHECKING:
+    from queuectl.client.types import EventJson
 
 RETRY_SECONDS: Final = 2.0
 OUTAGE_SECONDS: Final = 60.0  # without an answer, until a stream fails
@@ -38,7 +41,7 @@ class StreamEvent:
 
     Attributes:
         id: position in the stream, from which a client continues.
-        event: ``step``, ``cut`` or ``reset``; empty for the first block and for signs of life.
+        event: ``step``, ``cut``, ``reset`` or ``end``; empty for the first block and for signs of life.
         data: for a step, the change of one workload (:class:`queuectl.client.types.EventJson`).
     """
 
@@ -86,6 +89,27 @@ class EventDecoder:
             raise BadAnswer(f"{self._url}: an event without an id, so it is not from queuectl")
         data = parsed(fields["data"].encode(), self._url) if fields.get("data") else {}
         return StreamEvent(int(number), fields.get("event", ""), data)
+
+
+class ExistingSteps:
+    """The steps of a stream that does not follow. Without its last block, some can be missing."""
+
+    def __init__(self) -> None:
+        self._steps: list[EventJson] = []
+        self._last = StreamEvent(0, "", {})
+
+    def add(self, block: StreamEvent) -> None:
+        """The next block."""
+        self._last = block
+        if block.event == "step":
+            self._steps.append(requests.event(block.data))
+
+    def complete(self) -> list[EventJson]:
+        """All steps. Raises NoAnswer if the stream has ended before."""
+        if self._last.event != "end":
+            why = self._last.data.get("reason") or "the stream ended before its last event"
+            raise NoAnswer(f"{requests.EVENTS}: {why}")
+        return self._steps
 
 
 class Following:

@@ -155,13 +155,15 @@ async def take(
 async def answered(
     store: AnyStore, query: str = "after=0&follow=false", **headers: str
 ) -> list[ReceivedEvent]:
-    """The answer to a client that asks over HTTP and does not wait for more."""
+    """The answer to a client that asks over HTTP and does not wait for more, without its end."""
     app = create_app(store, FixedHealth(), MetricsRecorder().registry)
     async with talking_to(app) as client, asyncio.timeout(PATIENCE):
         answer = await client.get(f"/api/v1/events?{query}", headers=headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
-    return [event for event in blocks(answer.text) if event.event]
+    *events, last = blocks(answer.text)
+    assert last.event in ("end", "reset")
+    return [event for event in (*events, last) if event.event not in ("", "end")]
 
 
 async def test_committed_steps_reach_the_listeners(store: AnyStore, writer: Writer) -> None:
@@ -327,7 +329,7 @@ async def test_the_right_to_one_workload_is_enough_for_its_steps(
     async with asking(signed_app(store, access), "of-one") as client:
         steps = await client.get("/api/v1/events?uid=uid-job-a&after=0&follow=false")
         other = await client.get("/api/v1/events?uid=uid-job-b&after=0&follow=false")
-    assert [event.name for event in blocks(steps.text) if event.event] == ["a"]
+    assert [event.name for event in blocks(steps.text) if event.event == "step"] == ["a"]
     assert other.status_code == 404
 
 

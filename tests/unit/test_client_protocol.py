@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 from queuectl.api import feed
 from queuectl.api.problems import ProblemType
 from queuectl.client import (
+    AsyncClient,
     BadAnswer,
+    Client,
     ClientError,
     ClientOptions,
     ConflictingState,
@@ -353,6 +357,38 @@ def test_a_wait_ends_in_time_and_not_before() -> None:
     assert StateWait("finished", None).reached("Finished")
     with pytest.raises(WorkloadEnded):
         running.reached("Finished")
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        (feed.end(9), ""),
+        ("", "the stream ended before its last event"),
+        (feed.heartbeat(9), "the stream ended before its last event"),
+        (feed.cut(7), "more slowly than they arrive"),
+        (feed.signed_out(7), "your session or token has ended"),
+        (feed.reset(3), "the database was restored"),
+    ],
+    ids=["end", "nothing", "sign of life", "cut", "signed out", "reset"],
+)
+def test_a_list_of_steps_is_complete_or_an_error(last: str, says: str) -> None:
+    text = feed.opening(5) + feed.step(6, '{"id": 6}') + feed.step(7, '{"id": 7}') + last
+    transport = httpx2.MockTransport(
+        lambda _: httpx2.Response(200, text=text, headers={"Content-Type": "text/event-stream"})
+    )
+
+    async def listed() -> list[int]:
+        async with AsyncClient("http://127.0.0.1", transport=transport) as client:
+            return [step["id"] for step in await client.events(5)]
+
+    with Client("http://127.0.0.1", transport=transport) as client:
+        if not says:
+            assert [step["id"] for step in client.events(5)] == asyncio.run(listed()) == [6, 7]
+            return
+        with pytest.raises(NoAnswer, match=says):
+            client.events(5)
+        with pytest.raises(NoAnswer, match=says):
+            asyncio.run(listed())
 
 
 def test_options_come_from_arguments_then_from_the_environment(

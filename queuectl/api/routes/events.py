@@ -27,6 +27,7 @@ from queuectl.api.feed import (
     EventView,
     FeedLine,
     cut,
+    end,
     feed_line,
     heartbeat,
     opening,
@@ -73,7 +74,7 @@ _EVENT: Final = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "Ask on from here after an interruption."},
-        "event": {"enum": ["step", "alive", "cut", "reset"]},
+        "event": {"enum": ["step", "alive", "cut", "reset", "end"]},
         "retry": {"type": "integer"},
         "data": {
             "type": "string",
@@ -115,7 +116,10 @@ Alive = Annotated[
         description="Send an `alive` event after this many seconds without another message, instead of a comment after 15 seconds.",
     ),
 ]
-Follow = Annotated[bool, Query(description="false = end the stream after the last existing step.")]
+Follow = Annotated[
+    bool,
+    Query(description="false = end the stream after the last existing step, with an `end` event."),
+]
 
 
 class StreamLimit:
@@ -329,6 +333,8 @@ class ClientStream:
                 if text:
                     yield text
                     sent_at = clock()
+        if self._ended(position):
+            yield end(position)
 
     async def _sign_of_life(self, position: int) -> str:
         if self.alive_seconds is None:
@@ -363,7 +369,7 @@ def add_routes(
         responses={
             200: {
                 "content": {"text/event-stream": {"schema": _EVENT}},
-                "description": "A stream of `step` events; `cut` and `reset` end it, and say why. Comments come every "
+                "description": "A stream of `step` events; `cut` and `reset` end it, and say why. With `follow=false`, `end` ends it. Comments come every "
                 "15 seconds without another message.",
             },
             **responses(ProblemType.NOT_FOUND, ProblemType.INVALID_PARAMETER),
