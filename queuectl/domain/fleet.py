@@ -299,7 +299,7 @@ class Node:
         return self.usable and not self.unschedulable
 
     def takes(self, tolerations: Collection[Toleration]) -> bool:
-        """Whether a new pod with these tolerations runs in the place of one that ran here.
+        """Whether a new pod with these tolerations runs on this node, where another one ran.
 
         Not on a cordoned node, nor with a taint for which Kubernetes deletes pods, unless it tolerates that. Taints with
         ``NoSchedule`` do not count: pods that run stay.
