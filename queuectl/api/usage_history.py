@@ -101,7 +101,7 @@ class HistoryItem(View):
     unmeasured_gpus: float = Field(description="GPUs that gangs hold, without a measurement.")
     pending_gpus: float = Field(description="GPUs that pending gangs request.")
     capacity_gpus: float | None = Field(
-        description="GPUs of schedulable nodes; null = unknown, or the history is of some queues only."
+        description="GPUs of schedulable nodes, and GPUs in use on others; null = unknown, or the history is of some queues only."
     )
 
 

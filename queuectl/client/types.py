@@ -772,7 +772,7 @@ class HistoryItemJson(AnswerJson):
     pendingGpus: float
     """GPUs that pending gangs request."""
     capacityGpus: float | None
-    """GPUs of schedulable nodes; null = unknown, or the history is of some queues only."""
+    """GPUs of schedulable nodes, and GPUs in use on others; null = unknown, or the history is of some queues only."""
 
 
 class HistoryPageJson(AnswerJson):

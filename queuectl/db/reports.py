@@ -50,7 +50,7 @@ from queuectl.db.usage_days import (
     units,
     usage_rows,
 )
-from queuectl.domain.accounting import HOUR, Amounts, ClusterAmounts, LostWorkSum
+from queuectl.domain.accounting import HOUR, UNITS, Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour
@@ -291,7 +291,7 @@ async def hours(connection: AsyncConnection, period: Period) -> UsageHours:
     return UsageHours(
         as_of,
         tuple(QueueHour(*row) for row in rows),
-        {hour: gpus for hour, gpus in capacity if gpus is not None},
+        {hour: units / UNITS for hour, units in capacity},
     )
 
 
@@ -334,14 +334,10 @@ async def spent(connection: AsyncConnection, budgets: Iterable[Budget], at: floa
 
 
 def _capacities(period: Period) -> Select[Any]:
-    """Hour to the GPUs of nodes that take pods, over all flavors."""
-    f = usage_fleet.c
-    average = func.sum(f.capacity / func.nullif(f.seconds, 0))
-    return (
-        select(f.hour, average)
-        .where(f.hour >= period.since, f.hour < period.until)
-        .group_by(f.hour)
-    )
+    """Hour to the GPUs that can be in use, in units."""
+    c = usage_cluster.c
+    of_period = (c.hour >= period.since, c.hour < period.until)
+    return select(c.hour, c.physical - c.unhealthy).where(*of_period, c.physical > 0)
 
 
 # ---- Statements

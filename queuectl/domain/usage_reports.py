@@ -367,7 +367,7 @@ class UsageHours:
     Attributes:
         as_of: everything before this time is in; None = nothing is accounted for yet.
         rows: of all LocalQueues, by hour.
-        capacity: hour to the GPUs on nodes that take pods, on average; hours in which no node was seen are absent.
+        capacity: hour to the GPU-seconds that were in use or on nodes that take pods; hours in which no node was seen are absent.
     """
 
     as_of: float | None
@@ -385,7 +385,7 @@ class HistoryPoint:
         used: measured as used.
         unmeasured: held, and not measured.
         pending: requested by pending gangs.
-        capacity: on nodes that take pods; None = not known, or not for this caller.
+        capacity: in use, or on nodes that take pods; None = not known, or not for this caller.
     """
 
     since: float
@@ -426,7 +426,8 @@ def points(
             allocated, used, unknown, waited = (
                 amount / (until - hour) for amount in sums.get(hour, [0.0] * 4)
             )
-            known = usage.capacity.get(hour) if capacity else None
+            gpus = usage.capacity.get(hour) if capacity else None
+            known = gpus / (until - hour) if gpus is not None else None
             made.append(HistoryPoint(float(hour), until, allocated, used, unknown, waited, known))
     return tuple(made)
 

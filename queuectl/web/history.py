@@ -111,7 +111,7 @@ def chart_of(points: Sequence[HistoryPoint]) -> Chart | None:
     ]
     if points[-1].capacity is not None:
         capacity = [p.capacity if p.capacity is not None else 0.0 for p in points]
-        held.insert(0, ("capacity", "on nodes in service", capacity))
+        held.insert(0, ("capacity", "in use, or on nodes in service", capacity))
     pending = [("pending", "requested by pending gangs", [p.pending for p in points])]
     panels = (_panel(spans, held, 14, 120), _panel(spans, pending, 164, 60))
     return Chart(panels, tuple(_times(since, until)), since, until, tuple(points))

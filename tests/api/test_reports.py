@@ -17,6 +17,7 @@ from queuectl.domain.accounting import (
     HOUR,
     UNITS,
     AccountingTerms,
+    ClusterGpus,
     FlavorGpus,
     Free,
     LostWork,
@@ -377,6 +378,23 @@ async def test_the_history_has_the_average_of_each_recent_hour(
     assert during["usedGpus"] == usage["total"]["usedGpuHours"] > 0
     assert during["unmeasuredGpus"] == usage["total"]["unknownGpuHours"]
     assert during["pendingGpus"] == waits["total"]["waitedGpuHours"] > 0
+
+
+async def test_the_capacity_of_an_hour_counts_each_gpu_once(stored: AnyStore) -> None:
+    """Two flavors select 16 GPUs, 6 of which fail; for half an hour, 8 others have a flavor that has ended since."""
+    begins, epoch = HOUR_AT + HOUR, await stored.take_over("test", 0)
+    half = begins + HOUR / 2
+    both = {"any": Free(16, 8, 0, 0, 0), "h100": Free(16, 8, 0, 0, 0)}
+    for over, until, gpus, unhealthy, free in (
+        (begins, half, 24, 0, both | {"old": Free(8, 8, 0, 0, 0)}),
+        (half, begins + HOUR, 16, 6, both),
+    ):
+        fold = Fold(over, until, TERMS)
+        fold.divide(ClusterGpus(gpus, 0, unhealthy))
+        await stored.usage.keep(fold, over=over, until=until, marks=(), epoch=epoch, free=free)
+    found = await UsageHistory(stored).points(NOW, 4, lambda row: True, capacity=True)
+    capacities = {point.since: point.capacity for point in found}
+    assert capacities == {HOUR_AT - HOUR: None, HOUR_AT: None, begins: 17.0}
 
 
 async def test_the_history_has_only_the_requested_queues(

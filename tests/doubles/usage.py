@@ -368,11 +368,11 @@ def _cluster(tables: MemoryUsageTables, period: Period) -> ClusterAmounts:
 
 
 def _capacities(tables: MemoryUsageTables, period: Period) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for (hour, _), one in tables.fleet.items():
-        if period.since <= hour < period.until and one.seconds:
-            found[hour] = found.get(hour, 0.0) + one.capacity / one.seconds
-    return found
+    return {
+        hour: (one.physical - one.unhealthy) / UNITS
+        for hour, one in tables.cluster.items()
+        if period.since <= hour < period.until and one.physical
+    }
 
 
 def added(one: Amounts, other: Amounts) -> Amounts:

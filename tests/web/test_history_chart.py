@@ -79,15 +79,17 @@ def test_without_hours_no_chart_is_drawn():
 
 
 def test_an_hour_that_is_not_over_is_averaged_over_the_part_that_is_known():
-    known = UsageHours(DAY + 1.5 * HOUR, (row(0, 8), row(1, 4)))
-    first, second = points(known, range(DAY, DAY + 3 * HOUR, HOUR), lambda _: True, capacity=False)
+    known = UsageHours(DAY + 1.5 * HOUR, (row(0, 8), row(1, 4)), {DAY + HOUR: 16.0 * HOUR})
+    first, second = points(known, range(DAY, DAY + 3 * HOUR, HOUR), lambda _: True, capacity=True)
     assert (first.allocated, first.pending) == (8, 16)
     assert second.until == DAY + 1.5 * HOUR
     assert second.allocated == 8, "4 GPU-hours in half an hour"
+    assert second.capacity == 32
 
 
 def test_an_hour_without_gangs_is_zero_and_other_queues_do_not_count():
-    known = UsageHours(DAY + 2.0 * HOUR, (row(0, 8), row(0, 2, "other")), {DAY: 64.0})
+    capacity = {DAY: 64.0 * HOUR}
+    known = UsageHours(DAY + 2.0 * HOUR, (row(0, 8), row(0, 2, "other")), capacity)
     first, second = points(
         known, range(DAY, DAY + 2 * HOUR, HOUR), lambda one: one.queue == "other", capacity=True
     )
