@@ -113,7 +113,7 @@ _CORDON: Final = Taint(UNSCHEDULABLE_TAINT, Effect.NO_SCHEDULE)
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """``key`` empty with ``Exists`` tolerates everything; ``effect`` None means any effect.
+    """``key`` empty with ``Exists`` tolerates everything; ``effect`` None means any effect. Other operators tolerate nothing.
 
     ``seconds`` is ``tolerationSeconds``: kept to be written back, it never decides where a pod may run.
     """
@@ -131,7 +131,7 @@ class Toleration:
             return False
         if self.operator == "Exists":
             return True
-        return bool(self.key) and self.value == taint.value
+        return self.operator in ("Equal", "") and bool(self.key) and self.value == taint.value
 
 
 @dataclass(frozen=True, slots=True)

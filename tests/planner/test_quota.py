@@ -212,6 +212,20 @@ def test_taints_are_tolerated_by_pod_or_flavor(flavor, pod, starts: bool) -> Non
     assert bool(made.admitted) == starts
 
 
+@pytest.mark.parametrize(
+    ("operator", "starts"),
+    {"": True, "Equal": True, "Exists": True, "Gt": False, "Lt": False}.items(),
+)
+def test_only_some_operators_tolerate_a_taint_with_the_same_value(
+    operator: str, starts: bool
+) -> None:
+    flavor = ResourceFlavor("default", topology="gpus")
+    flavor = replace(flavor, tolerations=(replace(TOLERATES, operator=operator),))
+    nodes = [node("n0", gpu=8, taints=[TAINT])]
+    made = planned(world(nodes, [gang("g", podset(gpu=1))], flavors=[flavor]))
+    assert bool(made.admitted) == starts
+
+
 def affine(*terms: tuple[Requirement, ...]) -> PodSet:
     rules = NodeRules((), tuple(SelectorTerm(t) for t in terms))
     return PodSet("w", 1, PodShape(Resources({GPU: 1, PODS: 1}), rules))
