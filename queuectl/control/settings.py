@@ -499,10 +499,10 @@ PLAIN_VARIABLES: Final = MappingProxyType(
         "QUEUECTL_CACHE": "queuectl.localcluster.build",
         "QUEUECTL_AUDIT_LOGS": "queuectl.localcluster.layout",
         "QUEUECTL_SERVER": "queuectl.cli.client",
-        "QUEUECTL_TOKEN_FILE": "queuectl.cli.connection",
-        "QUEUECTL_AS_SERVICEACCOUNT": "queuectl.cli.connection",
-        "QUEUECTL_CA_FILE": "queuectl.cli.connection",
-        "QUEUECTL_TLS_SERVER_NAME": "queuectl.cli.connection",
+        "QUEUECTL_TOKEN_FILE": "queuectl.client.options",
+        "QUEUECTL_AS_SERVICEACCOUNT": "queuectl.client.options",
+        "QUEUECTL_CA_FILE": "queuectl.client.options",
+        "QUEUECTL_TLS_SERVER_NAME": "queuectl.client.options",
     }
 )
 """Variables that are not Settings, and the module that reads each."""
