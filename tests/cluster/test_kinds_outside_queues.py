@@ -56,6 +56,10 @@ JOB = Description(
 )
 ALL: tuple[One, ...] = (JOB, *DESCRIPTIONS, *(one for one in MAKERS if one.unchecked))
 OPERATOR = "system:serviceaccount:kubeflow:training-operator"
+GARBAGE_COLLECTORS = (
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+    "system:kube-controller-manager",
+)
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 SPARK = "sparkoperator.k8s.io"
 
@@ -326,15 +330,13 @@ def test_an_object_of_a_queued_job_is_changed_by_its_controller_alone(
         (
             "PATCH",
             {"spec": {"mine": 1}} if one.kind != "Job" else {"spec": {"parallelism": 2}},
-            "alone",
+            "only the controller of a job",
         ),
-        ("PATCH", {"metadata": {"ownerReferences": [OWNER]}}, "alone"),
+        ("PATCH", {"metadata": {"ownerReferences": [OWNER]}}, "only the controller of a job"),
         ("PATCH", {"metadata": {"labels": {"mine": "x"}}}, ""),
-        ("PATCH", {"metadata": {"labels": {KUEUE: "x"}}}, "alone"),
+        ("PATCH", {"metadata": {"labels": {KUEUE: "x"}}}, "only the controller of a job"),
+        ("PATCH", {"metadata": {"finalizers": ["orphan"]}}, "only the controller of a job"),
         ("DELETE", {"propagationPolicy": "Orphan"}, "together with its pods"),
-        ("PATCH", {"metadata": {"finalizers": ["orphan"]}}, ""),
-        ("DELETE", {}, "together with its pods"),
-        ("DELETE", {"propagationPolicy": "Background"}, ""),
     ]
     for method, body, message in refusals:
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -343,10 +345,69 @@ def test_an_object_of_a_queued_job_is_changed_by_its_controller_alone(
             continue
         with pytest.raises(ApiServerError, match=message):
             plane.user._request(method, path, body, kind)
+    plane.operator.patch(path, {"metadata": {"finalizers": ["orphan"]}})
+    with pytest.raises(ApiServerError, match="together with its pods"):
+        plane.user.delete(path)
+    plane.user.delete(path, propagationPolicy="Background")
 
 
 KUEUE = keys.KUEUE_PREFIX + keys.QUEUE_NAME
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "no-such", "controller": True}
+_CREATED = {child.kind for one in DESCRIPTIONS for child in one.children}
+CHILDREN = pytest.mark.parametrize(
+    "one", [one for one in ALL if one.kind in _CREATED], ids=lambda one: one.kind
+)
+
+
+def child_of_queued(one: One, queue: str | None) -> Document:
+    """An object that the controller of a queued job of another kind creates. ``queue``: the key of a queue label, which it can copy."""
+    document = documents(one, has_label(keys.KIND_LABEL))[0]
+    labels = {"of": "its-job", **({queue: "main"} if queue is not None else {})}
+    document["metadata"] |= {"labels": labels, "ownerReferences": [OWNER]}
+    return document
+
+
+@CHILDREN
+@pytest.mark.parametrize("queue", [keys.QUEUE_LABEL, KUEUE])
+def test_no_queue_label_lets_a_user_change_an_object_of_a_queued_job(
+    plane: Plane, one: Description, queue: str
+) -> None:
+    made = plane.operator.create(collection(one), child_of_queued(one, queue))
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    changes: list[Document] = [
+        {"spec": {"mine": 1} if one.kind != "Job" else {"activeDeadlineSeconds": 9}},
+        {"metadata": {"ownerReferences": []}},
+        {"metadata": {"labels": {"of": "another"}}},
+        {"metadata": {"finalizers": ["example.com/keep"]}},
+    ]
+    for change in changes:
+        with pytest.raises(ApiServerError, match="only the controller of a job"):
+            plane.user.patch(path, change)
+    for labels in ({queue: None}, {keys.QUEUE_LABEL: "", KUEUE: "", queue: "main"}):
+        with pytest.raises(ApiServerError, match="denied request"):
+            plane.user.patch(path, {"metadata": {"labels": labels, "ownerReferences": []}})
+    with pytest.raises(ApiServerError, match="together with its pods"):
+        plane.user.delete(path, propagationPolicy="Orphan")
+    plane.user.patch(path, {"metadata": {"labels": {"mine": "x"}}})
+    plane.operator.patch(path, {"metadata": {"labels": {"of": "the-next-run"}}})
+    plane.user.delete(path, propagationPolicy="Background")
+
+
+@CHILDREN
+@pytest.mark.parametrize("queue", [None, keys.QUEUE_LABEL, KUEUE])
+def test_the_garbage_collector_removes_an_owner_that_no_longer_exists(
+    plane: Plane, one: Description, queue: str | None
+) -> None:
+    """After the deletion of a job that has ended, with --cascade=orphan."""
+    for name in GARBAGE_COLLECTORS:
+        made = plane.operator.create(collection(one), child_of_queued(one, queue))
+        path = f"{collection(one)}/{made['metadata']['name']}"
+        collector = plane.cluster.client_for_user(name, ["engineers"])
+        with pytest.raises(ApiServerError, match="only the controller of a job"):
+            collector.patch(path, {"metadata": {"labels": {"of": "another"}}})
+        collector.patch(path, {"metadata": {"ownerReferences": []}})
+        plane.user.delete(path, propagationPolicy="Background")
+        collector.close()
 
 
 # ---- labels of queuectl in new jobs of a queue
@@ -660,6 +721,17 @@ def test_a_label_of_kueue_is_not_a_way_around_the_default_queue(
     assert isinstance(one, Description)
     assert field(stored, one.suspend) is True
     assert all(labels[keys.ATTEMPT_LABEL] == "0" for labels in labels_of(one, stored))
+
+
+@CHILDREN
+def test_an_object_of_a_queued_job_gets_no_default_queue(
+    plane: Plane, with_default: str, one: Description
+) -> None:
+    """It counts in the queue of that job."""
+    document = child_of_queued(one, None)
+    stored = plane.operator.create(collection(one, with_default), document, dryRun="All")
+    assert keys.QUEUE_LABEL not in stored["metadata"]["labels"]
+    assert not field(stored, one.suspend)
 
 
 @QUEUED

@@ -151,7 +151,7 @@ def test_no_user_creates_pods_of_a_jobset(tenant: Tenant) -> None:
     plain = tenant.create(job("plain", None, labels={}, ownerReferences=owner(tenant.job)))
     assert plain["spec"]["suspend"] is False
     path = tenant.workspace.made[-1]
-    refused("immutable|changed by the controller", tenant.client.patch, path,
+    refused("immutable|only the controller of a job", tenant.client.patch, path,
         {"spec": {"template": {"metadata": {"labels": labels}}}})  # fmt: skip
     tenant.client.delete(path, propagationPolicy="Background")
 
@@ -160,7 +160,7 @@ def test_no_user_takes_the_jobs_of_a_jobset_out_of_its_queue(tenant: Tenant) -> 
     workspace = tenant.workspace
     name = jobs_of(workspace, "mine")[0]["metadata"]["name"]
     path = f"/apis/batch/v1/namespaces/{workspace.namespace}/jobs/{name}"
-    changed = "changed by the controller"
+    changed = "only the controller of a job"
     refused(changed, tenant.client.patch, path, {"spec": {"parallelism": 3}})
     refused(changed, tenant.client.patch, path, {"metadata": {"ownerReferences": None}})
     refused(changed, tenant.client.patch, path,

@@ -171,7 +171,7 @@ def test_no_user_takes_the_launcher_of_an_mpijob_out_of_its_queue(tenant: Tenant
     workspace = tenant.workspace
     path = f"/apis/batch/v1/namespaces/{workspace.namespace}/jobs/mine-launcher"
     assert launcher(workspace, "mine")["spec"]["suspend"] is False
-    changed = "changed by the controller"
+    changed = "only the controller of a job"
     refused(changed, tenant.client.patch, path, {"spec": {"parallelism": 3}})
     refused(changed, tenant.client.patch, path, {"metadata": {"ownerReferences": None}})
     refused("together with its pods", tenant.client.delete, path)

@@ -302,7 +302,7 @@ def test_no_user_creates_pods_of_a_trainjob(tenant: Tenant) -> None:
 def test_no_user_takes_the_jobset_of_a_trainjob_out_of_its_queue(tenant: Tenant) -> None:
     workspace = tenant.workspace
     path = workspace.client.path_of(child(workspace, "mine"))
-    changed = "changed by the controller"
+    changed = "only the controller of a job"
     refused(changed, tenant.client.patch, path, {"spec": {"suspend": True}})
     refused(changed, tenant.client.patch, path, {"metadata": {"ownerReferences": None}})
     refused("together with its pods", tenant.client.delete, path, propagationPolicy="Orphan")

@@ -231,6 +231,7 @@ def test_the_last_replica_fails_closed_and_is_called_for_unchanged_jobs_only() -
                 "queuectl-jobs-",
                 "queuectl-jobsets-",
                 "queuectl-pytorchjobs-",
+                "queuectl-queue-labels-",
                 "queuectl-rayclusters-",
             )
         )

@@ -79,6 +79,40 @@ object with the pod templates of a job has the label itself. Arguments: the root
 {{- end }}
 {{- end }}
 
+{{/* Whether an object belongs to a queued job of another kind, by the label that the pod templates of that job have. Arguments: the kind, and the
+expression of the object. */}}
+{{- define "queuectl.isPart" -}}
+{{ include "queuectl.firstTemplate" . }}.?metadata.?labels[?'queuectl.dev/workload-kind'].orValue('{{ (first .).kind }}') != '{{ (first .).kind }}'
+{{- end }}
+
+{{/* The rule for the updates of such objects. The controller of the job would not find one without its owner or its labels. An object with another
+finalizer stays after its deletion, when its controller no longer stops its pods. The garbage collector removes owners that no longer exist.
+Arguments: the root, and the expression that excludes other requests. */}}
+{{- define "queuectl.partIsKept" -}}
+- expression: >-
+    {{ last . }}
+    || (object.spec == oldObject.spec
+      && (object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
+        || request.userInfo.username in [{{ include "queuectl.garbageCollectors" (first .) }}])
+      && oldObject.metadata.?labels.orValue({}).all(key,
+        object.metadata.?labels[?key] == oldObject.metadata.?labels[?key])
+      && object.metadata.?labels[?'kueue.x-k8s.io/queue-name'] == oldObject.metadata.?labels[?'kueue.x-k8s.io/queue-name']
+      && object.metadata.?finalizers.orValue([]).all(name, name in oldObject.metadata.?finalizers.orValue([])))
+  message: >-
+    only the controller of a job in a queue can change the spec, the owner references, the labels and the finalizers of an object that belongs
+    to the job
+{{- end }}
+
+{{/* The accounts of the garbage collector, as the elements of a list of CEL. All controllers of kube-controller-manager can have one account. */}}
+{{- define "queuectl.garbageCollectors" -}}
+'system:serviceaccount:kube-system:generic-garbage-collector', 'system:kube-controller-manager'
+{{- end }}
+
+{{/* The kind Job, described like the others as far as policies for all kinds need it, as YAML. */}}
+{{- define "queuectl.batchJob" -}}
+{{ dict "kind" "Job" "group" "batch" "version" "v1" "plural" "jobs" "podsets" (list (dict "path" "spec" "name" "main")) | toYaml }}
+{{- end }}
+
 {{/* The uids of the objects whose controllers made an object. Argument: the object. */}}
 {{- define "queuectl.controllers" -}}
 {{ . }}.metadata.?ownerReferences.orValue([]).filter(one, one.?controller.orValue(false)).map(one, one.uid)
@@ -440,8 +474,7 @@ the place. */}}
 {{/* The kinds of which an object outside a queue can belong to a queued job, or can create pods that seem to, as YAML with the key kinds: all job
 kinds, then the others from which controllers create objects that admission does not check, with `always`. */}}
 {{- define "queuectl.unqueued" -}}
-{{- $job := dict "kind" "Job" "group" "batch" "version" "v1" "plural" "jobs" "podsets" (list (dict "path" "spec" "name" "main")) }}
-{{- $kinds := concat (list $job) (include "queuectl.kinds" . | fromYaml).kinds }}
+{{- $kinds := concat (include "queuectl.batchJob" . | fromYaml | list) (include "queuectl.kinds" . | fromYaml).kinds }}
 {{- range (.Files.Get "kinds.yaml" | fromYaml).makers }}
 {{- if or .podsets .jobSet }}{{ $kinds = append $kinds (merge (dict "always" true) .) }}{{ end }}
 {{- end }}
@@ -770,6 +803,17 @@ spec:
       resources: [{{ .plural }}]
       operations: [CREATE]
     {{- end }}
+  # Such an object counts in the queue of its job.
+  matchConditions:
+  - name: not-for-a-queued-job
+    expression: >-
+      {{- $root := first . }}
+      {{- range $i, $kind := prepend (include "queuectl.kinds" $root | fromYaml).kinds (include "queuectl.batchJob" $root | fromYaml) }}
+      {{- if eq (include "queuectl.isChild" (list $root .)) "true" }}
+      {{ if $i }}&& {{ end }}!(request.resource.group == '{{ .group }}' && request.resource.resource == '{{ .plural }}'
+        && ({{ include "queuectl.forQueuedJob" (list $root .) | indent 8 | trim }}))
+      {{- end }}
+      {{- end }}
   mutations:
   - patchType: JSONPatch
     jsonPatch:
