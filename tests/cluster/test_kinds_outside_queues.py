@@ -518,7 +518,11 @@ def test_a_component_of_an_appwrapper_adds_no_label_of_queuectl_to_its_pods(
 
 @pytest.mark.parametrize(
     "one",
-    [one for one in DESCRIPTIONS if one.fixed or one.required or one.zero],
+    [
+        one
+        for one in DESCRIPTIONS
+        if one.fixed or one.fixed_labels or one.manager or one.required or one.zero
+    ],
     ids=lambda one: one.kind,
 )
 def test_a_job_that_runs_keeps_the_fields_without_which_its_controller_does_not_stop_it(
@@ -539,12 +543,18 @@ def test_a_job_that_runs_keeps_the_fields_without_which_its_controller_does_not_
     for needed in one.required:
         with pytest.raises(ApiServerError, match="is not true"):
             plane.user.patch(path, nested(needed.path, False))
-    for name in one.fixed:
-        plane.user.patch(path, nested(name, None))
+    managers = [] if one.manager is None else [one.manager.path]
+    fixed = [nested(name, {"mine": "x"}) for name in (*one.fixed, *managers)]
+    fixed += [{"metadata": {"labels": {key: "x"}}} for key in one.fixed_labels]
+    for change in fixed:
+        plane.user.patch(path, change)
+    plane.user.delete(path, propagationPolicy="Background")
+    made = plane.user.create(collection(one), documents(one, queue="main")[0])
+    path = f"{collection(one)}/{made['metadata']['name']}"
     controller.patch(path, nested(one.suspend, False))
-    for name in one.fixed:
+    for change in fixed:
         with pytest.raises(ApiServerError, match="cannot change while it runs"):
-            plane.user.patch(path, nested(name, {"mine": "x"}))
+            plane.user.patch(path, change)
     plane.user.delete(path, propagationPolicy="Background")
     controller.close()
 

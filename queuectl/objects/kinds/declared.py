@@ -168,6 +168,8 @@ def _paths(description: Description) -> Iterator[tuple[str, str]]:
     if description.priority_class:
         yield "priorityClass", description.priority_class
     yield from (("fixed", path) for path in description.fixed)
+    if description.manager is not None:
+        yield "manager.path", description.manager.path
     yield from (("zero", one.path) for one in description.zero)
     for number, place in enumerate(description.podsets):
         field = f"podsets[{number}]"

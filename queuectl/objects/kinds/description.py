@@ -22,6 +22,7 @@ PathOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_PATH})?$")]
 FieldOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_FIELD})?$")]
 Name = Annotated[str, msgspec.Meta(pattern=f"^{_NAME}$", max_length=63)]
 NameOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_NAME})?$", max_length=63)]
+Label = Annotated[str, msgspec.Meta(pattern=f"^{_LABEL}$")]
 LabelOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_LABEL})?$")]
 Kind = Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Za-z0-9]*$", max_length=63)]
 Group = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -161,7 +162,10 @@ class StatusPhase(DescriptionPart, frozen=True, kw_only=True):
 
 
 class Manager(DescriptionPart, frozen=True, kw_only=True):
-    """The field that names the controller of one job, and the controller whose jobs queuectl manages."""
+    """The field that names the controller of one job, and the controller whose jobs queuectl manages.
+
+    It cannot change while the job runs: the controller stops no pods of a job that names another one.
+    """
 
     path: Path
     name: str
@@ -200,7 +204,8 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
         suspend: path of the Boolean by which it is suspended.
         podsets: the places of its podsets, in podset order; none if it has ``patches``, or if they are inside the components of an AppWrapper.
         patches: where it has changes of pod templates, if it has no templates itself; None for all others.
-        fixed: fields, besides the podsets, that cannot change while the job runs.
+        fixed: fields, besides the podsets and that of ``manager``, that cannot change while the job runs.
+        fixed_labels: labels of the object that cannot change while the job runs.
         conditions: its status conditions.
         phase: the field of its status that counts instead of conditions.
         index: label of its pods with their index in the podset, in addition to those that queuectl knows for all kinds; "" = none.
@@ -227,6 +232,7 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
     podsets: tuple[PodSets, ...]
     patches: Patches | None = None
     fixed: tuple[Path, ...] = ()
+    fixed_labels: tuple[Label, ...] = ()
     conditions: Conditions = Conditions()
     phase: StatusPhase | None = None
     index: LabelOrNone = ""

@@ -90,6 +90,7 @@ def _checked(cluster: str) -> tuple[str, ...]:
         "autoscalerOptions",
         "gcsFaultToleranceOptions",
         "authOptions",
+        "upgradeStrategy",
     )
     return tuple(f"{cluster}.{name}" for name in names)
 
@@ -179,6 +180,8 @@ RAYCLUSTER: Final = RayCluster(
         suspend="spec.suspend",
         podsets=cluster_podsets("spec"),
         fixed=_checked("spec"),
+        # A cluster with this label that names a RayJob or a RayService is invalid if it has an upgradeStrategy.
+        fixed_labels=("ray.io/originated-from-crd",),
         # It runs until it is deleted.
         conditions=Conditions(succeeded="", failed="", suspended="RayClusterSuspended"),
         manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),
