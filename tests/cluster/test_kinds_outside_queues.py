@@ -516,6 +516,55 @@ def test_a_component_of_an_appwrapper_adds_no_label_of_queuectl_to_its_pods(
         client.create(collection(one), documents(one)[0], dryRun="All")
 
 
+def as_controller(plane: Plane, one: One, path: str, *, starts: bool) -> None:
+    """Start or stop a job, as queuectl does."""
+    kind = KINDS[one.kind]
+    record = kind.read(msgspec.convert(plane.user.get(path), kind.wire, strict=False))
+    patch = kind.start_patch(record, 1, "x") if starts else kind.stop_patch(record, 1, "x")
+    controller = plane.cluster.client_for_user(CONTROLLER, ["engineers"])
+    controller._request("PATCH", path, *encoded(patch))
+    controller.close()
+
+
+def confirmed(plane: Plane, one: Description, path: str) -> None:
+    """Write the status that the controller of the kind writes when a suspended job has no pods."""
+    if one.phase is not None:
+        status = nested(one.phase.path, one.phase.suspended[-1])
+    else:
+        condition = {"type": one.conditions.suspended, "status": "True"}
+        status = {"status": {"conditions": [condition], "active": 0}}
+    plane.cluster.client.patch(f"{path}/status" if one.kind == "Job" else path, status)
+
+
+def tells_starts(one: Description) -> bool:
+    """Whether the pod templates of a job state that it never had pods. Those of an array Job never change."""
+    return bool(one.podsets) and one.kind != "Job"
+
+
+@QUEUED
+def test_a_job_with_a_finalizer_is_not_deleted_before_its_pods_have_stopped(
+    plane: Plane, one: Description
+) -> None:
+    """Its controller does nothing for a job that is being deleted, and the job stays until its finalizer is removed."""
+    kept: Document = {"metadata": {"finalizers": ["example.com/keep"]}}
+    new = plane.user.create(collection(one), merged([documents(one, queue="main")[0], kept]))
+    made = plane.user.create(collection(one), merged([documents(one, queue="main")[0], kept]))
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    as_controller(plane, one, path, starts=True)
+    if one.kind == "Job":
+        plane.cluster.client.patch(f"{path}/status", {"status": {"active": 1}})
+    plane.user.patch(path, nested(one.suspend, True))
+    with pytest.raises(ApiServerError, match=r"example.com/keep, or hold"):
+        plane.user.delete(path, propagationPolicy="Background")
+    confirmed(plane, one, path)
+    waits = f"{collection(one)}/{new['metadata']['name']}"
+    if not tells_starts(one):
+        confirmed(plane, one, waits)
+    for each in (path, waits):
+        plane.user.delete(each, propagationPolicy="Background")
+        plane.user.patch(each, {"metadata": {"finalizers": None}})
+
+
 @pytest.mark.parametrize(
     "one",
     [
@@ -530,7 +579,6 @@ def test_a_job_that_runs_keeps_the_fields_without_which_its_controller_does_not_
 ) -> None:
     made = plane.user.create(collection(one), documents(one, queue="main")[0])
     path = f"{collection(one)}/{made['metadata']['name']}"
-    controller = plane.cluster.client_for_user(CONTROLLER, ["engineers"])
     for number in one.zero:
         for value in (-1, 60):
             changed = nested(number.path, value)
@@ -546,17 +594,25 @@ def test_a_job_that_runs_keeps_the_fields_without_which_its_controller_does_not_
     managers = [] if one.manager is None else [one.manager.path]
     fixed = [nested(name, {"mine": "x"}) for name in (*one.fixed, *managers)]
     fixed += [{"metadata": {"labels": {key: "x"}}} for key in one.fixed_labels]
+    if not tells_starts(one):
+        confirmed(plane, one, path)
     for change in fixed:
         plane.user.patch(path, change)
     plane.user.delete(path, propagationPolicy="Background")
     made = plane.user.create(collection(one), documents(one, queue="main")[0])
     path = f"{collection(one)}/{made['metadata']['name']}"
-    controller.patch(path, nested(one.suspend, False))
+    as_controller(plane, one, path, starts=True)
     for change in fixed:
         with pytest.raises(ApiServerError, match="cannot change while it runs"):
             plane.user.patch(path, change)
+    plane.user.patch(path, nested(one.suspend, True))
+    for change in fixed:
+        with pytest.raises(ApiServerError, match="until its controller has stopped its pods"):
+            plane.user.patch(path, change)
+    confirmed(plane, one, path)
+    for change in fixed:
+        plane.user.patch(path, change)
     plane.user.delete(path, propagationPolicy="Background")
-    controller.close()
 
 
 @QUEUED

@@ -110,7 +110,7 @@ Arguments: the root, and the expression that excludes other requests. */}}
 
 {{/* The kind Job, described like the others as far as policies for all kinds need it, as YAML. */}}
 {{- define "queuectl.batchJob" -}}
-{{ dict "kind" "Job" "group" "batch" "version" "v1" "plural" "jobs" "podsets" (list (dict "path" "spec" "name" "main")) | toYaml }}
+{{ dict "kind" "Job" "group" "batch" "version" "v1" "plural" "jobs" "suspend" "spec.suspend" "podsets" (list (dict "path" "spec" "name" "main")) | toYaml }}
 {{- end }}
 
 {{/* The uids of the objects whose controllers made an object. Argument: the object. */}}
@@ -510,13 +510,44 @@ kinds, then the others from which controllers create objects that admission does
 {{ join "\n|| " $marks }}
 {{- end }}
 
-{{/* The pod template of the first place of an object, as an optional. Arguments: the kind, and the expression of the object. */}}
-{{- define "queuectl.firstTemplate" -}}
+{{/* The first entry of the first place of an object, as an optional. Arguments: the kind, and the expression of the object. */}}
+{{- define "queuectl.firstEntry" -}}
 {{- $place := first (first .).podsets }}{{ $object := last . -}}
 {{- $entry := include "queuectl.field" (list $object $place.path) -}}
 {{- if $place.key }}{{ $entry = printf "%s.orValue([])[?0]" $entry }}{{ end -}}
 {{- if $place.types }}{{ $entry = printf "%s.%s.map(type, %s.%s[type])[?0]" $object $place.path $object $place.path }}{{ end -}}
-{{ include "queuectl.field" (list $entry (include "queuectl.template" $place)) }}
+{{ $entry }}
+{{- end }}
+
+{{/* Its pod template, as an optional. Arguments as above. */}}
+{{- define "queuectl.firstTemplate" -}}
+{{ include "queuectl.field" (list (include "queuectl.firstEntry" .) (include "queuectl.template" (first (first .).podsets))) }}
+{{- end }}
+
+{{/* The labels of its pods, as an optional. Arguments as above. */}}
+{{- define "queuectl.firstLabels" -}}
+{{- with (first (first .).podsets).labels }}{{ include "queuectl.field" (list (include "queuectl.firstEntry" $) .path) }}
+{{- else }}{{ include "queuectl.firstTemplate" . }}.?metadata.?labels
+{{- end }}
+{{- end }}
+
+{{/* Whether a suspended job has no pods: the controller of its kind confirms that, or it has never started. A suspension that its controller does
+not know yet stops nothing. The pod templates of a Job do not tell whether it has started, because it can be an array. Arguments: the kind,
+and the expression of the object. */}}
+{{- define "queuectl.isStopped" -}}
+{{- $kind := first . }}{{ $object := printf "dyn(%s)" (last .) -}}
+{{- $types := $kind.conditions | default dict }}{{ $type := hasKey $types "suspended" | ternary $types.suspended "Suspended" -}}
+{{- $holds := ternary (printf "%s.?status.?conditions.orValue([]).exists(one, one.type == '%s' && one.status == 'True')" $object $type) "true" (ne $type "") -}}
+{{- with $kind.phase }}
+{{- $values := printf "string(%s.orValue('')) in ['%s']" (include "queuectl.field" (list $object .path)) (join "', '" (.suspended | default list)) }}
+{{- $holds = ternary $values "true" (not (empty .suspended)) }}
+{{- end -}}
+{{- if eq $kind.kind "Job" }}{{ $holds = printf "%s && %s.?status.?active.orValue(0) == 0" $holds $object }}
+{{- else if $kind.podsets }}
+{{- $holds = printf "(%s\n  || %s[?'queuectl.dev/attempt'].orValue('') == '0')" $holds (include "queuectl.firstLabels" (list $kind $object)) }}
+{{- end -}}
+{{ include "queuectl.field" (list $object $kind.suspend) }}.orValue(false)
+&& {{ $holds }}
 {{- end }}
 
 {{/* Whether a pod template has the gate of queuectl. Argument: an optional with the template. */}}
