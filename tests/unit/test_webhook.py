@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.writes import BINDING, CONFIGURATION, NAME, PATH, POLICY
 from queuectl.domain.errors import BadInput, ObjectGone
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds.description import Description, below, merged, nested
+from queuectl.objects.kinds.places import field
 from queuectl.webhook.app import LARGEST, WebhookSettings, application, serve
 from queuectl.webhook.mutations import Mutation, expression, mutations, read_mutations
 from tests.doubles.certificate_objects import CertificateObjects
@@ -107,6 +110,44 @@ def test_a_key_is_escaped_as_part_of_a_pointer() -> None:
 
 
 # ---- answers
+
+
+MOST = 128
+"""Podsets of a gang, of docs/reference/object-limits.md."""
+WITH_LISTS = [one for one in DESCRIPTIONS if any(where.key for where in one.podsets)]
+
+
+@pytest.mark.parametrize(
+    ("one", "policy"),
+    [
+        *((one, f"queuectl-{one.plural}") for one in WITH_LISTS),
+        *((one, "queuectl-trainjobs-jobsets") for one in WITH_LISTS if one.kind == "JobSet"),
+    ],
+    ids=lambda one: getattr(one, "kind", one),
+)
+def test_a_new_job_can_have_as_many_podsets_as_a_gang(one: Description, policy: str) -> None:
+    """The library limits the steps of an expression."""
+    [place] = (where for where in one.podsets if where.key)
+    template = {"spec": {"containers": [{"name": "main"}], "priorityClassName": "mine"}}
+    added = [{place.key: f"Set-{n}", **nested(place.template, template)} for n in range(MOST)]
+    singles = [nested(below(where.path, where.template), template)
+        for where in one.podsets if where.name]  # fmt: skip
+    document = merged(
+        [{"metadata": {"name": "a"}}, deepcopy(nested(place.path, added)), *deepcopy(singles)]
+    )
+    del field(document, place.path)[1][place.template.partition(".")[0]]
+    request = {"userInfo": {"username": "alice"}, "namespace": "team"}
+    patch = KNOWN[policy].patch(document, request)
+    gates = "/spec/schedulingGates"
+    gated = [each["path"] for each in patch if each["path"].endswith(gates)]
+    at = place.path.replace(".", "/")
+    of_list = [path for path in gated if path.startswith(f"/{at}/")]
+    below_entry = place.template.replace(".", "/")
+    assert of_list == [f"/{at}/{n}/{below_entry}{gates}" for n in range(MOST) if n != 1]
+    assert len(gated) == MOST - 1 + len(singles)
+    names = [each["value"] for each in patch if each["path"].endswith("/queuectl.dev~1podset")]
+    assert names[-1] in ("set-127", "submitter")
+    assert "set-127" in names
 
 
 def review(document: Any) -> bytes:

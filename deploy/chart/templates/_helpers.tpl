@@ -141,14 +141,15 @@ one.{{ .owner }} == 'queuectl.dev/controller'
 - name: templates
   expression: >-
     {{- range $i, $place := .podsets }}
-    {{- $template := include "queuectl.field" (list (include "queuectl.entry" (list $place "object" false)) (include "queuectl.template" $place)) }}
-    {{ if $i }}+ {{ end }}{{ include "queuectl.keys" (list $place "object") }}.filter(type,
+    {{- $each := include "queuectl.eachEntry" $place | fromYaml }}
+    {{- $template := include "queuectl.field" (list $each.entry (include "queuectl.template" $place)) }}
+    {{ if $i }}+ {{ end }}{{ if .key }}[{{ $each.list }}.map(one, one.{{ .key }})].map(names, {{ end }}{{ $each.list }}.filter({{ $each.as }},
       {{ $template }}.?spec.hasValue())
-    .map(type, {
+    .map({{ $each.as }}, {
       'at': dyn({{ include "queuectl.pointer" $place }}{{ with include "queuectl.template" $place }} + '/{{ . | replace "." "/" }}'{{ end }}),
-      'podset': dyn(type.lowerAscii()),
+      'podset': dyn({{ $each.name }}.lowerAscii()),
       'template': dyn({{ $template }}.value())
-    })
+    }){{ if .key }})[0]{{ end }}
     {{- end }}
 {{- end }}
 # The PriorityClasses of the user: that outside the templates first, then those of the podsets in their order.
@@ -158,13 +159,24 @@ one.{{ .owner }} == 'queuectl.dev/controller'
     (
     {{- with .priorityClass }}[{{ include "queuectl.field" (list "object" .) }}.orValue('')] + {{ end -}}
     {{- range $i, $place := .podsets }}
-      {{- if $i }} + {{ end }}{{ if $place.types }}['{{ join "', '" $place.types }}']{{ else }}{{ include "queuectl.keys" (list $place "object") }}{{ end }}.map(type,
-        {{ include "queuectl.class" (list $place (include "queuectl.entry" (list $place "object" false))) }}.orValue(''))
+      {{- $each := include "queuectl.eachEntry" $place | fromYaml }}
+      {{- if $i }} + {{ end }}{{ if $place.types }}['{{ join "', '" $place.types }}']{{ else }}{{ $each.list }}{{ end }}.map({{ $each.as }},
+        {{ include "queuectl.class" (list $place $each.entry) }}.orValue(''))
     {{- end }})
     .filter(name, !(name in ['', 'queuectl-managed']))
     {{- else }}
     []
     {{- end }}
+{{- end }}
+
+{{/* Expressions for the podsets in one place of a new object, as YAML: `list` to visit, the variable `as` for an element, the `name` of the podset
+and its `entry`, an optional. An entry of a list is visited itself, because the webhook limits the steps of an expression. Argument: the place. */}}
+{{- define "queuectl.eachEntry" -}}
+{{- if .key -}}
+{{ dict "list" (printf "%s.orValue([])" (include "queuectl.field" (list "object" .path))) "as" "one" "name" (print "one." .key) "entry" "optional.of(one)" | toYaml }}
+{{- else -}}
+{{ dict "list" (include "queuectl.keys" (list . "object")) "as" "type" "name" "type" "entry" (include "queuectl.entry" (list . "object" false)) | toYaml }}
+{{- end }}
 {{- end }}
 
 {{/* "true" if admission gates the pods of a kind by their labels, else empty. Argument: the kind. */}}
@@ -576,10 +588,11 @@ and the expression of the object. */}}
 {{- end }}
 {{- end }}
 
-{{/* The JSON pointer to the entry of the podset `type`, as an expression of CEL. Argument: the place. */}}
+{{/* The JSON pointer to the entry `one` of a list with the names `names`, or to that of the podset `type`, as an expression of CEL. Argument: the
+place. */}}
 {{- define "queuectl.pointer" -}}
 '/{{ .path | replace "." "/" }}'
-{{- if .key }} + '/' + string({{ include "queuectl.keys" (list . "object") }}.indexOf(type))
+{{- if .key }} + '/' + string(names.indexOf(one.{{ .key }}))
 {{- else if not .name }} + '/' + type.replace('~', '~0').replace('/', '~1')
 {{- end }}
 {{- end }}
