@@ -55,6 +55,12 @@ JOB = Description(
     podsets=(PodSets(path="spec", name="main"),),
 )
 ALL: tuple[One, ...] = (JOB, *DESCRIPTIONS, *(one for one in MAKERS if one.unchecked))
+LEADER_WORKER_SET = Maker(
+    kind="LeaderWorkerSet",
+    group="leaderworkerset.x-k8s.io",
+    version="v1",
+    plural="leaderworkersets",
+)
 OPERATOR = "system:serviceaccount:kubeflow:training-operator"
 GARBAGE_COLLECTORS = (
     "system:serviceaccount:kube-system:generic-garbage-collector",
@@ -132,7 +138,7 @@ def _running() -> Iterator[Plane]:
     with LocalCluster.start(spec, progress=LineProgress()) as cluster:
         there = cluster.client.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
         known = {one["metadata"]["name"] for one in there["items"]}
-        for one in ALL:
+        for one in (*ALL, LEADER_WORKER_SET):
             if "." in one.group and f"{one.plural}.{one.group}" not in known:
                 cluster.client.apply(crd(one))
                 path = f"/apis/{one.group}/{one.version}/{one.plural}"
@@ -679,6 +685,30 @@ def test_a_statefulset_of_a_queue_states_its_name(plane: Plane) -> None:
     document["metadata"] = {"name": "serves", "labels": {keys.QUEUE_LABEL: "main"}}
     made = plane.user.create(path, document, dryRun="All")
     assert made["spec"]["template"]["metadata"]["labels"][keys.PREFIX + keys.POD_GROUP] == "serves"
+
+
+def test_a_leaderworkerset_of_a_queue_is_replaced_by_its_manifest(plane: Plane) -> None:
+    """It does not have what admission writes, such as the name of the user who created the set."""
+    one = LEADER_WORKER_SET
+    groups = {"size": 2, "workerTemplate": pod_template()}
+    manifest: Document = {
+        "apiVersion": f"{one.group}/{one.version}",
+        "kind": one.kind,
+        "metadata": {"name": "serves", "labels": {keys.QUEUE_LABEL: "main"}},
+        "spec": {"replicas": 1, "leaderWorkerTemplate": groups},
+    }
+    plane.user.create(collection(one), manifest)
+    path = f"{collection(one)}/serves"
+    another = plane.cluster.client_for_user("bob", ["engineers"])
+    for client in (plane.user, another):
+        version = plane.user.get(path)["metadata"]["resourceVersion"]
+        sent = merged([manifest, {"metadata": {"resourceVersion": version}}])
+        replaced = client._request("PUT", path, sent)
+        assert replaced["metadata"]["annotations"][keys.SUBMITTED_BY] == "alice"
+        labels = replaced["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["labels"]
+        assert labels[keys.QUEUE_LABEL] == "main"
+    another.close()
+    plane.user.delete(path, propagationPolicy="Background")
 
 
 # ---- as many podsets as a gang can have
