@@ -203,7 +203,7 @@ def _creation_errors(workspace: Workspace) -> dict[str, str]:
 
 def test_no_user_takes_the_components_of_an_appwrapper_out_of_its_queue(tenant: Tenant) -> None:
     path = f"/apis/batch/v1/namespaces/{tenant.workspace.namespace}/jobs/mine-job"
-    refused("controller of that job", tenant.client.patch, path, {"spec": {"suspend": True}})
+    refused("only the controller of a job", tenant.client.patch, path, {"spec": {"suspend": True}})
     refused("together with its pods", tenant.client.delete, path, propagationPolicy="Orphan")
 
 
