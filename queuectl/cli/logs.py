@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -104,6 +105,16 @@ def _choice(pod: RankedPod, pods: int) -> str:
     return f"{pods} pods; this is rank {pod.label}: give --rank RANK or --all-ranks for the others"
 
 
+def _since(since: str) -> dict[str, str]:
+    """The parameter for a time or a duration. The kubelet measures a duration with the clock of the log."""
+    from queuectl.cli.times import ago, is_time, span
+    from queuectl.domain.words import format_time
+
+    if is_time(since):
+        return {"sinceTime": format_time(ago(since, "--since"))}
+    return {"sinceSeconds": str(max(math.ceil(span(since, "--since")), 1))}
+
+
 def _query(
     container: str | None,
     tail: int | None,
@@ -120,9 +131,6 @@ def _query(
     if tail is not None:
         query["tailLines"] = str(tail)
     if since is not None:
-        from queuectl.cli.times import ago
-        from queuectl.domain.words import format_time
-
-        query["sinceTime"] = format_time(ago(since, "--since"))
+        query |= _since(since)
     switches = {"follow": follow, "previous": previous, "timestamps": timestamps}
     return query | {name: "true" for name, on in switches.items() if on}

@@ -39,9 +39,14 @@ def span(text: str, option: str) -> float:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from error
 
 
+def is_time(text: str) -> bool:
+    """Whether the text has the form of a time. Otherwise it is a duration."""
+    return text[:1].isdigit() and "-" in text
+
+
 def _moment(text: str, option: str, sign: int) -> float:
     try:
-        if text[:1].isdigit() and "-" in text:
+        if is_time(text):
             return parse_time(text)
         at = time.time() + sign * read_duration(hours(text), option)
     except (RequestError, ValueError) as error:

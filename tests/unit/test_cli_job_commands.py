@@ -152,6 +152,15 @@ class TestLogs:
         wanted = "container=main&sinceTime=2026-01-31T12%3A00%3A00Z&follow=true&timestamps=true"
         assert target == f"{PODS}/running-worker-1/log?{wanted}"
 
+    @pytest.mark.parametrize(
+        ("since", "seconds"), [("5m", 300), ("2d", 172_800), ("1.2s", 2), ("0", 1)]
+    )
+    def test_a_duration_is_measured_by_the_clock_of_the_log(
+        self, queuectl: Cli, gang: KubernetesHttp, since: str, seconds: int
+    ) -> None:
+        queuectl("logs", "running", "--rank", "1", "--since", since)
+        assert gang.requests[-1][1].endswith(f"/log?sinceSeconds={seconds}")
+
     @pytest.mark.parametrize("follow", [(), ("-f",)], ids=["printed", "followed"])
     def test_each_line_of_all_ranks_begins_with_the_rank(
         self, queuectl: Cli, gang: KubernetesHttp, follow: tuple[str, ...]
