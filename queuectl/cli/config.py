@@ -110,7 +110,7 @@ def prices(
     Nothing is stored: `queuectl apply -f -` stores the output.
     """
     try:
-        found = read_prices(file.read_text(), file.name)
+        found = read_prices(file.read_text(encoding="utf-8-sig"), file.name)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(f"{file}: {error}", Exit.BAD_INPUT) from error
     for warning in found.warnings:
@@ -142,7 +142,9 @@ def stored(client: Client) -> list[Json]:
 
 
 def _bare(document: Json) -> Json:
+    """The object as it was applied, without what the server adds."""
     metadata = {
         k: v for k, v in document["metadata"].items() if k != "resourceVersion" and v is not None
     }
-    return {**document, "metadata": metadata}
+    applied = {name: field for name, field in document.items() if name != "status"}
+    return {**applied, "metadata": metadata}

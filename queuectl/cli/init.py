@@ -41,6 +41,17 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 
 
+class _PublishedDevices(msgspec.Struct):
+    """The part of a ResourceSlice that counts its devices."""
+
+    driver: str = ""
+    devices: list[Any] | None = None
+
+
+class _SliceDevices(msgspec.Struct):
+    spec: _PublishedDevices
+
+
 @dataclass
 class _Found:
     """The contents of the cluster or of the files.
@@ -182,8 +193,8 @@ def _document(listed: Mapping[str, Any], kind: str, number: int) -> Document:
 
 
 def _count_devices(document: Document, cluster_objects: _Found) -> None:
-    spec = document.body.get("spec") or {}
-    cluster_objects.devices[str(spec.get("driver"))] += len(spec.get("devices") or ())
+    spec = document.convert(_SliceDevices).spec
+    cluster_objects.devices[spec.driver] += len(spec.devices or ())
     with suppress(DocumentError):  # it has no complete pool
         _add(document, cluster_objects)
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -21,6 +22,7 @@ from queuectl.domain.errors import QueuectlError
 from queuectl.domain.words import printable
 
 _EXTRA_ARGUMENT: Final = re.compile(r"Got unexpected extra argument\(s\) \((.*)\)")
+_NEGATIVE: Final = re.compile(r"No such option: -\d")
 app = typer.Typer(
     cls=lazy_group(COMMANDS, FIRST), pretty_exceptions_enable=False, rich_markup_mode=None
 )
@@ -47,14 +49,14 @@ def main(
 def run() -> None:
     """Run the program. An error that it raises on purpose, or of the system, becomes a line on stderr and an exit code."""
     tune_interpreter()
+    _replace_closed()
     codecs.register_error("json-escape", _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="json-escape")
     try:
         code = app(prog_name=program.called(), standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except QueuectlError as error:
         typer.echo(printable(f"error: {message(error)}"), err=True)
         code = exit_code(error)
@@ -71,6 +73,13 @@ def run() -> None:
     sys.exit(code or Exit.OK)
 
 
+def _replace_closed() -> None:
+    """Drop the output to a stream that the caller has closed, as the interpreter does for ``print``."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the program ends
+
+
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     """Characters that the encoding of the output does not have, as JSON and quoted YAML read them."""
     if not isinstance(error, UnicodeEncodeError):
@@ -81,8 +90,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 def _discard_output() -> None:
     """Drop output that cannot be written. The interpreter would try again at its end, and print another error."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -107,5 +115,7 @@ def _usage_message(error: typer.TyperException) -> str:
     text = error.format_message()
     if extra := _EXTRA_ARGUMENT.fullmatch(text):
         return f"unexpected argument: {extra[1]}"
+    if _NEGATIVE.search(text):
+        return f"{text}; write -- before a negative number"
     before, choose, choices = text.partition(". Choose from:")
     return f"{before}; choose from {' '.join(choices.split())}" if choose else text

@@ -38,7 +38,10 @@ def read_prices(text: str, file: str) -> GpuPrices:
     Raises:
         BadInput: it is neither of the two files, a price is not a number, or no GPU price is given. ``file`` is its name in the message.
     """
-    found = _of_model(text, file) if text.lstrip().startswith("{") else _of_csv(text, file)
+    try:
+        found = _of_model(text, file) if text.lstrip().startswith("{") else _of_csv(text, file)
+    except csv.Error as error:
+        raise BadInput(f"{file}: is not CSV: {error}") from None
     if not found.prices:
         raise BadInput(f"{file}: has no price of a GPU")
     return found
@@ -47,12 +50,16 @@ def read_prices(text: str, file: str) -> GpuPrices:
 def _of_model(text: str, file: str) -> GpuPrices:
     try:
         model = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise BadInput(f"{file}: {error}") from None
+    except RecursionError:
+        raise BadInput(f"{file}: is nested too deeply") from None
     prices: list[Json] = []
     warnings: list[str] = []
     label, value = model.get("spotLabel"), model.get("spotLabelValue")
     if label and value:
+        if not (isinstance(label, str) and isinstance(value, str)):
+            raise BadInput(f"{file}: spotLabel and spotLabelValue must be texts")
         prices.append({"name": "spot", "nodeLabels": {label: value}, "gpuHour": 0.0})
         warnings.append(f"{file}: {_SPOT}")
     if "GPU" in model:

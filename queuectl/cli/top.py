@@ -59,7 +59,7 @@ def top_command(
 ) -> None:
     """Show queues with their GPUs, then admitted gangs, then pending gangs with reasons. Press q to exit."""
     with connect(server, waits=True) as client:
-        if once or not all(each and each.isatty() for each in (sys.stdin, sys.stdout)):
+        if once or sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
             _print(*current(client, namespace))
         else:
             _live(client, namespace, interval)

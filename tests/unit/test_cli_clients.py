@@ -856,6 +856,20 @@ class TestAsk:
         assert "Requeued       True" in out
 
 
+def test_an_export_has_no_status(queuectl: Cli) -> None:
+    times = {"from": "2126-03-01T01:00:00Z", "until": "2126-03-01T03:00:00Z"}
+    body = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Reservation",
+        "metadata": {"name": "maintenance"},
+        "spec": {"nodes": ["n1"], **times},
+    }
+    queuectl("apply", "-f", "-", stdin=stream(body))
+    assert "status" in json.loads(queuectl("get", "reservation", "maintenance", "-o", "json").out)
+    exported = yaml.safe_load(queuectl("config", "export").out)
+    assert exported.keys() == body.keys()
+
+
 class TestStop:
     @pytest.fixture(autouse=True)
     def queues(self, queuectl: Cli) -> None:

@@ -11,14 +11,16 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx2
 import pytest
 from prometheus_client.samples import Sample
 
 from queuectl.cli.doctor import judge, shadow, technologies
 from queuectl.cli.doctor.cluster import checked_node
 from queuectl.cli.doctor.findings import Finding, Level
-from queuectl.cli.doctor.server import of_metrics
+from queuectl.cli.doctor.server import examine, of_metrics
 from queuectl.cli.main import run
+from queuectl.client import Client
 from queuectl.cluster.server import Server
 from queuectl.control.bundled_database import ROLES, BundledSettings
 from queuectl.domain.fleet import HOSTNAME
@@ -289,6 +291,17 @@ def leads(value: float) -> Sample:
 
 def alarm(reason: str, pods: float) -> Sample:
     return Sample("queuectl_utilization_alarms", {"reason": reason}, pods)
+
+
+def test_a_web_page_instead_of_metrics_is_an_unknown_version() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, text="{}" if request.url.path == "/readyz" else "<html> page")
+
+    transport = httpx2.MockTransport(answer)
+    with Client("http://127.0.0.1", transport=transport, retries=0) as client:
+        findings, answers = examine(client)
+    assert answers
+    assert [(one.check, one.level) for one in findings][-1] == ("versions", Level.UNKNOWN)
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,24 @@ def test_a_local_cluster_needs_a_home_directory_or_a_variable(
     assert f"is not known: set {variable} to" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", ["version", "help get", "--help"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_drops_its_output(words: str, closed: str) -> None:
+    code = f"import sys; sys.argv = {['queuectl', *words.split()]!r}; from queuectl.cli.main import run; run()"
+    line = f"{shlex.join([sys.executable, '-c', code])} {closed}"
+    done = subprocess.run(["/bin/sh", "-c", line], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_negative_number_needs_two_dashes_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = queuectl_with(monkeypatch, capsys, "priority", "team-a/train", "-5")
+    assert result.code == 2
+    first = "error: no such option: -5; write -- before a negative number"
+    assert result.err.splitlines()[0] == first
+
+
 @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
 def test_a_missing_file_of_a_recovery_is_bad_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dry_run: list[str]

@@ -73,6 +73,12 @@ def test_a_gpu_price_with_a_region_is_left_out_with_a_warning() -> None:
         (json.dumps({"CPU": "1"}), "prices: has no price of a GPU"),
         (json.dumps({"GPU": "cheap"}), "prices: GPU: 'cheap' is not a price"),
         (json.dumps({"GPU": "-1"}), "prices: GPU: '-1' is not a price"),
+        (
+            json.dumps({"GPU": "1", "spotLabel": ["a"], "spotLabelValue": "b"}),
+            "prices: spotLabel and",
+        ),
+        ('{"GPU":' + "[" * 100_000, "prices: is nested too deeply"),
+        (HEAD + row("a" * 200_000), "prices: is not CSV: field larger than field limit"),
         (json.dumps({"GPU": "nan"}), "prices: GPU: 'nan' is not a price"),
         (HEAD + row("host", kind="node"), "prices: has no price of a GPU"),
         (HEAD + row("A", "?"), "prices: line 2: MarketPriceHourly: '\\?' is not a price"),
@@ -119,6 +125,17 @@ def test_a_server_without_a_configuration_gets_one(
         command = ("config", "prices", "-f", str(EXAMPLE), "--server", address)
         printed = yaml.safe_load(queuectl_with(monkeypatch, capsys, *command).out)
     assert (printed["kind"], printed["metadata"]) == ("Configuration", {"name": "default"})
+
+
+def test_a_file_with_a_byte_order_mark_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "default.json"
+    file.write_text(json.dumps(MODEL), encoding="utf-8-sig")
+    with serving(MemoryStore()) as address:
+        command = ("config", "prices", "-f", str(file), "--server", address)
+        found = queuectl_with(monkeypatch, capsys, *command)
+    assert yaml.safe_load(found.out)["queuectl"]["accounting"]["prices"] == [ON_DEMAND], found.err
 
 
 def test_a_missing_file_is_bad_input(

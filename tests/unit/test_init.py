@@ -292,6 +292,25 @@ def test_the_file_names_what_was_left_out(queuectl: Cli, tmp_path: Path) -> None
         assert sentence in text
 
 
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"driver": "a", "devices": 5}, "spec.devices"),
+        ([1], "spec"),
+        ({"driver": [1]}, "spec.driver"),
+    ],
+)
+def test_an_invalid_resource_slice_is_named(
+    queuectl: Cli, tmp_path: Path, spec: object, says: str
+) -> None:
+    name = {"metadata": {"name": "one"}, "spec": spec}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **name}
+    file = tmp_path / "slice.yaml"
+    file.write_text(yaml.safe_dump_all([*gke(), body]))
+    result = queuectl("init", "-f", str(file))
+    assert (result.code, f"(ResourceSlice/one): {says}: " in result.err) == (2, True), result.err
+
+
 CLASSES = {
     "gpu.example.com": ("device.driver == 'gpu.example.com'", "example.com/gpu"),
     "big": ("device.capacity['gpu.example.com'].memory.isGreaterThan(quantity('50Gi'))", None),

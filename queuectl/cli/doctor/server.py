@@ -21,6 +21,7 @@ from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
 ASK_LEADER: Final = "give the address of the leader with --server"
+_NO_METRICS: Final = "the answer of /metrics is not metrics, so it is not from queuectl"
 _ALARMS: Final = "queuectl_utilization_alarms"
 _CALLERS: Final = "queuectl_api_callers"
 _ADDRESSES: Final = "queuectl_api_caller_addresses"
@@ -37,11 +38,14 @@ def examine(client: Client) -> tuple[list[Finding], bool]:
     except ClientError as error:
         return [Finding("server", Level.PROBLEM, str(error))], False
     try:
-        text = client.text("/metrics")
+        samples = samples_of(client.text("/metrics"))
     except ClientError as error:
         fix = "run it as a user with the right to get metrics of queuectl.dev"
         return [*findings, Finding("versions", Level.UNKNOWN, str(error), fix)], True
-    return findings + of_metrics(samples_of(text), version()), True
+    except ValueError:
+        fix = "give the address of queuectl with --server"
+        return [*findings, Finding("versions", Level.UNKNOWN, _NO_METRICS, fix)], True
+    return findings + of_metrics(samples, version()), True
 
 
 def samples_of(text: str) -> list[Sample]:
