@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from fastapi import Depends, Request
 
 from queuectl.api.problems import ApiProblem, ProblemType
+from queuectl.control.questions.throttle import asking
 from queuectl.db.ports import WorkloadFacts
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.redaction import Explanation, Redactor, namespaces_in
@@ -71,8 +72,10 @@ def caller_of(request: Request) -> Caller:
 
 
 def set_caller(scope: Any, caller: Caller) -> None:
-    """Keep the caller for the rest of this request."""
+    """Keep the caller for the rest of this request, also for the limits of each caller on work with the planner."""
     scope[_KEY] = caller
+    if caller is not ANONYMOUS:
+        asking.set(caller.name)
 
 
 def set_credential_check(scope: Any, check: Callable[[], Awaitable[bool]]) -> None:

@@ -12,6 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from queuectl.control.questions.throttle import MOST_OF_ONE, MOST_WAITING, PlannerThrottle
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.errors import TookTooLong
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.ledger import State
 from queuectl.visibility.app import VisibilityApp
@@ -105,6 +108,37 @@ async def test_one_object_is_explained_but_not_in_a_table(served: Served):
     one = (await served.get(f"{JOBS}/job-pending")).json()
     assert one["explanation"]["conflict"][0]["message"].startswith("quota")
     assert served.diagnoser.asked == ["uid-job-pending"]
+
+
+class Throttled(FixedDiagnoser):
+    """Answers in turn, once it is asked a number of times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+        self._throttle, self._begin = PlannerThrottle(1.0), asyncio.Event()
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        self.asked.append(uid)
+        if len(self.asked) == self._times:
+            self._begin.set()
+        try:
+            async with self._throttle.turn():
+                await self._begin.wait()
+                return self.known
+        except TookTooLong:
+            return None
+
+
+async def test_a_user_who_asks_for_many_explanations_leaves_room_for_others():
+    users = ["tenant"] * MOST_WAITING + ["admin"]
+    served = Served(diagnoser=Throttled(len(users)))
+    await live(served.store)
+    served.access.know("", "tenant", master=True)
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*(served.get(f"{JOBS}/job-pending", u) for u in users))
+    explained = [bool(answer.json()["explanation"]["conflict"]) for answer in answers]
+    assert explained == [True] * MOST_OF_ONE + [False] * (MOST_WAITING - MOST_OF_ONE) + [True]
 
 
 async def test_a_table_has_what_kubectl_prints(served: Served):

@@ -29,7 +29,6 @@ from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, Identities, set_caller, set_credential_check
 from queuectl.api.auth.limits import UnknownCallerLimit, address_of
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.control.questions.throttle import asking
 from queuectl.db.ports import Sessions
 from queuectl.domain.identity import LONGEST_TOKEN, Caller, Session
 from queuectl.domain.notifications import NotificationStore
@@ -270,7 +269,6 @@ class Authentication:
             set_caller(scope, caller)
             if caller is not ANONYMOUS:
                 set_credential_check(scope, partial(self._still, request, caller))
-                asking.set(caller.name)
                 self._seen(caller.name, address_of(request))
             named = {} if caller is ANONYMOUS else {"caller": caller.name}
             with bound_contextvars(**named):

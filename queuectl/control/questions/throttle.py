@@ -32,7 +32,7 @@ _REMEMBERED: Final = 1000  # callers
 _HALF_LIFE: Final = 60.0  # seconds after which half of what a caller used is forgotten
 
 asking: Final = ContextVar("asking", default="")
-"""The user on whose behalf the planner is asked; empty = unknown."""
+"""The user on whose behalf the planner is asked; empty = the process itself, or callers without authentication, on loopback."""
 
 _Answer = TypeVar("_Answer")
 _log = structlog.get_logger()
