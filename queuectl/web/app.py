@@ -63,11 +63,11 @@ from queuectl.web.pages import (
     workload,
     workloads,
 )
-from queuectl.web.site import PREFIX, STATIC, DashboardClusterReader, Site
+from queuectl.web.site import PREFIX, STATIC, DashboardClusterReader, Site, asset
 
 log = structlog.get_logger()
 
-_KEEP: Final = "public, max-age=31536000, immutable"  # addresses of static files have a digest
+_KEEP: Final = "public, max-age=31536000, immutable"
 _SHORTEST_COMPRESSED: Final = 1024  # bytes
 # A page of 100 kB takes about 1 ms, and becomes six times smaller. Pages contain no secret of the session, and its cookie is not
 # sent for requests of other sites, so these learn nothing from the size of a compressed page.
@@ -87,11 +87,16 @@ OPEN: Final = (f"{PREFIX}/static/", SIGN_IN)
 
 
 class _Static(StaticFiles):
-    """Static files, which browsers cache indefinitely when the address has a digest."""
+    """Static files, which browsers cache indefinitely when the address has their digest.
+
+    During an upgrade, a page of one release can ask a replica of another one, whose file no browser caches for that address.
+    """
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
-        answer.headers["Cache-Control"] = _KEEP if scope["query_string"] else "no-cache"
+        query = scope["query_string"].decode("latin-1")
+        own = _KEEP if asset(path) == f"{PREFIX}/static/{path}?{query}" else "no-store"
+        answer.headers["Cache-Control"] = own if query else "no-cache"
         return answer
 
 

@@ -434,7 +434,14 @@ async def test_every_state_has_a_sign(pages: httpx2.AsyncClient):
 async def test_static_files_are_kept_as_long_as_they_are_the_same(pages: httpx2.AsyncClient):
     text = (await pages.get("/ui/")).text
     address = text[text.index("/ui/static/app.css") :].partition('"')[0]
-    assert "immutable" in (await pages.get(address)).headers["cache-control"]
+    path, _, digest_of_this = address.partition("?v=")
+    kept = {
+        query: (await pages.get(f"{path}?{query}")).headers["cache-control"]
+        for query in (f"v={digest_of_this}", "v=0123456789ab", "other=1", "")
+    }
+    assert "immutable" in kept.pop(f"v={digest_of_this}")
+    # The address of another release, during an upgrade: the file of this one is not kept for it.
+    assert kept == {"v=0123456789ab": "no-store", "other=1": "no-store", "": "no-cache"}
 
 
 @pytest.mark.parametrize("file", listed(), ids=lambda file: file["name"])
