@@ -180,6 +180,34 @@ async def test_a_page_that_was_hidden_or_frozen_shows_that_its_figures_are_old(
     await expect(page.locator("#stale")).to_be_hidden()
 
 
+HIDE = """hidden => {
+  Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+  document.dispatchEvent(new Event('visibilitychange'));
+  return getComputedStyle(document.getElementById('stale')).display !== 'none';
+}"""
+"""Makes a page hidden or visible, as a change of the tab does. Whether it shows then that it is not refreshed."""
+
+
+async def test_more_tabs_than_a_browser_has_connections_are_each_recent_while_they_are_visible(
+    browser: Browser, address: str
+) -> None:
+    first = await open_page(browser, address)
+    await first.clock.install()
+    for number in range(7):  # a browser has six connections to a host
+        page = first if number == 0 else await first.context.new_page()
+        await page.goto("/ui/workloads")
+        await expect(page.locator("#live")).to_have_text("live")
+        await page.evaluate(HIDE, True)
+    await first.clock.fast_forward(60_000)
+    async with first.expect_response("**/ui/workloads"):
+        async with first.expect_request("**/api/v1/events**"):
+            assert not await first.evaluate(HIDE, False), "it asks the server first"
+        await first.clock.run_for(1_000)
+    await expect(first.locator("#live")).to_have_text("live")
+    await expect(first.locator("#stale")).to_be_hidden()
+    await first.context.close()
+
+
 async def _reach(page: Page, selector: str) -> None:
     """Move the focus to an element with the keyboard, through menus that are closed."""
     for _ in range(80):

@@ -2,6 +2,7 @@
 //
 // The event stream reports each step of a workload, and every two seconds whether the database responds. While it is silent, the page asks
 // the server itself. So the page notices within five seconds that a server, a database or a session is gone, also where a connection hangs.
+// A hidden page has no stream: a browser has six connections to a server, for all its tabs.
 
 const SIGN_IN = "/ui/signin";
 const TICK_MS = 500;
@@ -36,6 +37,7 @@ function keepRecent() {
   let streaming = false;
   let streamHeardAt = Date.now();
   let heardAt = responded; // the last sign that the server and the database respond
+  let visibleAt = responded; // since then, the page is visible
   let refreshedAt = responded;
   let refreshing = 0; // when the refresh in progress began
   let behind = false; // a step has arrived that the page does not show
@@ -116,6 +118,7 @@ function keepRecent() {
 
   function listen() {
     stream?.close();
+    if (document.hidden) return;
     const opened = (stream = new EventSource(events));
     const message = () => {
       streaming = true;
@@ -175,7 +178,7 @@ function keepRecent() {
     const now = Date.now();
     // After the computer has slept, the last sign is old, and no answer has come yet.
     if (!outage && probing && now - probing > LATE_MS) return "server";
-    if (!outage && now - heardAt > QUIET_MS + PROBE_MS) return "server";
+    if (!outage && now - Math.max(heardAt, visibleAt) > QUIET_MS + PROBE_MS) return "server";
     if (outage || failure) return outage || failure;
     return refreshing && now - refreshing > SLOW_MS ? "slow" : null;
   }
@@ -201,11 +204,15 @@ function keepRecent() {
     banner.querySelector("span").textContent = ` (${since(Date.now() - asOf)} ago)`;
   }
 
-  addEventListener("pagehide", () => stream.close());
+  addEventListener("pagehide", () => stream?.close());
   addEventListener("pageshow", (event) => event.persisted && (listen(), tick()));
   document.addEventListener("visibilitychange", () => {
+    listen();
+    if (document.hidden) return;
+    visibleAt = Date.now();
+    behind = true; // steps of the meantime
+    refresh();
     tick();
-    if (due) refresh();
   });
   listen();
   setInterval(tick, TICK_MS);
