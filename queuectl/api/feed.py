@@ -215,9 +215,16 @@ def heartbeat(position: int) -> str:
     return f": alive\nid: {position}\n\n"
 
 
-def sign_of_life(position: int, *, database: bool) -> str:
-    """The same as an event, which scripts of a page can see. ``database``: whether the database answers."""
-    return f"id: {position}\nevent: alive\ndata: {json.dumps({'database': database})}\n\n"
+def sign_of_life(position: int, *, database: bool, access: bool) -> str:
+    """The same as an event, which scripts of a page can see.
+
+    Args:
+        position: as for the other messages.
+        database: whether the database answers.
+        access: whether the rights of the caller can be checked; without them, the stream sends no steps.
+    """
+    data = json.dumps({"database": database, "access": access})
+    return f"id: {position}\nevent: alive\ndata: {data}\n\n"
 
 
 def cut(position: int) -> str:

@@ -372,7 +372,7 @@ async def test_an_idle_stream_shows_whether_the_database_responds(store: AnyStor
     events = replace(quiet, database=check, alive_seconds=0.01).chunks()
     await anext(events)
     async with asyncio.timeout(PATIENCE):
-        assert 'event: alive\ndata: {"database": true}' in await anext(events)
+        assert 'event: alive\ndata: {"database": true, "access": true}' in await anext(events)
 
     async def lost() -> bool:
         return False
@@ -380,7 +380,27 @@ async def test_an_idle_stream_shows_whether_the_database_responds(store: AnyStor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "answers", lost)
         async with asyncio.timeout(PATIENCE):
-            assert 'event: alive\ndata: {"database": false}' in await anext(events)
+            assert 'event: alive\ndata: {"database": false, "access": true}' in await anext(events)
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_stream_shows_that_it_holds_steps_back_while_rights_cannot_be_checked(
+    store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "RETRY_SECONDS", 0.01)
+    access = MemoryAccess(masters={"unauthenticated caller"}, down=True)
+    feed = EventFeed(store)
+    held = replace(stream(feed, guard=Guard(access)), alive_seconds=0.01)
+    await writer.submit("a")
+    events = held.chunks()
+    await anext(events)
+    async with asyncio.timeout(PATIENCE):
+        while '{"database": true, "access": false}' not in await anext(events):
+            pass
+        access.down = False
+        while "event: step" not in await anext(events):
+            pass
+        assert '{"database": true, "access": true}' in await anext(events)
     await events.aclose()  # type: ignore[attr-defined]
 
 

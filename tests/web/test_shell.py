@@ -8,7 +8,7 @@ from dataclasses import replace
 import httpx2
 import pytest
 
-from queuectl.api.access import Guard
+from queuectl.api.access import ANONYMOUS, Guard
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.body import MAX_FORM_BYTES
 from queuectl.domain.errors import TooManyReviews
@@ -70,6 +70,16 @@ async def test_a_page_of_an_outage_keeps_the_navigation_and_appears_by_itself(
     assert 'hx-get="/ui/evictions"' in answer.text
     assert (await pages.get("/ui/search/options?q=tts")).status_code == 503
     assert (await pages.get("/ui/alive")).status_code == 503
+
+
+async def test_a_page_learns_that_its_viewers_rights_cannot_be_checked(sample: Sample):
+    access = people()
+    access.masters.add(ANONYMOUS.name)
+    async with talking_to(app_over(sample, Guard(access))) as client:
+        assert (await client.get("/ui/alive")).status_code == 204
+        access.down = True
+        answer = await client.get("/ui/alive")
+    assert (answer.status_code, "cluster-unavailable" in answer.text) == (503, True)
 
 
 class FewReviews:

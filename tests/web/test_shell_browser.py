@@ -15,14 +15,16 @@ from playwright.async_api import Browser, Page, expect
 
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
+from queuectl.api.routes import events
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.localcluster.layout import free_ports
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from tests.api.conftest import commit
 from tests.api.signed import ADMIN, people, signed_app
-from tests.api.support import FixedHealth
+from tests.api.support import FixedHealth, job, live_through
 from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 from tests.web.browser import open_page, scanner, served
@@ -160,6 +162,32 @@ async def test_a_page_shows_that_the_session_has_ended(browser: Browser, sample:
         )
         sample.database.sessions.update(sessions)  # signed in again in another tab
         await expect(page.locator("#stale")).to_be_hidden()
+        await page.context.close()
+
+
+async def test_a_page_shows_that_the_cluster_does_not_respond_until_it_returns(
+    browser: Browser, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "TRUST_SECONDS", 0.0)
+    access = people()
+    app = signed_app(sample.store, access, secure=False, open_paths=OpenPaths(OPEN, SIGN_IN))
+    add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
+    async with served(app) as address:
+        page = await open_page(browser, address)
+        await page.goto("/ui/workloads")
+        await page.get_by_label("Token").fill(ADMIN)
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#live")).to_have_text("live")
+        access.down = True
+        await commit(sample.store, live_through(job("another")))
+        banner = page.locator("#stale")
+        await expect(banner).to_contain_text("the API server of the cluster does not respond")
+        for _ in range(10):  # no other sign says that all is well
+            await asyncio.sleep(0.5)
+            await expect(banner).to_contain_text("the API server", timeout=1)
+        access.down = False
+        await expect(banner).to_be_hidden()
+        await expect(page.get_by_role("link", name="another")).to_be_visible()
         await page.context.close()
 
 

@@ -40,6 +40,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.problems import OUTAGES, ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
+from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.redaction import Redactor
@@ -65,9 +66,13 @@ _SIGN_OF_LIFE: Final = {
     "type": "object",
     "description": "Of `alive`.",
     "properties": {
-        "database": {"type": "boolean", "description": "Whether the database responds."}
+        "database": {"type": "boolean", "description": "Whether the database responds."},
+        "access": {
+            "type": "boolean",
+            "description": "Whether your rights can be checked. No step is sent while the API server of the cluster, or the issuer of your token, does not respond.",
+        },
     },
-    "required": ["database"],
+    "required": ["database", "access"],
     "additionalProperties": False,
 }
 _EVENT: Final = {
@@ -304,7 +309,7 @@ class ClientStream:
     async def chunks(self) -> AsyncIterator[str]:
         """The parts of the stream."""
         clock = asyncio.get_running_loop().time
-        position, sent_at, live = self.after, clock(), False
+        position, sent_at, live, access = self.after, clock(), False, True
         quiet = self.alive_seconds or HEARTBEAT_SECONDS
         async with self.feed.listening():
             restored = self.feed.restored
@@ -321,25 +326,26 @@ class ClientStream:
                     if not await self.scope.is_valid():
                         yield signed_out(position)
                         return
-                    text = await self._shown(lines)
-                except OUTAGES:
+                    text, access = await self._shown(lines), True
+                except OUTAGES as error:
+                    access = isinstance(error, StoreUnavailable)
                     await asyncio.sleep(RETRY_SECONDS)
                     lines, text = (), ""
                 position = lines[-1].id if lines else position
                 live = live or self.feed.keeps(position)
                 # A timer can end a little early, and an `alive` event must not wait for the next one.
                 if not text and clock() - sent_at >= quiet - _EARLY_SECONDS:
-                    text = await self._sign_of_life(position)
+                    text = await self._sign_of_life(position, access=access)
                 if text:
                     yield text
                     sent_at = clock()
         if self._ended(position):
             yield end(position)
 
-    async def _sign_of_life(self, position: int) -> str:
+    async def _sign_of_life(self, position: int, *, access: bool) -> str:
         if self.alive_seconds is None:
             return heartbeat(position)
-        return sign_of_life(position, database=await self.database.answers())
+        return sign_of_life(position, database=await self.database.answers(), access=access)
 
     def _ended(self, position: int) -> bool:
         return self.until is not None and position >= self.until

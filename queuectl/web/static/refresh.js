@@ -1,6 +1,6 @@
 // Keeps a page recent, and says when it is not: since when, why, and what to do.
 //
-// The event stream reports each step of a workload, and every two seconds whether the database responds. While it is silent, the page asks
+// The event stream reports each step of a workload, and every two seconds whether the database and the cluster respond. While it is silent, the page asks
 // the server itself. So the page notices within five seconds that a server, a database or a session is gone, also where a connection hangs.
 // A hidden page has no stream: a browser has six connections to a server, for all its tabs.
 
@@ -82,8 +82,10 @@ function keepRecent() {
     if (!ofMain(event)) return;
     refreshing = 0;
     if (signedOut) outage = "session";
-    else if (answer.status === 503) failed("database");
-    else if (!usable) failed(`the server returned status ${answer.status}. This page tries again by itself.`);
+    else if (answer.status === 503) {
+      failed("database");
+      probe(); // it can be the cluster
+    } else if (!usable) failed(`the server returned status ${answer.status}. This page tries again by itself.`);
     else {
       refreshedAt = Date.now();
       failure = null;
@@ -134,8 +136,9 @@ function keepRecent() {
     });
     opened.addEventListener("alive", (event) => {
       message();
-      if (JSON.parse(event.data).database) heard();
-      else lost("database");
+      const { database, access } = JSON.parse(event.data);
+      if (database && access) heard();
+      else lost(database ? "cluster" : "database");
       show();
     });
     opened.addEventListener("error", () => {
