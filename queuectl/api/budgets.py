@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Container
 from datetime import datetime
-from itertools import count, islice
-from typing import Final
+from itertools import count
+from typing import Any, Final
 
 from fastapi import Request
 from pydantic import Field
@@ -27,8 +28,9 @@ from queuectl.objects.configuration.queue_config import read, validate
 
 P = ProblemType
 _TRIES: Final = 20  # each fails only if another request has taken the name in between
-# Characters of a name before the month: a name has at most 253, six of them for digits.
-_LONGEST_START: Final = 253 - len("-2026-11-") - 6
+_MARK_BYTES: Final = 6
+# Characters of a name before the month: a name has at most 253.
+_LONGEST_START: Final = 253 - len("-2026-11-") - 2 * _MARK_BYTES
 
 
 class TopUpBody(View):
@@ -96,51 +98,95 @@ def shown(forecast: Forecast, namespaces: frozenset[str] | None) -> bool:
 
 
 async def top_up(
-    request: Request, store: ApiStore, key: DocumentKey, body: TopUpBody, *, dry_run: bool
+    request: Request,
+    store: ApiStore,
+    key: DocumentKey,
+    body: TopUpBody,
+    request_id: str | None,
+    *,
+    dry_run: bool,
 ) -> TopUpView:
-    """Add GPU-hours to one month of a budget, as a BudgetTopUp with the caller and the time. ``dry_run``: only check them.
+    """Add GPU-hours to one month of a budget, as a BudgetTopUp with the caller and the time.
+
+    Args:
+        request: of the caller.
+        store: of the configuration.
+        key: of the budget.
+        body: what to add.
+        request_id: a repeated request of the same caller with the same id is the same top-up; None = a new one.
+        dry_run: only check it.
 
     Raises:
-        Problem: not-found; precondition-failed when other requests keep taking the name.
+        Problem: not-found; request-id-reused; precondition-failed when other requests keep taking the name.
         DocumentError: the amount or the month is wrong.
     """
     stored = await store.get_config(key)
     if stored is None:
         raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
-    budget = read(stored.document).content
-    month = body.month or budget.month(time.time()).name
-    taken = {one.key.name for one in await store.list_config("BudgetTopUp")}
-    for name in islice((name for name in _names(key.name, month) if name not in taken), _TRIES):
-        spec = {
-            "budget": key.name,
-            "month": month,
-            "gpuHours": body.gpu_hours,
-            "reason": body.reason,
-            "by": caller_of(request).name or None,
-            "at": format_time(time.time()),
-        }
-        given = {
-            "apiVersion": API_VERSION,
-            "kind": "BudgetTopUp",
-            "metadata": {"name": name},
-            "spec": {field: value for field, value in spec.items() if value is not None},
-        }
-        document, _ = validate(given)
+    month = body.month or read(stored.document).content.month(time.time()).name
+    caller = caller_of(request).name
+    mark = _mark(caller, key.name, request_id) if request_id is not None else ""
+    for _ in range(_TRIES):
+        known = {one.key.name: one for one in await store.list_config("BudgetTopUp")}
+        before = next((one for one in known if mark and one.endswith(f"-{mark}")), None)
+        name = before or _name(key.name, month, mark, known)
+        document = _document(name, key.name, month, body, caller)
+        made: TopUp = read(document).content
+        if before is not None:
+            record_change(request, f"{name} exists already")
+            return top_up_view(_repeated(made, read(known[name].document).content, body))
         if dry_run:
-            return top_up_view(read(document).content)
+            return top_up_view(made)
         try:
             await store.put_config(document, 0)
         except Conflict:
             continue  # another request has taken the name
         record_change(request, f"created {name}: {body.gpu_hours} GPU-hours; reason: {body.reason}")
-        return top_up_view(read(document).content)
+        return top_up_view(made)
     raise ApiProblem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
 
 
-def _names(budget: str, month: str) -> Iterator[str]:
-    """Names of top-ups. A long name of a budget is cut, so that each name is valid."""
-    start = budget[:_LONGEST_START].rstrip("-.")
-    return (f"{start}-{month}-{number}" for number in count(1))
+def _document(name: str, budget: str, month: str, body: TopUpBody, caller: str) -> dict[str, Any]:
+    """A BudgetTopUp in its stored form. Raises DocumentError."""
+    spec = {
+        "budget": budget,
+        "month": month,
+        "gpuHours": body.gpu_hours,
+        "reason": body.reason,
+        "by": caller or None,
+        "at": format_time(time.time()),
+    }
+    given = {
+        "apiVersion": API_VERSION,
+        "kind": "BudgetTopUp",
+        "metadata": {"name": name},
+        "spec": {field: value for field, value in spec.items() if value is not None},
+    }
+    document, _ = validate(given)
+    return document
+
+
+def _mark(caller: str, budget: str, request_id: str) -> str:
+    """The end of the name of a top-up with a request id."""
+    identity = f"{caller}\0{budget}\0{request_id}"
+    return hashlib.blake2b(identity.encode(), digest_size=_MARK_BYTES).hexdigest()
+
+
+def _name(budget: str, month: str, mark: str, taken: Container[str]) -> str:
+    """A name for a top-up: with the mark, or the first number that is free. A long name of a budget is cut, so that it is valid."""
+    start = f"{budget[:_LONGEST_START].rstrip('-.')}-{month}"
+    if mark:
+        return f"{start}-{mark}"
+    return next(name for name in (f"{start}-{n}" for n in count(1)) if name not in taken)
+
+
+def _repeated(asked: TopUp, before: TopUp, body: TopUpBody) -> TopUp:
+    """The top-up of an earlier request with the same id. Raises a problem if this one asks for another."""
+    same_month = body.month in (None, before.month)  # the next month can have begun since
+    if not same_month or (asked.amount, asked.reason) != (before.amount, before.reason):
+        text = f"the Idempotency-Key was used for another top-up: {before.name}"
+        raise ApiProblem(P.REQUEST_ID_REUSED, text)
+    return before
 
 
 def top_up_view(top_up: TopUp) -> TopUpView:

@@ -27,6 +27,8 @@ WORKLOAD: Final = rf"{NAME.removesuffix('$')}(_[0-9]{{1,3}})?$"
 """A job, or an index of an array."""
 _KIND: Final = r"^[A-Za-z]{1,63}$"
 UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
+REQUEST_ID: Final = "^[!-~]{1,128}$"
+"""A value of ``Idempotency-Key``."""
 Name = Annotated[str, Path(pattern=NAME, description="Name of the object.")]
 Namespace = Annotated[str, Path(pattern=NAME, description="Namespace of the object.")]
 WorkloadName = Annotated[

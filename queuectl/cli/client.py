@@ -44,7 +44,7 @@ def connect(server: str, *, waits: bool = False) -> Client:
 
     Args:
         server: the address.
-        waits: the command runs for a long time, so it sends a read again that fails. Otherwise the user sees the error at once.
+        waits: the command sends a request again that fails, if that has no further effect. Otherwise the user sees the error at once.
 
     Raises:
         ClientError: an option is wrong.

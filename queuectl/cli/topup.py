@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -34,9 +35,9 @@ def topup_command(
 ) -> None:
     """Add GPU-hours to one month of a Budget. Held gangs start as soon as it can pay for them."""
     body = {"gpuHours": gpu_hours, "reason": reason, "month": month}
-    with connect(server) as client:
-        query = "?dry_run=true" if dry_run else ""
-        made = client.post(f"{config_path(BY_KIND['Budget'], name, '')}/topups{query}", body)
+    path = f"{config_path(BY_KIND['Budget'], name, '')}/topups{'?dry_run=true' if dry_run else ''}"
+    with connect(server, waits=True) as client:  # typed again, it would be another top-up
+        made = client.post(path, body, key=os.urandom(16).hex())
     verb = "would be created" if dry_run else "created"
     typer.echo(
         f"budgettopup/{made['name']} {verb}: {made['gpuHours']:g} GPU-hours for {made['month']}"

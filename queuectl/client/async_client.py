@@ -111,9 +111,11 @@ class AsyncClient:
         """As :meth:`Client.put`."""
         return await self.send(requests.put(path, document))
 
-    async def post(self, path: str, body: Json, timeout: float | None = None) -> Json:
+    async def post(
+        self, path: str, body: Json, timeout: float | None = None, key: str | None = None
+    ) -> Json:
         """As :meth:`Client.post`."""
-        return await self.send(requests.post(path, body, timeout))
+        return await self.send(requests.post(path, body, timeout, key))
 
     async def delete(self, path: str, version: str | None = None, *, dry_run: bool = False) -> None:
         """As :meth:`Client.delete`."""

@@ -122,9 +122,18 @@ class Client:
         """Create or replace an object, for example a ClusterQueue."""
         return self.send(requests.put(path, document))
 
-    def post(self, path: str, body: Json, timeout: float | None = None) -> Json:
-        """``timeout``: seconds in which the server must begin to answer; None = that of the client."""
-        return self.send(requests.post(path, body, timeout))
+    def post(
+        self, path: str, body: Json, timeout: float | None = None, key: str | None = None
+    ) -> Json:
+        """Send a body.
+
+        Args:
+            path: of the request.
+            body: its content.
+            timeout: seconds in which the server must begin to answer; None = that of the client.
+            key: idempotency key, for a top-up or a command, with which retries are safe; None = no retries.
+        """
+        return self.send(requests.post(path, body, timeout, key))
 
     def delete(self, path: str, version: str | None = None, *, dry_run: bool = False) -> None:
         """Delete one object. ``version``: the version that it must have; None = any. ``dry_run``: change nothing."""

@@ -113,9 +113,20 @@ def put(path: str, document: Json) -> Request[Json]:
     return Request("PUT", path, json_object, document=document)
 
 
-def post(path: str, body: Json, timeout: float | None = None) -> Request[Json]:
-    """``timeout``: as for :class:`Request`."""
-    return Request("POST", path, json_object, document=body, timeout=timeout)
+def post(
+    path: str, body: Json, timeout: float | None = None, key: str | None = None
+) -> Request[Json]:
+    """``timeout``: as for :class:`Request`. ``key``: idempotency key, for a path that reads it; None = it is not sent again."""
+    headers = {KEY_HEADER: key} if key is not None else {}
+    return Request(
+        "POST",
+        path,
+        json_object,
+        document=body,
+        headers=headers,
+        timeout=timeout,
+        repeatable=key is not None,
+    )
 
 
 def delete(path: str, version: str | None = None, *, dry_run: bool = False) -> Request[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +15,7 @@ from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli.main import run
 from queuectl.domain.budgets import GPU_HOUR
+from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.snapshot import Snapshot
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -58,6 +61,68 @@ async def test_a_top_up_is_an_object_with_its_user_and_a_line_of_the_audit_log()
     top_ups = [line for line in lines if line["operation"] == "topUpBudget"]
     assert {line["caller"] for line in top_ups} == {"tenant"}
     assert any("2.5 GPU-hours; reason: paper deadline" in line["detail"] for line in top_ups)
+
+
+class AnswerLost(MemoryStore):
+    """The first top-up is stored, but the answer of the database is lost."""
+
+    lost = False
+
+    async def put_config(self, document: Mapping[str, Any], if_match: int | None = None) -> int:
+        version = await super().put_config(document, if_match)
+        if document["kind"] == "BudgetTopUp" and not self.lost:
+            self.lost = True
+            raise StoreUnavailable("the connection is lost")
+        return version
+
+
+async def test_a_top_up_that_is_sent_again_with_its_key_counts_once() -> None:
+    store, access = AnswerLost(), people()
+    access.know(TENANT, "tenant", Right("create", "budgets/topups"))
+    app, key = signed_app(store, access), {"Idempotency-Key": "top-up-1"}
+    topups = f"{BUDGET}/topups"
+    async with asking(app, ADMIN) as admin:
+        await admin.put(BUDGET, json=DOCUMENT)
+        assert (await admin.post(topups, json=BODY, headers=key)).status_code == 503
+        again = [await admin.post(topups, json=BODY, headers=key) for _ in range(2)]
+        checked = await admin.post(f"{topups}?dry_run=true", json=BODY, headers=key)
+        # Another month has begun: a request without a month is still the same.
+        later = await admin.post(topups, json={**BODY, "month": None}, headers=key)
+        others = [
+            await admin.post(topups, json={**BODY, **change}, headers=key)
+            for change in ({"gpuHours": 3}, {"reason": "another"}, {"month": "2027-01"})
+        ]
+    assert [a.status_code for a in [*again, checked, later]] == [201, 201, 201, 201]
+    (kept,) = await store.list_config("BudgetTopUp")
+    assert {a.json()["name"] for a in [*again, checked, later]} == {kept.key.name}
+    assert {a.status_code for a in others} == {422}
+    assert all(a.json()["type"].endswith("/request-id-reused") for a in others)
+    async with asking(app, TENANT) as tenant:  # the key of another user
+        assert (await tenant.post(topups, json=BODY, headers=key)).json()["by"] == "tenant"
+    assert len(await stored(store)) == 2
+
+
+async def test_requests_with_the_same_key_at_the_same_time_count_once() -> None:
+    store = MemoryStore()
+    async with asking(signed_app(store, people()), ADMIN) as admin:
+        await admin.put(BUDGET, json=DOCUMENT)
+        key = {"Idempotency-Key": "top-up-1"}
+        sent = [admin.post(f"{BUDGET}/topups", json=BODY, headers=key) for _ in range(3)]
+        answers = await asyncio.gather(*sent)
+    assert [answer.status_code for answer in answers] == [201] * 3
+    assert len(await stored(store)) == 1
+
+
+def test_the_command_sends_a_top_up_again_whose_answer_is_lost(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AnswerLost()
+    asyncio.run(store.put_config(DOCUMENT))
+    with serving(store) as url:
+        monkeypatch.setenv("QUEUECTL_SERVER", url)
+        line = "topup b --gpu-hours 2.5 --month 2026-12 --reason deadline"
+        assert "created: 2.5 GPU-hours" in typed(capsys, monkeypatch, line)
+    assert len(asyncio.run(stored(store))) == 1
 
 
 async def test_budgets_with_long_names_have_top_ups_that_are_each_written_once() -> None:
@@ -173,7 +238,8 @@ def test_the_commands_show_budgets_and_top_them_up(
 
     assert "budget/b created" in type_in(f"apply -f {file}")
     made = type_in("topup b --gpu-hours 2.5 --month 2026-12 --reason deadline")
-    assert made == "budgettopup/b-2026-12-1 created: 2.5 GPU-hours for 2026-12\n"
+    created = "budgettopup/b-2026-12-[0-9a-f]{12} created: 2.5 GPU-hours for 2026-12\n"
+    assert re.fullmatch(created, made)
     assert "clusterQueue main" in type_in("get budgets")
     assert "+2.5" in type_in("get budgettopups")
     head, row = type_in("report budgets").splitlines()[2:]

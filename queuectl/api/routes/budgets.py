@@ -5,13 +5,13 @@
 import time
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Header, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.body import missing, read_small
 from queuectl.api.budgets import BudgetsView, TopUpBody, TopUpView, shown, status_view, top_up
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.params import DryRun, key_in_path
+from queuectl.api.params import REQUEST_ID, DryRun, key_in_path
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import moment
@@ -22,6 +22,14 @@ from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/reports/budgets"
+RequestId = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=REQUEST_ID,
+        description="A repeated request of the same user with the same key is the same top-up, while its BudgetTopUp exists. Without a key, each request is a new top-up.",
+    ),
+]
 
 
 def add_routes(
@@ -46,14 +54,17 @@ def add_routes(
             P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
             P.INVALID_PARAMETER,
+            P.REQUEST_ID_REUSED,
         ),
         openapi_extra=model_body(TopUpBody),
     )
-    async def top_up_budget(request: Request, key: Key, dry_run: DryRun = False) -> TopUpView:
+    async def top_up_budget(
+        request: Request, key: Key, request_id: RequestId = None, dry_run: DryRun = False
+    ) -> TopUpView:
         body = await read_small(request, TopUpBody)
         if body is None:
             raise missing()
-        return await top_up(request, store, key, body, dry_run=dry_run)
+        return await top_up(request, store, key, body, request_id, dry_run=dry_run)
 
     @routes.get(
         PATH,

@@ -32,7 +32,7 @@ from queuectl.api.command_views import (
     command_view,
 )
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.params import NAME, WORKLOAD, After, Before, Limit, OfNamespace
+from queuectl.api.params import NAME, REQUEST_ID, WORKLOAD, After, Before, Limit, OfNamespace
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
@@ -50,7 +50,7 @@ RequestId = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        pattern="^[!-~]{1,128}$",
+        pattern=REQUEST_ID,
         description="A repeated request with the same key within a day is the same command. Without a key, each request is a new command.",
     ),
 ]
