@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from queuectl.client.errors import BadAnswer, NoAnswer, refused
+from queuectl.client.errors import BadAnswer, NoAnswer, ProxyAnswer, refused
 
 Json = dict[str, Any]
 
@@ -67,7 +67,7 @@ class BodyReader:
 
 
 def check(answer: HttpAnswer) -> None:
-    """Raise RequestRefused for a problem, and BadAnswer for a redirect: a token is sent to no other address."""
+    """Raise RequestRefused for a problem, ProxyAnswer for an error of a proxy, and BadAnswer for a redirect: a token is sent to no other address."""
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "")[:200]
         raise BadAnswer(
@@ -81,7 +81,7 @@ def check(answer: HttpAnswer) -> None:
             if answer.status not in _OF_PROXIES:
                 raise
             what = "a proxy answers, which does not reach queuectl: check that queuectl runs"
-            raise BadAnswer(f"{source}: {what}") from None
+            raise ProxyAnswer(f"{source}: {what}") from None
         raise refused(problem, answer.status, _retry_after(answer.headers))
 
 

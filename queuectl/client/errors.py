@@ -7,6 +7,7 @@ ClientError
 ├── NoAnswer               no connection, or no complete answer in time
 │   └── CertificateRefused the certificate of the server is not trusted, or is for another name
 ├── BadAnswer              an answer that is not from queuectl, or is larger than any that it sends
+│   └── ProxyAnswer        a proxy answers, which does not reach queuectl
 ├── RequestRefused         the server answered with a problem
 │   ├── Unauthenticated, NotPermitted, ObjectNotFound, ConflictingState, InvalidRequest
 │   ├── ServerUnavailable  it can answer later
@@ -54,6 +55,10 @@ class CertificateRefused(NoAnswer):
 
 class BadAnswer(ClientError):
     """An answer that is not from queuectl, or that is beyond a limit of the client."""
+
+
+class ProxyAnswer(BadAnswer):
+    """502, 503 or 504 of a proxy, which does not reach queuectl. It is unknown whether the server handled the request."""
 
 
 class WaitTimeout(ClientError):

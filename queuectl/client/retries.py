@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuectl.client.errors import CertificateRefused, ClientError, NoAnswer, RequestRefused
+from queuectl.client.errors import (
+    CertificateRefused,
+    ClientError,
+    NoAnswer,
+    ProxyAnswer,
+    RequestRefused,
+)
 
 RETRIES: Final = 3
 FIRST_PAUSE: Final = 0.5  # seconds, doubled for each further one
 LONGEST_PAUSE: Final = 30.0
 """Seconds. A server that asks to wait longer gets no further request: the caller knows better what to do in the meantime."""
 _TRANSIENT: Final = (502, 504)  # of a proxy without its server
+
+
+def passes(error: ClientError) -> bool:
+    """Whether the error can end by itself: there is no connection, a proxy does not reach the server, or the server asks to wait."""
+    if isinstance(error, RequestRefused):
+        asks = error.retry_after is not None and error.status in (429, 503)
+        return asks or error.status in _TRANSIENT
+    return isinstance(error, NoAnswer | ProxyAnswer) and not isinstance(error, CertificateRefused)
 
 
 class Attempts:
@@ -31,12 +45,10 @@ class Attempts:
         return seconds
 
     def _wanted(self, error: ClientError) -> float | None:
-        if isinstance(error, RequestRefused):
-            if error.retry_after is not None and error.status in (429, 503):
-                return error.retry_after if error.retry_after <= LONGEST_PAUSE else None
-            return self._jittered() if error.status in _TRANSIENT else None
-        if isinstance(error, CertificateRefused) or not isinstance(error, NoAnswer):
+        if not passes(error):
             return None
+        if isinstance(error, RequestRefused) and error.retry_after is not None:
+            return error.retry_after if error.retry_after <= LONGEST_PAUSE else None
         return self._jittered()
 
     def _jittered(self) -> float:

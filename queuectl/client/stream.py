@@ -11,15 +11,14 @@ from queuectl.client import requests
 from queuectl.client.answers import Json, parsed
 from queuectl.client.errors import (
     BadAnswer,
-    CertificateRefused,
     ClientError,
     InvalidOption,
     NoAnswer,
-    RequestRefused,
     WaitTimeout,
     WorkloadEnded,
 )
 from queuectl.client.requests import UNFINISHED, Request
+from queuectl.client.retries import passes
 
 if TYPE_CHECKING:
     from queuectl.client.types import EventJson
@@ -167,9 +166,7 @@ class Following:
 
     def interrupted(self, error: ClientError) -> None:
         """Raise the error unless another connection can continue. Raises WaitTimeout."""
-        passing = isinstance(error, NoAnswer) and not isinstance(error, CertificateRefused)
-        if isinstance(error, RequestRefused):
-            passing = error.retry_after is not None and error.status in (429, 503)
+        passing = passes(error)
         if self._deadline is not None and passing:
             self.pause = min(self.pause, self._left(self._deadline))
         if not passing or self._clock() - self._answered > OUTAGE_SECONDS:

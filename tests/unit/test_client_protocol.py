@@ -261,6 +261,8 @@ def test_only_what_can_help_and_have_no_further_effect_is_sent_again() -> None:
         (errors.refused({}, 429, 3600.0), False),
         (refused, False),
         (errors.refused({}, 500, 1.0), False),
+        *((raised(answer(b"<html>", status)), True) for status in (502, 503, 504)),
+        (raised(answer(b"<html>", 500)), False),
         (BadAnswer("x"), False),
         (errors.CertificateRefused("x"), False),
     ]
@@ -324,6 +326,9 @@ def test_a_stream_continues_over_outages_and_ends_after_a_minute_or_a_refusal() 
     assert not following.received(StreamEvent(11, "", {}))
     following.interrupted(NoAnswer("broken"))
     following.interrupted(errors.refused({}, 503, 2.0))
+    for status in (502, 503, 504):
+        following.interrupted(raised(answer(b"<html>", status)))
+    following.interrupted(errors.refused({}, 504))
     assert "after=11" in following.request().target
     for final in (errors.refused({}, 403), BadAnswer("html"), errors.CertificateRefused("x")):
         with pytest.raises(type(final)):
