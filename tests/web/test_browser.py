@@ -207,7 +207,11 @@ async def test_a_what_if_plan_is_shown_in_tables(browser: Browser, address: str)
         "workload": "team-vision/<b>new</b>", "uid": None, "gpus": 8, "submitted": True, "before": None,
         "placement": None, "reason": None, "cost": {"lostGpuSeconds": 7200}, "suggestedFixes": [], "preemptor": None,
     }  # fmt: skip
-    plan = {"before": counts, "after": counts, "starts": [gang], "leaves": [gang], "waits": []}
+    ignored = {"object": "batch/v1 Job <b>old</b>", "reason": "it names no queue"}
+    plan = {
+        "before": counts, "after": counts, "starts": [gang], "leaves": [gang], "waits": [gang],
+        "omitted": 1250, "overQuota": [], "warnings": [], "ignored": [ignored],
+    }  # fmt: skip
     page = await open_page(browser, address)
     asked: list[object] = []
 
@@ -220,6 +224,10 @@ async def test_a_what_if_plan_is_shown_in_tables(browser: Browser, address: str)
     await page.get_by_label("Nodes to drain").fill("gpu-00-00-00, gpu-00-00-01")
     await page.get_by_role("button", name="Plan").click()
     await expect(page.locator("#answer")).to_contain_text("team-vision/<b>new</b>")
+    note = "batch/v1 Job <b>old</b> has no effect: it names no queue"
+    await expect(page.locator("#answer .note")).to_have_text(note)
+    pending = page.locator("#answer section", has_text="Pending gangs").last
+    await expect(pending).to_contain_text("1\u202f250 more pending gangs are not listed.")
     manifest = "apiVersion: batch/v1\nkind: Job\n"
     await page.get_by_label("Manifests").fill(manifest)
     await page.get_by_role("button", name="Plan").click()

@@ -60,8 +60,19 @@ function nodes(one) {
   return names.length > 4 ? `${names.slice(0, 4).join(", ")} and ${names.length - 4} more` : names.join(", ");
 }
 
+// A note for each reason, with its first document.
+function ignored(plan) {
+  const byReason = Map.groupBy(plan.ignored, (one) => one.reason);
+  return [...byReason].map(([reason, [first, ...others]]) => {
+    const what = others.length ? `${first.object} and ${number(others.length)} more have` : `${first.object} has`;
+    return make("p", { className: "note", textContent: `${what} no effect: ${reason}` });
+  });
+}
+
 function show(plan) {
   const why = (one) => [one.reason?.message, ...one.suggestedFixes.map((fix) => `suggested fix: ${fix.message}`)].filter(Boolean).join("; ");
+  const pending = table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", number(o.gpus), why(o)]));
+  if (plan.omitted) pending.append(make("p", { className: "empty", textContent: `${number(plan.omitted)} more pending gangs are not listed.` }));
   const parts = [
     counts(plan),
     table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], plan.starts.map((o) => [gang(o), o.before ?? "-", number(o.gpus), nodes(o)])),
@@ -70,13 +81,13 @@ function show(plan) {
       ["Gang", "Preemptor", "GPUs", "Lost work, GPU-hours"],
       plan.leaves.map((o) => [gang(o), o.preemptor ?? "-", number(o.gpus), o.cost ? gpuHours(o.cost.lostGpuSeconds) : "-"]),
     ),
-    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", number(o.gpus), why(o)])),
+    pending,
   ];
-  if (plan.overQuota?.length) {
+  if (plan.overQuota.length) {
     parts.push(table("Over quota", ["Object", "Flavor and resource", "Used", "Allowed"], plan.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));
   }
-  for (const text of plan.warnings ?? []) parts.unshift(make("p", { className: "note", textContent: text }));
-  answer.replaceChildren(...parts);
+  const warnings = plan.warnings.map((text) => make("p", { className: "note", textContent: text }));
+  answer.replaceChildren(...ignored(plan), ...warnings, ...parts);
 }
 
 form.addEventListener("submit", async (event) => {
