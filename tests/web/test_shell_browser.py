@@ -165,6 +165,31 @@ async def test_a_page_shows_that_the_session_has_ended(browser: Browser, sample:
         await page.context.close()
 
 
+async def test_a_sign_out_ends_the_session_or_says_that_it_is_open(
+    browser: Browser, sample: Sample
+) -> None:
+    app = signed_app(sample.store, people(), secure=False, open_paths=OpenPaths(OPEN, SIGN_IN))
+    add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
+    async with served(app) as address:
+        page = await open_page(browser, address)
+        for ended in (False, True):
+            await page.goto("/ui/signin?next=%2Fui%2Fconfig%2Fnew")
+            await page.get_by_label("Token").fill(ADMIN)
+            await page.keyboard.press("Enter")
+            button = page.get_by_role("button", name="Sign out")
+            await expect(button).to_be_visible()
+            sample.database.down = True
+            await button.click()
+            await expect(page.locator("#signed-in")).to_contain_text("You are still signed in: the database does not answer")  # fmt: skip
+            sample.database.down = False
+            if ended:  # in another tab
+                sample.database.sessions.clear()
+            await button.click()
+            await expect(page).to_have_url(f"{address}/ui/signin")
+            assert not sample.database.sessions
+        await page.context.close()
+
+
 async def test_a_page_shows_that_the_cluster_does_not_respond_until_it_returns(
     browser: Browser, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:

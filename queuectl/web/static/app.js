@@ -33,7 +33,10 @@ async function ask(method, address, body, headers = {}) {
   } catch {
     // not JSON: the status is enough
   }
-  if (!answer.ok) throw new Error(parsed.detail || `the server returned status ${answer.status}`);
+  if (!answer.ok) {
+    const error = new Error(parsed.detail || `the server returned status ${answer.status}`);
+    throw Object.assign(error, { status: answer.status });
+  }
   return parsed;
 }
 
@@ -41,6 +44,11 @@ function say(form, text, bad = false) {
   const said = form.querySelector(".said");
   said.toggleAttribute("data-bad", bad);
   said.textContent = text;
+}
+
+function show(notice, text) {
+  notice.classList.remove("hidden");
+  notice.textContent = text;
 }
 
 function session() {
@@ -56,7 +64,11 @@ function session() {
     }
   });
   document.getElementById("sign-out")?.addEventListener("click", async () => {
-    await ask("DELETE", "/api/v1/session");
+    try {
+      await ask("DELETE", "/api/v1/session");
+    } catch (error) {
+      if (error.status !== 401) return show(document.getElementById("signed-in"), `You are still signed in: ${error.message}`);
+    }
     location.assign(SIGN_IN);
   });
 }
