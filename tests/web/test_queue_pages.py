@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,6 +25,8 @@ from queuectl.reports.quotas import Quotas, cohort_trees, held_by, quotas_of
 from queuectl.web.counts import counts_of, pending_reasons
 from queuectl.web.pages import local_queues
 from queuectl.web.pages.overview import sums_of
+from queuectl.web.pages.queues import rows
+from queuectl.web.site import AccessScope
 from queuectl.web.words import percent
 from tests.api.conftest import talking_to
 from tests.web.conftest import FixedRights, app_over
@@ -164,6 +167,42 @@ def test_without_a_snapshot_the_tree_has_quota_and_no_use(snapshot: Snapshot) ->
 def test_a_local_queue_uses_what_its_gangs_hold(snapshot: Snapshot) -> None:
     assert held_by(snapshot, PlannerCache(), "team-vision", "default") == {("h100", GPU): 32}
     assert held_by(snapshot, PlannerCache(), "team-speech", "default") == {}
+
+
+class Counted(dict[Any, Any]):
+    """Counts how often all values are read."""
+
+    reads = 0
+
+    def values(self) -> Any:
+        self.reads += 1
+        return super().values()
+
+
+def test_a_list_of_cluster_queues_reads_the_local_queues_once(quotas: Quotas) -> None:
+    counted = Counted(quotas.stated.local_queues)
+    given = replace(quotas, stated=replace(quotas.stated, local_queues=counted))
+    tenant = AccessScope(
+        who="tenant",
+        namespaces=frozenset({"team-vision", "team-batch"}),
+        queues=False,
+        nodes=False,
+        plan=False,
+        usage=False,
+        decisions=False,
+        audit=False,
+        config=False,
+    )
+    tallies = (
+        tally(Code.WAITING_FOR_QUOTA, 3),
+        replace(tally(Code.WAITING_FOR_QUOTA, 2), cluster_queue="vision"),
+    )
+    listed = rows(given, tallies, tenant)
+    assert [(row.queue.name, row.counts.pending.gangs) for row in listed] == [
+        ("batch", 0),
+        ("vision", 2),
+    ]
+    assert counted.reads == 1
 
 
 # -- the pages

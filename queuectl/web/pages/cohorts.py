@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.reports.quotas import cohort_trees
-from queuectl.web.pages.queues import quotas_now, sees
+from queuectl.web.pages.queues import quotas_now, sees_queue
 from queuectl.web.site import Site
 
 
@@ -17,7 +17,7 @@ def routes(site: Site) -> list[Route]:
     async def cohorts(request: Request) -> Response:
         access = await site.access(request)
         quotas = await quotas_now(site)
-        trees, alone = cohort_trees(quotas, lambda name: sees(name, quotas, access))
+        trees, alone = cohort_trees(quotas, sees_queue(quotas, access))
         return site.page(
             request, "cohorts.html", access, trees=trees, alone=alone, known=quotas.use is not None
         )

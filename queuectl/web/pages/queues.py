@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,17 +37,23 @@ class QueueRow:
 
 def rows(quotas: Quotas, tallies: tuple[QueueCounts, ...], access: AccessScope) -> list[QueueRow]:
     """The ClusterQueues that the caller may see, by name; ``tallies`` are of gangs that the caller may see."""
+    sees = sees_queue(quotas, access)
+    counts: dict[str, list[QueueCounts]] = {}
+    for tally in tallies:
+        counts.setdefault(tally.cluster_queue, []).append(tally)
     return [
-        _row(quotas, queue, [t for t in tallies if t.cluster_queue == queue.name])
+        _row(quotas, queue, counts.get(queue.name, []))
         for queue in sorted(quotas.stated.cluster_queues.values(), key=lambda q: q.name)
-        if sees(queue.name, quotas, access)
+        if sees(queue.name)
     ]
 
 
-def sees(name: str, quotas: Quotas, access: AccessScope) -> bool:
+def sees_queue(quotas: Quotas, access: AccessScope) -> Callable[[str], bool]:
     """Whether the caller may see a ClusterQueue: all of them, or one to which a LocalQueue of a visible namespace points."""
-    locals_of_it = (q for q in quotas.stated.local_queues.values() if q.cluster_queue == name)
-    return access.queues or any(access.sees(local.namespace) for local in locals_of_it)
+    if access.queues:
+        return lambda _: True
+    locals_of_caller = (q for q in quotas.stated.local_queues.values() if access.sees(q.namespace))
+    return frozenset(local.cluster_queue for local in locals_of_caller).__contains__
 
 
 def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[QueueCounts]) -> QueueRow:
@@ -115,7 +122,7 @@ async def _seen(
     access = await site.access(request)
     tallies = await site.store.tallies()
     quotas = await quotas_now(site)
-    if not sees(name, quotas, access):
+    if not sees_queue(quotas, access)(name):
         await site.guard.require(request, Right("get", "clusterqueues", "", name))
     if name not in quotas.stated.cluster_queues:
         raise ApiProblem(ProblemType.NOT_FOUND, f"ClusterQueue {name} does not exist")
@@ -125,11 +132,12 @@ async def _seen(
 def _members(quotas: Quotas, queue: ClusterQueue, access: AccessScope) -> list[ClusterQueue]:
     """The other ClusterQueues of its cohort."""
     others = quotas.stated.cluster_queues.values()
+    sees = sees_queue(quotas, access)
     return [
         other
         for other in sorted(others, key=lambda q: q.name)
         if queue.cohort is not None and other.cohort == queue.cohort and other is not queue
-        and sees(other.name, quotas, access)
+        and sees(other.name)
     ]  # fmt: skip
 
 
