@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from queuectl.control import supervisor
 from queuectl.control.leader.loop import Loop
@@ -28,7 +30,7 @@ from queuectl.ownership.status_forms import FORMS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_idle_reclaim import one_idle, reclaiming
-from tests.control.test_lifecycle import until_reason
+from tests.control.test_lifecycle import rules, until_reason
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.objects import MemoryObjects
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -145,6 +147,40 @@ async def test_gangs_of_queues_that_are_created_later_are_considered_again(
         await world.store.put_config({**queue, "spec": stopped})
         await world.store.put_config({**queue, "metadata": {"name": "later"}, "spec": stopped})
         await until_reason(world, uid, State.PENDING, Code.QUEUE_STOPPED)
+
+
+async def test_a_new_leader_decides_nothing_before_it_can_read_the_configuration(
+    database_url: str,
+) -> None:
+    """A document has a field of a newer release."""
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(rules(waitForPodsReady={"timeout": "2h"}))
+        world.cluster.controllers.hold_starts = True
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.STARTING)
+        await world.stop()
+        starting = await world.entry(uid)
+        local = next(d for d in configuration(16) if d["kind"] == "LocalQueue")
+        other = {**local, "metadata": {"name": "other", "namespace": "default"}}
+        newer = {**other, "spec": {**other["spec"], "fieldOfTheNextRelease": 1}}
+        await world.store.put_config(newer)
+        waits = world.cluster.submit(gang("Job", "waits", 1))
+        world.clock = lambda: time.time() + 3600  # the default timeout is 30 minutes
+        world.running = True
+        with capture_logs() as logs:
+            await world.until(lambda: unreadable_in(logs), "the configuration is read")
+            for _ in range(20):
+                await world.until(lambda: True, "a pass")
+        assert await world.entry(uid) == starting
+        assert await world.store.get_workload(waits) is None
+        await world.store.put_config(other)
+        await until_reason(world, waits, State.PENDING, Code.WAITING_FOR_QUOTA)
+        assert (await world.entry(uid)).state is State.STARTING
+        assert unreadable_in(logs)[0]["previous_in_force"] is False
+
+
+def unreadable_in(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [line for line in logs if line["event"] == "configuration_unreadable"]
 
 
 @dataclass

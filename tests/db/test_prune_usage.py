@@ -145,6 +145,15 @@ async def test_the_leader_keeps_the_days_of_the_retention_rules(
     assert await ledger.fetchval("SELECT count(*) FROM usage_hours") == 5 + 4
 
 
+async def test_nothing_is_deleted_or_added_up_while_the_configuration_cannot_be_read() -> None:
+    """It states how long rows are kept."""
+    no_store: Any = object()
+    upkeep = RowUpkeep(no_store, lambda: None, lambda: CUTOFF, 1)
+    for task in (upkeep.delete, upkeep.add_up):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(task(), 0.05)
+
+
 class FailingSums:
     """The store of a leader, with a usage ledger of which no day can be added up."""
 

@@ -62,6 +62,8 @@ class LeaderState:
         refusals: outstanding writes that the API server denies.
         stragglers: ranks whose GPUs run far slower than those of their peers.
         readable: the configuration in use is the one in the database.
+        configured: the configuration in use is that of the database, or was. Without one, queues would not exist, and limits would
+            be the defaults.
         unwritten: uids of changes that are taken in and not in the database yet.
     """
 
@@ -80,6 +82,7 @@ class LeaderState:
         self._clock = clock
         self._catalog = Catalog()
         self.readable = True
+        self.configured = False
         self.gang_uses: Mapping[str, GangUse] = {}
         self._samples = SampleLog()
         self.unwritten: Collection[str] = frozenset()
@@ -227,13 +230,15 @@ class LeaderState:
         now, self.readable = self._clock(), False
         try:
             self.planning.configure(self._catalog.config(revision), now)
-            self.readable = True
+            self.readable = self.configured = True
             if ignored := sorted(self._catalog.circular_cohorts()):
                 log.warning("cohort_parents_ignored", cohorts=ignored[:_NAMED], count=len(ignored))
         except (
             BadInput
         ) as error:  # the API checks documents, so this is a manual change in the database
-            log.exception("configuration_unreadable", error=str(error))
+            log.exception(
+                "configuration_unreadable", error=str(error), previous_in_force=self.configured
+            )
             self.planning.renumber(revision, now)
 
     def configuration_turns(self, now: float) -> bool:

@@ -101,6 +101,7 @@ class Loop:
         self._summary = NOTHING_TO_PLAN
         self._inbox = True  # there can be commands in the database
         self._inbox_read = asyncio.Event()
+        self._configuration_read = asyncio.Event()
         self._stored = StoredState(store, self.leader_state, metrics, clock)
         self._checker = InvariantChecker(
             leader_state=self.leader_state,
@@ -193,6 +194,7 @@ class Loop:
         self.caught_up.set()
         self._mirror.trust_running()
         await self._reload()
+        await self._configured()
         self.leader_state.refusals.inherit(
             self.leader_state.ledger, self._mirror.jobs, self._mirror.pods_of
         )
@@ -212,6 +214,13 @@ class Loop:
                     group.create_task(self._cycles(), name="cycles")
         finally:
             self.loaded = False
+
+    async def _configured(self) -> None:
+        """Wait until there is a configuration. Observations, plans and writes to the cluster all depend on it."""
+        with self.progress.idle():
+            while not self.leader_state.configured:
+                self._configuration_read.clear()
+                await self._configuration_read.wait()
 
     def _reporter(self, recorder: EventRecorder, objects: SetAsideObjects) -> Report:
         """Store each object that is set aside, and write an Event on it if its workload is not pending: a pending one shows its reason."""
@@ -447,6 +456,7 @@ class Loop:
     async def configuration_changed(self) -> None:
         """Read the configuration that the API wrote, and plan again."""
         await self._stored.read_configuration()
+        self._configuration_read.set()
         self._wakeup.plan()
 
     async def commands_added(self) -> None:

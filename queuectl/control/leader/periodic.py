@@ -138,12 +138,15 @@ _AGAIN_SECONDS: Final = 1.0  # between batches
 class RowUpkeep:
     """Deletes expired rows and adds up days of usage, for one epoch of the leader. One of them at a time, because both change usage.
 
+    Neither does anything while the configuration cannot be read: it states how long rows are kept.
+
     The methods run until they are canceled. They raise Fenced after another leader has taken over.
     """
 
     def __init__(
-        self, store: LeaderStore, rules: Callable[[], Rules], clock: Clock, epoch: int
+        self, store: LeaderStore, rules: Callable[[], Rules | None], clock: Clock, epoch: int
     ) -> None:
+        """``rules``: those of the stored configuration; None while it cannot be read."""
         self._store = store
         self._rules = rules
         self._clock = clock
@@ -158,27 +161,27 @@ class RowUpkeep:
         """Add up days of usage. A separate task: if a day cannot be added up, rows are deleted nevertheless."""
         await self._repeat("sums", self._added_up)
 
-    async def _repeat(self, task: str, batch: Callable[[], Awaitable[int]]) -> None:
+    async def _repeat(self, task: str, batch: Callable[[Rules], Awaitable[int]]) -> None:
         while True:
             try:
                 async with self._turn:
-                    done = await batch()
+                    rules = self._rules()
+                    done = await batch(rules) if rules is not None else 0
             except StoreUnavailable as error:
                 log.info("upkeep_delayed", task=task, error=str(error))
                 done = 0
             await asyncio.sleep(_AGAIN_SECONDS if done else _SECONDS)
 
-    async def _deleted(self) -> int:
-        retention = self._rules().retention
-        deleted = await self._store.prune(retention, self._clock(), epoch=self._epoch)
-        return deleted + await self._store.usage.prune(self._oldest(), epoch=self._epoch)
+    async def _deleted(self, rules: Rules) -> int:
+        deleted = await self._store.prune(rules.retention, self._clock(), epoch=self._epoch)
+        return deleted + await self._store.usage.prune(self._oldest(rules), epoch=self._epoch)
 
-    async def _added_up(self) -> int:
-        return await self._store.usage.add_up(self._clock(), self._oldest(), epoch=self._epoch)
+    async def _added_up(self, rules: Rules) -> int:
+        return await self._store.usage.add_up(self._clock(), self._oldest(rules), epoch=self._epoch)
 
-    def _oldest(self) -> float:
+    def _oldest(self, rules: Rules) -> float:
         """The time before which usage has expired (unix seconds)."""
-        return self._clock() - self._rules().accounting.keep_days * DAY
+        return self._clock() - rules.accounting.keep_days * DAY
 
 
 # ---- The label of namespaces with a LocalQueue ``default``
@@ -254,7 +257,12 @@ class Maintenance:
             follower,
         )
         notices = BudgetNotices(self.store, epoch)
-        upkeep = RowUpkeep(self.store, lambda: state.config.rules, self.clock, epoch)
+        upkeep = RowUpkeep(
+            self.store,
+            lambda: state.config.rules if state.readable else None,
+            self.clock,
+            epoch,
+        )
         tasks: dict[str, Job] = {
             "prune": upkeep.delete,
             "sums": upkeep.add_up,
