@@ -130,7 +130,7 @@ async def spent_on_moves(connection: AsyncConnection) -> tuple[MigrationCost, ..
     """The cost of moves in the last day by the server's clock, and some time before, because the clocks can differ."""
     rows = await connection.execute(moves_since(DAY + _CLOCKS_APART))
     costs = (
-        MigrationCost.from_reason(row.at, Reason(Code(row.code), row.message, row.details))
+        MigrationCost.from_reason(row.at, Reason.read(row.code, row.message, row.details))
         for row in rows
     )
     return tuple(spent for spent in costs if spent is not None)
@@ -526,7 +526,7 @@ async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
             row.queue,
             row.cluster_queue,
             State(row.state),
-            Code(row.reason_code),
+            Code.read(row.reason_code),
             row.workloads,
             of_parts(int(row.parts)),
             row.oldest,

@@ -179,12 +179,12 @@ def entry_from(
         state=State(state),
         excluded=tuple(excluded),
         preempted_at=tuple(preempted_at),
-        reason=Reason(Code(code), message, details),
+        reason=Reason.read(code, message, details),
         placement=placed.get(uid),
         lease=leased.get(uid),
         intent=intents.get(uid),
-        evicted_for=Code(why) if why is not None else None,
-        parked=decode_json(Reason, parked) if parked is not None else None,
+        evicted_for=Code.read(why) if why is not None else None,
+        parked=reason_from(parked) if parked is not None else None,
         gates=tuple(gates),
         planned=decode_json(DecidedRequest, planned) if planned is not None else None,
         user=user,
@@ -194,6 +194,11 @@ def entry_from(
         notify=notify_from(notify) if notify is not None else None,
         checks=decode_json(Checks, checks) if checks is not None else NO_CHECKS,
     )
+
+
+def reason_from(document: Mapping[str, Any]) -> Reason:
+    """A reason from its JSON."""
+    return Reason.read(document["code"], document["message"], document["details"])
 
 
 def notify_from(document: Mapping[str, Any]) -> JobNotifications:
@@ -226,7 +231,7 @@ def command_from(row: Result[Any]) -> Command:
 def history_line_from(row: Result[Any]) -> HistoryLine:
     """A history line from its row."""
     values = row._asdict()
-    reason = Reason(Code(values.pop("code")), values.pop("message"), values.pop("details"))
+    reason = Reason.read(values.pop("code"), values.pop("message"), values.pop("details"))
     placement = values["placement"]
     return HistoryLine(
         **values

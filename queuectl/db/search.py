@@ -122,7 +122,7 @@ def _summary(row: Row[Any]) -> WorkloadSummary:
         row.cluster_queue,
         row.user,
         row.gpu_parts,
-        Code(row.reason_code),
+        Code.read(row.reason_code),
         row.queued_at,
         row.finished_at,
     )

@@ -203,9 +203,12 @@ class Entry:
 
     @property
     def refused_write(self) -> Purpose | None:
-        """The write that it owes and the API server refuses, as last seen; None when none is refused."""
-        found = self.reason.details.get(REFUSED_WRITE)
-        return Purpose(found["write"]) if found is not None else None
+        """The write that it owes and the API server refuses, as last seen; None when none is refused.
+
+        None also for one that only a newer release has: its text stays in the message of the reason.
+        """
+        found = self.reason.details.get(REFUSED_WRITE, {}).get("write")
+        return next((purpose for purpose in Purpose if purpose == found), None)
 
     @property
     def ref(self) -> str:

@@ -89,6 +89,16 @@ class Code(StrEnum):
     INVALID_NOTIFY = "InvalidNotify"  # its annotation of receivers has a wrong value
     PLANNED_START_MOVED = "PlannedStartMoved"  # to a later time; the cause is named
     QUEUED = "Queued"
+    # only in what is read from the database
+    OTHER = "Other"  # a newer release has written it; the message begins with its code
+
+    @classmethod
+    def read(cls, text: str) -> Code:
+        """The code of a row. A newer release can have written one that this release does not have."""
+        try:
+            return cls(text)
+        except ValueError:
+            return cls.OTHER
 
 
 WAITS_FOR: Final = "waitsFor"
@@ -102,6 +112,14 @@ class Reason:
     code: Code
     message: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, code: str, message: str, details: Mapping[str, Any]) -> Reason:
+        """The reason of a row, with a code that this release does not have in its message."""
+        known = Code.read(code)
+        if known is Code.OTHER and code != Code.OTHER:
+            message = f"{code}: {message}" if message else code
+        return cls(known, message, details)
 
     @property
     def waits_for_capacity(self) -> bool:

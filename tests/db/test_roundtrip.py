@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import count
 
+import asyncpg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.db.ports import Commit
-from queuectl.domain.ledger import State, violations
+from queuectl.domain.ledger import REFUSED_WRITE, State, violations
+from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.reasons import Code
 from tests.db.histories import Lives
 from tests.support.examples import examples
 from tests.support.stores import PostgresStore
@@ -45,3 +48,42 @@ async def test_any_sequence_of_transitions_is_read_as_committed(
         assert await store.get_workload(uid) == entry
     lines = [line for uid in lives.entries for line in await store.history(uid, limit=500)]
     assert len(lines) == noted
+
+
+NEWER = f"""
+UPDATE workloads SET reason_code = 'OfTheNextRelease', reason_message = 'its text', evicted_for = 'OfTheNextRelease',
+  reason_details = '{{"{REFUSED_WRITE}": {{"write": "OfTheNextRelease", "before": ""}}}}',
+  parked = '{{"code": "OfTheNextRelease", "message": "parked", "details": {{}}}}';
+INSERT INTO history (uid, kind, namespace, name, at, epoch, cycle, attempt, event, to_state, code, message, details)
+SELECT uid, kind, namespace, name, extract(epoch FROM now()), epoch, cycle, attempt, 'Defragmented', to_state,
+  'OfTheNextRelease', '', details FROM history;
+"""
+
+
+async def test_codes_of_a_newer_release_are_read_and_shown(
+    store: PostgresStore, database_url: str
+) -> None:
+    """After a roll back, and beside a newer release that leads."""
+    lives = Lives("newer")
+    changes = lives.batch([(0, 0)])
+    epoch = await store.take_over("test", 0)
+    await store.commit(Commit(changes), epoch=epoch, cycle=1)
+    [uid] = [change.after.uid for change in changes]
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute(NEWER)
+    finally:
+        await connection.close()
+    loaded = await store.load()
+    [entry] = loaded.entries
+    assert (entry.reason.code, entry.evicted_for) == (Code.OTHER, Code.OTHER)
+    assert entry.reason.message == "OfTheNextRelease: its text"
+    assert entry.refused_write is None
+    assert entry.parked is not None
+    assert (entry.parked.code, entry.parked.message) == (Code.OTHER, "OfTheNextRelease: parked")
+    assert await store.get_workload(uid) == entry
+    assert (await store.list_workloads(WorkloadFilter())).entries
+    line = (await store.history(uid))[-1]
+    assert (line.reason.code, line.reason.message) == (Code.OTHER, "OfTheNextRelease")
+    assert [tally.code for tally in await store.tallies()] == [Code.OTHER]
+    assert [found.code for found in await store.unfinished()] == [Code.OTHER]
