@@ -131,18 +131,18 @@ async def top_up(
         before = next((one for one in known if mark and one.endswith(f"-{mark}")), None)
         name = before or _name(key.name, month, mark, known)
         document = _document(name, key.name, month, body, caller)
-        made: TopUp = read(document).content
+        new: TopUp = read(document).content
         if before is not None:
             record_change(request, f"{name} exists already")
-            return top_up_view(_repeated(made, read(known[name].document).content, body))
+            return top_up_view(_repeated(new, read(known[name].document).content, body))
         if dry_run:
-            return top_up_view(made)
+            return top_up_view(new)
         try:
             await store.put_config(document, 0)
         except Conflict:
             continue  # another request has taken the name
         record_change(request, f"created {name}: {body.gpu_hours} GPU-hours; reason: {body.reason}")
-        return top_up_view(made)
+        return top_up_view(new)
     raise ApiProblem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
 
 
@@ -172,18 +172,18 @@ def _mark(caller: str, budget: str, request_id: str) -> str:
     return hashlib.blake2b(identity.encode(), digest_size=_MARK_BYTES).hexdigest()
 
 
-def _name(budget: str, month: str, mark: str, taken: Container[str]) -> str:
-    """A name for a top-up: with the mark, or the first number that is free. A long name of a budget is cut, so that it is valid."""
+def _name(budget: str, month: str, mark: str, names: Container[str]) -> str:
+    """A name for a top-up: with the mark, or the first number that none of ``names`` has. A long name of a budget is cut, so that it is valid."""
     start = f"{budget[:_LONGEST_START].rstrip('-.')}-{month}"
     if mark:
         return f"{start}-{mark}"
-    return next(name for name in (f"{start}-{n}" for n in count(1)) if name not in taken)
+    return next(name for name in (f"{start}-{n}" for n in count(1)) if name not in names)
 
 
-def _repeated(asked: TopUp, before: TopUp, body: TopUpBody) -> TopUp:
+def _repeated(new: TopUp, before: TopUp, body: TopUpBody) -> TopUp:
     """The top-up of an earlier request with the same id. Raises a problem if this one asks for another."""
     same_month = body.month in (None, before.month)  # the next month can have begun since
-    if not same_month or (asked.amount, asked.reason) != (before.amount, before.reason):
+    if not same_month or (new.amount, new.reason) != (before.amount, before.reason):
         text = f"the Idempotency-Key was used for another top-up: {before.name}"
         raise ApiProblem(P.REQUEST_ID_REUSED, text)
     return before
