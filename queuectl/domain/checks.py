@@ -75,6 +75,11 @@ class CheckReport:
     updates: tuple[PodSetUpdate, ...] = ()
     unasked: tuple[tuple[str, float], ...] = ()
 
+    def repeats(self, status: CheckStatus) -> bool:
+        """Whether it states what is known of the check."""
+        known = status.state, status.message, status.updates
+        return (self.state, self.message, self.updates) == known
+
 
 @dataclass(frozen=True, slots=True)
 class CheckStatus:

@@ -163,7 +163,10 @@ def reports(
     now: float,
 ) -> tuple[CheckReport, ...]:
     """The states that differ from those of the entry. ``now``: unix seconds."""
-    if job is None or not entry.checks.statuses or not (entry.awaits_checks or entry.state.live):
+    holds = (
+        entry.state is State.RESERVED or entry.state.live
+    )  # also if all are ready and no node fits
+    if job is None or not entry.checks.statuses or not holds:
         return ()
     found = []
     for status, settings in provisioning_checks(entry, config):
@@ -173,7 +176,7 @@ def reports(
             report = _of_waiting(entry, job, status, settings, requests)
         if report is not None and report.state is CheckState.REJECTED:
             report = _fallback(entry, report, settings, config, now) or report
-        if report is not None and (report.state, report.message) != (status.state, status.message):
+        if report is not None and not report.repeats(status):
             found.append(report)
     return tuple(found)
 

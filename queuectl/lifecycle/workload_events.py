@@ -125,7 +125,7 @@ def _waiting(
         yield MoveRefused(terms.refusal.why)
     if entry.awaits_checks and (overdue := unanswered(entry.checks, now)):
         yield ChecksReported(overdue)
-    elif entry.awaits_checks and terms.provisioned:
+    elif entry.state is State.RESERVED and terms.provisioned:
         yield ChecksReported(terms.provisioned)
     if entry.gates:
         yield GatesChanged(job.gates, terms.statuses, job.error)

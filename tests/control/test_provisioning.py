@@ -279,6 +279,23 @@ async def test_a_booking_that_expires_before_the_start_is_made_again(database_ur
         assert len(autoscaler.added) == 2
 
 
+async def test_a_booking_that_expires_while_no_node_fits_is_made_again(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world, most=0)
+        world.each_turn = lambda: None
+        uid = await waits_for_nodes(world, "train")
+        (first,) = requests(world)
+        autoscaler.set(first, "Provisioned", "CapacityIsProvisioned", "made")
+        await world.until_entry(uid, lambda e: CHECK in e.checks.ready, "its check is ready")
+        autoscaler.expire(requests(world)[0])
+        waits = await world.until_state(uid, State.BACKOFF)
+        assert waits.lease is None
+        await world.until(
+            lambda: requests(world) and name_of(requests(world)[0]) != name_of(first),
+            "another request",
+        )
+
+
 async def test_a_booking_that_expires_while_the_gang_runs_changes_nothing(
     database_url: str,
 ) -> None:
@@ -312,28 +329,43 @@ async def test_a_gang_whose_nodes_are_revoked_is_evicted_and_asks_again(
         assert len(autoscaler.asked) == 2
 
 
-async def test_values_of_the_class_select_the_nodes(database_url: str) -> None:
+@pytest.mark.parametrize("late", [False, True])
+async def test_values_of_the_class_select_the_nodes(database_url: str, late: bool) -> None:
+    """``late``: they come after the request is provisioned, and before its nodes."""
     async with rig(database_url, 1) as world:
         update = {"key": "pool", "valueFromProvisioningClassDetail": "poolName"}
         autoscaler = await provisions(world, podSetUpdates={"nodeSelector": [update]})
         world.each_turn = lambda: None
         uid = await waits_for_nodes(world, "train")
-        for number in (1, 2):
-            node = nodes(number + 1)[-1]
-            node["metadata"]["labels"]["pool"] = "p7"
-            world.cluster.add_node(node)
-        (request,) = requests(world)
+
+        async def made() -> None:
+            autoscaler.set(requests(world)[0], "Provisioned", "CapacityIsProvisioned", "made")
+            await world.until_entry(uid, lambda e: CHECK in e.checks.ready, "its check is ready")
+
+        if late:
+            await made()
         world.cluster.server.edit(
             "provisioningrequests",
-            request,
+            requests(world)[0],
             lambda d: d.setdefault("status", {}).update(
                 provisioningClassDetails={"poolName": "p7"}
             ),
         )
-        autoscaler.set(requests(world)[0], "Provisioned", "CapacityIsProvisioned", "made")
+        if not late:
+            await made()
+        await world.until_entry(
+            uid,
+            lambda e: (("pool", "p7"),) in {u.node_selector for u in e.checks.updates},
+            "its pods select the nodes",
+        )
+        world.cluster.add_node(nodes(2)[-1])
+        for number in (2, 3):
+            node = nodes(number + 1)[-1]
+            node["metadata"]["labels"]["pool"] = "p7"
+            world.cluster.add_node(node)
         runs = await world.until_state(uid, State.RUNNING)
         assert runs.placement is not None
-        assert sorted(runs.placement.podsets[0].by_node) == ["n1", "n2"]
+        assert sorted(runs.placement.podsets[0].by_node) == ["n2", "n3"]
 
 
 async def test_a_gang_without_a_managed_resource_evicts_others_for_existing_nodes(
