@@ -163,9 +163,8 @@ def reports(
     now: float,
 ) -> tuple[CheckReport, ...]:
     """The states that differ from those of the entry. ``now``: unix seconds."""
-    holds = (
-        entry.state is State.RESERVED or entry.state.live
-    )  # also if all are ready and no node fits
+    # A gang whose checks are all ready can still be Reserved: no node fits it.
+    holds = entry.state is State.RESERVED or entry.state.live
     if job is None or not entry.checks.statuses or not holds:
         return ()
     found = []
