@@ -90,7 +90,7 @@ class Code(StrEnum):
     PLANNED_START_MOVED = "PlannedStartMoved"  # to a later time; the cause is named
     QUEUED = "Queued"
     # only in what is read from the database
-    OTHER = "Other"  # a newer release has written it; the message begins with its code
+    OF_NEWER_RELEASE = "Other"  # the message begins with the code
 
     @classmethod
     def read(cls, text: str) -> Code:
@@ -98,7 +98,7 @@ class Code(StrEnum):
         try:
             return cls(text)
         except ValueError:
-            return cls.OTHER
+            return cls.OF_NEWER_RELEASE
 
 
 WAITS_FOR: Final = "waitsFor"
@@ -117,7 +117,7 @@ class Reason:
     def read(cls, code: str, message: str, details: Mapping[str, Any]) -> Reason:
         """The reason of a row, with a code that this release does not have in its message."""
         known = Code.read(code)
-        if known is Code.OTHER and code != Code.OTHER:
+        if known is Code.OF_NEWER_RELEASE and code != Code.OF_NEWER_RELEASE:
             message = f"{code}: {message}" if message else code
         return cls(known, message, details)
 

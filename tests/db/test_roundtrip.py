@@ -63,7 +63,7 @@ SELECT uid, kind, namespace, name, extract(epoch FROM now()), epoch, cycle, atte
 async def test_codes_of_a_newer_release_are_read_and_shown(
     store: PostgresStore, database_url: str
 ) -> None:
-    """After a roll back, and beside a newer release that leads."""
+    """After a roll back, and while a newer release leads."""
     lives = Lives("newer")
     changes = lives.batch([(0, 0)])
     epoch = await store.take_over("test", 0)
@@ -76,14 +76,17 @@ async def test_codes_of_a_newer_release_are_read_and_shown(
         await connection.close()
     loaded = await store.load()
     [entry] = loaded.entries
-    assert (entry.reason.code, entry.evicted_for) == (Code.OTHER, Code.OTHER)
+    assert (entry.reason.code, entry.evicted_for) == (Code.OF_NEWER_RELEASE, Code.OF_NEWER_RELEASE)
     assert entry.reason.message == "OfTheNextRelease: its text"
     assert entry.refused_write is None
     assert entry.parked is not None
-    assert (entry.parked.code, entry.parked.message) == (Code.OTHER, "OfTheNextRelease: parked")
+    assert (entry.parked.code, entry.parked.message) == (
+        Code.OF_NEWER_RELEASE,
+        "OfTheNextRelease: parked",
+    )
     assert await store.get_workload(uid) == entry
     assert (await store.list_workloads(WorkloadFilter())).entries
     line = (await store.history(uid))[-1]
-    assert (line.reason.code, line.reason.message) == (Code.OTHER, "OfTheNextRelease")
-    assert [tally.code for tally in await store.tallies()] == [Code.OTHER]
-    assert [found.code for found in await store.unfinished()] == [Code.OTHER]
+    assert (line.reason.code, line.reason.message) == (Code.OF_NEWER_RELEASE, "OfTheNextRelease")
+    assert [tally.code for tally in await store.tallies()] == [Code.OF_NEWER_RELEASE]
+    assert [found.code for found in await store.unfinished()] == [Code.OF_NEWER_RELEASE]
