@@ -102,6 +102,9 @@ class Observer:
         self._refused: dict[str, dict[str, float]] = {}  # results of refused_pods, by workload
         self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
         self._dependents = Dependents(mirror, ledger)
+        self._ends: set[str] = (
+            set()
+        )  # of deleted jobs: those that all dependents were observed with
 
     @property
     def uncounted(self) -> bool:
@@ -119,6 +122,7 @@ class Observer:
         """
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
+        self._forget_ends()
         touched, mirror.touched = mirror.touched, set()
         self._put(self._described_anew(config), again=True)
         edited, mirror.edited = mirror.edited, set()
@@ -136,7 +140,18 @@ class Observer:
             change = self._contained(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
+        if not self.backlog:
+            mirror.touched |= mirror.ended.keys() - self._ends  # the next observation forgets them
+            self._ends = set(mirror.ended)
         return Observations(changes, self._plan_again, edited)
+
+    def _forget_ends(self) -> None:
+        """Forget the ends of deleted jobs that are in the ledger. An array has no entry there: others can depend on it."""
+        self._mirror.forget_ended(
+            uid
+            for uid, job in self._mirror.ended.items()
+            if self._ledger.get(uid) is None and (uid in self._ends or job.array is None)
+        )
 
     def _put(self, uids: Iterable[str], *, again: bool = False) -> None:
         for uid in sorted(uids, key=self._revision):
@@ -238,7 +253,7 @@ class Observer:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]
             tainted = LostDevices(self._mirror).refusal(stuck, self._usage.names)
             terms = replace(terms, tainted=tainted)
-        for event in observe(before, job, pods, now, terms):
+        for event in observe(before, job or self._mirror.ended.get(uid), pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)
         after = last.after if last is not None else before

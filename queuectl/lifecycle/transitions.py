@@ -295,7 +295,7 @@ class Dependents:
 
     def _indexed(self, uid: str) -> JobName | None:
         """The name of a job, after the index by name is up to date; None for one that was never there."""
-        job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
+        job = self._job(uid)
         if job is None:
             name = self._names.pop(uid, None)
             if name is not None and self._uids.get(name) == uid:
@@ -303,14 +303,22 @@ class Dependents:
             return name
         name = JobName.of(job.kind, job.namespace, job.name)
         self._names[uid] = name
-        self._uids[name] = uid
+        if uid in self._mirror.jobs or uid in self._mirror.arrays:
+            self._uids[name] = uid
+        else:
+            self._uids.setdefault(name, uid)  # a deleted one, which can have been created again
         return name
+
+    def _job(self, uid: str) -> JobRecord | None:
+        """A job, also one that had ended when it was deleted."""
+        mirror = self._mirror
+        return mirror.jobs.get(uid) or mirror.arrays.get(uid) or mirror.ended.get(uid)
 
     def _found(self, name: JobName) -> JobFound | None:
         uid = self._uids.get(name)
         if uid is None:
             return None
-        job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
+        job = self._job(uid)
         if job is None:
             return None
         if not job.queues:

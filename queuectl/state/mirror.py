@@ -71,6 +71,7 @@ from queuectl.state.pod_groups import (
 )
 from queuectl.state.provisioning import ProvisioningRequests
 
+MOST_ENDED: Final = 10_000  # ends of deleted jobs that are kept, for a process that reads no ledger
 # The fields of a job's record on which a plan depends.
 asked_of: Final = attrgetter(
     *(f.name for f in fields(JobRecord) if f.name not in ("version", "status", "face"))
@@ -160,6 +161,8 @@ class Mirror:
         planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
+        ended: the last records of jobs that had ended when they were deleted, by uid, until :meth:`forget_ended`: the ledger may not have
+            their end yet.
         unreadable: the objects that exist and that no reader can decode, by uid; those whose keys are names, by resource and name.
         containment: of the process. It has the records that cannot be kept.
         generation: grows each time the mirror was built again from its records, after an error while it changed. Everything that was derived
@@ -188,6 +191,7 @@ class Mirror:
         self._prior: dict[OwnerKey, PriorAdmission] = {}
         self._plugins: frozenset[AdmissionPlugin] = frozenset()
         self._expected: set[str] = set()
+        self.ended: dict[str, JobRecord] = {}
         self._empty()
 
     def _empty(self) -> None:
@@ -874,9 +878,23 @@ class Mirror:
         elif resource == RUNTIME_CLASSES:
             self._admission.drop_class(key)
 
+    def forget_ended(self, uids: Iterable[str]) -> None:
+        """Forget the ends of deleted jobs, which the ledger has or does not need."""
+        for uid in list(uids):
+            self.ended.pop(uid, None)
+            self.touched.add(uid)  # jobs that depend on it no longer find it
+
+    def _keep_end(self, job: JobRecord | None) -> None:
+        if job is not None and job.outcome is not None:
+            self.ended[job.uid] = job
+            if len(self.ended) > MOST_ENDED:
+                del self.ended[next(iter(self.ended))]
+
     def _forget_job(self, uid: str) -> None:
+        self._keep_end(self.arrays.get(uid))
         for member in (*self._arrays.drop(uid), uid):
             job = self.jobs.pop(member, None)
+            self._keep_end(job)
             self._parents.drop(member)
             self._kueue_pods.remove_job(member)
             self._appeared.pop(member, None)

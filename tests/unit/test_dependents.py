@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from queuectl.domain.events import Admit, Adopt
-from queuectl.domain.jobs import PodRecord
+from queuectl.domain.jobs import JobOutcome, PodRecord
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
@@ -48,6 +49,21 @@ class World:
         spec = {"suspend": True, "parallelism": 1, "completions": 1, "template": template}
         document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
         self.mirror.apply([Upserted(JOB.read(msgspec.convert(document, JOB.wire)))])
+
+    def ends(self, name: str, outcome: JobOutcome) -> None:
+        """The job ends, and is deleted before the next observation."""
+        job = self.mirror.jobs[f"uid-{name}"]
+        version = job.version + 1
+        self.mirror.apply([Upserted(replace(job, version=version, outcome=outcome))])
+        self.mirror.apply([Deleted("jobs", job.uid, version)])
+
+    def restart(self) -> None:
+        """Another observation of all workloads of the ledger, as of a standby that begins to lead."""
+        self.mirror.touched.clear()
+        usage = OtherPodUsage(self.mirror, self.ledger)
+        self.observer = Observer(self.mirror, self.ledger, usage, 60.0)
+        entries = {entry.uid for entry in self.ledger}
+        self.observer.again({*self.mirror.jobs, *self.mirror.ended, *entries})
 
     def observe(self) -> Observations:
         seen = self.observer.observe(CONFIG, 1e9)
@@ -191,3 +207,47 @@ def test_an_event_that_changes_only_the_version_of_a_pod_is_reported_and_not_obs
     assert world.mirror.apply([Upserted(newer)]) == {"uid-train"}
     assert world.mirror.touched == set()
     assert [pod.version for pod in world.mirror.pods_of(world.mirror.jobs["uid-train"])] == [3]
+
+
+@pytest.mark.parametrize("led_by_another", [False, True])
+@pytest.mark.parametrize(
+    ("outcome", "code", "state"),
+    [
+        (JobOutcome.SUCCEEDED, Code.SUCCEEDED, State.PENDING),
+        (JobOutcome.FAILED, Code.FAILED, State.HELD),
+    ],
+)
+def test_a_job_that_is_deleted_right_after_its_end_has_ended(
+    outcome: JobOutcome, code: Code, state: State, *, led_by_another: bool
+) -> None:
+    """Its time to live can be shorter than a change of the leader."""
+    world = World()
+    world.see("prep")
+    world.see("train", "job/prep:ok")
+    world.observe()
+    world.ends("prep", outcome)
+    if led_by_another:
+        world.restart()
+    changed = {change.after.name: change.after for change in world.observe().changes}
+    assert (changed["prep"].state, changed["prep"].reason.code) == (State.FINISHED, code)
+    assert changed["train"].state is state
+    world.observe()
+    assert world.mirror.ended == {}
+    world.see("late", "job/prep:ok")
+    [late] = world.observe().changes
+    assert (late.after.name, late.after.state) == ("late", State.HELD)
+
+
+def test_a_job_with_the_name_of_one_that_ended_and_was_deleted_is_another_one() -> None:
+    world = World()
+    world.see("prep")
+    world.see("train", "job/prep:ok")
+    world.observe()
+    prep = world.mirror.jobs["uid-prep"]
+    world.ends("prep", JobOutcome.SUCCEEDED)
+    world.mirror.apply([Upserted(replace(prep, uid="uid-again", version=9))])
+    world.observe()
+    world.mirror.touched |= {"uid-prep", "uid-train"}
+    world.observe()
+    [train] = [entry for entry in world.ledger if entry.name == "train"]
+    assert train.state is State.HELD

@@ -147,6 +147,8 @@ class LeaderState:
         self._copy(loaded, read=False)
         self.planning.past_use = StoredUse(loaded.used, self.config)
         self._followed = self._mirror.generation
+        ended = self._mirror.ended
+        self._mirror.forget_ended(uid for uid in ended if self.ledger.get(uid) is None)
 
     def clear_marks(self) -> None:
         """Take in what the watch has marked for an observation, as a standby, which makes none: marks must not accumulate."""
@@ -250,7 +252,9 @@ class LeaderState:
         return True
 
     def _evaluate_all(self) -> None:
-        self.observer.again({*self._mirror.jobs, *(entry.uid for entry in self.ledger)})
+        mirror = self._mirror
+        entries = (entry.uid for entry in self.ledger)
+        self.observer.again({*mirror.jobs, *mirror.ended, *entries})
 
     def marked(self, changes: Sequence[EntryChange]) -> list[EntryChange]:
         """The changes with their marks for the usage ledger, and with no more lines of the history than a workload can add."""
