@@ -102,9 +102,8 @@ class Observer:
         self._refused: dict[str, dict[str, float]] = {}  # results of refused_pods, by workload
         self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
         self._dependents = Dependents(mirror, ledger)
-        self._ends: set[str] = (
-            set()
-        )  # of deleted jobs: those that all dependents were observed with
+        # Ends of deleted jobs with which all dependents were observed.
+        self._ends: set[str] = set()
 
     @property
     def uncounted(self) -> bool:
