@@ -20,7 +20,7 @@ _TRANSIENT: Final = (502, 504)  # of a proxy without its server
 
 
 def passes(error: ClientError) -> bool:
-    """Whether the error can end by itself: there is no connection, a proxy does not reach the server, or the server asks to wait."""
+    """Whether the error can end by itself: the connection failed, a proxy does not reach the server, or the server asks to wait."""
     if isinstance(error, RequestRefused):
         asks = error.retry_after is not None and error.status in (429, 503)
         return asks or error.status in _TRANSIENT

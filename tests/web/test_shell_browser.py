@@ -165,7 +165,7 @@ async def test_a_page_shows_that_the_session_has_ended(browser: Browser, sample:
         await page.context.close()
 
 
-async def test_a_sign_out_ends_the_session_or_says_that_it_is_open(
+async def test_a_sign_out_ends_the_session_or_shows_that_it_is_open(
     browser: Browser, sample: Sample
 ) -> None:
     app = signed_app(sample.store, people(), secure=False, open_paths=OpenPaths(OPEN, SIGN_IN))
@@ -207,7 +207,7 @@ async def test_a_page_shows_that_the_cluster_does_not_respond_until_it_returns(
         await commit(sample.store, live_through(job("another")))
         banner = page.locator("#stale")
         await expect(banner).to_contain_text("the API server of the cluster does not respond")
-        for _ in range(10):  # no other sign says that all is well
+        for _ in range(10):  # no other sign hides this
             await asyncio.sleep(0.5)
             await expect(banner).to_contain_text("the API server", timeout=1)
         access.down = False
