@@ -111,9 +111,11 @@ def emit_table(
 ) -> None:
     """Print a table. It fits the width of a terminal; a wide one, and one in a pipe, is complete."""
     console = terminal.console()
+    if not console.is_terminal:  # there, rich takes most of the time of a long list
+        GrowingTable(columns, wide=wide, headers=headers).add(rows)
+        return
     shown = [column for column in columns if wide or not column.wide]
-    room = console.width if console.is_terminal and not wide else None
-    table, omitted = laid_out(shown, rows, room)
+    table, omitted = laid_out(shown, rows, None if wide else console.width)
     table.show_header = headers
     terminal.console(width=natural_width(table)).print(table)
     if omitted:
@@ -207,10 +209,9 @@ class GrowingTable:
 
 def natural_width(table: Table) -> int:
     """Width in characters at which the table is neither shortened nor wrapped."""
-    from rich.console import Console
     from rich.measure import Measurement
 
-    unlimited = Console(width=100_000)
+    unlimited = terminal.console(width=100_000)
     return max(Measurement.get(unlimited, unlimited.options, table).maximum, 1)
 
 
