@@ -35,9 +35,9 @@ from queuectl.planner.solver import Solver
 def makers_of_nodes(
     config: QueueConfig, queue: ClusterQueue | None, workload: Workload
 ) -> list[CheckRule]:
-    """The checks of the ClusterQueue that make nodes for a gang, for some flavor at least."""
+    """The checks of the ClusterQueue that make nodes for a gang, for some flavor at least. A check without its object makes none."""
     checks = queue.admission_checks if queue is not None else ()
-    rules = (rule for rule in checks if rule.provisions)
+    rules = (rule for rule in checks if rule.provisions and rule.name in config.checks)
     return [rule for rule in rules if config.checks[rule.name].makes_nodes_for(workload.podsets)]
 
 
