@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 
 from queuectl.domain.budgets import BudgetBalance, month_of, units_of
-from queuectl.domain.checks import CheckRule
+from queuectl.domain.checks import PROVISIONING, AdmissionCheck, CheckRule
 from queuectl.domain.limits import QuotaLimit
 from queuectl.domain.plan import Plan
+from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     Cohort,
@@ -91,6 +92,8 @@ def test_a_gang_for_which_nodes_can_be_made_keeps_its_place_in_the_order() -> No
     first = gang("first", pods, priority=10, queue="a")
     second = gang("second", podset(gpu=8), priority=1, queue="b")
     snapshot = two_queues([first, second], fair=False, admission_checks=(check,))
+    makes = AdmissionCheck("nodes", PROVISIONING, provisioning=ProvisioningConfig("nodes", "class"))
+    snapshot = replace(snapshot, config=replace(snapshot.config, checks={"nodes": makes}))
     order = [pending.workload.uid for pending in one_by_one(begin(survey(snapshot)))]
     assert order == ["second", "first"]
 
