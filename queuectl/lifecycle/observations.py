@@ -42,10 +42,10 @@ from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.configuration.queue_config import drain
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_now, priority_of
+from queuectl.state.holding_gangs import closed_slots
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror, asked_of
-from queuectl.state.running_gangs import closed_slots
 from queuectl.state.usage import OtherPodUsage
 
 _WAITING: Final = tuple(state for state in State if state.waiting)

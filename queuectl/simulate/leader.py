@@ -47,11 +47,11 @@ from queuectl.simulate.trace import NodeEvent, TraceJob
 from queuectl.state.claims import idle_rule
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.gpu_holders import HeldGang, HeldPod
+from queuectl.state.holding_gangs import never_idle
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import PastUseSums
 from queuectl.state.planning_state import PlanningState
-from queuectl.state.running_gangs import never_idle
 from queuectl.state.utilization import UseTracker
 
 # ---- The leader

@@ -34,19 +34,19 @@ from queuectl.state.arrays import (
 from queuectl.state.blocking_reasons import BlockingReasons
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.gang_requests import GangRequests
-from queuectl.state.holdings import allowances
-from queuectl.state.ledger import Ledger
-from queuectl.state.mirror import Mirror, asked_of
-from queuectl.state.running_gangs import (
+from queuectl.state.holding_gangs import (
     GangMeasures,
+    HoldingGangs,
     IdleSince,
-    RunningGangs,
     forget_in,
     is_grown,
     is_not_stopped,
     never_idle,
     set_aside,
 )
+from queuectl.state.holdings import allowances
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.usage import OtherPodUsage
 
 
@@ -94,7 +94,7 @@ class SnapshotBuilder:
         self._requests = GangRequests(mirror, ledger, self._durations, quota_free=quota_free)
         self._blocking = BlockingReasons(mirror, quota_free=quota_free)
         self._waiting: dict[str, _Waiting] = {}
-        self._running = RunningGangs(
+        self._running = HoldingGangs(
             mirror,
             ledger,
             usage,

@@ -21,10 +21,10 @@ from queuectl.domain.snapshot import Admitted, PastUse, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.holding_gangs import IdleSince, never_idle
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import BudgetSums, MigrationBudget
-from queuectl.state.running_gangs import IdleSince, never_idle
 from queuectl.state.usage import OtherPodUsage, SentPins
 
 

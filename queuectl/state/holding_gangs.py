@@ -54,7 +54,7 @@ class GangMeasures:
     durations: LearnedDurations
 
 
-class RunningGangs:
+class HoldingGangs:
     """Makes the running gangs and those that are held for admission checks, and reuses those that have not changed."""
 
     def __init__(
