@@ -300,7 +300,7 @@ async def test_the_controller_deletes_only_pods_in_their_own_queue(
     mine = await watched(world, "forged")
     other = await created(world, {**a_pod(), "metadata": {"name": "other"}})
     uid = other["metadata"]["uid"]
-    with pytest.raises(WriteRefused, match="only such pods it deletes"):
+    with pytest.raises(WriteRefused, match="it can delete only such pods"):
         await world.cluster.stop_pod(world.namespace, "other", uid)
     await world.cluster.stop_pod(world.namespace, "forged", mine.uid)
     await world.until(lambda: mine.uid not in world.view.pods, "it is deleted")
