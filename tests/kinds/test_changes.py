@@ -302,7 +302,9 @@ def test_a_user_changes_a_queued_set_only_in_ways_that_its_queue_sees(
             kept = stored["spec"]["template"]["metadata"]["annotations"]
             assert kept[keys.PREFIX + keys.POD_GROUP_TOTAL] == "4"
         else:
-            refused("user who created the LeaderWorkerSet", change, path, _OTHER_USER)
+            submitter = gang.stored[0]["metadata"]["annotations"][keys.SUBMITTED_BY]
+            kept = change(path, _OTHER_USER)["metadata"]["annotations"]
+            assert kept[keys.SUBMITTED_BY] == submitter
             for label in _OWN_LABELS:
                 marked = {"workerTemplate": {"metadata": {"labels": {label: "7"}}}}
                 refused("only queuectl writes", change, path,
