@@ -389,7 +389,7 @@ def closed_slots(
     mirror: Mirror, entry: Entry, job: JobRecord | None, placement: Placement, config: QueueConfig
 ) -> Iterator[tuple[str, str, int]]:
     """The slots of a gang on nodes that take no new pods of it: podset, node and number of pods."""
-    rules = {podset.name: podset.shape.rules for podset in job.podsets} if job is not None else {}
+    podsets = job.podsets if job is not None else ()
     for placed in placement.podsets:
         nodes = [
             (name, count, record.node if (record := mirror.nodes.get(name)) is not None else None)
@@ -397,7 +397,8 @@ def closed_slots(
         ]
         if all(node is not None and node.takes(()) for _, _, node in nodes):
             continue  # whatever it tolerates
-        own = rules[placed.podset].tolerations if placed.podset in rules else ()
+        shape = next((podset.shape for podset in podsets if podset.name == placed.podset), None)
+        own = shape.rules.tolerations if shape is not None else ()
         tolerations = (*own, *added_tolerations(placed, entry.checks.updates, config.flavors))
         for name, count, node in nodes:
             if node is None or not node.takes(tolerations):

@@ -43,7 +43,7 @@ def _ready(podset: PodSet, expected: int, pods: Iterable[PodRecord]) -> bool:
         done += pod.phase is PodPhase.SUCCEEDED
         alive += pod.alive
         ready += pod.ready and pod.alive
-    # Pods that the status of the job counts as succeeded are no longer expected. Of the others, those that were replaced do not count.
+    # The job no longer expects the pods that its status counts as succeeded. Each other one counts only until a new pod replaces it.
     not_replaced = min(done - (podset.count - expected), expected - alive)
     return ready + max(0, not_replaced) >= expected
 

@@ -204,12 +204,9 @@ _Kept: TypeAlias = Mapping[str, Resources | None]
 def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
     """The placements of Reservations, and the gangs that start alongside them."""
     states = {state.name: state for state in index.plan.reserved}
-    kept_nodes = {
-        each.name: {*each.reservation.nodes, *(name for name, _ in states[each.name].nodes)}
-        if each.name in states
-        else {*each.reservation.nodes}
-        for each in index.snapshot.reservations
-    }
+    kept_nodes = {each.name: {*each.reservation.nodes} for each in index.snapshot.reservations}
+    for name in kept_nodes.keys() & states.keys():
+        kept_nodes[name].update(node for node, _ in states[name].nodes)
     for each in index.snapshot.reservations:
         capacity = each.reservation.capacity
         if capacity is None:
