@@ -184,6 +184,7 @@ class JobRecord:
         ranks: (podset, size of a group) for podsets whose pods have the index of a group and an index inside it.
         first_ranks: (podset, first index) for podsets whose pods have indexes that do not begin with 0.
         kept_podsets: podsets whose ended pods its controller keeps, and does not replace.
+        counts_old_pods: while failed pods of an earlier attempt exist, its controller counts them as failures of the job.
         late: podsets whose pods its controller creates only when the pods of others run, or have ended.
         unborn: those of which it has created none, because pods of others must run or end first.
     """
@@ -238,6 +239,7 @@ class JobRecord:
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
     kept_podsets: tuple[str, ...] = ()
+    counts_old_pods: bool = False
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     array: ArrayStatus | None = None

@@ -4,7 +4,7 @@ It is level-triggered: the result follows from entry, job and pods alone. After 
 and a write that has taken effect is not repeated.
 
 - Pending, and moved to another queue: one patch of its label.
-- Starting and not yet resumed: one patch of the job.
+- Starting and not yet resumed: one patch of the job, if its controller counts no pods of earlier attempts.
 - Live: one patch for each gated pod of this attempt, after all its pods exist; later, one for each replacement.
 - Live, after its user has taken pods from the gang of an elastic Job: one patch with the number of pods that this gang has left.
 - Evicting with notice: one patch with the time by which the job must stop.
@@ -33,6 +33,7 @@ from queuectl.domain.queues import ResourceFlavor, added_tolerations
 from queuectl.domain.redaction import redacted_for
 from queuectl.domain.words import format_time, printable
 from queuectl.domain.workload import DecidedRequest, PodSet, PodSetPlacement, slots_left
+from queuectl.lifecycle.old_pods import counted_pods
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds import pods as plain
@@ -49,7 +50,7 @@ class Write:
     """One merge patch of one object, or the end of a pod. ``uid`` and ``version`` are its conditions.
 
     ``attempt``: of the workload that owes it. ``node``: of a pin, if it has one. ``deletes``: the pod, with its grace period; only its uid is a
-    condition. ``evicts``: the pod.
+    condition. ``evicts``: the pod. ``send_at``: not before this time (unix seconds).
     """
 
     resource: str  # kind of the job, or "Pod"
@@ -63,6 +64,7 @@ class Write:
     node: str | None = None
     deletes: bool = False
     evicts: bool = False
+    send_at: float = 0.0
 
     def bare(self) -> Write | None:
         """The same without the status annotation, which can exceed the limit of the object; None if it has none."""
@@ -105,7 +107,7 @@ def outstanding_writes(
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended:
-        owed = entry.intent is not None and as_planned(entry, job)
+        owed = entry.intent is not None and as_planned(entry, job) and not counted_pods(job, pods)
         return _start(entry, job, kinds) if owed else []
     if job.attempt != entry.attempt:
         return []

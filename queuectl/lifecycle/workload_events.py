@@ -33,6 +33,7 @@ from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
+from queuectl.domain.words import counted
 from queuectl.lifecycle.failures import (
     held_up,
     pin_is_refused,
@@ -42,6 +43,7 @@ from queuectl.lifecycle.failures import (
     stop_is_refused,
     unlike_planned,
 )
+from queuectl.lifecycle.old_pods import counted_pods
 from queuectl.lifecycle.provisioning import unanswered
 from queuectl.lifecycle.refusals import WriteRefusal
 from queuectl.lifecycle.transitions import awaits_replacements, unconfirmed_at
@@ -184,7 +186,8 @@ def _live(
     )
     why = "" if ready else not_ready(job, [*current, *replacing])
     if eviction is None and not ready:  # a gang that became ready without a leader is not late
-        eviction = start_failed(entry, now, terms.rules.pods_ready, why if started else "")
+        shown = why if started else _old_pods(job, pods)
+        eviction = start_failed(entry, now, terms.rules.pods_ready, shown)
     if eviction is not None:
         yield eviction
     elif started:
@@ -195,6 +198,13 @@ def _live(
         pin = refusal is not None and refusal.purpose is Purpose.PIN
         if refusal is not None and pin and gated and entry.state is State.RUNNING:
             yield pin_is_refused(refusal)
+
+
+def _old_pods(job: JobRecord, pods: Iterable[PodRecord]) -> str:
+    old = counted_pods(job, pods) if job.suspended else 0
+    if not old:
+        return ""
+    return f"its controller would count {counted(old, 'pod')} of an earlier start as failed until they are deleted"
 
 
 def _suspended(job: JobRecord) -> str:

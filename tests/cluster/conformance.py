@@ -22,6 +22,7 @@ from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.limits import LimitRange
 from queuectl.domain.quantity import CPU
 from queuectl.domain.records import LeaderRecord
+from queuectl.lifecycle.old_pods import SEEN_WITHIN
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.pods import notice_patch, released, withdraw_patch
@@ -293,9 +294,11 @@ class ClusterConformance:
         await place(world, await start(world, job, 1), a_node(world))
         await stop(world, job, 1)
         await world.until(
-            lambda: world.view.jobs[job.uid].drained and not alive(world, job.uid),
+            lambda: world.view.jobs[job.uid].drained and not world.view.pods_of(job.uid),
             "the deletion of the pods",
         )
+        if job.counts_old_pods:
+            await asyncio.sleep(SEEN_WITHIN)
         other = max(world.view.nodes)
         await place(world, await start(world, world.view.jobs[job.uid], 2), other)
         assert {pod.node for pod in alive(world, job.uid)} == {other}

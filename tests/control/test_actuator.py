@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -119,6 +120,22 @@ async def test_a_pod_is_stopped_once_before_the_watch_shows_it(how: str) -> None
     task.cancel()
     await asyncio.wait({task})
     assert cluster.stopped == ["pod"]
+
+
+async def test_a_write_is_sent_at_its_time_without_an_event() -> None:
+    cluster, at = Purposes(), time.time() + 0.3
+    pin = Write(POD, "n", "pod", "pod-uid", 1, {"metadata": {}}, Purpose.PIN, 1, send_at=at)
+    owed = [pin]
+    actuator = Actuator(cluster, lambda _: owed, MetricsRecorder(), 4)
+    task = asyncio.create_task(actuator.run())
+    actuator.poke(["gang"])
+    await actuator.settled()
+    assert not cluster.sent
+    while not cluster.sent:
+        await asyncio.sleep(0.01)
+    assert time.time() >= at
+    task.cancel()
+    await asyncio.wait({task})
 
 
 # ---- the order of writes

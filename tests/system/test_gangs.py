@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
-from tests.system.actions import collect, without_node
+from tests.system.actions import collect, run_command, without_node
 from tests.system.installation import RACK, Installation
 
 pytestmark = pytest.mark.system
@@ -62,6 +65,34 @@ def test_a_pytorchjob_is_suspended_at_birth_and_gone_through_by_the_real_operato
         assert [s for s, before in zip(states, ["", *states], strict=False) if s != before] == [
             "Pending", "Starting", "Running", "Finished",
         ]  # fmt: skip
+
+
+def test_a_pytorchjob_does_not_fail_because_of_the_pods_of_its_last_start(
+    installation: Installation,
+) -> None:
+    """A kubelet deletes a pod some time after its containers have failed. A finalizer makes that time longer."""
+    with installation.workspace(32) as workspace:
+        pods = {role: PodSetManifest(1, gpus=8) for role in ("master", "worker")}
+        document = m.pytorchjob("train", workspace.namespace, queue="main", **pods)
+        for replica in document["spec"]["pytorchReplicaSpecs"].values():
+            replica["template"]["metadata"]["finalizers"] = ["example.com/keep"]
+        workspace.submit(document)
+        workspace.until_state("train", "Running")
+        run_command(workspace, "train", "requeue")
+        workspace.until(
+            lambda: workspace.workload("train").get("attempt") == 2, "its second start is planned"
+        )
+        time.sleep(2)
+        kept = workspace.pods("train")
+        assert {(pod.terminal, pod.attempt) for pod in kept} == {(True, 1)}
+        assert workspace.state("train") == "Starting"
+        for pod in kept:
+            path = f"/api/v1/namespaces/{workspace.namespace}/pods/{pod.name}"
+            workspace.client.patch(path, {"metadata": {"finalizers": None}})
+        workspace.until_state("train", "Running")
+        for pod in workspace.pods("train"):
+            path = f"/api/v1/namespaces/{workspace.namespace}/pods/{pod.name}"
+            workspace.client.patch(path, {"metadata": {"finalizers": None}})
 
 
 def test_a_job_without_indexes_runs_too(installation: Installation) -> None:

@@ -43,6 +43,7 @@ class _Batch:
         accepted: whether no owed write is put off, and each answered one took effect.
         held: why the workload is not tried now.
         known: whether it is known what the workload owes.
+        send_at: the first time (unix seconds) of the writes that are owed later; None = all are owed now.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -51,6 +52,7 @@ class _Batch:
     accepted: bool = False
     held: SetAside | None = None
     known: bool = True
+    send_at: float | None = None
 
 
 class Actuator:
@@ -160,7 +162,13 @@ class Actuator:
                 if outstanding_writes is None:
                     batch.known = False
                 else:
-                    batch.writes, batch.accepted = self._ready(uid, outstanding_writes)
+                    now = self._clock()
+                    batch.send_at = min(
+                        (w.send_at for w in outstanding_writes if w.send_at > now), default=None
+                    )
+                    owed = [w for w in outstanding_writes if w.send_at <= now]
+                    batch.writes, all_owed = self._ready(uid, owed)
+                    batch.accepted = all_owed and batch.send_at is None
             except Exception as error:  # noqa: BLE001 - contained
                 batch.held = self._containment.failed(Boundary.WRITE, uid, error)
         return batch
@@ -221,7 +229,11 @@ class Actuator:
             self._containment.passed(Boundary.WRITE, uid)
             if batch.accepted:
                 self._refusals.accepted(uid)
-            self._wake(uid, self._retries.next_of(uid))
+            again = self._retries.next_of(uid)
+            if batch.send_at is not None:
+                at = self._from_now(batch.send_at)
+                again = at if again is None else min(at, again)
+            self._wake(uid, again)
         if uid in self._again:
             self._again.discard(uid)
             self.poke((uid,))

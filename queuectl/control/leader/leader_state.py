@@ -22,7 +22,7 @@ from queuectl.domain.checks import EXTERNAL, CheckReport, update_refusal
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import LIVE, Document, Entry, EntryChange, Loaded, State
+from queuectl.domain.ledger import LIVE, Document, Entry, EntryChange, Loaded, Purpose, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigChanges, DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
@@ -30,6 +30,7 @@ from queuectl.domain.utilization import GangUse
 from queuectl.lifecycle.idleness import Idleness, IdlenessResult
 from queuectl.lifecycle.nodes import Interruptions, Stragglers, requeued
 from queuectl.lifecycle.observations import Observer
+from queuectl.lifecycle.old_pods import OldPods
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.lifecycle.user_commands import move_refusal
@@ -95,6 +96,7 @@ class LeaderState:
         self._interruptions = Interruptions(mirror)
         self._marker = Marker(mirror, lambda: self.ledger)
         self._history = HistoryLimit()
+        self._old_pods = OldPods()
         self._idleness = Idleness(
             mirror, lambda: self.ledger, self._running, max_age_seconds, self.holdings.borrowing
         )
@@ -331,10 +333,15 @@ class LeaderState:
             return None
         entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
         if entry is None or job is None:
+            self._old_pods.forget(uid)
             return []
         nodes = self._mirror.fleet.by_name
-        pods, kinds = self._mirror.pods_of(job), self._mirror.kinds
-        return outstanding_writes(entry, job, pods, nodes, self.config.flavors, kinds)
+        pods, kinds = list(self._mirror.pods_of(job)), self._mirror.kinds
+        start_at = self._old_pods.start_at(job, pods, self._clock())
+        writes = outstanding_writes(entry, job, pods, nodes, self.config.flavors, kinds)
+        if start_at == 0:
+            return writes
+        return [replace(w, send_at=start_at) if w.purpose is Purpose.START else w for w in writes]
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -53,6 +53,7 @@ class SpecFields:
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
     kept_podsets: tuple[str, ...] = ()
+    counts_old_pods: bool = False
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     list_indexes: tuple[tuple[str, int], ...] = ()
@@ -147,6 +148,7 @@ def read_job(
         ranks=fields.ranks,
         first_ranks=fields.first_ranks,
         kept_podsets=fields.kept_podsets,
+        counts_old_pods=fields.counts_old_pods,
         late=fields.late,
         unborn=fields.unborn,
         list_indexes=fields.list_indexes,

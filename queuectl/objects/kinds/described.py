@@ -334,6 +334,7 @@ class DescribedKind:
             list_indexes=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
             missing=tuple(self._missing(document, asking)) if self._list is not None else (),
             elastic=stated.elastic,
+            counts_old_pods=description.counts_old_pods,
         )
         return _elastic_fields(
             self,

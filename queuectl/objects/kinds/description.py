@@ -217,6 +217,8 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
         zero: numbers that are 0 or absent in each new job of a queue. Admission checks it, and a job that is older keeps its number.
         finalizer: that its controller sets on a job, and removes when the job is deleted; "" = none.
         replaces_finished: path of a field with which its controller can replace finished pods; "" = it never does.
+        counts_old_pods: while failed pods of an earlier start exist, its controller counts them as failures of the job. A job starts
+            again only after its pods are deleted.
         container: name of the first container in templates, for the check of the policies.
         scale: the kind has the subresource ``scale``.
         operator: the value of the chart with the account of its controller.
@@ -244,6 +246,7 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
     zero: tuple[Required, ...] = ()
     finalizer: LabelOrNone = ""
     replaces_finished: PathOrNone = ""
+    counts_old_pods: bool = False
     container: Name = "main"
     scale: bool = False
     operator: str = "trainingOperator"

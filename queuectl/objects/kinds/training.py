@@ -53,6 +53,7 @@ def _described(
         manager=Manager(path="spec.runPolicy.managedBy", name="kubeflow.org/training-operator"),
         unsupported=unsupported,
         replaces_finished=replaces_finished,
+        counts_old_pods=True,
         container=container,
         scale=scale,
     )
