@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.domain.jobs import JobRecord, PodRecord
 
 SEEN_WITHIN: Final = 2.0
-"""The seconds in which the controller of a job sees that the pods of the job are deleted. It has a watch of its own, so this is not observed."""
+"""The seconds in which the controller of a job sees that the pods of the job are deleted. It has its own watch, so this is not observed."""
 
 
 def counted_pods(job: JobRecord, pods: Iterable[PodRecord]) -> int:

@@ -116,7 +116,19 @@ class KubernetesWorld:
                 while not holds():  # noqa: ASYNC110 - of what the cluster does
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            raise AssertionError(f"waited {SECONDS:.0f} s for {what}") from None
+            raise AssertionError(f"waited {SECONDS:.0f} s for {what}; {self._seen()}") from None
+
+    def _seen(self) -> str:
+        """The jobs and pods that the watch shows."""
+        jobs = (
+            f"{job.name}: suspended={job.suspended} drained={job.drained} attempt={job.attempt} {job.outcome or ''}"
+            for job in self.view.jobs.values()
+        )
+        pods = (
+            f"{pod.name}: {pod.phase} attempt={pod.attempt} gated={pod.gated} terminating={pod.terminating}"
+            for pod in self.view.pods.values()
+        )
+        return "; ".join([*jobs, *pods])
 
     async def _annotate(self, pod: PodRecord, key: str) -> None:
         target = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"

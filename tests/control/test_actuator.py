@@ -131,8 +131,7 @@ async def test_a_write_is_sent_at_its_time_without_an_event() -> None:
     actuator.poke(["gang"])
     await actuator.settled()
     assert not cluster.sent
-    while not cluster.sent:
-        await asyncio.sleep(0.01)
+    await cluster.first.wait()
     assert time.time() >= at
     task.cancel()
     await asyncio.wait({task})
@@ -142,16 +141,18 @@ async def test_a_write_is_sent_at_its_time_without_an_event() -> None:
 
 
 class Purposes(FakeCluster):
-    """Accepts all writes, and records their purposes in order. ``many``: there are a hundred."""
+    """Accepts all writes, and records their purposes in order. ``first``: there is one; ``many``: there are a hundred."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sent: list[Purpose] = []
+        self.first = asyncio.Event()
         self.many = asyncio.Event()
 
     async def patch_pod(self, namespace: str, name: str, patch: object) -> int:
         await asyncio.sleep(0)
         self.sent.append(Purpose.PIN)
+        self.first.set()
         if len(self.sent) == 100:
             self.many.set()
         return 5

@@ -72,8 +72,8 @@ def test_a_pytorchjob_does_not_fail_because_of_the_pods_of_its_last_start(
 ) -> None:
     """A kubelet deletes a pod some time after its containers have failed. A finalizer makes that time longer."""
     with installation.workspace(32) as workspace:
-        pods = {role: PodSetManifest(1, gpus=8) for role in ("master", "worker")}
-        document = m.pytorchjob("train", workspace.namespace, queue="main", **pods)
+        one = PodSetManifest(1, gpus=8)
+        document = m.pytorchjob("train", workspace.namespace, queue="main", master=one, worker=one)
         for replica in document["spec"]["pytorchReplicaSpecs"].values():
             replica["template"]["metadata"]["finalizers"] = ["example.com/keep"]
         workspace.submit(document)
