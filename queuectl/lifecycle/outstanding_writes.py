@@ -107,12 +107,18 @@ def outstanding_writes(
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended:
-        owed = entry.intent is not None and as_planned(entry, job) and not counted_pods(job, pods)
-        return _start(entry, job, kinds) if owed else []
+        if entry.intent is None or suspended_again(entry, job) or counted_pods(job, pods):
+            return []
+        return _start(entry, job, kinds) if as_planned(entry, job) else []
     if job.attempt != entry.attempt:
         return []
     own = [p for p in pods if p.attempt == entry.attempt]
     return _resize(entry, job) or _place(entry, job, own, nodes, flavors)
+
+
+def suspended_again(entry: Entry, job: JobRecord) -> bool:
+    """Whether another client suspended the job after the start of this attempt took effect. ``job``: suspended."""
+    return not job.of_pods and job.attempt == entry.attempt
 
 
 def _resize(entry: Entry, job: JobRecord) -> list[Write]:

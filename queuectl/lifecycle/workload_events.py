@@ -44,6 +44,7 @@ from queuectl.lifecycle.failures import (
     unlike_planned,
 )
 from queuectl.lifecycle.old_pods import counted_pods
+from queuectl.lifecycle.outstanding_writes import suspended_again
 from queuectl.lifecycle.provisioning import unanswered
 from queuectl.lifecycle.refusals import WriteRefusal
 from queuectl.lifecycle.transitions import awaits_replacements, unconfirmed_at
@@ -168,7 +169,7 @@ def _live(
     barred = job.index.barred if job.index is not None else ""
     if entry.intent is Intent.START and started:
         yield StartConfirmed()
-    elif job.suspended and (entry.intent is None or barred):
+    elif job.suspended and (entry.intent is None or barred or suspended_again(entry, job)):
         yield Evict(Reason(Code.SUSPENDED_OUTSIDE, barred or _suspended(job)))
         return
     if terms.provisioned:

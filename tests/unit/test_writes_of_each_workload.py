@@ -133,7 +133,7 @@ SITUATIONS: Final = {
     ),
     "suspended by its user before its release was seen": (
         STARTING, {"suspended": True, "released": False},
-        ("resume the job", "release the pod", "release the pod", "resume the job", "resume the job", ""),
+        ("", "release the pod", "release the pod", "resume the job", "", ""),
     ),
     "suspended by its user while it ran": (
         RUNNING, {"suspended": True, "released": False}, ("",) * 6,
@@ -302,6 +302,18 @@ def test_a_start_that_has_not_taken_effect_continues_while_its_object_is_suspend
     starting = entry(seen, *STARTING, started_at=9.0)
     evicted = any(isinstance(event, Evict) for event in events(seen, starting))
     assert evicted is (sort == ADDED)
+
+
+@pytest.mark.parametrize("sort", [PLAIN, BASE])
+def test_a_job_that_its_user_suspends_before_its_start_is_confirmed_stays_suspended(
+    sort: str,
+) -> None:
+    seen = Seen(sort, suspended=True, released=False, pod_exists=False)
+    starting = entry(seen, *STARTING, started_at=9.0)
+    assert writes(seen, starting) == []
+    (event,) = events(seen, starting)
+    assert isinstance(event, Evict)
+    assert event.reason.code is Code.SUSPENDED_OUTSIDE
 
 
 @pytest.mark.parametrize("sort", SORTS)
