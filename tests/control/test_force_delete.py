@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from queuectl.control.leader.commands import ForceDeletion
+from queuectl.control.leader.commands import AGAIN_SECONDS, POLL_SECONDS, ForceDeletion
 from queuectl.domain.commands import Action
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import PodRecord
@@ -79,3 +81,30 @@ def test_a_node_must_be_dead_for_the_whole_period_without_interruption() -> None
     assert [pod.name for _, pod in force.due(621.0)] == ["train-0"]
     ledger.apply([EntryChange(entry, replace(entry, state=State.RUNNING, intent=None), 1.0)])
     assert list(force.due(9e9)) == []
+
+
+class Keeping(FakeCluster):
+    """Accepts deletions of pods that a finalizer keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepted = 0
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        self.accepted += 1
+
+
+async def test_a_pod_that_a_finalizer_keeps_is_not_deleted_each_second() -> None:
+    mirror, cluster = Mirror({"jobs": "Job"}), Keeping()
+    entry = Entry("u1", "Job", "a", "train", State.EVICTING, attempt=1, intent=Intent.STOP)
+    place = {"owner": "u1", "owner_kind": "Job", "attempt": 1, "node": "n1"}
+    pod = replace(PodRecord("a", "train-0", "p1", 5), terminating=True, **place)  # type: ignore[arg-type]
+    mirror.apply([Upserted(NodeRecord(Node("n1", ready=False), 1)), Upserted(pod)])
+    ledger = Ledger([entry])
+    force = ForceDeletion(cluster, mirror, lambda: ledger, 0.0)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(2 * POLL_SECONDS + 0.5):
+            await force.run()
+    assert cluster.accepted == 1
+    now = asyncio.get_running_loop().time()
+    assert list(force.due(now + AGAIN_SECONDS)) == [(entry, pod)], "it is deleted again later"

@@ -83,3 +83,34 @@ def test_a_component_that_is_nested_deeply_is_read() -> None:
     assert "the pods of a Trial are not supported" in str(
         read(JOB, of("Trial", "example.com/v1", parts=deep)).error
     )
+
+
+JOBSET: Document = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "set"},
+    "spec": {"replicatedJobs": [{"name": "w", "template": {"spec": JOB["spec"]}}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "refused"),
+    [
+        ({}, False),
+        ({"parallelism": 4}, False),
+        ({"parallelism": 2, "completions": 2}, False),
+        ({"parallelism": 3, "completions": 2}, False),
+        ({"parallelism": 1, "completions": 4}, True),
+        ({"completions": 2}, True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+def test_a_component_whose_pods_follow_others_is_refused(
+    kind: str, numbers: dict[str, int], *, refused: bool
+) -> None:
+    """The AppWrapper succeeds with the first pods, and the later ones would keep their gates."""
+    job = {**JOB, "spec": {**JOB["spec"], **numbers}}
+    replicated = [{"name": "w", "template": {"spec": job["spec"]}}]
+    record = read(job if kind == "Job" else {**JOBSET, "spec": {"replicatedJobs": replicated}})
+    assert bool(record.error) is refused
+    assert not refused or "more completions than pods at once" in str(record.error)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Final
 
 import structlog
@@ -126,6 +127,8 @@ def _in_the_way(
 log = structlog.get_logger()
 
 POLL_SECONDS = 1.0
+AGAIN_SECONDS = 60.0
+"""The time after a deletion in which the pod is not deleted again: a finalizer can keep it."""
 REASON = "PodForceDeleted"
 
 
@@ -142,6 +145,7 @@ class ForceDeletion:
         self._dead_seconds = dead_seconds
         self._dead_since: dict[str, float] = {}  # by node, on the event loop's clock
         self._tried: dict[str, float] = {}  # by uid of a due pod, on the event loop's clock
+        self._deleted: dict[str, float] = {}  # the same, of those that were deleted and still exist
         self._tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
     async def run(self) -> None:
@@ -172,8 +176,11 @@ class ForceDeletion:
         stuck = list(self._stuck(self._ledger().entries(State.EVICTING)))
         nodes = {pod.node for _, pod in stuck if pod.node is not None}
         self._dead_since = {node: self._dead_since.get(node, now) for node in nodes}
+        uids = {pod.uid for _, pod in stuck}
+        self._deleted = {uid: at for uid, at in self._deleted.items() if uid in uids}
         for entry, pod in stuck:
-            if pod.node is not None and now - self._dead_since[pod.node] >= self._dead_seconds:
+            dead = pod.node is not None and now - self._dead_since[pod.node] >= self._dead_seconds
+            if dead and now >= self._deleted.get(pod.uid, -inf) + AGAIN_SECONDS:
                 yield entry, pod
 
     def _stuck(self, leaving: Iterable[Entry]) -> Iterator[tuple[Entry, PodRecord]]:
@@ -195,6 +202,7 @@ class ForceDeletion:
         except ClusterError as error:
             log.warning("pod_not_force_deleted", pod=where, node=pod.node, error=str(error))
             return
+        self._deleted[pod.uid] = asyncio.get_running_loop().time()
         log.warning("pod_force_deleted", pod=where, node=pod.node)
         job = self._mirror.jobs.get(entry.uid)
         if job is not None and job.has_object:

@@ -27,10 +27,12 @@ from queuectl.objects.kinds.description import (
     Description,
     Manager,
     StatusPhase,
+    Unsupported,
     nested,
 )
 from queuectl.objects.kinds.job import BatchJob
-from queuectl.objects.kinds.jobset import JOBSET
+from queuectl.objects.kinds.job_indexes import JobSpec, WireJob
+from queuectl.objects.kinds.jobset import JOBSET, queues_pods
 from queuectl.objects.kinds.places import entries, field
 from queuectl.objects.kinds.ray import RAYCLUSTER
 from queuectl.objects.kinds.requests import StatedModes
@@ -248,6 +250,12 @@ def _job(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Component:
             "elastic jobs and partial admission",
             unsupported=True,
         )
+    if _follow(document):
+        raise RequestError(
+            f"{at}.template: has more completions than pods at once: the AppWrapper ends when the first pods have succeeded, "
+            "so set parallelism to completions",
+            unsupported=True,
+        )
     _check_class(job.pod_priority_class, at)
     if isinstance(kind, DescribedKind):
         places = entries(kind.description.podsets, document)
@@ -257,6 +265,16 @@ def _job(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Component:
     if len(paths) != len(job.podsets):
         raise RequestError(f"{at}.template: a podset has no pods: remove it")
     return _Component(index, job, paths)
+
+
+def _follow(component: Any) -> bool:
+    """Whether other pods follow the pods of a Job or a JobSet."""
+    if isinstance(component, WireJob):
+        spec = component.spec or JobSpec()
+        return (spec.completions or 0) > (1 if spec.parallelism is None else spec.parallelism)
+    if isinstance(component, JOBSET.wire):
+        return any(map(queues_pods, entries(JOBSET.description.podsets, component)))
+    return False
 
 
 def _check_class(name: str | None, at: str) -> None:
@@ -308,6 +326,13 @@ DESCRIPTION: Final = Description(
         suspended=("Suspending", "Suspended"),
     ),
     manager=Manager(path="spec.managedBy", name="workload.codeflare.dev/appwrapper-controller"),
+    unsupported=(
+        Unsupported(
+            path="metadata.annotations",
+            annotation="workload.codeflare.dev.appwrapper/deletionOnFailureGracePeriodDuration",
+            reason="the pods of an AppWrapper that has failed would run on outside its queue: remove it",
+        ),
+    ),
     finalizer="workload.codeflare.dev/finalizer",
     operator="appWrapperOperator",
     children=(BATCH_JOB, JOB_SET, PYTORCH_JOB, RAY_CLUSTER),

@@ -33,9 +33,11 @@ from queuectl.objects.kinds.job_indexes import (
     JobStatus,
     WireJob,
     array_status,
+    check_stop,
     count_indexes,
     elastic_fields,
     ended_indexes,
+    least_completions,
     least_pods,
     pods_of,
     still_asked,
@@ -197,8 +199,12 @@ def _ask(document: WireJob, stated: StatedModes) -> SpecFields:
     if stated.array:
         array = array_status(spec, status, annotations, kueue)
         return SpecFields((pods_of(spec, 1, kueue),), array=array)
+    check_stop(spec.pod_failure_policy, "spec.podFailurePolicy")
     podset = pods_of(spec, count, kueue)
     least = least_pods(spec, annotations, count, kueue)
+    if follow and least is not None:
+        least = max(least, least_completions(spec))
+        least = least if least < count else None
     ended = ended_indexes(spec, status, count) if completions == count else frozenset[int]()
     if follow and ended:
         least = None  # fewer completions would drop indexes that have succeeded

@@ -26,9 +26,15 @@ class PodCondition(Wire):
     status: str | None = None
 
 
+class ExitCodes(Wire):
+    operator: str = ""
+    values: list[int] | None = None
+
+
 class FailureRule(Wire):
     action: str = ""
     on_pod_conditions: list[PodCondition] | None = None
+    on_exit_codes: ExitCodes | None = None
 
 
 class PodFailurePolicy(Wire):
@@ -53,6 +59,8 @@ class JobSpec(Wire):
     template: Template | None = None
     pod_failure_policy: PodFailurePolicy | None = None
     success_policy: SuccessPolicy | None = None
+    active_deadline_seconds: int | None = None
+    max_failed_indexes: int | None = None
 
 
 class JobStatus(Wire):
@@ -123,6 +131,7 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
             f"{key}: spec.parallelism: {most} is more than {LARGEST} pods", unsupported=True
         )
     check_disruption(spec, key, "each eviction of a pod above the minimum")
+    check_stop(spec.pod_failure_policy, "spec.podFailurePolicy")
     stated = least_pods(spec, meta.annotations, most, kueue)
     noted = base_count(meta)
     if noted is not None and noted > LARGEST:
@@ -167,6 +176,15 @@ def ends_with(spec: JobSpec, first: int) -> bool:
     return False
 
 
+def least_completions(spec: JobSpec) -> int:
+    """The smallest number of completions that the API server accepts with the other fields of an Indexed Job."""
+    rules = spec.success_policy.rules if spec.success_policy is not None else None
+    named = (_ranges(rule.succeeded_indexes or "") for rule in rules or ())
+    counts = (rule.succeeded_count or 0 for rule in rules or ())
+    ends = (indexes.stop for ranges in named for indexes in ranges)
+    return max([spec.max_failed_indexes or 0, *counts, *ends])
+
+
 def array_status(
     spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
 ) -> ArrayStatus:
@@ -186,6 +204,10 @@ def array_status(
     if keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue) is not None:
         raise RequestError(f"{key}: the indexes start one by one: remove {keys.MIN_PARALLELISM}")
     check_disruption(spec, key, "each eviction of an index")
+    if spec.active_deadline_seconds is not None:
+        raise RequestError(
+            f"{key}: spec.activeDeadlineSeconds: counts the time in which indexes wait: state it in the template, for each index"
+        )
     at_once = 1 if spec.parallelism is None else spec.parallelism
     return ArrayStatus(
         spec.completions,
@@ -195,18 +217,59 @@ def array_status(
     )
 
 
+_STOPPED: Final = (143, 137)
+"""Exit codes of containers that end after SIGTERM, or after SIGKILL. A program can have others."""
+
+
 def check_disruption(spec: JobSpec, key: str, evictions: str, at: str = "") -> None:
     """Raise RequestError if the Job counts the eviction of a pod as its failure. ``at``: the path of the Job, for the message."""
-    rules = spec.pod_failure_policy.rules if spec.pod_failure_policy is not None else None
-    if not any(map(_ignores_disruption, rules or ())):
+    policy, path = spec.pod_failure_policy, f"{at}spec.podFailurePolicy"
+    rules = policy.rules if policy is not None else None
+    if not any(rule.action == "Ignore" and _of_disruption(rule) for rule in rules or ()):
         raise RequestError(
-            f"{key}: {at}spec.podFailurePolicy has no rule with action Ignore for the pod condition DisruptionTarget, "
+            f"{key}: {path} has no rule with action Ignore for the pod condition DisruptionTarget, "
             f"so {evictions} would count as its failure"
         )
+    for code in _STOPPED:
+        number, rule = _first(policy, code, evicted=True)
+        if rule.action != "Ignore":
+            raise RequestError(
+                f"{key}: {path}.rules[{number}] applies to exit code {code} of an evicted pod, with action {rule.action}: put the rule "
+                "with action Ignore for the pod condition DisruptionTarget before it"
+            )
 
 
-def _ignores_disruption(rule: FailureRule) -> bool:
-    return rule.action == "Ignore" and any(
+def check_stop(policy: PodFailurePolicy | None, path: str) -> None:
+    """Raise RequestError if the suspension of the Job is its failure: its pods then have no condition DisruptionTarget.
+
+    The Job controller applies the policy to the pods of a suspended Job too.
+    """
+    for code in _STOPPED:
+        number, rule = _first(policy, code, evicted=False)
+        if rule.action == "FailJob":
+            raise RequestError(
+                f"{path}.rules[{number}]: fails the Job for exit code {code}, with which containers end when an eviction suspends it: "
+                "put a rule with action Count for the exit codes 137 and 143 before it",
+                unsupported=True,
+            )
+
+
+def _first(policy: PodFailurePolicy | None, code: int, *, evicted: bool) -> tuple[int, FailureRule]:
+    """The rule that applies to a pod with this exit code, and its number. Without one, a rule without an action."""
+    rules = policy.rules if policy is not None else None
+    for number, rule in enumerate(rules or ()):
+        if _has_code(rule, code) or (evicted and _of_disruption(rule)):
+            return number, rule
+    return 0, FailureRule()
+
+
+def _has_code(rule: FailureRule, code: int) -> bool:
+    codes = rule.on_exit_codes
+    return codes is not None and (code in (codes.values or ())) is (codes.operator == "In")
+
+
+def _of_disruption(rule: FailureRule) -> bool:
+    return any(
         one.type == "DisruptionTarget" and one.status in (None, "", "True")
         for one in rule.on_pod_conditions or ()
     )

@@ -29,6 +29,7 @@ from queuectl.objects.kinds.job_indexes import (
     PodFailurePolicy,
     SuccessPolicy,
     check_disruption,
+    check_stop,
     ends_with,
 )
 from queuectl.objects.kinds.places import PodSetPlace, entries, field
@@ -124,7 +125,9 @@ class JobSet(DescribedKind):
 
     def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         places = list(entries(self.description.podsets, document))
-        followed = fields.followed or any(map(_queues_pods, places))
+        for one in places:
+            check_stop(field(one.content, _FAILURE), f"{one.path}.{_FAILURE}")
+        followed = fields.followed or any(map(queues_pods, places))
         late = [one.podset for one in places if field(one.content, _DEPENDS)]
         started = {one.name for one in field(document, _STATUSES) or () if one.has_started}
         unborn = tuple(name for name in late if name not in started)
@@ -184,7 +187,7 @@ def _left(
     return tuple(one for one in reduced if one.count), ()
 
 
-def _queues_pods(entry: PodSetPlace) -> bool:
+def queues_pods(entry: PodSetPlace) -> bool:
     """Whether its Jobs have more completions than pods at once."""
     at_once, completions = (field(entry.content, path) for path in _AT_ONCE)
     return completions is not None and completions > (1 if at_once is None else at_once)

@@ -238,7 +238,8 @@ RAYJOB: Final = RayJob(
         phase=StatusPhase(
             path="status.jobDeploymentStatus",
             succeeded=("Complete",),
-            failed=("Failed",),
+            # KubeRay never leaves the second one, even if the object is corrected.
+            failed=("Failed", "ValidationFailed"),
             suspended=("Suspended",),
         ),
         manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),

@@ -20,6 +20,7 @@ from queuectl.objects.kinds.places import PodSetPlace, field
 _MASTER, _WORKER = "Master", "Worker"
 _ELASTIC: Final = "spec.elasticPolicy"
 _LEAST: Final = f"{_ELASTIC}.minReplicas"
+_MOST: Final = f"{_ELASTIC}.maxReplicas"
 _BACKOFF: Final = "spec.runPolicy.backoffLimit"
 _RESTART: Final = "restartPolicy"
 
@@ -69,16 +70,26 @@ def _changes_workers(path: str) -> Unsupported:
 class PyTorchJob(DescribedKind):
     """Adds the init container of workers, which the operator adds to no other kind, and elastic jobs of `torchrun`."""
 
-    more: ClassVar[Mapping[str, object]] = {_LEAST: int | None, _BACKOFF: int | None}
+    more: ClassVar[Mapping[str, object]] = {
+        _LEAST: int | None,
+        _MOST: int | None,
+        _BACKOFF: int | None,
+    }
     more_of_entries: ClassVar[Mapping[str, object]] = {_RESTART: str | None}
 
     def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - of Growing
         return entry.podset == _WORKER.lower()
 
-    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:  # noqa: ARG002 - of Growing
+    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
         if field(document, _ELASTIC) is None:
             raise RequestError(
                 f"{KEY}: {_ELASTIC} is required: without it, the operator states a fixed number of workers"
+            )
+        least, most = (field(document, path) for path in (_LEAST, _MOST))
+        if least is None or most is None or least > base or most < entry.count():
+            raise RequestError(
+                f"{KEY}: {_LEAST} must be at most {base}, and {_MOST} at least {entry.count()}: the program gets this range from the "
+                "operator"
             )
         if field(entry.content, _RESTART) in (None, "Never"):
             raise RequestError(
