@@ -136,7 +136,8 @@ async def test_the_page_keeps_the_last_lines_and_its_place() -> None:
         log = page.locator("#log")
         await expect(log).to_contain_text("line 19999")
         lines = (await log.evaluate("element => element.textContent")).splitlines()
-        assert 5000 <= len(lines) < 7000
+        # It drops whole blocks, and a slow page adds blocks of up to 5,000 lines.
+        assert 5000 <= len(lines) < 10_000
         at_end = "element => element.scrollHeight - element.scrollTop - element.clientHeight < 8"
         assert await log.evaluate(at_end)
         await log.focus()
