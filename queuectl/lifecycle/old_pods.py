@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from math import inf
 from typing import Final
 
@@ -12,9 +12,9 @@ SEEN_WITHIN: Final = 2.0
 """The seconds in which the controller of a job sees that the pods of the job are deleted. It has its own watch, so this is not observed."""
 
 
-def counted_pods(job: JobRecord, pods: Iterable[PodRecord]) -> int:
+def counted_pods(job: JobRecord, pods: Collection[PodRecord]) -> int:
     """The number of pods for which its controller would let the job fail if it started now. ``pods``: all pods of the suspended job."""
-    return sum(1 for _ in pods) if job.counts_old_pods else 0
+    return len(pods) if job.counts_old_pods else 0
 
 
 class OldPods:
@@ -27,7 +27,7 @@ class OldPods:
         """Know no pods."""
         self._start_at: dict[str, float] = {}  # inf while pods exist
 
-    def start_at(self, job: JobRecord, pods: Iterable[PodRecord], now: float) -> float:
+    def start_at(self, job: JobRecord, pods: Collection[PodRecord], now: float) -> float:
         """The time from which the job can start (unix seconds): 0 = at once, inf while its pods exist. To be asked after each change of them.
 
         Args:

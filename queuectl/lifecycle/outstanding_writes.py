@@ -88,7 +88,7 @@ _ARRAY_STATUS: Final = "Array: each index has its own state"
 def outstanding_writes(
     entry: Entry,
     job: JobRecord,
-    pods: Iterable[PodRecord],
+    pods: Collection[PodRecord],
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
     kinds: JobKinds = KINDS,

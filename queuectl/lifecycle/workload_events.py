@@ -5,7 +5,7 @@ Only observations count. The same observations always give the same events, so a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.checks import CheckReport
@@ -201,7 +201,7 @@ def _live(
             yield pin_is_refused(refusal)
 
 
-def _old_pods(job: JobRecord, pods: Iterable[PodRecord]) -> str:
+def _old_pods(job: JobRecord, pods: Collection[PodRecord]) -> str:
     old = counted_pods(job, pods) if job.suspended else 0
     if not old:
         return ""

@@ -20,6 +20,16 @@ from tests.control.alike import ALIKE
 from tests.control.rig import gang, live, rig
 from tests.doubles.cluster import FakeCluster
 
+LEAVING = Entry("u1", "Job", "a", "train", State.EVICTING, attempt=1, intent=Intent.STOP)
+STUCK = PodRecord(
+    *("a", "train-0", "p1", 5),
+    owner="u1",
+    owner_kind="Job",
+    attempt=1,
+    node="n1",
+    terminating=True,
+)
+
 
 @pytest.mark.parametrize("kind", ALIKE)
 async def test_only_pods_of_an_evicted_gang_on_a_dead_node_are_deleted(
@@ -52,23 +62,11 @@ async def test_only_pods_of_an_evicted_gang_on_a_dead_node_are_deleted(
 
 def test_a_node_must_be_dead_for_the_whole_period_without_interruption() -> None:
     mirror = Mirror({"jobs": "Job"})
-    entry = Entry("u1", "Job", "a", "train", State.EVICTING, attempt=1, intent=Intent.STOP)
-    pod = PodRecord(
-        "a",
-        "train-0",
-        "p1",
-        5,
-        owner="u1",
-        owner_kind="Job",
-        attempt=1,
-        node="n1",
-        terminating=True,
-    )
-    ledger = Ledger([entry])
+    ledger = Ledger([LEAVING])
     force = ForceDeletion(FakeCluster(), mirror, lambda: ledger, 300.0)
 
     def due(now: float, version: int, *, ready: bool) -> list[str]:
-        mirror.apply([Upserted(NodeRecord(Node("n1", ready=ready), version)), Upserted(pod)])
+        mirror.apply([Upserted(NodeRecord(Node("n1", ready=ready), version)), Upserted(STUCK)])
         return [pod.name for _, pod in force.due(now)]
 
     assert due(0.0, 1, ready=False) == []
@@ -79,7 +77,7 @@ def test_a_node_must_be_dead_for_the_whole_period_without_interruption() -> None
     assert due(620.0, 6, ready=False) == ["train-0"]
     mirror.apply([Deleted("nodes", "n1", 7)])
     assert [pod.name for _, pod in force.due(621.0)] == ["train-0"]
-    ledger.apply([EntryChange(entry, replace(entry, state=State.RUNNING, intent=None), 1.0)])
+    ledger.apply([EntryChange(LEAVING, replace(LEAVING, state=State.RUNNING, intent=None), 1.0)])
     assert list(force.due(9e9)) == []
 
 
@@ -96,15 +94,12 @@ class Keeping(FakeCluster):
 
 async def test_a_pod_that_a_finalizer_keeps_is_not_deleted_each_second() -> None:
     mirror, cluster = Mirror({"jobs": "Job"}), Keeping()
-    entry = Entry("u1", "Job", "a", "train", State.EVICTING, attempt=1, intent=Intent.STOP)
-    place = {"owner": "u1", "owner_kind": "Job", "attempt": 1, "node": "n1"}
-    pod = replace(PodRecord("a", "train-0", "p1", 5), terminating=True, **place)  # type: ignore[arg-type]
-    mirror.apply([Upserted(NodeRecord(Node("n1", ready=False), 1)), Upserted(pod)])
-    ledger = Ledger([entry])
+    mirror.apply([Upserted(NodeRecord(Node("n1", ready=False), 1)), Upserted(STUCK)])
+    ledger = Ledger([LEAVING])
     force = ForceDeletion(cluster, mirror, lambda: ledger, 0.0)
     with suppress(TimeoutError):
         async with asyncio.timeout(2 * POLL_SECONDS + 0.5):
             await force.run()
     assert cluster.accepted == 1
     now = asyncio.get_running_loop().time()
-    assert list(force.due(now + AGAIN_SECONDS)) == [(entry, pod)], "it is deleted again later"
+    assert list(force.due(now + AGAIN_SECONDS)) == [(LEAVING, STUCK)], "it is deleted again later"

@@ -6,6 +6,7 @@ The operator counts a failed pod of an earlier start as a failure of the job, fo
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.control.rig import gang
 from tests.doubles.cluster import FakeCluster
 
 COUNTING = {"PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob"}
-STATES = {
+STATES: dict[str, dict[str, Any]] = {
     "it has failed and terminates": {"phase": PodPhase.FAILED, "terminating": True},
     "it has failed": {"phase": PodPhase.FAILED},
     "it has succeeded": {"phase": PodPhase.SUCCEEDED},
@@ -34,9 +35,9 @@ def suspended(kind: str) -> JobRecord:
     return replace(job, suspended=True, drained=True, attempt=1)
 
 
-def old_pod(job: JobRecord, **state: object) -> PodRecord:
-    of = {"owner": job.uid, "owner_kind": job.kind, "attempt": 1, **state}
-    return replace(PodRecord(job.namespace, "train-0", "p", 9), **of)  # type: ignore[arg-type]
+def old_pod(job: JobRecord, **state: Any) -> PodRecord:
+    place = (job.namespace, "train-0", "p", 9)
+    return PodRecord(*place, owner=job.uid, owner_kind=job.kind, attempt=1, **state)
 
 
 def starting(job: JobRecord) -> Entry:
@@ -47,7 +48,7 @@ def starting(job: JobRecord) -> Entry:
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 @pytest.mark.parametrize("kind", sorted({"Job", "JobSet", *COUNTING} & KINDS.keys()))
-def test_a_start_waits_for_the_deletion_of_old_pods(kind: str, state: dict[str, object]) -> None:
+def test_a_start_waits_for_the_deletion_of_old_pods(kind: str, state: dict[str, Any]) -> None:
     job = suspended(kind)
     pods, entry = [old_pod(job, **state)], starting(job)
     written = [one.purpose for one in outstanding_writes(entry, job, pods, {}, {})]

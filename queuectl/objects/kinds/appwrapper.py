@@ -31,7 +31,7 @@ from queuectl.objects.kinds.description import (
     nested,
 )
 from queuectl.objects.kinds.job import BatchJob
-from queuectl.objects.kinds.job_indexes import JobSpec, WireJob
+from queuectl.objects.kinds.job_indexes import JobSpec, WireJob, pods_follow
 from queuectl.objects.kinds.jobset import JOBSET, queues_pods
 from queuectl.objects.kinds.places import entries, field
 from queuectl.objects.kinds.ray import RAYCLUSTER
@@ -271,7 +271,7 @@ def _follow(component: Any) -> bool:
     """Whether other pods follow the pods of a Job or a JobSet."""
     if isinstance(component, WireJob):
         spec = component.spec or JobSpec()
-        return (spec.completions or 0) > (1 if spec.parallelism is None else spec.parallelism)
+        return pods_follow(spec.parallelism, spec.completions)
     if isinstance(component, JOBSET.wire):
         return any(map(queues_pods, entries(JOBSET.description.podsets, component)))
     return False

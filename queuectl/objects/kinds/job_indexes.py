@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -82,6 +82,11 @@ class WireJob(Wire):
 PODSET: Final = keys.JOB_PODSET
 _TEMPLATE: Final = "spec.template"
 _RANGE: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")  # indexes have 31 bits
+
+
+def pods_follow(parallelism: int | None, completions: int | None) -> bool:
+    """Whether a Job has more completions than pods at once, so that other pods follow its first ones."""
+    return completions is not None and completions > (1 if parallelism is None else parallelism)
 
 
 def pods_of(spec: JobSpec, count: int, kueue: bool) -> PodSet:
@@ -164,10 +169,17 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
     return SpecFields((podset,), expected, array=array, ended=ended)
 
 
+def _success_rules(spec: JobSpec) -> Sequence[SuccessRule]:
+    return (spec.success_policy.rules if spec.success_policy is not None else None) or ()
+
+
+def _failure_rules(policy: PodFailurePolicy | None) -> Sequence[FailureRule]:
+    return (policy.rules if policy is not None else None) or ()
+
+
 def ends_with(spec: JobSpec, first: int) -> bool:
     """Whether the success of the first indexes can be the success of the Job."""
-    rules = spec.success_policy.rules if spec.success_policy is not None else None
-    for rule in rules or ():
+    for rule in _success_rules(spec):
         named = rule.succeeded_indexes
         among = range(spec.completions or 0) if named is None else read_indexes(named, LARGEST)
         needed = rule.succeeded_count if rule.succeeded_count is not None else len(among)
@@ -178,9 +190,9 @@ def ends_with(spec: JobSpec, first: int) -> bool:
 
 def least_completions(spec: JobSpec) -> int:
     """The smallest number of completions that the API server accepts with the other fields of an Indexed Job."""
-    rules = spec.success_policy.rules if spec.success_policy is not None else None
-    named = (_ranges(rule.succeeded_indexes or "") for rule in rules or ())
-    counts = (rule.succeeded_count or 0 for rule in rules or ())
+    rules = _success_rules(spec)
+    named = (_ranges(rule.succeeded_indexes or "") for rule in rules)
+    counts = (rule.succeeded_count or 0 for rule in rules)
     ends = (indexes.stop for ranges in named for indexes in ranges)
     return max([spec.max_failed_indexes or 0, *counts, *ends])
 
@@ -224,8 +236,7 @@ _STOPPED: Final = (143, 137)
 def check_disruption(spec: JobSpec, key: str, evictions: str, at: str = "") -> None:
     """Raise RequestError if the Job counts the eviction of a pod as its failure. ``at``: the path of the Job, for the message."""
     policy, path = spec.pod_failure_policy, f"{at}spec.podFailurePolicy"
-    rules = policy.rules if policy is not None else None
-    if not any(rule.action == "Ignore" and _of_disruption(rule) for rule in rules or ()):
+    if not any(rule.action == "Ignore" and _of_disruption(rule) for rule in _failure_rules(policy)):
         raise RequestError(
             f"{key}: {path} has no rule with action Ignore for the pod condition DisruptionTarget, "
             f"so {evictions} would count as its failure"
@@ -256,8 +267,7 @@ def check_stop(policy: PodFailurePolicy | None, path: str) -> None:
 
 def _first(policy: PodFailurePolicy | None, code: int, *, evicted: bool) -> tuple[int, FailureRule]:
     """The rule that applies to a pod with this exit code, and its number. Without one, a rule without an action."""
-    rules = policy.rules if policy is not None else None
-    for number, rule in enumerate(rules or ()):
+    for number, rule in enumerate(_failure_rules(policy)):
         if _has_code(rule, code) or (evicted and _of_disruption(rule)):
             return number, rule
     return 0, FailureRule()

@@ -31,6 +31,7 @@ from queuectl.objects.kinds.job_indexes import (
     check_disruption,
     check_stop,
     ends_with,
+    pods_follow,
 )
 from queuectl.objects.kinds.places import PodSetPlace, entries, field
 from queuectl.objects.kubernetes.wire import Wire
@@ -189,8 +190,7 @@ def _left(
 
 def queues_pods(entry: PodSetPlace) -> bool:
     """Whether its Jobs have more completions than pods at once."""
-    at_once, completions = (field(entry.content, path) for path in _AT_ONCE)
-    return completions is not None and completions > (1 if at_once is None else at_once)
+    return pods_follow(*(field(entry.content, path) for path in _AT_ONCE))
 
 
 JOBSET: Final = JobSet(
