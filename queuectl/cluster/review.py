@@ -19,7 +19,7 @@ from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.cluster.writes import CONFIGURATION
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of, path, unqueued
+from queuectl.objects.kinds import KINDS, JobKind, JobKinds, path, unqueued
 from queuectl.objects.times import time_or_none
 
 FOR_ALL: Final = (
@@ -64,10 +64,8 @@ _Document = Mapping[str, Any]
 
 def protecting(kinds: JobKinds = KINDS) -> tuple[str, ...]:
     """The ValidatingAdmissionPolicies of the chart with a match condition that exempts updates by the controller."""
-    described = descriptions_of(kinds)
     return (
         *(f"queuectl-{kind.plural}" for kind in kinds.values()),
-        *(f"queuectl-{kind.plural}-scale" for kind in described if kind.scale),
         *(f"queuectl-unqueued-{plural}" for plural in unqueued(kinds)),
         "queuectl-pods",
     )

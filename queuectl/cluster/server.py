@@ -193,9 +193,6 @@ def compared(declared: Declared, served: _Schema) -> Iterator[tuple[str, str]]:
     objects = f"/apis/{declared.group}/{declared.version}/namespaces/{{namespace}}/{declared.plural}/{{name}}"
     if paths and objects not in paths:
         yield "plural", f"the API server serves no {declared.plural} in namespaces"
-    elif paths and declared.scale is not (f"{objects}/scale" in paths):
-        has = "has no" if declared.scale else "has the"
-        yield "scale", f"the CustomResourceDefinition {has} subresource scale"
     for field, path, types in _expected(declared):
         yield from _differs(schema, field, path, types, schemas)
     for number, place in enumerate(declared.podsets):

@@ -95,26 +95,6 @@ async def test_queuectl_may_not_delete(control_plane: ControlPlane, resource: st
 # ---- policies
 
 
-@pytest.mark.parametrize("prefix", ["queuectl.dev", "kueue.x-k8s.io"])
-async def test_a_pytorchjob_can_be_scaled_while_it_is_pending_and_not_while_it_runs(
-    world: KubernetesWorld, prefix: str
-) -> None:
-    document = pytorch_job("scaled", namespace=world.namespace, workers=1, queue=None)
-    document["metadata"]["labels"] = {f"{prefix}/queue-name": "main"}
-    job = await submitted(world, document)
-    scale = f"{world.path_of('PyTorchJob', job.name)}/scale"
-    await asyncio.to_thread(world.user.patch, scale, {"spec": {"replicas": 2}})
-    await world.until(lambda: world.view.jobs[job.uid].pods == 3, "the new size")
-    await start(world, world.view.jobs[job.uid], 1)
-    await refused(world, scale, {"spec": {"replicas": 3}})
-
-
-async def test_scaling_an_unmanaged_pytorchjob_is_not_refused(world: KubernetesWorld) -> None:
-    await world.submit(pytorch_job("free", namespace=world.namespace, workers=1, queue=None))
-    scale = f"{world.path_of('PyTorchJob', 'free')}/scale"
-    await asyncio.to_thread(world.user.patch, scale, {"spec": {"replicas": 2}})
-
-
 async def test_an_added_owner_reference_permits_no_resume(world: KubernetesWorld) -> None:
     """The policy also applies if an owner reference is added together with the resume."""
     job = await submitted(world, batch_job("fake", namespace=world.namespace))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -212,6 +213,21 @@ async def test_no_controller_creates_such_a_pod_for_a_user(
     for user in users:
         with world.plane.engineer(user) as client, pytest.raises(ApiServerError, match=REFUSED):
             await asyncio.to_thread(client.create, pods(world.namespace), document, dryRun="All")
+
+
+@pytest.mark.parametrize("controller", [None, "ReplicaSet", "StatefulSet"])
+async def test_the_label_of_a_gang_permits_no_such_pod(
+    world: KubernetesWorld, controller: str | None
+) -> None:
+    """The policy about classes leaves out the pods of gangs, so another one refuses the label."""
+    document = asking(SYSTEM[0])
+    document["metadata"]["labels"] = {keys.ATTEMPT_LABEL: "1", keys.WORKLOAD_LABEL: "x"}
+    if controller is not None:
+        document["metadata"]["ownerReferences"] = [owner(kind=controller)]
+    client = world.plane.engineer(ACCOUNTS[controller]) if controller else nullcontext(world.user)
+    refused = "only the controllers of Jobs and of the other job kinds create such pods"
+    with client as user, pytest.raises(ApiServerError, match=refused):
+        await asyncio.to_thread(user.create, pods(world.namespace), document, dryRun="All")
 
 
 async def test_a_queued_pod_has_the_class_of_managed_pods_whatever_it_asks_for(

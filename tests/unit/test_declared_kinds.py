@@ -238,7 +238,7 @@ def test_a_file_without_the_list_is_refused(text: str) -> None:
         read_kinds(text, "kinds.yaml")
 
 
-def served(change: dict[str, Any] | None = None, *, scale: bool = False) -> dict[str, Any]:
+def served(change: dict[str, Any] | None = None) -> dict[str, Any]:
     """The document of the API server for the CustomResourceDefinition of the example, with other properties of the spec."""
     [version] = yaml.safe_load((OWN / "crd.yaml").read_text())["spec"]["versions"]
     schema = copy.deepcopy(version["schema"]["openAPIV3Schema"])
@@ -247,8 +247,7 @@ def served(change: dict[str, Any] | None = None, *, scale: bool = False) -> dict
         {"group": "research.example.com", "version": "v1", "kind": "GangRun"}
     ]
     path = "/apis/research.example.com/v1/namespaces/{namespace}/gangruns/{name}"
-    paths: dict[str, Any] = {path: {}} | ({f"{path}/scale": {}} if scale else {})
-    return {"components": {"schemas": {"a": schema}}, "paths": paths}
+    return {"components": {"schemas": {"a": schema}}, "paths": {path: {}}}
 
 
 def differences(change: dict[str, Any], document: dict[str, Any]) -> list[str]:
@@ -258,7 +257,6 @@ def differences(change: dict[str, Any], document: dict[str, Any]) -> list[str]:
 
 def test_a_declaration_fits_the_schema_of_its_kind() -> None:
     assert differences({}, served()) == []
-    assert differences({"scale": True}, served(scale=True)) == []
     assert differences({}, {"components": {"schemas": {}}}) == []
 
 
@@ -287,8 +285,6 @@ DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         f"podsets[0].template: spec.roles[]: {NOWHERE} template",
     ),
     ({"plural": "gangs"}, served(), "plural: the API server serves no gangs in namespaces"),
-    ({}, served(scale=True), "scale: the CustomResourceDefinition has the subresource scale"),
-    ({"scale": True}, served(), "scale: the CustomResourceDefinition has no subresource scale"),
 ]  # fmt: skip
 
 

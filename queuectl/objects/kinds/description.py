@@ -220,7 +220,6 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
         counts_old_pods: while failed pods of an earlier start exist, its controller counts them as failures of the job. A job starts
             again only after its pods are deleted.
         container: name of the first container in templates, for the check of the policies.
-        scale: the kind has the subresource ``scale``.
         operator: the value of the chart with the account of its controller.
         children: the kinds of objects between the job and its pods. The labels of such a pod name its job.
         keeps_priority_class: the PriorityClass of a template cannot change after the creation of the job.
@@ -248,7 +247,6 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
     replaces_finished: PathOrNone = ""
     counts_old_pods: bool = False
     container: Name = "main"
-    scale: bool = False
     operator: str = "trainingOperator"
     children: tuple[ChildKind, ...] = ()
     keeps_priority_class: bool = False

@@ -41,7 +41,6 @@ def _described(
     *,
     unsupported: tuple[Unsupported, ...] = (),
     replaces_finished: str = "",
-    scale: bool = False,
 ) -> Description:
     return Description(
         kind=kind,
@@ -56,7 +55,6 @@ def _described(
         replaces_finished=replaces_finished,
         counts_old_pods=True,
         container=container,
-        scale=scale,
     )
 
 
@@ -119,7 +117,6 @@ PYTORCHJOB: Final = PyTorchJob(
         unsupported=(_changes_workers("spec.elasticPolicy.metrics"),),
         # The operator keeps a replica that succeeded, unless the job is elastic: then a restart may bring it back.
         replaces_finished=_ELASTIC,
-        scale=True,
     )
 )
 TFJOB: Final = DescribedKind(
@@ -142,9 +139,6 @@ PADDLEJOB: Final = DescribedKind(
         (_MASTER, _WORKER),
         "paddle",
         unsupported=(_changes_workers("spec.elasticPolicy.metrics"),),
-        scale=True,
     )
 )
-JAXJOB: Final = DescribedKind(
-    _described("JAXJob", "jaxReplicaSpecs", (_WORKER,), "jax", scale=True)
-)
+JAXJOB: Final = DescribedKind(_described("JAXJob", "jaxReplicaSpecs", (_WORKER,), "jax"))
