@@ -270,11 +270,18 @@ class Snapshot:
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""
-        return self.config.cluster_queue_of(workload.namespace, workload.queue)
+        return queue_of(workload, self.config)
 
     def admitted_of(self, uids: Collection[str]) -> list[Admitted]:
         """The admitted gangs with one of these uids, in the order of ``admitted``."""
         return [gang for gang in self.admitted if gang.workload.uid in uids]
+
+
+def queue_of(workload: Workload, config: QueueConfig) -> ClusterQueue | None:
+    """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""
+    if workload.charged_queue is not None:
+        return config.cluster_queues.get(workload.charged_queue)
+    return config.cluster_queue_of(workload.namespace, workload.queue)
 
 
 def added_pods(snapshot: Snapshot) -> dict[str, list[Admitted]]:

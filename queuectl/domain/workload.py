@@ -190,6 +190,8 @@ class Workload:
         growth: of a pod that extends an elastic gang. It starts only while no gang before it in its queue waits, it evicts no gang,
             and it holds back no gang.
         claims: names of the ResourceClaims that its pods share; only in a snapshot with device rows.
+        charged_queue: of a gang that holds capacity, the ClusterQueue that is charged for it: that of its start, wherever its LocalQueue
+            leads now. None = that of its LocalQueue.
     """
 
     uid: str
@@ -206,6 +208,7 @@ class Workload:
     duration: Duration | None = None
     growth: Growth | None = None
     claims: tuple[str, ...] = ()
+    charged_queue: str | None = None
 
     @property
     def grows(self) -> bool:

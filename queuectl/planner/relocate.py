@@ -155,16 +155,19 @@ class _Gate:
     """Which gangs no rule protects; what depends on queues alone is looked up once, as there can be many thousand gangs."""
 
     state: CycleState
-    _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
-    _closed: set[tuple[str, str | None]] = field(default_factory=set)
+    _queues: dict[tuple[str, str | None, str | None], ClusterQueue | None] = field(
+        default_factory=dict
+    )
+    _closed: set[tuple[str, str | None, str | None]] = field(default_factory=set)
     _rows: dict[QuotaRow, bool] = field(default_factory=dict)
 
     def lets_go(self, gang: Admitted) -> bool:
         workload, snapshot = gang.workload, self.state.problem.snapshot
-        key = (workload.namespace, workload.queue)
+        key = (workload.namespace, workload.queue, workload.charged_queue)
         if key not in self._queues:
-            self._queues[key] = snapshot.config.cluster_queue_of(*key)
-            if inadmissible(snapshot, Pending(workload)) is not None:
+            queue = self._queues[key] = snapshot.queue_of(workload)
+            again = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+            if queue is not again or inadmissible(snapshot, Pending(workload)) is not None:
                 self._closed.add(key)
         queue = self._queues[key]
         if key in self._closed:

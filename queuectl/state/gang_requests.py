@@ -26,15 +26,16 @@ _Place = tuple[
     str,
     float,
     str | None,
+    str | None,
     tuple[PodSetUpdate, ...],
     Placement | None,
     bool,
     tuple[Claim | None, ...],
     tuple[PodSet, ...],
 ]
-"""The fields that decide the position of a gang: priority, LocalQueue, ClusterQueue, queue time, user; what admission checks add to it; the
-placement of the elastic gang that it extends; whether it evicts others; the claims that its pods share, which have another size once
-they are allocated; and the podsets that its placement holds, if they are not those of the job."""
+"""The fields that decide the position of a gang: priority, LocalQueue, ClusterQueue, queue time, the ClusterQueue that is charged for it,
+user; what admission checks add to it; the placement of the elastic gang that it extends; whether it evicts others; the claims that its
+pods share, which have another size once they are allocated; and the podsets that its placement holds, if they are not those of the job."""
 
 
 class _Asked(NamedTuple):
@@ -92,7 +93,7 @@ class GangRequests:
         updates = entry.checks.updates
         base = self._ledger.get(job.index.job_uid) if job.index is not None else None
         gang = base.placement if base is not None else None
-        evicts = preempts(job, self.config, self.never_preempting)
+        evicts = preempts(entry, job, self.config, self.never_preempting)
         claims = self._mirror.devices.named_claims
         own = held_podsets(entry, job, self._mirror)
         shared = [claims.get((job.namespace, n)) for one in own for n in one.shared_claims]
@@ -100,7 +101,8 @@ class GangRequests:
             self.sharing.add(entry.uid)
         order = (entry.priority, entry.queue, entry.cluster_queue, entry.queue_order_time)
         held = own if own is not job.podsets else ()
-        place = (*order, user, updates, gang, evicts, tuple(shared), held)
+        charged = None if entry.state.waiting else entry.cluster_queue or None
+        place = (*order, charged, user, updates, gang, evicts, tuple(shared), held)
         sizes = self.sizes if self.sizes is not None else self._mirror.gpus(self.config)
         joins = (self._mirror.fleet, self.config) if gang is not None else None
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
@@ -125,6 +127,7 @@ class GangRequests:
             user=user,
             duration=last.workload.duration if last is not None else None,
             growth=growth,
+            charged_queue=charged,
         )
         if last is not None and last.workload == workload:
             workload = last.workload

@@ -152,7 +152,7 @@ class Holdings:
         before = self._parts.get(entry.uid)
         if before is None and entry.state is State.FINISHED:
             return
-        size = (entry.queue, entry.state in _QUEUES, entry.gpus, entry.pods)
+        size = (entry.queue, entry.cluster_queue, entry.state in _QUEUES, entry.gpus, entry.pods)
         elsewhere = self._users.not_charged(entry.uid)
         job = self._mirror.jobs.get(entry.uid)
         podsets = held_podsets(entry, job, self._mirror) if job is not None else None
@@ -169,7 +169,7 @@ class Holdings:
 
     def _part(self, entry: Entry, inputs: tuple[object, ...]) -> _Part:
         job = self._mirror.jobs.get(entry.uid)
-        queue = self.config.cluster_queue_of(entry.namespace, entry.queue)
+        queue = self.config.cluster_queues.get(entry.cluster_queue)
         if job is None or queue is None:
             return _Part(inputs)
         lease = entry.lease.placement if entry.lease is not None else None
@@ -233,7 +233,12 @@ def charged(
     """The charge of a placement of a gang: (ClusterQueue, flavor, resource) and amount. ``elsewhere``: claims that count for other gangs."""
     podsets = held_podsets(entry, job, mirror) if placement is entry.placement else job.podsets
     workload = Workload(
-        entry.uid, entry.kind, entry.namespace, entry.name, podsets, queue=entry.queue
+        entry.uid,
+        entry.kind,
+        entry.namespace,
+        entry.name,
+        podsets,
+        charged_queue=entry.cluster_queue,
     )
     devices = mirror.devices
     alone = Snapshot(0.0, mirror.fleet, config, claims=devices.named_claims)

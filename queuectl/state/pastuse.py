@@ -163,7 +163,7 @@ class PastUseSums:
 
     def _holding(self, entry: Entry) -> _Holding | None:
         job, config = self._mirror.jobs.get(entry.uid), self._config
-        queue = config.cluster_queue_of(entry.namespace, entry.queue)
+        queue = config.cluster_queues.get(entry.cluster_queue)
         if job is None or queue is None or entry.placement is None:
             return None
         amounts: dict[str, int] = {}

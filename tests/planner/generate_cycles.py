@@ -88,8 +88,8 @@ def _ended(gang: Admitted, now: float, rng: random.Random) -> bool:
 
 
 def _again(gang: Admitted) -> Pending:
-    """A gang that was evicted, in its queue again."""
-    return Pending(gang.workload, gang.lease)
+    """A gang that was evicted, in its queue again, which can lead to another ClusterQueue than at its start."""
+    return Pending(replace(gang.workload, charged_queue=None), gang.lease)
 
 
 def _waiting(snapshot: Snapshot, plan: Plan, rng: random.Random) -> Iterator[Pending]:

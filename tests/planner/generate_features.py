@@ -139,6 +139,7 @@ def snapshot_of(seed: int, sizes: Sizes = Sizes()) -> Snapshot:
         reservations=_reservations(dice, fleet, names),
     )
     made = _with_claims(random.Random(f"claims {seed}"), _with_budgets(dice, made))
+    made = _with_changed_queues(random.Random(f"queues {seed}"), made, names)
     return without_level(made) if "level removed" in dice.on else made
 
 
@@ -167,6 +168,18 @@ def _with_claims(rng: random.Random, snapshot: Snapshot) -> Snapshot:
             for gang in snapshot.admitted
         ),
     )
+
+
+def _with_changed_queues(rng: random.Random, snapshot: Snapshot, names: Sequence[str]) -> Snapshot:
+    """The same, in which LocalQueues lead to other ClusterQueues than at the start of some gangs."""
+    if rng.random() < 0.7:
+        return snapshot
+
+    def started_in(gang: Admitted) -> Admitted:
+        name = rng.choice(names) if rng.random() < 0.3 else None
+        return replace(gang, workload=replace(gang.workload, charged_queue=name))
+
+    return replace(snapshot, admitted=tuple(map(started_in, snapshot.admitted)))
 
 
 # Configuration.

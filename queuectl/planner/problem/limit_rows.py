@@ -33,7 +33,7 @@ from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.quantity import NOTHING, PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reservations import Occurrence
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot, queue_of
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.reserved_placements import with_valid_placements
@@ -247,7 +247,7 @@ def _numbers(snapshot: Snapshot, shared: _SharedNodes) -> dict[str, int]:
 
 def _apart(workload: Workload, resource: str, shared: _SharedNodes) -> list[PodSet]:
     """Its podsets of which at most one pod can be on each node with shared units of the resource."""
-    queue = shared.config.cluster_queue_of(workload.namespace, workload.queue)
+    queue = queue_of(workload, shared.config)
     return [
         podset
         for podset in workload.podsets
@@ -299,7 +299,7 @@ def _limits(
     podset: PodSet, workload: Workload, numbers: Mapping[str, int], shared: _SharedNodes
 ) -> list[str]:
     """The resources of which each pod of a podset requests 1."""
-    queue = shared.config.cluster_queue_of(workload.namespace, workload.queue)
+    queue = queue_of(workload, shared.config)
     rule = _rule(podset, queue)
     rows = []
     for resource in shared.by_resource:

@@ -128,9 +128,12 @@ class PlanIndex:
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """Its ClusterQueue, or None when it names no queue or one that does not exist."""
+        config = self.snapshot.config
+        if workload.charged_queue is not None:
+            return config.cluster_queues.get(workload.charged_queue)
         key = (workload.namespace, workload.queue)
         if key not in self._queues:
-            self._queues[key] = self.snapshot.config.cluster_queue_of(*key)
+            self._queues[key] = config.cluster_queue_of(*key)
         return self._queues[key]
 
     def opts_out(self, workload: Workload) -> bool:
