@@ -176,6 +176,25 @@ async def test_a_new_job_keeps_the_fields_of_its_author(world: KubernetesWorld) 
     assert made["spec"]["priorityClassName"] == "queuectl-managed"
 
 
+@pytest.mark.parametrize("make", [batch_job, pytorch_job])
+async def test_the_values_of_a_priority_class_in_a_template_are_removed(
+    world: KubernetesWorld, make: Callable[..., dict[str, Any]]
+) -> None:
+    """A template that was copied from a pod has them. With them, the API server refuses pods of the class queuectl-managed."""
+    document = make("copied", namespace=world.namespace)
+    kind = KINDS[document["kind"]]
+    for template in kind.templates(document):
+        template["spec"] |= {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}  # type: ignore[index]
+    job = await submitted(world, document)
+    stored = await asyncio.to_thread(world.admin.get, world.path_of(job.kind, job.name))
+    assert not [
+        field
+        for template in kind.templates(stored)
+        for field in ("priority", "preemptionPolicy")
+        if field in template["spec"]
+    ]
+
+
 async def test_a_gate_on_a_pod_without_an_owner_is_refused(world: KubernetesWorld) -> None:
     pod = {
         "metadata": {"name": "lonely"},

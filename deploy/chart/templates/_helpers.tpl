@@ -242,7 +242,8 @@ the expression of the object. */}}
 {{- end }}
 {{- end }}
 
-{{/* Patches that gate these templates. Arguments: the kind, and the value of the label with the kind of the job; empty = no label. */}}
+{{/* Patches that gate these templates. A template that was copied from a pod has values of its PriorityClass, with which the API server would
+refuse pods of another class. Arguments: the kind, and the value of the label with the kind of the job; empty = no label. */}}
 {{- define "queuectl.gatedTemplates" -}}
 variables.templates
 .filter(one, !one.template.spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'queuectl.dev/placement'))
@@ -255,6 +256,9 @@ variables.templates
 + variables.templates.map(one, JSONPatch{
   op: 'add', path: one.at + '/spec/priorityClassName', value: 'queuectl-managed'
 })
+{{- range list "priority" "preemptionPolicy" }}
++ variables.templates.filter(one, one.template.spec.?{{ . }}.hasValue()).map(one, JSONPatch{op: 'remove', path: one.at + '/spec/{{ . }}'})
+{{- end }}
 + variables.templates.filter(one, !one.template.?metadata.hasValue())
 .map(one, JSONPatch{op: 'add', path: one.at + '/metadata', value: {}})
 + variables.templates.filter(one, !one.template.?metadata.?labels.hasValue())
