@@ -176,9 +176,9 @@ def objection(entry: Entry, action: Action) -> str | None:
         case Action.RELEASE:
             return None if held else f"{state}, not held"
         case Action.REQUEUE:
-            avoids = entry.state is State.PENDING and bool(entry.excluded)
-            may = avoids or entry.state is State.BACKOFF or entry.state.live
-            which = "runs, is in back-off, or avoids nodes that kube-scheduler refused"
+            failed = entry.state is State.PENDING and (bool(entry.excluded) or entry.failures > 0)
+            may = failed or entry.state is State.BACKOFF or entry.state.live
+            which = "runs, is in back-off, or failed to start"
             return None if may else f"{state}; only a gang that {which} can be requeued"
         case Action.PREEMPT:
             return None if entry.state.live else f"{state}; only a running gang can be preempted"

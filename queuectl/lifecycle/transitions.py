@@ -30,6 +30,7 @@ from queuectl.domain.reasons import (
 from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.lifecycle.failures import ready_by
+from queuectl.state.claims import MOST_FAILED_STARTS
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -167,7 +168,10 @@ def _failed(
         text = f"{failed}; it is planned again with the requests of its pods"
         return rejoin(entry, now, Reason(Code.QUEUED, text), lease=None, **cleared)
     wait = _pause(policy, entry)
-    reason = Reason(Code.BACKOFF, f"{failed}; the next start is tried in {wait:.0f} s")
+    text = f"{failed}; the next start is tried in {wait:.0f} s"
+    if entry.failures > MOST_FAILED_STARTS:
+        text += ", without evicting other gangs"
+    reason = Reason(Code.BACKOFF, text)
     return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
 
 

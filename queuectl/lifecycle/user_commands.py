@@ -39,7 +39,8 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
             return evict(entry, now, Reason(Code.REQUEUED, f"requeued {by}"), rules)
         case Action.REQUEUE:
             reason = Reason(Code.QUEUED, f"requeued {by}")
-            return rejoin(entry, now, reason, requeue_at=_borrows_at(entry), excluded=())
+            again: dict[str, Any] = {"excluded": (), "failures": 0}
+            return rejoin(entry, now, reason, requeue_at=_borrows_at(entry), **again)
         case Action.PREEMPT:
             why = {"why": PreemptionReason.BY_HAND.value}
             reason = Reason(Code.PREEMPTED, f"preempted {by}", why)

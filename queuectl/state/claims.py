@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry
@@ -49,8 +50,17 @@ def priority_now(
     return priority_of(job, config, pod_classes)
 
 
-def preempts(job: JobRecord, config: QueueConfig, never: Collection[str]) -> bool:
-    """Whether other gangs can be evicted for it: not if a PriorityClass of pods that never preempts gives its priority."""
+MOST_FAILED_STARTS: Final = 1
+"""Of a gang for which others can be evicted. If it can never start, each start that evicts a gang loses work for nothing."""
+
+
+def preempts(entry: Entry, job: JobRecord, config: QueueConfig, never: Collection[str]) -> bool:
+    """Whether other gangs can be evicted for it.
+
+    Not if a PriorityClass of pods that never preempts gives its priority, nor after two failed starts in a row.
+    """
+    if entry.failures > MOST_FAILED_STARTS:
+        return False
     named = config.priority_class_of(job.priority_class)
     return named is not None or (job.pod_priority_class or "") not in never
 

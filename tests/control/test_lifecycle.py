@@ -170,6 +170,36 @@ async def test_a_gang_whose_pods_never_start_backs_off_and_is_deactivated(
         await world.until_state(uid, State.RUNNING)
 
 
+async def test_no_gang_is_evicted_for_a_gang_that_failed_to_start_twice_until_it_is_requeued(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its image does not exist, for example."""
+    async with rig(database_url, 1) as world:
+        await world.store.put_config(starts_within(0.5))
+        low = world.cluster.submit(gang("Job", "low", 1))
+        await world.until_state(low, State.RUNNING)
+        controllers = world.cluster.controllers
+        set_phase = controllers.set_phase
+
+        def but_high(pod: dict[str, Any], phase: str, *arguments: Any, **more: Any) -> None:
+            if phase != "Running" or not pod["metadata"]["name"].startswith("high"):
+                set_phase(pod, phase, *arguments, **more)
+
+        monkeypatch.setattr(controllers, "set_phase", but_high)
+        high = world.cluster.submit(gang("Job", "high", 1, priority="high"))
+        await world.until_entry(
+            high, lambda one: (one.state, one.failures) == (State.PENDING, 2), "two failed starts"
+        )
+        texts = [line.reason.message for line in await world.store.history(high)]
+        assert sum("without evicting other gangs" in text for text in texts) == 1
+        await world.until_entry(low, lambda one: one.ready_at is not None, "it runs")
+        await world.at_rest()
+        assert ((await world.entry(low)).evictions, (await world.entry(high)).attempt) == (2, 2)
+        monkeypatch.undo()
+        await world.ask(high, Action.REQUEUE)
+        await world.until_state(high, State.RUNNING)
+
+
 async def test_a_gang_that_does_not_recover_is_evicted_with_all_its_pods(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await world.store.put_config(starts_within(300, recovers=0.5))
