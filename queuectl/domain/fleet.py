@@ -298,16 +298,14 @@ class Node:
         """Whether it is usable and not cordoned."""
         return self.usable and not self.unschedulable
 
-    def takes(self, tolerations: Collection[Toleration]) -> bool:
-        """Whether a new pod with these tolerations runs on this node, where another one ran.
-
-        Not on a cordoned node, nor with a taint for which Kubernetes deletes pods, unless it tolerates that. Taints with
-        ``NoSchedule`` do not count: pods that run stay.
-        """
-        ending = [taint for taint in self.taints if taint.effect is Effect.NO_EXECUTE]
-        if self.unschedulable:
-            ending.append(_CORDON)
-        return self.usable and all(any(t.tolerates(each) for t in tolerations) for each in ending)
+    def takes(self, tolerations: Collection[Toleration], requests: Resources) -> bool:
+        """Whether a new pod runs on this node, where another one ran: each taint is tolerated, and the node alone has the resources."""
+        closing = (t for t in self.effective_taints if t.effect is not Effect.PREFER_NO_SCHEDULE)
+        return (
+            self.usable
+            and all(any(t.tolerates(each) for t in tolerations) for each in closing)
+            and requests.fits(self.allocatable)
+        )
 
     @property
     def effective_taints(self) -> tuple[Taint, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from queuectl.domain.events import Evict, RequiredWriteRefused
@@ -178,8 +178,11 @@ def pin_refused(
     now: float,
     timeout: float,
     names: Mapping[str, str],
+    closed: Collection[str],
 ) -> Evict | None:
     """kube-scheduler has refused a pinned pod for ``timeout`` seconds.
+
+    The next start avoids its node, unless queuectl knows why the node takes no pod: planning knows when it takes pods again.
 
     Args:
         pods: of the current attempt.
@@ -187,6 +190,7 @@ def pin_refused(
         now: unix seconds.
         timeout: seconds.
         names: hostname label -> node name.
+        closed: the nodes that take no new pods of it, as far as queuectl knows.
     """
     stuck = [pod for pod in pods if pod.uid in refused and now - refused[pod.uid] >= timeout]
     if not stuck:
@@ -194,7 +198,8 @@ def pin_refused(
     pins = sorted({pin for pod in stuck if (pin := pinned_to(pod, names)) is not None})
     nodes = f"planned node{'s' * (len(pins) != 1)} {', '.join(pins[:3])}"
     text = f"kube-scheduler refuses {counted(len(stuck), 'pod')} on the {nodes}"
-    return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))
+    avoided = tuple(pin for pin in pins if pin not in closed)
+    return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=avoided)
 
 
 def start_failed(entry: Entry, now: float, rules: PodsReadyRules, why: str) -> Evict | None:

@@ -251,7 +251,7 @@ class Observer:
         if refused:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]
             tainted = LostDevices(self._mirror).refusal(stuck, self._usage.names)
-            terms = replace(terms, tainted=tainted)
+            terms = replace(terms, tainted=tainted, closed=self._closed(before, job, config))
         for event in observe(before, job or self._mirror.ended.get(uid), pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)
@@ -329,12 +329,16 @@ class Observer:
     def _statuses(self, job: JobRecord | None, gates: tuple[str, ...]) -> Mapping[str, Standing]:
         return self._dependents.statuses(job, gates) if job is not None and gates else {}
 
+    def _closed(self, entry: Entry, job: JobRecord | None, config: QueueConfig) -> frozenset[str]:
+        """The nodes of its placement that are deleted or take no new pods of it."""
+        if entry.placement is None:
+            return frozenset()
+        closed = closed_slots(self._mirror, entry, job, entry.placement, config)
+        return frozenset(node for _, node, _ in closed)
+
     def on_lost_nodes(self, entry: Entry, config: QueueConfig) -> bool:
         """Whether any node of its placement is deleted or takes no new pods of it."""
-        job, placement = self._mirror.jobs.get(entry.uid), entry.placement
-        return placement is not None and any(
-            closed_slots(self._mirror, entry, job, placement, config)
-        )
+        return bool(self._closed(entry, self._mirror.jobs.get(entry.uid), config))
 
     def _revision(self, uid: str) -> tuple[int, str]:
         return (self._mirror.appeared(uid), uid)

@@ -29,6 +29,7 @@ from queuectl.domain.arrays import object_of
 from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
+from queuectl.domain.quantity import NOTHING
 from queuectl.domain.queues import ResourceFlavor, added_tolerations
 from queuectl.domain.redaction import redacted_for
 from queuectl.domain.words import format_time, printable
@@ -417,6 +418,7 @@ def assign(
             for pod in ranked
         ]
     tolerations = (*(ranked[0].tolerations if ranked else ()), *added)
+    requests = ranked[0].requests if ranked else NOTHING
     with_ranks: set[int] = set()  # slots of the pods with ranks
     held: Counter[str | None] = Counter()  # slots of the other pods, by node
     names = {nodes[name].hostname: name for name, _ in slots if name is not None and name in nodes}
@@ -434,7 +436,7 @@ def assign(
             continue
         if held[name] > 0:  # all slots of a node are equal
             held[name] -= 1
-        elif name is not None and name in nodes and nodes[name].takes(tolerations):
+        elif name is not None and name in nodes and nodes[name].takes(tolerations, requests):
             free.add(number)
     return _by_rank(ranked, free, slot)
 

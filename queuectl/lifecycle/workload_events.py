@@ -63,6 +63,7 @@ class ObservationRules:
         drain: the reason for which its queue evicts running gangs; None if it does not.
         refused: for each pod that kube-scheduler cannot schedule, by uid: the time of the first observation, in unix seconds.
         late: the same for each pod of an earlier attempt.
+        closed: the nodes of its placement that take no new pods of it; only if kube-scheduler cannot schedule a pod.
         tainted: the stop that the gang needs because taints of devices are the cause; None without one.
         refusal: of a write that it owes; None without one.
         may_start: a start that was sent can still take effect.
@@ -76,6 +77,7 @@ class ObservationRules:
     drain: Reason | None = None
     refused: Mapping[str, float] = field(default_factory=dict)
     late: Mapping[str, float] = field(default_factory=dict)
+    closed: Collection[str] = ()
     tainted: Evict | None = None
     refusal: WriteRefusal | None = None
     may_start: bool = False
@@ -221,7 +223,7 @@ def _needed_eviction(
         _over_time(entry, job, now)
         or (Evict(terms.drain) if terms.drain is not None else None)
         or terms.tainted
-        or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names)
+        or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names, terms.closed)
         or held_up(entry, job, terms.late, now, terms.unschedulable)
         or start_refused(entry, terms.refusal, now, terms.unschedulable)
     )

@@ -233,7 +233,8 @@ def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]
         shape = podsets[placed.podset].shape
         for name, count in placed.by_node.items():
             node = fleet.by_name.get(name)
-            closed = node is not None and node.ready and not node.takes(shape.rules.tolerations)
+            takes = node is not None and node.takes(shape.rules.tolerations, shape.requests)
+            closed = node is not None and node.ready and not takes
             if node is not None and {node.name, node.hostname}.intersection(unhealthy):
                 continue
             if name != _NOWHERE and not (closed and alone):

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from queuectl.domain.containment import Boundary, Containment, SetAside, entering
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import HOLDING, Entry, State, queues_again_at_once
+from queuectl.domain.quantity import NOTHING
 from queuectl.domain.queues import QueueConfig, added_tolerations, needed_checks
 from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.utilization import GangUse, UseState
@@ -395,13 +396,14 @@ def closed_slots(
             (name, count, record.node if (record := mirror.nodes.get(name)) is not None else None)
             for name, count in placed.by_node.items()
         ]
-        if all(node is not None and node.takes(()) for _, _, node in nodes):
-            continue  # whatever it tolerates
         shape = next((podset.shape for podset in podsets if podset.name == placed.podset), None)
+        requests = shape.requests if shape is not None else NOTHING
+        if all(node is not None and node.takes((), requests) for _, _, node in nodes):
+            continue  # whatever it tolerates
         own = shape.rules.tolerations if shape is not None else ()
         tolerations = (*own, *added_tolerations(placed, entry.checks.updates, config.flavors))
         for name, count, node in nodes:
-            if node is None or not node.takes(tolerations):
+            if node is None or not node.takes(tolerations, requests):
                 yield placed.podset, name, count
 
 

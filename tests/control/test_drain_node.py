@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from queuectl.domain.ledger import Purpose, State
+from queuectl.domain.ledger import Document, Purpose, State
 from tests.control.alike import ALIKE
-from tests.control.rig import gang, live, rig
+from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_lifecycle import starts_within
 from tests.control.test_refused_writes import purpose
 from tests.doubles.cluster import Written
 
@@ -41,6 +44,60 @@ async def test_pods_of_a_drained_node_are_placed_on_other_nodes(
         assert (entry.state, entry.evictions, entry.failures) == (State.RUNNING, 0, 0)
         events = [line.event for line in await world.store.history(uid)]
         assert "Repaired" in events
+
+
+def taint(world: Rig, node: str) -> None:
+    world.cluster.taint(node, "node.kubernetes.io/memory-pressure", "NoSchedule")
+
+
+def lose_a_gpu(world: Rig, node: str) -> None:
+    def fewer(document: Document) -> None:
+        document["status"]["allocatable"]["nvidia.com/gpu"] = "7"
+
+    world.cluster.server.edit("nodes", world.cluster.server.get("nodes", "", node), fewer)
+
+
+@pytest.mark.parametrize("close", [taint, lose_a_gpu])
+async def test_a_pod_that_fails_on_a_node_that_takes_no_new_pods_runs_on_another_node(
+    database_url: str, close: Callable[[Rig, str], None]
+) -> None:
+    async with rig(database_url, 3) as world:
+        world.settings = world.settings.model_copy(update={"unschedulable_seconds": 0.5})
+        world.check = lambda: None  # type: ignore[method-assign]  # its pods ask for more GPUs than the node has then
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        pod = live(world.cluster.pods_of(uid))[0]
+        assert pod.node is not None
+        close(world, pod.node)
+        world.cluster.fail_pod(pod.name)
+
+        def replaced() -> bool:
+            running = [p for p in live(world.cluster.pods_of(uid)) if p.ready]
+            return len(running) == 2 and pod.node not in {p.node for p in running}
+
+        await world.until(replaced, "its pods run, none on that node")
+        entry = await world.until_entry(uid, lambda e: e.unready_since is None, "it is ready")
+        assert (entry.state, entry.evictions, entry.failures) == (State.RUNNING, 0, 0)
+
+
+async def test_a_node_that_was_cordoned_during_a_start_is_used_again(database_url: str) -> None:
+    """The gang needs both nodes. kube-scheduler refuses a pod on the cordoned one."""
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(starts_within(300))
+        world.settings = world.settings.model_copy(update={"unschedulable_seconds": 0.5})
+
+        def late(write: Written) -> int | None:
+            if purpose(write) is Purpose.PIN:
+                world.cluster.refuses = lambda _: None
+                world.cluster.cordon("n1")
+            return None
+
+        world.cluster.refuses = late
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        entry = await world.until_state(uid, State.BACKOFF)
+        assert entry.excluded == ()
+        world.cluster.cordon("n1", unschedulable=False)
+        await world.until_state(uid, State.RUNNING)
 
 
 async def test_a_refusal_of_kube_scheduler_counts_from_its_first_observation(

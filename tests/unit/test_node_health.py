@@ -278,7 +278,7 @@ def test_an_unhealthy_node_is_unschedulable_until_the_judgment_ends() -> None:
     assert not mirror.mark_unhealthy({"n1": "GPU 3: XID 79", "n2": "GPU 0: XID 79"})
     mirror.apply([Upserted(record("n1", version=2))])
     node = mirror.fleet.by_name["n1"]
-    assert (node.unhealthy, node.takes(())) == ("GPU 3: XID 79", False)
+    assert (node.unhealthy, node.in_service) == ("GPU 3: XID 79", False)
     assert node.recovered == record("n1").node
     assert mirror.mark_unhealthy({})
     assert mirror.fleet.by_name["n1"] == record("n1").node
@@ -293,7 +293,7 @@ def test_a_node_whose_end_is_announced_stays_out_of_placement_alongside_unhealth
     assert not mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
     assert set(mirror.nodes.closed) == {"n1", "n2"}
     assert mirror.mark_unhealthy({})
-    assert [node.takes(()) for node in mirror.fleet.nodes] == [True, False]
+    assert [node.in_service for node in mirror.fleet.nodes] == [True, False]
 
 
 def test_the_announcement_of_an_end_by_a_taint_changes_what_is_planned_once() -> None:

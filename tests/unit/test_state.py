@@ -1216,10 +1216,12 @@ class TestFreeze:
             (Effect.NO_EXECUTE, "its template", False),
             (Effect.NO_EXECUTE, "its flavor", False),
             (Effect.NO_EXECUTE, "its check", False),
-            (Effect.NO_SCHEDULE, "", False),
+            (Effect.NO_SCHEDULE, "", True),
+            (Effect.NO_SCHEDULE, "its template", False),
+            (Effect.PREFER_NO_SCHEDULE, "", False),
         ],
     )
-    def test_a_slot_is_lost_if_a_taint_deletes_the_pods_on_its_node(
+    def test_a_slot_without_a_pod_is_lost_if_a_taint_keeps_new_pods_off_its_node(
         self, effect: Effect, tolerated_by: str, lost: bool
     ) -> None:
         taint = Taint("example.com/maintenance", effect)
