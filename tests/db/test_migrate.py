@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 
 from queuectl.control.composition import controller
 from queuectl.control.settings import Settings
@@ -83,6 +83,62 @@ async def test_tables_and_revisions_give_the_same_schema(database_url: str):
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
     await engine.dispose()
+
+
+Columns = dict[tuple[str, str], tuple[str, bool, bool]]
+"""By table and name: the type, whether it can be null, and whether the database gives it a value."""
+BEFORE_THE_FIRST_RELEASE = frozenset({"0114_pre", "0115_pre", "0116_pre"})
+"""Revisions that change what earlier commits used."""
+
+
+def columns_of(connection: Connection) -> Columns:
+    found = inspect(connection)
+    return {
+        (table, one["name"]): (
+            str(one["type"]),
+            one["nullable"],
+            one["default"] is not None or bool(one.get("identity")),
+        )
+        for table in found.get_table_names()
+        for one in found.get_columns(table)
+    }
+
+
+def incompatible(before: Columns, after: Columns) -> list[str]:
+    """What the release before a revision cannot use afterwards, or does not write."""
+    tables = {table for table, _ in before}
+    changed = [
+        f"{'.'.join(key)}: {was} is {after.get(key)}"
+        for key, was in before.items()
+        if after.get(key, ("", False, False))[:2] not in (was[:2], (was[0], True))
+    ]
+    return changed + [
+        f"{'.'.join(key)}: is new, and needs a value"
+        for key, (_, nullable, given) in after.items()
+        if key not in before and key[0] in tables and not nullable and not given
+    ]
+
+
+async def test_the_release_before_a_pre_revision_still_works(empty_url: str, tmp_path: Path):
+    directory = tmp_path / "migrations"
+    shutil.copytree(migrations_directory(), directory)
+    files = sorted((directory / "versions").glob("*.py"))
+    for file in files:
+        file.rename(file.with_suffix(".later"))
+    engine = make_engine(DatabaseSettings(empty_url))
+    columns: list[Columns] = []
+    for file in files:
+        file.with_suffix(".later").rename(file)
+        await upgrade(empty_url, directory=directory)
+        async with engine.connect() as connection:
+            columns.append(await connection.run_sync(columns_of))
+    await engine.dispose()
+    found = {
+        file.name[:8]: problems
+        for file, before, after in zip(files[1:], columns, columns[1:], strict=False)
+        if file.name[5:8] == "pre" and (problems := incompatible(before, after))
+    }
+    assert found.keys() == BEFORE_THE_FIRST_RELEASE, found
 
 
 async def test_the_pre_phase_stops_before_the_first_post_revision(empty_url: str, revisions: Path):
