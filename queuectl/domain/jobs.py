@@ -434,6 +434,8 @@ class PodRecord:
     """Any pod of the cluster; managed ones carry an attempt.
 
     Attributes:
+        requests: as kube-scheduler counts them.
+        overhead: the part of its requests that kube-scheduler counts in addition to the pod's own requests and overhead.
         owner: uid of the controller owner reference, "" if none. If that is a child of a workload, uid of the workload.
         owner_kind: kind in that reference. Both are a claim of the creator of the pod; see ``owned_by``.
         maker: uid of the pod that created it for the workload, "" if none did.
@@ -498,6 +500,7 @@ class PodRecord:
     workload: str = ""
     kueue_workload: str = ""
     member: PodGroupMember | None = field(default=None, repr=False)
+    overhead: Resources = NOTHING
 
     @property
     def owned_by(self) -> OwnerKey:

@@ -51,7 +51,7 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         if podset is None or pod.terminal:
             continue
         most = planned.get(pod.podset, podset.shape.requests)
-        if not pod.requests.fits(most):
+        if not pod.requests.fits(most + pod.overhead):
             return _too_large(entry, podset, pod, most)
         fitting[pod.podset] = pod.requests
     return None

@@ -199,17 +199,31 @@ def test_a_pod_that_is_resized_in_place_holds_what_kube_scheduler_counts(
 @pytest.mark.parametrize(
     ("status", "cpu"),
     [
-        ({"allocatedResources": {"cpu": "9"}, "resources": sized("8")}, 9000),
+        ({"allocatedResources": {"cpu": "6250m"}, "resources": sized("6")}, 6500),
+        ({"allocatedResources": {"cpu": "9"}, "resources": sized("8")}, 9250),
         ({"allocatedResources": {"cpu": "3"}, "resources": sized("3")}, 6250),
-        ({"conditions": INFEASIBLE, "allocatedResources": {"cpu": "3"}, "resources": sized("3")}, 3000),
+        ({"conditions": INFEASIBLE, "allocatedResources": {"cpu": "3"}, "resources": sized("3")}, 3250),
     ],
 )  # fmt: skip
 def test_a_pod_with_pod_level_requests_is_resized_as_a_whole(
     status: dict[str, Any], cpu: int
 ) -> None:
-    """The amounts in the status of the pod include its overhead."""
-    spec = {"resources": sized("6"), "overhead": {"cpu": "250m"}}
-    assert pod(spec=spec, status=status).requests["cpu"] == cpu
+    """The kubelet accepts the requests with the overhead, and kube-scheduler adds the overhead to the largest amount."""
+    container = {"name": "a", "resources": {"requests": {"memory": "1Ki"}}}
+    spec = {"containers": [container], "resources": sized("6"), "overhead": {"cpu": "250m"}}
+    accepted = status.get("allocatedResources", {})
+    status = {**status, "allocatedResources": {"memory": "2Ki", **accepted}}
+    read = pod(spec=spec, status=status)
+    assert read.requests == Resources({"cpu": cpu, "memory": 1024, "pods": 1})
+    assert read.overhead == Resources({"cpu": 250})
+
+
+def test_the_overhead_of_other_pods_counts_once() -> None:
+    overhead, status = {"cpu": "250m", "memory": "1Ki"}, {"resources": sized("6")}
+    others: list[dict[str, Any]] = [{}, {"resources": {}}, {"resources": {"requests": {"x": "1"}}}]
+    for spec in others:
+        assert pod(spec={**spec, "overhead": overhead}, status=status).overhead == Resources()
+    assert pod(spec={"resources": sized("6"), "overhead": overhead}).overhead == Resources()
 
 
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)

@@ -25,7 +25,7 @@ from queuectl.objects.kubernetes.node_affinity import (
     write_required,
 )
 from queuectl.objects.kubernetes.nodes import version_of
-from queuectl.objects.kubernetes.requests import held_requests, read_needs
+from queuectl.objects.kubernetes.requests import held_requests, read_needs, repeated_overhead
 from queuectl.objects.kubernetes.wire import (
     ContainerStatus,
     PodMeta,
@@ -95,6 +95,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         uid=meta.uid,
         version=version_of(meta.resource_version),
         requests=held_requests(spec, status),
+        overhead=repeated_overhead(spec, status),
         owner=owner,
         owner_kind=owner_kind,
         maker=maker,

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from queuectl.domain.quantity import (
+    NOTHING,
     QuantityError,
     Resources,
     exact_quantity,
@@ -186,22 +187,36 @@ def _with(
     statuses: Mapping[str, ContainerStatus],
     read: Callable[[ContainerStatus], dict[str, Quantity] | None],
 ) -> PodSpec:
-    """The spec with the requests of a status. ``own``: of the whole pod, overhead included."""
+    """The spec with the requests of a status. ``own``: of the whole pod."""
 
     def resized(container: Container) -> Container:
         known = read(statuses[container.name]) if container.name in statuses else None
         needs = container.resources if known is None else Needs(requests=known)
         return Container(container.name, needs, container.restart_policy)
 
-    needs, overhead = spec.resources, spec.overhead
+    needs = spec.resources
     if own is not None and needs is not None and needs.requests:
-        needs, overhead = Needs(requests={**needs.requests, **own}), None
+        needs = Needs(requests={name: own.get(name, 0) for name in needs.requests})
     return PodSpec(
         [resized(one) for one in spec.containers or ()],
         [resized(one) for one in spec.init_containers or ()],
-        overhead,
+        spec.overhead,
         needs,
     )
+
+
+def repeated_overhead(spec: PodSpec, status: PodStatus) -> Resources:
+    """The overhead that the requests of a pod contain twice.
+
+    The kubelet writes the pod-level requests with the overhead into the status, and kube-scheduler adds the overhead to them.
+
+    Raises:
+        RequestError: naming the field and the value.
+    """
+    own = spec.resources.requests if spec.resources is not None else None
+    if not own or not spec.overhead or status.resources is None:
+        return NOTHING
+    return read_vector({n: v for n, v in spec.overhead.items() if n in own}, round_up=True)
 
 
 def _does_not_fit(status: PodStatus) -> bool:
