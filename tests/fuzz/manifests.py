@@ -190,7 +190,8 @@ def _own(kind: str, name: str, spec: Doc) -> Doc:
 
 def _resized(name: str, node: str) -> Doc:
     """A pod without a queue that requests one CPU and has three."""
-    status = {"name": "c", "allocatedResources": {"cpu": "3"}}
+    held = {"cpu": "3"}
+    status = {"name": "c", "allocatedResources": held, "resources": {"requests": held}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -168,7 +169,7 @@ RESIZED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "its node has accepted less, and the container still has more": (
         {}, {"allocatedResources": {"cpu": "1"}, "resources": sized("3")}, 3000,
     ),
-    "only the accepted requests are known": ({}, {"allocatedResources": {"cpu": "4"}}, 4000),
+    "the requests in effect are not known": ({}, {"allocatedResources": {"cpu": "4"}}, 1000),
     "a resize to more counts before its node accepts it": (
         {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]},
         {"allocatedResources": {"cpu": "500m"}, "resources": sized("500m")}, 1000,
@@ -189,11 +190,49 @@ def test_a_pod_that_is_resized_in_place_holds_what_kube_scheduler_counts(
 ) -> None:
     status, container, cpu = RESIZED[name]
     statuses = {"containers": "containerStatuses", "initContainers": "initContainerStatuses"}
+    resized = {"name": "a", "resources": sized("1"), "restartPolicy": "Always"}
     read = pod(
-        spec={"containers": [{"name": "z"}], field: [{"name": "a", "resources": sized("1")}]},
+        spec={"containers": [{"name": "z"}], field: [resized]},
         status={**status, statuses[field]: [{"name": "a", **container}]},
     )
     assert read.requests == Resources({"cpu": cpu, "pods": 1})
+
+
+@pytest.mark.parametrize(("conditions", "cpu"), [([], 8), (INFEASIBLE, 7)])
+def test_each_resized_container_counts_with_its_own_largest_requests(
+    conditions: list[dict[str, str]], cpu: int
+) -> None:
+    """As ``AggregateContainerRequests`` of Kubernetes, which adds the containers after that."""
+    spec = [{"name": "x", "resources": sized("4")}, {"name": "y", "resources": sized("1")}]
+    status = [
+        {"name": "x", "allocatedResources": {"cpu": "1"}, "resources": sized("3")},
+        {"name": "y", "allocatedResources": {"cpu": "4"}, "resources": sized("2")},
+    ]
+    read = pod(
+        spec={"containers": spec}, status={"conditions": conditions, "containerStatuses": status}
+    )
+    assert read.requests["cpu"] == cpu * 1000
+
+
+def test_kube_scheduler_ignores_the_status_of_an_init_container_that_ends() -> None:
+    status = {"name": "i", "allocatedResources": {"cpu": "4"}, "resources": sized("4")}
+    initial = [{"name": "i", "resources": sized("1")}]
+    read = pod(spec={"initContainers": initial}, status={"initContainerStatuses": [status]})
+    assert read.requests["cpu"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ({"containerStatuses": [{"name": "a", "resources": sized("?")}]},
+         "status of container a: resources.requests: cpu: '?' is not a quantity"),
+        ({"allocatedResources": {"cpu": "?"}, "resources": {}},
+         "status: allocatedResources: cpu: '?' is not a quantity"),
+    ],
+)  # fmt: skip
+def test_an_error_in_a_status_names_its_field(status: dict[str, Any], error: str) -> None:
+    with pytest.raises(RequestError, match=f"^{re.escape(error)}$"):
+        pod(spec={"resources": sized("1")}, status=status)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +242,7 @@ def test_a_pod_that_is_resized_in_place_holds_what_kube_scheduler_counts(
         ({"allocatedResources": {"cpu": "9"}, "resources": sized("8")}, 9250),
         ({"allocatedResources": {"cpu": "3"}, "resources": sized("3")}, 6250),
         ({"conditions": INFEASIBLE, "allocatedResources": {"cpu": "3"}, "resources": sized("3")}, 3250),
+        ({"allocatedResources": {"cpu": "3"}, "resources": {}}, 6250),
     ],
 )  # fmt: skip
 def test_a_pod_with_pod_level_requests_is_resized_as_a_whole(

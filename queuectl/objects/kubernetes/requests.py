@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final, Protocol
 
@@ -141,26 +142,42 @@ def pod_requests(spec: PodLike) -> Resources:
 def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
     """The requests of a pod, as kube-scheduler counts them while the kubelet resizes the pod in place.
 
-    That is the most of the requests in its spec, those that its node has accepted, and those in effect. The requests of its spec do not
-    count if they do not fit its node.
+    Each container, and the pod as a whole, counts with the most of the requests in its spec, those that its node has accepted, and those
+    in effect. The requests of the spec do not count if they do not fit the node.
 
     Raises:
         RequestError: naming the field and the value.
     """
-    of_spec = pod_requests(spec)
+    needs, of_spec = read_pod_needs(spec)
     listed = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-    if not listed and status.resources is None and status.allocated_resources is None:
-        return of_spec
-    statuses = {one.name: one for one in listed}
+    statuses = {one.name: one for one in listed if one.resources is not None}
+    whole = _resized_as_whole(spec, status)
     containers = (*(spec.containers or ()), *(spec.init_containers or ()))
-    alone = status.resources is None and status.allocated_resources is None
-    if alone and all(_as_asked(one, statuses.get(one.name)) for one in containers):
+    if not whole and all(_as_asked(one, statuses.get(one.name)) for one in containers):
         return of_spec
-    accepted = _with(spec, status.allocated_resources, statuses, _accepted)
-    own = status.resources.requests if status.resources is not None else None
-    in_effect = _with(spec, own, statuses, _in_effect)
-    held = requested(read_needs(accepted)).at_least(requested(read_needs(in_effect)))
-    return held if _does_not_fit(status) else held.at_least(of_spec)
+    fits = not _does_not_fit(status)
+
+    def held(container: ContainerNeeds) -> ContainerNeeds:
+        if container.name not in statuses:
+            return container
+        with under(f"status of container {container.name}"):
+            most = _most(container.effective_requests, statuses[container.name], fits=fits)
+        return replace(container, requests=tuple(most.items()), limits=())
+
+    running = tuple(map(held, needs.containers))
+    init = tuple([held(one) if one.stays else one for one in needs.init])
+    needs = replace(needs, containers=running, init=init)
+    if whole:
+        with under("status"):
+            most = _most(dict(needs.requests), status, fits=fits)
+        needs = replace(needs, requests=tuple([(name, most[name]) for name, _ in needs.requests]))
+    return requested(needs)
+
+
+def _resized_as_whole(spec: PodSpec, status: PodStatus) -> bool:
+    """Whether kube-scheduler counts the status of the pod itself: it has pod-level requests."""
+    own = spec.resources.requests if spec.resources is not None else None
+    return bool(own) and status.resources is not None
 
 
 def _as_asked(container: Container, status: ContainerStatus | None) -> bool:
@@ -172,37 +189,16 @@ def _as_asked(container: Container, status: ContainerStatus | None) -> bool:
     return all(known is None or known == given for known in (status.allocated_resources, in_effect))
 
 
-def _accepted(status: ContainerStatus) -> dict[str, Quantity] | None:
-    return status.allocated_resources
-
-
-def _in_effect(status: ContainerStatus) -> dict[str, Quantity] | None:
-    known = status.resources.requests if status.resources is not None else None
-    return known if known is not None else status.allocated_resources
-
-
-def _with(
-    spec: PodSpec,
-    own: dict[str, Quantity] | None,
-    statuses: Mapping[str, ContainerStatus],
-    read: Callable[[ContainerStatus], dict[str, Quantity] | None],
-) -> PodSpec:
-    """The spec with the requests of a status. ``own``: of the whole pod."""
-
-    def resized(container: Container) -> Container:
-        known = read(statuses[container.name]) if container.name in statuses else None
-        needs = container.resources if known is None else Needs(requests=known)
-        return Container(container.name, needs, container.restart_policy)
-
-    needs = spec.resources
-    if own is not None and needs is not None and needs.requests:
-        needs = Needs(requests={name: own.get(name, 0) for name in needs.requests})
-    return PodSpec(
-        [resized(one) for one in spec.containers or ()],
-        [resized(one) for one in spec.init_containers or ()],
-        spec.overhead,
-        needs,
-    )
+def _most(
+    of_spec: Mapping[str, int], status: ContainerStatus | PodStatus, *, fits: bool
+) -> Resources:
+    """The most of the requests in a spec, if they fit its node, those that the node has accepted, and those in effect."""
+    in_effect = status.resources.requests if status.resources is not None else None
+    with under("allocatedResources"):
+        accepted = read_vector(status.allocated_resources, round_up=True)
+    with under("resources.requests"):
+        held = read_vector(in_effect, round_up=True).at_least(accepted)
+    return held.at_least(Resources(of_spec)) if fits else held
 
 
 def repeated_overhead(spec: PodSpec, status: PodStatus) -> Resources:
@@ -213,10 +209,10 @@ def repeated_overhead(spec: PodSpec, status: PodStatus) -> Resources:
     Raises:
         RequestError: naming the field and the value.
     """
-    own = spec.resources.requests if spec.resources is not None else None
-    if not own or not spec.overhead or status.resources is None:
+    if not spec.overhead or not _resized_as_whole(spec, status):
         return NOTHING
-    return read_vector({n: v for n, v in spec.overhead.items() if n in own}, round_up=True)
+    asked = dict(read_needs(spec).requests)
+    return read_vector({n: v for n, v in spec.overhead.items() if n in asked}, round_up=True)
 
 
 def _does_not_fit(status: PodStatus) -> bool:
