@@ -209,17 +209,20 @@ class Allowance:
         name: of the quota.
         limits: its resources, in the order of their keys.
         best_effort: True = only pods without CPU and memory requests count, False = only the others, None = all.
+        terminating: True = only pods with a deadline count, False = only the others, None = all.
         promised: for each limit, the amount for pods of started gangs that do not exist yet; empty = none.
     """
 
     name: str
     limits: tuple[QuotaLimit, ...]
     best_effort: bool | None = None
+    terminating: bool | None = None
     promised: tuple[int, ...] = ()
 
-    def covers(self, shape: PodShape) -> bool:
-        """Whether a pod of this shape counts."""
-        return self.best_effort is None or self.best_effort is is_best_effort(shape)
+    def covers(self, podset: PodSet) -> bool:
+        """Whether the pods of a podset count."""
+        best_effort, deadline = is_best_effort(podset.shape), podset.has_deadline
+        return self.best_effort in (None, best_effort) and self.terminating in (None, deadline)
 
 
 def is_best_effort(shape: PodShape) -> bool:
@@ -229,7 +232,7 @@ def is_best_effort(shape: PodShape) -> bool:
 
 def with_promises(quota: Allowance, coming: Iterable[Coming]) -> Allowance:
     """The quota with these future pods."""
-    counted = [(podset, count) for podset, count in coming if quota.covers(podset.shape)]
+    counted = [(podset, count) for podset, count in coming if quota.covers(podset)]
     if not counted:
         return quota
     promised = tuple(

@@ -82,6 +82,7 @@ class PodSet:
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfill, so the gang does not start.
     ``one_numa_node``: each pod gets its CPUs, memory and devices from one NUMA node of its node.
+    ``has_deadline``: its pods have ``activeDeadlineSeconds``; scopes of ResourceQuotas depend on it.
     ``sized``: the GPUs of its pods; None = as the names of its resources state.
     ``labels``, ``annotations``: of its template.
     """
@@ -101,6 +102,7 @@ class PodSet:
     shared_gpus: SharedGpus | None = None
     gpu_fraction: GpuFraction | None = None
     one_numa_node: bool = False
+    has_deadline: bool = False
     sized: PodGpus | None = None
     labels: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
     annotations: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)

@@ -236,6 +236,7 @@ def planned_of(job: JobRecord, limit: float | None = None) -> DecidedRequest:
                 podset.group,
                 *filter(None, (podset.shared_gpus, podset.gpu_fraction, podset.shape.devices)),
                 *(["one NUMA node"] if podset.one_numa_node else ()),
+                *(["a deadline"] if podset.has_deadline else ()),
             )
             for podset in job.podsets
         ),

@@ -117,7 +117,7 @@ def _closed(unreadable: Unreadable, old: NodeRecord | None) -> NodeRecord:
 def _raised(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
     """Whether a changed ResourceQuota can allow gangs that it did not allow before. More use, from new pods, cannot."""
     before, after = old.allowance, new.allowance
-    if before.best_effort is not after.best_effort:
+    if (before.best_effort, before.terminating) != (after.best_effort, after.terminating):
         return True
     left = {limit.key: limit.hard - limit.used for limit in after.limits}
     return any(

@@ -135,6 +135,7 @@ def test_a_file_without_usage_counts_its_running_gangs() -> None:
         ({"scopes": ["BestEffort"]}, True),  # requests only GPUs
         ({"scopes": ["NotBestEffort"]}, False),
         ({"scopes": ["PriorityClass"]}, True),
+        ({"scopes": ["NotTerminating", "BestEffort"]}, True),
         ({"scopes": ["CrossNamespacePodAffinity"]}, False),
         ({"scopeSelector": {"matchExpressions": [
             {"scopeName": "PriorityClass", "operator": "In", "values": ["queuectl-managed"]}]}}, True),
@@ -150,6 +151,28 @@ def test_scopes_decide_whether_its_pods_count(spec: dict[str, Any], applies: boo
     quota = resource_quota({"pods": 0}, {"pods": 0}, **spec)
     done = planned(BASE, workload("train", "main", 1, 1), quota)
     assert bool(done.waiting) is applies
+
+
+@pytest.mark.parametrize(("scope", "counts"), [("Terminating", True), ("NotTerminating", False)])
+def test_a_pod_with_a_deadline_is_terminating(scope: str, counts: bool) -> None:
+    """As ``IsTerminating`` of Kubernetes. The deadline of the job does not count."""
+    train = workload("train", "main", 1, 1)
+    train["spec"]["podSets"][0]["template"]["spec"]["activeDeadlineSeconds"] = 60
+    quota = resource_quota({"pods": 0}, {"pods": 0}, scopes=[scope])
+    assert bool(planned(BASE, train, quota).waiting) is counts
+
+
+def test_gangs_that_a_scope_separates_do_not_share_an_answer() -> None:
+    limited = replace(podset(gpu=1), has_deadline=True)
+    waiting = [gang("limited", limited, queued_at=1.0), gang("free", podset(gpu=1), queued_at=2.0)]
+    snapshot = allowed(world(NODES, waiting), QuotaLimit("pods", "pods", 0, 0), terminating=True)
+    made = plan(snapshot)
+    assert [a.uid for a in made.admitted] == ["free"]
+    assert verify(snapshot, made) == ()
+    unlimited = plan(world(NODES, waiting))
+    assert [violation.rule for violation in verify(snapshot, unlimited)] == [
+        PlanRule.RESOURCE_QUOTA
+    ]
 
 
 def test_it_starts_with_as_many_pods_as_the_quota_allows() -> None:

@@ -44,8 +44,9 @@ def test_a_new_quota_without_status_is_read_from_its_spec() -> None:
     assert (record.allowance.limits, record.counted) == ((QuotaLimit("pods", "pods", 3, 0),), False)
 
 
-def test_contradicting_scopes_match_no_pod() -> None:
-    spec = {"hard": {"pods": "3"}, "scopes": ["BestEffort", "NotBestEffort"]}
+@pytest.mark.parametrize("scope", ["BestEffort", "Terminating"])
+def test_contradicting_scopes_match_no_pod(scope: str) -> None:
+    spec = {"hard": {"pods": "3"}, "scopes": [scope, f"Not{scope}"]}
     assert read(spec=spec).allowance.limits == ()
 
 
@@ -80,6 +81,16 @@ def test_a_larger_quota_causes_a_new_plan(after: ResourceQuotaRecord, again: boo
     world.mirror.planning_changed = False
     world.see(after)
     assert world.mirror.planning_changed is again
+
+
+@pytest.mark.parametrize("scope", [{"best_effort": True}, {"terminating": True}])
+def test_a_quota_with_another_scope_causes_a_new_plan(scope: Any) -> None:
+    before = quota(16)
+    world = World(records=[before])
+    world.mirror.planning_changed = False
+    narrow = replace(before.allowance, **scope)
+    world.see(replace(before, version=8, allowance=narrow))
+    assert world.mirror.planning_changed
 
 
 def test_a_deleted_quota_limits_no_pod() -> None:

@@ -118,6 +118,9 @@ LARGER = PodShape(SHAPE.requests * 2)
         pytest.param(replace(JOB, podsets=(PodSet("main", 5, SHAPE),)), id="more pods"),
         pytest.param(replace(JOB, priority_class="high"), id="another priority class"),
         pytest.param(replace(JOB, queue="r"), id="another queue"),
+        pytest.param(
+            replace(JOB, podsets=(replace(JOB.podsets[0], has_deadline=True),)), id="a deadline"
+        ),
     ],
 )
 def test_a_job_that_asks_for_something_else_than_was_planned_is_not_started(

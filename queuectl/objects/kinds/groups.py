@@ -479,4 +479,5 @@ def _as_made(podset: PodSet, own: PodSet | None) -> PodSet:
         rules=own.rules,
         path=own.path,
         claims=own.claims,
+        has_deadline=own.has_deadline,
     )

@@ -1,11 +1,10 @@
 """The limits of a namespace: LimitRanges and ResourceQuotas.
 
 LimitRanges have the defaults that the API server gives the LimitRange itself. ResourceQuotas become allowances: the resources that
-count pods, and whether the scopes include pods of managed jobs.
+count pods, and which pods of managed jobs the scopes include.
 
-Facts that a pod template does not contain are left to the API server: the other objects of an operator (``services``), and the
-scopes ``Terminating`` and ``CrossNamespacePodAffinity``. Pods of managed jobs are assumed to have no ``activeDeadlineSeconds``. All
-of them have the PriorityClass of the admission policy.
+Facts that a pod template does not contain are left to the API server: the other objects of an operator (``services``), and the scope
+``CrossNamespacePodAffinity``. All pods of managed jobs have the PriorityClass of the admission policy.
 """
 
 from __future__ import annotations
@@ -132,13 +131,20 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
             amount = read_limit(resource, (used or {}).get(key, 0), round_up=True)
         of_limits = key.startswith(_LIMITS)
         limits.append(QuotaLimit(intern(key), intern(resource), most, amount, of_limits))
-    applies, best_effort = _scope(wire)
+    scopes = _scopes(wire)
+    if scopes is None:
+        limits, scopes = [], {}
     return ResourceQuotaRecord(
         namespace=intern(meta.namespace or "default"),
         uid=meta.uid,
         version=version_of(meta.resource_version),
         counted=used is not None,
-        allowance=Allowance(meta.name, tuple(limits) if applies else (), best_effort),
+        allowance=Allowance(
+            meta.name,
+            tuple(limits),
+            best_effort=scopes.get("BestEffort"),
+            terminating=scopes.get("Terminating"),
+        ),
     )
 
 
@@ -154,30 +160,26 @@ def _counted(key: str) -> str | None:
     return key.removeprefix(_REQUESTS) if key.startswith(_REQUESTS) else None
 
 
-def _scope(wire: WireResourceQuota) -> tuple[bool, bool | None]:
-    """Whether pods of managed jobs count, and which of them (``best_effort``)."""
+def _scopes(wire: WireResourceQuota) -> dict[str, bool] | None:
+    """Whether pods must match ``BestEffort`` and ``Terminating`` to count, where it matters; None if no pod of a managed job counts."""
     spec = wire.spec
     if spec is None:
-        return False, None
+        return None
     scopes = [ScopeRequirement(name, "Exists") for name in spec.scopes or ()]
     if spec.scope_selector is not None:
         scopes += spec.scope_selector.match_expressions or ()
-    best_effort: bool | None = None
+    matches: dict[str, bool] = {}
     for scope in scopes:
         match scope.scope_name:
-            case "BestEffort" | "NotBestEffort":
-                wanted = scope.scope_name == "BestEffort"
-                if best_effort not in (None, wanted):
-                    return False, None
-                best_effort = wanted
-            case "PriorityClass":
-                if not _has_class(scope):
-                    return False, None
-            case "NotTerminating":
+            case "BestEffort" | "NotBestEffort" | "Terminating" | "NotTerminating" as name:
+                positive = name.removeprefix("Not")
+                if matches.setdefault(positive, name == positive) is not (name == positive):
+                    return None
+            case "PriorityClass" if _has_class(scope):
                 pass
             case _:
-                return False, None
-    return True, best_effort
+                return None
+    return matches
 
 
 def _has_class(scope: ScopeRequirement) -> bool:

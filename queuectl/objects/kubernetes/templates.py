@@ -112,6 +112,7 @@ def read_podset(
         gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
         or requested_fraction(shape.requests, f"{path}.spec"),
         one_numa_node=one_numa_node,
+        has_deadline=spec.active_deadline_seconds is not None,
         labels=sorted_pairs(labels),
         annotations=sorted_pairs(annotations),
     )

@@ -352,6 +352,7 @@ class TemplateSpec(Wire):
     init_containers: list[TemplateContainer] | None = None
     overhead: dict[str, Quantity] | None = None
     runtime_class_name: str | None = None
+    active_deadline_seconds: int | None = None
     resources: Needs | None = None
     node_selector: dict[str, str] | None = None
     node_name: str | None = None

@@ -124,7 +124,7 @@ class ResourceQuotas:
     def _lines(self, workload: Workload) -> Iterator[CountedLimit]:
         """Every line of a ResourceQuota that the pods of a gang count against."""
         for allowance in self._allowances[workload.namespace]:
-            counted = [p for p in workload.podsets if allowance.covers(p.shape)]
+            counted = [p for p in workload.podsets if allowance.covers(p)]
             promised = allowance.promised or (0,) * len(allowance.limits)
             for limit, coming in zip(allowance.limits, promised, strict=True):
                 need = sum(p.count * limit.per_pod(p) for p in counted)

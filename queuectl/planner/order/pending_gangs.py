@@ -272,7 +272,8 @@ def _equal(pending: Pending, key: ClassKey, config: QueueConfig) -> Hashable:
     workload = pending.workload
     if pending.lease is not None:
         return workload.uid
-    limits = tuple(podset.limits for podset in workload.podsets)  # ResourceQuotas count them
+    # ResourceQuotas depend on them.
+    limits = tuple((podset.limits, podset.has_deadline) for podset in workload.podsets)
     run = workload.duration if config.budgets else None  # budgets pay for it
     whose = workload.namespace, workload.queue, workload.user, workload.claims
     return key, whose, pending.budget, limits, run

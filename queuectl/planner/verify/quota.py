@@ -181,7 +181,8 @@ def check_allowances(index: PlanIndex) -> Iterator[PlanViolation]:
             counted = [
                 (podset, count)
                 for podset, count in pods
-                if quota.best_effort is None or quota.best_effort == _best_effort(podset)
+                if quota.best_effort in (None, _best_effort(podset))
+                and quota.terminating in (None, podset.has_deadline)
             ]
             for i, line in enumerate(quota.limits):
                 asked = sum(n * _counts(podset, line) for podset, n in counted)
