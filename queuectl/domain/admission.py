@@ -15,6 +15,7 @@ from typing import TypeAlias
 from queuectl.domain import limits
 from queuectl.domain.fleet import Effect, NodeRules, Toleration
 from queuectl.domain.limits import Ranges, filled
+from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.request_rules import (
     Amounts,
@@ -93,13 +94,13 @@ def created(podset: PodSet, around: PodAdmission) -> PodSet:
     if podset.needs is None:
         return podset
     needs, rules = _pod(podset, podset.needs, around)
-    asked, limits = requested(needs), limited(needs)
+    asked, limits, overhead = requested(needs), limited(needs), Resources(needs.overhead)
     others = incidental(needs) | {name for name in podset.larger_requests if name not in asked}
     requests = asked.at_least(podset.larger_requests)
     shape = replace(podset.shape, requests=requests, incidental=others, rules=rules)
-    if (shape, limits) == (podset.shape, podset.limits):
+    if (shape, limits, overhead) == (podset.shape, podset.limits, podset.overhead):
         return podset
-    return replace(podset, shape=shape, limits=limits)
+    return replace(podset, shape=shape, limits=limits, overhead=overhead)
 
 
 def _pod(podset: PodSet, needs: PodNeeds, around: PodAdmission) -> tuple[PodNeeds, NodeRules]:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from queuectl.domain.quantity import CPU, MEMORY, format_quantity
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.request_rules import Amounts, ContainerNeeds, PodNeeds, together
-from queuectl.domain.workload import PodSet, PodShape
+from queuectl.domain.workload import PodSet
 
 # ---- LimitRanges
 #
@@ -221,13 +221,17 @@ class Allowance:
 
     def covers(self, podset: PodSet) -> bool:
         """Whether the pods of a podset count."""
-        best_effort, deadline = is_best_effort(podset.shape), podset.has_deadline
+        best_effort, deadline = is_best_effort(podset), podset.has_deadline
         return self.best_effort in (None, best_effort) and self.terminating in (None, deadline)
 
 
-def is_best_effort(shape: PodShape) -> bool:
-    """Kubernetes' quality of service class: no container asks for CPU or memory."""
-    return not (shape.requests[CPU] or shape.requests[MEMORY])
+def is_best_effort(podset: PodSet) -> bool:
+    """Kubernetes' quality of service class: no container has a request or a limit of CPU or memory. The overhead does not count."""
+    return not any(
+        amounts[name] > podset.overhead[name]
+        for amounts in (podset.shape.requests, podset.limits)
+        for name in (CPU, MEMORY)
+    )
 
 
 def with_promises(quota: Allowance, coming: Iterable[Coming]) -> Allowance:

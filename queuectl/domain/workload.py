@@ -75,7 +75,8 @@ class PodSet:
     ``count``: at least 1; those who read objects leave out podsets without pods.
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
-    ``needs``, ``rules``: the containers of its template, and its node rules; ``shape`` and ``limits`` follow from them, and from
+    ``overhead``: of the RuntimeClass of its pods, which ``shape`` and ``limits`` include; their quality of service class depends on it.
+    ``needs``, ``rules``: the containers of its template, and its node rules; ``shape``, ``limits`` and ``overhead`` follow from them, and from
     the additions of :mod:`queuectl.domain.admission`. ``path``: of its template in its object, for messages.
     ``larger_requests``: the requests of pods of an earlier start that were larger than those of the template, because webhooks had changed them.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
@@ -94,6 +95,7 @@ class PodSet:
     group: str | None = None
     min_count: int | None = None
     limits: Resources = NOTHING
+    overhead: Resources = NOTHING
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
     rules: NodeRules = field(default=NodeRules(), compare=False, repr=False)
     path: str = field(default="", compare=False, repr=False)

@@ -254,8 +254,8 @@ def made_as(job: JobRecord, old: JobRecord) -> JobRecord:
         return job
     were = {podset.name: podset for podset in old.podsets}
     podsets = tuple(
-        replace(now, shape=were[now.name].shape, limits=were[now.name].limits)
-        if now.name in were
+        replace(now, shape=was.shape, limits=was.limits, overhead=was.overhead)
+        if (was := were.get(now.name)) is not None
         else now
         for now in job.podsets
     )

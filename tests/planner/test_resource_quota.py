@@ -13,7 +13,7 @@ from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import Placement, Workload
+from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
 from queuectl.planner.verify import PlanRule, verify
@@ -162,14 +162,25 @@ def test_a_pod_with_a_deadline_is_terminating(scope: str, counts: bool) -> None:
     assert bool(planned(BASE, train, quota).waiting) is counts
 
 
-def test_gangs_that_a_scope_separates_do_not_share_an_answer() -> None:
-    limited = replace(podset(gpu=1), has_deadline=True)
-    waiting = [gang("limited", limited, queued_at=1.0), gang("free", podset(gpu=1), queued_at=2.0)]
-    snapshot = allowed(world(NODES, waiting), QuotaLimit("pods", "pods", 0, 0), terminating=True)
+SANDBOXED = podset(gpu=1, cpu=1)
+SCOPES: dict[str, tuple[PodSet, PodSet, dict[str, bool]]] = {
+    "a deadline": (replace(SANDBOXED, has_deadline=True), SANDBOXED, {"terminating": True}),
+    "no request": (replace(SANDBOXED, overhead=Resources({"cpu": 1})), SANDBOXED, {"best_effort": True}),
+    "no limit": (podset(gpu=1), replace(podset(gpu=1), limits=Resources({"cpu": 1})), {"best_effort": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("difference", SCOPES)
+def test_gangs_that_a_scope_separates_do_not_share_an_answer(difference: str) -> None:
+    """Their pods are equal for a placement."""
+    limited, free, scope = SCOPES[difference]
+    waiting = [gang("limited", limited, queued_at=1.0), gang("free", free, queued_at=2.0)]
+    fleet = [node(f"n{i}", gpu=8, cpu=8) for i in range(4)]
+    snapshot = allowed(world(fleet, waiting), QuotaLimit("pods", "pods", 0, 0), **scope)
     made = plan(snapshot)
     assert [a.uid for a in made.admitted] == ["free"]
     assert verify(snapshot, made) == ()
-    unlimited = plan(world(NODES, waiting))
+    unlimited = plan(world(fleet, waiting))
     assert [violation.rule for violation in verify(snapshot, unlimited)] == [
         PlanRule.RESOURCE_QUOTA
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.limits import Allowance
 from queuectl.domain.snapshot import Pending
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
@@ -152,3 +153,28 @@ def test_a_runtime_class_that_no_api_server_stores_is_reported() -> None:
     wrong = runtime_class(overhead={"podFixed": {"cpu": "much"}})
     with pytest.raises(DocumentError, match=r"RuntimeClass/kata: overhead.podFixed: cpu: 'much'"):
         pending(in_a_vm(), wrong)
+
+
+@pytest.mark.parametrize("stated", [{}, {"overhead": {"cpu": "2", "memory": "1Gi"}}])
+@pytest.mark.parametrize(
+    ("resources", "best_effort"),
+    [
+        ({}, True),
+        ({"requests": {"cpu": "1m"}}, False),
+        ({"limits": {"memory": "1Ki"}}, False),
+        ({"requests": {"cpu": "0"}, "limits": {"cpu": "1"}}, False),
+    ],
+)
+def test_the_overhead_does_not_change_the_scope_of_a_resource_quota(
+    stated: Doc, resources: dict[str, Doc], best_effort: bool
+) -> None:
+    """As ``ComputePodQOS`` of Kubernetes, which reads the containers."""
+    gang = gang_in_a_vm(**stated)
+    container = gang["spec"]["podSets"][0]["template"]["spec"]["containers"][0]
+    for field, amounts in resources.items():
+        container["resources"].setdefault(field, {}).update(amounts)
+    (podset,) = pending(gang, runtime_class(**OVERHEAD)).workload.podsets
+    assert podset.shape.requests["cpu"] >= 2000
+    for scope in (True, False):
+        quota = Allowance("team", (), best_effort=scope)
+        assert quota.covers(podset) is (scope is best_effort)

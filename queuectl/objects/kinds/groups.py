@@ -475,6 +475,7 @@ def _as_made(podset: PodSet, own: PodSet | None) -> PodSet:
         podset,
         shape=own.shape,
         limits=own.limits,
+        overhead=own.overhead,
         needs=own.needs,
         rules=own.rules,
         path=own.path,

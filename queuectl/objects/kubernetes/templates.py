@@ -104,6 +104,7 @@ def read_podset(
         topology,
         group,
         limits=request.limits,
+        overhead=Resources(request.needs.overhead),
         needs=request.needs,
         rules=shape.rules,
         path=path,

@@ -273,7 +273,7 @@ def _equal(pending: Pending, key: ClassKey, config: QueueConfig) -> Hashable:
     if pending.lease is not None:
         return workload.uid
     # ResourceQuotas depend on them.
-    limits = tuple((podset.limits, podset.has_deadline) for podset in workload.podsets)
+    limits = tuple((p.limits, p.overhead, p.has_deadline) for p in workload.podsets)
     run = workload.duration if config.budgets else None  # budgets pay for it
     whose = workload.namespace, workload.queue, workload.user, workload.claims
     return key, whose, pending.budget, limits, run

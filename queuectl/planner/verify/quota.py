@@ -200,7 +200,8 @@ def _counts(podset: PodSet, line: QuotaLimit) -> int:
 
 
 def _best_effort(podset: PodSet) -> bool:
-    return {CPU, MEMORY}.isdisjoint(podset.shape.requests)
+    own = (amounts - podset.overhead for amounts in (podset.shape.requests, podset.limits))
+    return all(amounts[name] <= 0 for amounts in own for name in (CPU, MEMORY))
 
 
 def check_budgets(index: PlanIndex) -> Iterator[PlanViolation]:
