@@ -12,9 +12,9 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Subject, UsagePhase
+from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Meter, Subject, UsagePhase
 from queuectl.domain.fleet import Node
-from queuectl.domain.gpus import NO_LABELS, as_number, in_parts, of_parts
+from queuectl.domain.gpus import NO_LABELS, Gpus, as_number, in_parts, of_parts
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Note, State
 from queuectl.domain.queues import QueueConfig
@@ -57,11 +57,21 @@ class Marker:
         self._named: set[str] = set()  # workloads whose identity is in a mark
         self._known_users: ClaimUsers | None = None
         self._doubtful: set[str] = set()  # gangs whose last mark can have other claims
+        # The GPUs that a gang is charged for, and its placement of that time.
+        self._charged: dict[str, tuple[Placement, Fraction]] = {}
 
     def forget(self) -> None:
         """Add the identity to each next mark, because the committed marks are no longer known."""
         self._named.clear()
         self._known_users = None
+
+    def learn(self, meters: Mapping[str, Meter]) -> None:
+        """Take the charges of gangs that another leader has marked. ``meters``: of all committed marks, by uid."""
+        for entry in self._committed():
+            meter = meters.get(entry.uid)
+            if meter is not None and entry.placement is not None and holds(entry.state):
+                charged = entry.placement, _gpus(meter.held)
+                self._charged.setdefault(entry.uid, charged)
 
     def marked(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[EntryChange]:
         """The same changes with their marks. Call it once for each change, directly before its commit."""
@@ -110,9 +120,14 @@ class Marker:
         self, change: EntryChange, config: QueueConfig, concerned: Container[str]
     ) -> EntryChange:
         before, after = change.before, change.after
-        if before is not None and _same(before, after) and after.uid not in concerned:
+        same = before is not None and _same(before, after) and after.uid not in concerned
+        loss = None
+        if before is not None and before.state.live and after.state is State.EVICTING:
+            loss = self._loss(before, after, change.at, config)
+            change = replace(change, note=_with_loss(change.note, before, loss))
+        elif same:
             return change
-        mark = self._mark(after, change.at, config)
+        mark = self._mark(after, change.at, config, same=same)
         if before is None or after.uid not in self._named or not _same_queue(before, after):
             job = self._mirror.jobs.get(after.uid)
             mark = replace(mark, subject=_subject(after, job, config))
@@ -121,18 +136,20 @@ class Marker:
             self._named.discard(after.uid)
         if before is None:
             return replace(change, marks=_arrival(mark, after))
-        if before.state.live and after.state is State.EVICTING:
-            loss = self._loss(before, after, change.at, config)
-            mark = replace(mark, loss=loss)
-            change = replace(change, note=_with_loss(change.note, before, loss))
-        return replace(change, marks=(mark,))
+        return replace(change, marks=(replace(mark, loss=loss),))
 
-    def _mark(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
+    def _mark(self, entry: Entry, at: float, config: QueueConfig, *, same: bool = False) -> Mark:
+        """``same``: it is charged as before, also for nodes that have changed or do not exist now."""
         phase = _PHASES[entry.state]
         held: tuple[FlavorGpus, ...] | None = ()
         job = self._mirror.jobs.get(entry.uid)
-        if phase is UsagePhase.HOLDS and entry.placement is not None:
-            held = self._held(entry, job, entry.placement, config) if job is not None else None
+        if phase is not UsagePhase.HOLDS:
+            self._charged.pop(entry.uid, None)
+        elif entry.placement is not None:
+            held = None
+            if job is not None and not same:
+                held = self._held(entry, job, entry.placement, config)
+                self._charged[entry.uid] = entry.placement, _gpus(held)
         gpus = self._mirror.sized(job, config).gpus if job is not None else entry.gpus
         return Mark(entry.uid, at, at, phase, entry.attempt, gpus, held)
 
@@ -199,15 +216,25 @@ class Marker:
             return LostWork(code.value, float(recorded))
         job = self._mirror.jobs.get(after.uid)
         since = before.started_at if before.started_at is not None else before.since
-        gpus, used = before.gpus, 1.0
-        if job is not None and before.placement is not None:
-            held = self._held(before, job, before.placement, config)
-            gpus = sum((one.gpus for one in held), Fraction())
+        gpus, used = self._last_charged(before, job, config), 1.0
         if job is not None and code not in FAILED_START:
             saved = checkpoint_of(self._mirror, before, job, config)
             since = max(since, min(saved or since, at))
             used = 1.0 if job.utilization is None else job.utilization
         return LostWork(code.value, max(0.0, at - since) * float(gpus) * used)
+
+    def _last_charged(self, entry: Entry, job: JobRecord | None, config: QueueConfig) -> Gpus:
+        """The GPUs that a gang is charged for since its last mark; with its current nodes if that is not known."""
+        placement, gpus = self._charged.get(entry.uid, (None, Fraction()))
+        if placement is not None and placement == entry.placement:
+            return gpus
+        if job is None or entry.placement is None:
+            return entry.gpus
+        return _gpus(self._held(entry, job, entry.placement, config))
+
+
+def _gpus(held: Iterable[FlavorGpus]) -> Fraction:
+    return sum((Fraction(each.gpus) for each in held), Fraction())
 
 
 def user_of(job: JobRecord | None, config: QueueConfig) -> str:
@@ -227,10 +254,9 @@ def _with_loss(note: Note | None, before: Entry, loss: LostWork) -> Note | None:
 
 
 def _same(before: Entry, after: Entry) -> bool:
-    evicted = before.state.live and after.state is State.EVICTING
+    """Whether it is charged as before."""
     return (
-        not evicted
-        and _PHASES[before.state] is _PHASES[after.state]
+        _PHASES[before.state] is _PHASES[after.state]
         and (before.gpus, before.pods, before.attempt) == (after.gpus, after.pods, after.attempt)
         and _same_queue(before, after)
         and (before.placement is after.placement or before.placement == after.placement)

@@ -22,10 +22,10 @@ from queuectl.control.leader.accounting import Accountant, UsageInputs
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.db.usage import UsageLedger
-from queuectl.domain.accounting import HOUR, UNITS, Accounting
+from queuectl.domain.accounting import HOUR, UNITS, Accounting, LostWork
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
-from queuectl.domain.events import Admit, Event, ObjectDeleted
+from queuectl.domain.events import Admit, Event, Evict, ObjectDeleted
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import JobRecord
@@ -33,6 +33,7 @@ from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Upserted
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.usage_reports import Grouping, Period
@@ -137,7 +138,7 @@ class World:
     async def lead(self) -> None:
         """Start another leader, which has only the database and the watch."""
         self.epoch = await self.store.take_over("test", 0)
-        self.marker = Marker(self.mirror)
+        self.marker = Marker(self.mirror, self.lives.entries.values)
         self.samples = SampleLog()
         self.usage_store = Fragile(self.store.usage)
         self.facts = UsageInputs(
@@ -608,6 +609,23 @@ async def test_a_deposed_leader_writes_no_hours(store: PostgresStore):
     world.now += 60.0
     with pytest.raises(Fenced):
         await world.accountant.account()
+
+
+async def test_the_next_leader_knows_what_gangs_are_charged_for(store: PostgresStore):
+    world = World(store, Lives("old"))
+    await world.lead()
+    first, start = until_it_runs(world)
+    entry = start.after
+    world.mirror.apply([Upserted(job(entry))])
+    for change in (first, start):
+        world.lives.committed(await commit(world, [change]))
+    await world.lead()
+    await world.account("")
+    world.mirror.apply([Upserted(replace(job(entry), version=entry.version + 1, podsets=()))])
+    world.now += 50.0
+    eviction = handled(entry, Evict(Reason(Code.NODE_FAILURES)), world.now)
+    (change,) = world.marker.marked([eviction], CONFIG)
+    assert change.marks[0].loss == LostWork("NodeFailures", 50.0 * held(entry))
 
 
 async def test_two_leaders_that_account_for_the_same_time_count_it_once(store: PostgresStore):

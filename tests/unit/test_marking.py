@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.accounting import Accounting, FlavorGpus, LostWork, Mark, Price, UsagePhase
+from queuectl.domain.accounting import (
+    Accounting,
+    FlavorGpus,
+    LostWork,
+    Mark,
+    Meter,
+    Price,
+    Subject,
+    UsagePhase,
+)
 from queuectl.domain.commands import Action
 from queuectl.domain.events import (
     Admit,
@@ -39,7 +48,7 @@ from queuectl.domain.queues import (
     ResourceGroup,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import NodeRecord, Upserted
+from queuectl.domain.records import Deleted, NodeRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.lifecycle.machine import handle
@@ -244,7 +253,7 @@ def test_an_eviction_holds_quota_until_the_pods_are_deleted() -> None:
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))))
     (leaves,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
-    assert (leaves.phase, leaves.held) == (UsagePhase.HOLDS, (FlavorGpus("h100", "spot", 33),))
+    assert (leaves.phase, leaves.held) == (UsagePhase.HOLDS, None), "the same as before"
     (gone,) = life.happens(220.0, Drained())
     assert (gone.at, gone.phase, gone.held) == (220.0, UsagePhase.WAITS, ())
 
@@ -267,6 +276,49 @@ def test_what_an_eviction_loses(
 ) -> None:
     mark = evicted(Reason(code, "", details), job(**more))
     assert mark.loss == LostWork(code.value, lost)
+
+
+SHARED = Node(
+    "n3", {"nvidia.com/gpu.product": "NVIDIA-H100-SHARED", "nvidia.com/gpu.replicas": "4"}
+)
+
+
+def on_a_shared_node() -> Life:
+    """Four pods with a quarter of a GPU each, started at 110 on a node that is deleted then."""
+    life = Life(replace(job(), podsets=(PodSet("worker", 4, PodShape(Resources({GPU: 1}))),)))
+    life.mirror.apply([Upserted(NodeRecord(SHARED, 2))])
+    placement = Placement((PodSetPlacement("worker", (("n3", 4),), H100),))
+    (start,) = life.happens(110.0, Admit(placement), PodsReady())
+    assert start.held == (FlavorGpus("h100", "rest", 1),)
+    life.mirror.apply([Deleted("nodes", "n3", 3)])
+    return life
+
+
+def test_an_eviction_after_the_node_was_deleted_loses_what_was_held() -> None:
+    (mark,) = on_a_shared_node().happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
+    assert (mark.held, mark.loss) == (None, LostWork("NodeFailures", 100.0))
+
+
+def test_after_a_restart_an_eviction_loses_what_the_usage_ledger_has_as_held() -> None:
+    life = on_a_shared_node()
+    entry = life.entry
+    assert entry is not None
+    held = (FlavorGpus("h100", "rest", 1),)
+    meter = Meter(UsagePhase.HOLDS, 1, 4, held, Subject("u1", "", "", "", "", ""))
+    life.marker = Marker(life.mirror, lambda: [entry])
+    life.marker.learn({"u1": meter, "deleted": meter})
+    (mark,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
+    assert (mark.held, mark.loss) == (None, LostWork("NodeFailures", 100.0))
+
+
+def test_a_placement_that_was_not_written_does_not_count_for_the_loss() -> None:
+    life = Life()
+    life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
+    written = life.entry
+    life.happens(150.0, PodsDone(whole(("n1", 1), pods=1)))
+    life.entry = written
+    (mark,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
+    assert mark.loss == LostWork("NodeFailures", 3300.0)
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,8 @@ class Accountant:
             await self._keep(self._meters, marks, self._until + span, whole=True)
             marks = ()
         await self._keep(self._meters, marks, now, whole=True)
+        if not self._checked:
+            self._facts.marker.learn(self._meters)
         self._checked = True
 
     def _first(self, page: Sequence[tuple[int, Mark]], now: float) -> tuple[tuple[int, Mark], ...]:
