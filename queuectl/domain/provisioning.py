@@ -18,6 +18,9 @@ CONSUMES: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
 CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
 """Annotation of a pod: the class of that request."""
 
+JOIN_SECONDS: Final = 300.0
+"""After a request is provisioned: the time in which its nodes can join before its gang evicts others instead."""
+
 
 class MergePolicy(StrEnum):
     """Which podsets are one podset of the request, as in Kueue."""

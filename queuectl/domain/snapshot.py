@@ -86,6 +86,8 @@ class Pending:
             more than the wait; None = since now. 0: it has waited as long as it must; gangs that are read from files have 0.
         planned_start: as the last plan has it; None = it had none.
         ready_checks: names of its admission checks that are ready.
+        spares_until: unix seconds before which it evicts no gang, because nodes that were made for it can still join. None = it
+            spares none for this reason.
         unasked: flavors for which no nodes are requested before these unix seconds, because its requests failed.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
@@ -104,6 +106,7 @@ class Pending:
     reclaim_since: float | None = 0.0
     planned_start: PlannedStart | None = None
     ready_checks: frozenset[str] = frozenset()
+    spares_until: float | None = None
     unasked: tuple[tuple[str, float], ...] = ()
     own_priority: int | None = None
     returns_by: float | None = None
@@ -119,6 +122,10 @@ class Pending:
     def may_borrow(self, now: float) -> bool:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""
         return self.borrows_at is None or self.borrows_at <= now
+
+    def spares(self, now: float) -> bool:
+        """Whether it evicts no gang at ``now`` (unix seconds) although nodes were made for it."""
+        return self.spares_until is not None and now < self.spares_until
 
     def waits_since(self, now: float) -> float:
         """The time since which it waits to evict gangs that borrow, in unix seconds; ``now`` if it begins to."""

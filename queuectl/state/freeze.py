@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.arrays import growth_of
+from queuectl.domain.checks import CheckState
 from queuectl.domain.containment import Boundary
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
@@ -16,6 +17,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_quota import NodeQuota
+from queuectl.domain.provisioning import JOIN_SECONDS
 from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import WAITS_TO_EVICT, Code, Reason
@@ -323,6 +325,7 @@ class SnapshotBuilder:
 
     def _made_pending(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Pending:
         blocked = self._blocking.of(entry, job, config)
+        provisioned_at = _nodes_made_at(entry, config)
         return Pending(
             workload=self._requests.workload(entry, job),
             lease=entry.lease,
@@ -330,9 +333,10 @@ class SnapshotBuilder:
             excluded=self._excluded(entry, config),
             blocked=blocked,
             borrows_at=entry.requeue_at,
-            reclaim_since=_reclaim_since(entry),
+            reclaim_since=_reclaim_since(entry) if provisioned_at is None else provisioned_at,
             planned_start=entry.planned_start,
             ready_checks=entry.checks.ready,
+            spares_until=None if provisioned_at is None else provisioned_at + JOIN_SECONDS,
             unasked=tuple(sorted(entry.checks.unasked.items())),
             returns_by=_returns_by(entry, job, blocked),
             past_seconds=entry.past_seconds,
@@ -415,6 +419,17 @@ def _returns_by(entry: Entry, job: JobRecord, blocked: Reason | None) -> float |
     if blocked is None or blocked.code is not Code.WAITING_FOR_PODS or not job.awaits:
         return None
     return entry.since + RETURN_SECONDS if entry.attempt and not is_grown(job) else None
+
+
+def _nodes_made_at(entry: Entry, config: QueueConfig) -> float | None:
+    """The last time at which a check that makes its nodes became Ready; None if none is."""
+    ready = (status for status in entry.checks.statuses if status.state is CheckState.READY)
+    made = (
+        status.since
+        for status in ready
+        if (check := config.checks.get(status.name)) is not None and check.provisioning is not None
+    )
+    return max(made, default=None)
 
 
 def _reclaim_since(entry: Entry) -> float | None:

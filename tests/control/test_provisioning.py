@@ -19,6 +19,7 @@ from queuectl.objects.kubernetes.provisioning import (
     request_name,
     template_name,
 )
+from queuectl.state import freeze
 from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.control.test_admission_checks import check, report, untouched
 from tests.control.test_crash_matrix import survives
@@ -86,7 +87,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def provisions(
-    world: Rig, *others: str, most: int = 1000, **spec: Any
+    world: Rig, *others: str, most: int = 1000, quota: int = 16, **spec: Any
 ) -> SimulatedAutoscaler:
     """The ClusterQueue has a check that makes nodes, and these checks of other controllers."""
     makes = check(CHECK, "kueue.x-k8s.io/provisioning-request")
@@ -98,7 +99,7 @@ async def provisions(
     await world.store.put_config(settings(**spec))
     for document in (makes, *map(check, others)):
         await world.store.put_config(document)
-    (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+    (queue,) = (d for d in configuration(quota) if d["kind"] == "ClusterQueue")
     rules = [{"name": name} for name in (CHECK, *others)]
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
     await world.store.put_config(queue)
@@ -229,6 +230,33 @@ async def test_a_gang_of_a_higher_priority_gets_the_quota_of_one_that_waits_for_
             "the request of the first is deleted",
         )
         assert name_of(first) not in map(name_of, requests(world))
+
+
+async def test_a_gang_of_a_higher_priority_evicts_others_if_its_nodes_do_not_join_in_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freeze, "JOIN_SECONDS", 1.0)
+    async with rig(database_url, 1) as world:
+        autoscaler = await provisions(world, quota=32)
+        low = world.cluster.submit(gang("Job", "low", 1))
+        await world.until_state(low, State.RUNNING)
+        world.each_turn = lambda: None
+        high = await waits_for_nodes(world, "high", priority="high")
+        (request,) = requests(world)
+        autoscaler.set(request, "Provisioned", "CapacityIsProvisioned", "made")
+        await world.until_entry(high, lambda e: CHECK in e.checks.ready, "its check is ready")
+        world.cluster.add_node(nodes(2)[-1])
+        evicted = await world.until_entry(low, lambda e: bool(e.evictions), "it is evicted")
+        made = next(
+            line for line in await world.store.history(high) if "Ready" in line.reason.message
+        )
+        assert evicted.since >= made.at + 1.0
+        runs = await world.until_state(high, State.RUNNING)
+        assert runs.placement is not None
+        assert sorted(runs.placement.podsets[0].by_node) == ["n0", "n1"]
+        await world.until(
+            lambda: name_of(request) not in map(name_of, requests(world)), "it is deleted"
+        )
 
 
 async def test_a_request_that_fails_is_made_again_and_then_the_gang_is_deactivated(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from queuectl.domain.queues import (
     ClusterQueue,
     FlavorQuotas,
     QueueingStrategy,
+    ReclaimWithinCohort,
     ResourceFlavor,
     ResourceGroup,
 )
@@ -29,6 +31,7 @@ from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, S
 from queuectl.domain.workload import Duration, PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain.diagnosis import diagnose
+from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import (
     FLAVOR,
@@ -182,6 +185,52 @@ def test_a_gang_whose_nodes_are_made_keeps_its_quota_until_it_fits() -> None:
     assert still.admitted == (), "the gang before it does not get its quota"
     fits = decided(checked(world([NODE, node("n1", gpu=8)], [ready], (), of_quota(16))))
     assert [a.uid for a in fits.admitted] == ["pair"]
+
+
+def made_for(workload: Workload, quota: ClusterQueue, **options: Any) -> Pending:
+    """The gang with the quota that it got on no nodes, after its check is ready."""
+    lease = plan(checked(world([], [workload], (), quota))).pending[0].lease
+    return Pending(workload, lease, ready_checks=frozenset({"nodes"}), **options)
+
+
+HIGH = gang("high", podset(count=2, gpu=8), priority=9)
+TWO_NODES = [NODE, node("n1", gpu=8)]
+LOW = holding(small("low", queued_at=5.0), {"n0": 1})
+
+
+def test_a_gang_whose_nodes_are_made_evicts_gangs_of_a_lower_priority_that_use_them() -> None:
+    high = made_for(HIGH, of_quota(32))
+    made = decided(checked(world(TWO_NODES, [high], [LOW], of_quota(32))))
+    assert [p.victim for p in made.preempted] == ["low"]
+    assert (awaits(made), made.pending[0].checks) == ([], ())
+
+
+def test_a_gang_evicts_no_gang_while_the_nodes_that_are_made_for_it_can_still_join() -> None:
+    high = made_for(HIGH, of_quota(32), spares_until=NOW + 60)
+    still = checked(world(TWO_NODES, [high], [LOW], of_quota(32)))
+    made = decided(still)
+    assert (made.preempted, awaits(made)) == ((), ["high"])
+    assert next_plan_due(still, made) == NOW + 60
+    later = decided(replace(still, now=NOW + 60))
+    assert [p.victim for p in later.preempted] == ["low"]
+
+
+def test_a_gang_whose_nodes_are_made_keeps_its_quota_while_it_waits_to_reclaim() -> None:
+    patient = replace(
+        of_quota(32),
+        cohort="c",
+        reclaim_within_cohort=ReclaimWithinCohort.ANY,
+        reclaim_patience=100.0,
+    )
+    borrows = replace(queue("borrows", gpu=0), cohort="c")
+    borrower = gang("borrower", podset(gpu=8), priority=9, queue="borrows")
+    runs = holding(borrower, {"n0": 1}, started_at=NOW - 9000.0)
+    first = made_for(HIGH, patient, reclaim_since=NOW - 50)
+    snapshot = checked(world(TWO_NODES, [first], [runs], patient, borrows))
+    made = decided(snapshot)
+    assert (made.preempted, awaits(made)) == ((), ["high"])
+    later = decided(replace(snapshot, now=NOW + 60))
+    assert [p.victim for p in later.preempted] == ["borrower"]
 
 
 def test_only_flavors_with_the_check_are_asked_for() -> None:

@@ -15,6 +15,7 @@ from weakref import WeakMethod
 
 import numpy as np
 
+from queuectl.domain.checks import CheckRule
 from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -446,13 +447,12 @@ class AdmissionCycle:
 
     def _preempt(self, gang: Candidate, after_eviction: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
-        if self._provision(gang, (_AFTER_EVICTIONS,)) is None:
+        if not self._has_made_nodes(gang) and self._provision(gang, (_AFTER_EVICTIONS,)) is None:
             return  # new nodes cost no work
         self.considered += 1
         wait = self.waits(after_eviction, gang.queue)
         if wait is not None:
-            self._wait(gang, wait)
-            self._keep_for(gang)
+            self._evict_later(gang, wait)
             return
         request, node_counts = after_eviction.request, after_eviction.victims.node_counts
         if self.undecided:
@@ -467,14 +467,20 @@ class AdmissionCycle:
             if delayed is None:
                 evictions.pop_all()
         if delayed is not None:
-            self._wait(gang, delayed)
-            self._keep_for(gang)
+            self._evict_later(gang, delayed)
             return
         lease = self._reserve(request, node_counts, victims)
         self._take(request)
         self.preempted.extend(after_eviction.victims.victims)
         self.classes.forget_refusals()  # the victims may free more than the gang needs
         self._wait(gang, waits_for_victims(victims), lease=lease)
+
+    def _evict_later(self, gang: Candidate, why: Reason) -> None:
+        """Let a gang wait before it evicts others. It keeps the quota that it holds for nodes that were made."""
+        if self._has_made_nodes(gang) and self._provision(gang, (_AFTER_EVICTIONS,)) is None:
+            return
+        self._wait(gang, why)
+        self._keep_for(gang)
 
     def reserve_after(
         self, request: GangRequest, node_counts: NodeCounts, gangs: Sequence[Admitted]
@@ -571,8 +577,16 @@ class AdmissionCycle:
 
     def _makes_nodes(self, gang: Candidate) -> bool:
         """Whether an admission check makes nodes for a gang."""
-        config = self.problem.snapshot.config
-        return bool(makers_of_nodes(config, gang.queue, gang.pending.workload))
+        return bool(self._makers(gang))
+
+    def _has_made_nodes(self, gang: Candidate) -> bool:
+        """Whether an admission check has made nodes for a gang, and they had time to join: others use them, or they do not come."""
+        ready = gang.pending.ready_checks
+        made = any(rule.name in ready for rule in self._makers(gang))
+        return made and not gang.pending.spares(self.problem.snapshot.now)
+
+    def _makers(self, gang: Candidate) -> list[CheckRule]:
+        return makers_of_nodes(self.problem.snapshot.config, gang.queue, gang.pending.workload)
 
     def _provision(self, gang: Candidate, why: tuple[Reason, ...]) -> NotMade | None:
         """Reserve quota for a gang for which nodes can be made; or else what keeps nodes from being made."""

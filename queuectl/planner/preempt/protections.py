@@ -166,12 +166,17 @@ def next_change(snapshot: Snapshot) -> float | None:
     """When time alone changes what a plan may do (unix seconds, later than the snapshot); None = it will not.
 
     The next running gang loses its protection or ends its time slice, the next one that moves loses its new place, or the next waiting one
-    may borrow again or loses its place.
+    may borrow again, loses its place, or evicts gangs because its nodes have not joined.
     """
     ends = [
         p.borrows_at
         for p in snapshot.pending
         if p.borrows_at is not None and not p.may_borrow(snapshot.now)
+    ]
+    ends += [
+        p.spares_until
+        for p in snapshot.pending
+        if p.spares_until is not None and p.spares(snapshot.now)
     ]
     ends += [
         p.returns_by
