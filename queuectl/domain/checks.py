@@ -97,6 +97,11 @@ class CheckStatus:
     updates: tuple[PodSetUpdate, ...] = ()
     due: float | None = None
 
+    def overdue(self, now: float) -> bool:
+        """Whether it has not answered in time at ``now`` (unix seconds)."""
+        waits = self.state is CheckState.PENDING
+        return waits and self.due is not None and self.due <= now
+
     def __str__(self) -> str:
         return f"{self.name} ({self.state}{f': {self.message}' if self.message else ''})"
 

@@ -11,7 +11,7 @@ about a new reservation, and a restart finds the same request again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -79,17 +79,18 @@ def checked(
     return EntryChange(entry, next_of(entry, checks=checks, reason=reason), now, note)
 
 
-def unanswered(checks: Checks, now: float) -> tuple[CheckReport, ...]:
-    """A ``Retry`` for each check that has not answered in time."""
+def unanswered(checks: Checks, answered: Container[str], now: float) -> tuple[CheckReport, ...]:
+    """A ``Retry`` for each check that has not answered in time. ``answered``: names of the checks that have a report."""
     return tuple(
-        CheckReport(
-            status.name,
-            CheckState.RETRY,
-            f"no answer within {status.due - status.since:.0f} s",
-        )
+        CheckReport(status.name, CheckState.RETRY, f"no answer {_within(status)}")
         for status in checks.unready
-        if status.due is not None and status.due <= now
+        if status.overdue(now) and status.name not in answered
     )
+
+
+def _within(status: CheckStatus) -> str:
+    assert status.due is not None
+    return f"within {status.due - status.since:.0f} s"
 
 
 def _rejected(
@@ -167,17 +168,19 @@ def reports(
     holds = entry.state is State.RESERVED or entry.state.live
     if job is None or not entry.checks.statuses or not holds:
         return ()
-    found = []
+    news = []
     for status, settings in provisioning_checks(entry, config):
         if entry.state.live:
             report = _of_running(entry, status, settings, requests)
         else:
             report = _of_waiting(entry, job, status, settings, requests)
+            if status.overdue(now) and (report is None or report.state is CheckState.PENDING):
+                report = _too_late(entry, status, settings, report)
         if report is not None and report.state is CheckState.REJECTED:
             report = _fallback(entry, report, settings, config, now) or report
         if report is not None and not report.repeats(status):
-            found.append(report)
-    return tuple(found)
+            news.append(report)
+    return tuple(news)
 
 
 def _of_running(
@@ -187,7 +190,7 @@ def _of_running(
     record = requests.of(entry.namespace, request_name(entry, status.name), entry.uid)
     if record is None or record.state is not RequestState.REVOKED:
         return None
-    return _tried_again(entry, status, settings, record)
+    return _tried_again(entry, status, settings, _CAUSES[record.state], record.message)
 
 
 def _of_waiting(
@@ -207,7 +210,7 @@ def _of_waiting(
     if record.state is RequestState.PROVISIONED:
         return _ready(entry, job, status, settings, record)
     if record.state is not RequestState.PENDING:
-        return _tried_again(entry, status, settings, record)
+        return _tried_again(entry, status, settings, _CAUSES[record.state], record.message)
     if status.state is CheckState.READY:
         return None
     return CheckReport(status.name, CheckState.PENDING, record.message)
@@ -242,12 +245,21 @@ def _updates_of(statuses: Iterable[CheckStatus]) -> tuple[PodSetUpdate, ...]:
     return tuple(update for status in statuses for update in status.updates)
 
 
-def _tried_again(
-    entry: Entry, status: CheckStatus, settings: ProvisioningConfig, record: ProvisioningRecord
+def _too_late(
+    entry: Entry, status: CheckStatus, settings: ProvisioningConfig, report: CheckReport | None
 ) -> CheckReport:
-    """``Retry`` until the limit of retries, then ``Rejected``."""
+    """The request is not provisioned in time. ``report``: what is new of it; None if nothing is."""
+    message = report.message if report is not None else status.message
+    cause = f"its nodes are not provisioned {_within(status)}"
+    return _tried_again(entry, status, settings, cause, message)
+
+
+def _tried_again(
+    entry: Entry, status: CheckStatus, settings: ProvisioningConfig, cause: str, message: str
+) -> CheckReport:
+    """``Retry`` until the limit of retries, then ``Rejected``. ``message``: of the autoscaler, or empty."""
     attempt = entry.checks.retries.get(status.name, 0) + 1
-    text = _CAUSES[record.state] + (f": {record.message}" if record.message else "")
+    text = f"{cause}: {message}" if message else cause
     if attempt > settings.retries:
         return CheckReport(status.name, CheckState.REJECTED, f"{text}; attempt {attempt}")
     wait = doubling(settings.backoff_base, settings.backoff_ceiling, attempt)

@@ -128,10 +128,11 @@ def _waiting(
         yield QueueMoved()
     elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
         yield MoveRefused(terms.refusal.why)
-    if entry.awaits_checks and (overdue := unanswered(entry.checks, now)):
-        yield ChecksReported(overdue)
-    elif entry.state is State.RESERVED and terms.provisioned:
-        yield ChecksReported(terms.provisioned)
+    if entry.state is State.RESERVED:
+        answered = {report.check for report in terms.provisioned}
+        overdue = unanswered(entry.checks, answered, now)
+        if reported := (*terms.provisioned, *overdue):
+            yield ChecksReported(reported)
     if entry.gates:
         yield GatesChanged(job.gates, terms.statuses, job.error)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:

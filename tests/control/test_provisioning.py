@@ -87,15 +87,22 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def provisions(
-    world: Rig, *others: str, most: int = 1000, quota: int = 16, **spec: Any
+    world: Rig,
+    *others: str,
+    most: int = 1000,
+    quota: int = 16,
+    answers_within: int | None = None,
+    **spec: Any,
 ) -> SimulatedAutoscaler:
-    """The ClusterQueue has a check that makes nodes, and these checks of other controllers."""
+    """The ClusterQueue has a check that makes nodes, and these checks of other controllers. ``answers_within``: the timeout of the first, in seconds."""
     makes = check(CHECK, "kueue.x-k8s.io/provisioning-request")
     makes["spec"]["parameters"] = {
         "apiGroup": "kueue.x-k8s.io",
         "kind": "ProvisioningRequestConfig",
         "name": "atomic",
     }
+    if answers_within is not None:
+        makes["spec"]["policy"] = {"timeoutSeconds": answers_within}
     await world.store.put_config(settings(**spec))
     for document in (makes, *map(check, others)):
         await world.store.put_config(document)
@@ -648,6 +655,37 @@ async def test_the_nodes_of_the_next_flavor_are_requested_after_the_last_retry(
         assert flavors_of(runs) == {"gpu"}
         assert runs.checks.unasked == {}, "the next start begins with the first flavor again"
         assert runs.evictions == 0
+
+
+async def test_the_nodes_of_the_next_flavor_are_requested_if_those_of_the_first_do_not_come_in_time(
+    database_url: str,
+) -> None:
+    """The autoscaler answers that no capacity exists, and tries again for days."""
+    async with rig(database_url, 0) as world:
+        autoscaler = await two_flavors(world, answers_within=1)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_entry(uid, lambda e: flavors_of(e) == {"gpu"}, "the next flavor")
+        texts = [line.reason.message for line in await world.store.history(uid)]
+        why = "its nodes are not provisioned within 1 s: Capacity is not found, CA will try to find it later."
+        assert f"admission check nodes is Retry: {why}; it queues again in 1 s" in texts
+        assert (
+            f"admission check nodes is Retry: {why}; attempt 2; "
+            "no nodes of flavor spot are requested for 1800 s; it queues again in 0 s"
+        ) in texts
+        autoscaler.most = 2
+        runs = await world.until_state(uid, State.RUNNING)
+        assert flavors_of(runs) == {"gpu"}
+
+
+async def test_a_gang_whose_nodes_never_come_in_time_is_deactivated(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        await provisions(world, most=0, answers_within=1)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        entry = await world.until_state(uid, State.DEACTIVATED)
+        assert entry.reason.message == (
+            "admission check nodes is Rejected: its nodes are not provisioned within 1 s: "
+            "Capacity is not found, CA will try to find it later.; attempt 2"
+        )
 
 
 async def test_the_nodes_of_the_cheapest_flavor_are_requested_if_the_queue_prefers_it(
