@@ -21,6 +21,9 @@ CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
 JOIN_SECONDS: Final = 300.0
 """After a request is provisioned: the time in which its nodes can join before its gang evicts others instead."""
 
+MOST_PODSETS: Final = 32
+"""Of a request, by its CustomResourceDefinition."""
+
 
 class MergePolicy(StrEnum):
     """Which podsets are one podset of the request, as in Kueue."""

@@ -206,7 +206,7 @@ def _of_waiting(
     record = requests.of(entry.namespace, name, entry.uid)
     if record is None:
         why = requests.refused.get((entry.namespace, name))
-        return CheckReport(status.name, CheckState.PENDING, why) if why is not None else None
+        return _tried_again(entry, status, settings, why) if why is not None else None
     if record.state is RequestState.PROVISIONED:
         return _ready(entry, job, status, settings, record)
     if record.state is not RequestState.PENDING:
@@ -255,7 +255,7 @@ def _too_late(
 
 
 def _tried_again(
-    entry: Entry, status: CheckStatus, settings: ProvisioningConfig, cause: str, message: str
+    entry: Entry, status: CheckStatus, settings: ProvisioningConfig, cause: str, message: str = ""
 ) -> CheckReport:
     """``Retry`` until the limit of retries, then ``Rejected``. ``message``: of the autoscaler, or empty."""
     attempt = entry.checks.retries.get(status.name, 0) + 1

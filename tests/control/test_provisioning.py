@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -417,44 +417,88 @@ async def test_a_gang_without_a_managed_resource_evicts_others_for_existing_node
         assert requests(world) == []
 
 
-async def test_a_request_that_is_refused_is_the_reason_of_the_gang(database_url: str) -> None:
+@pytest.mark.parametrize("refused", ["podtemplates", "provisioningrequests"])
+async def test_a_request_that_is_refused_counts_as_one_that_failed(
+    database_url: str, refused: str
+) -> None:
     async with rig(database_url, 0) as world:
-        world.cluster.refuses = lambda w: 422 if w.resource == "podtemplates" else None
+        world.cluster.refuses = lambda w: 422 if w.resource == refused else None
         await provisions(world)
         uid = world.cluster.submit(gang("Job", "train", 2))
-        entry = await world.until_entry(
-            uid, lambda e: "cannot be requested" in e.reason.message, "its reason names the refusal"
+        waits = await world.until_state(uid, State.BACKOFF)
+        assert waits.reason.message.startswith(
+            "admission check nodes is Retry: its nodes cannot be requested: "
         )
-        assert entry.reason.message.startswith(
-            "its quota is reserved, and its nodes are requested: nodes (Pending: its nodes cannot be requested: "
+        assert waits.lease is None
+        entry = await world.until_state(uid, State.DEACTIVATED)
+        assert entry.reason.message.endswith("; attempt 2")
+        await world.until(
+            lambda: not world.cluster.server.all("podtemplates"), "no template is left"
         )
 
 
-@pytest.mark.parametrize("resource", ["podtemplates", "provisioningrequests"])
-@pytest.mark.parametrize("annotations", [{}, {WORKLOAD: "another"}], ids=["a user", "another gang"])
-async def test_an_object_of_others_with_the_name_of_a_request_is_the_reason_of_the_gang(
+async def test_a_gang_whose_request_is_refused_gets_the_nodes_of_the_next_flavor(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        world.cluster.refuses = lambda w: 403 if w.resource == "provisioningrequests" else None
+        autoscaler = await two_flavors(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_entry(uid, lambda e: flavors_of(e) == {"gpu"}, "the next flavor")
+        world.cluster.refuses = lambda _: None
+        autoscaler.most = 2
+        runs = await world.until_state(uid, State.RUNNING)
+        assert flavors_of(runs) == {"gpu"}
+
+
+async def test_no_template_is_left_after_the_autoscaler_has_deleted_the_request(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        (request,) = requests(world)
+        world.cluster.server.remove("provisioningrequests", request)
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+        await world.until(
+            lambda: not world.cluster.server.all("podtemplates"), "its template is deleted"
+        )
+
+
+@pytest.mark.parametrize(
+    ("resource", "annotations"),
+    [
+        ("podtemplates", {}),
+        ("podtemplates", {WORKLOAD: "another"}),
+        ("provisioningrequests", {}),
+    ],
+    ids=["a user's template", "another gang's template", "a user's request"],
+)
+async def test_an_object_of_others_with_the_name_of_a_request_is_the_reason_and_stays(
     database_url: str, resource: str, annotations: dict[str, str]
 ) -> None:
     async with rig(database_url, 0) as world:
         world.cluster.refuses = lambda w: 422 if w.resource == "podtemplates" else None
-        await provisions(world)
+        retries = {"backoffBaseSeconds": 1, "backoffLimitCount": 2}
+        await provisions(world, retryStrategy=retries)
         uid = world.cluster.submit(gang("Job", "train", 2))
-        entry = await world.until_entry(
-            uid, lambda e: "cannot be requested" in e.reason.message, "its reason names the refusal"
-        )
-        request = request_name(entry, CHECK)
+        entry = await world.until_state(uid, State.BACKOFF)
+        second = replace(entry, checks=replace(entry.checks, round=entry.checks.round + 1))
+        request = request_name(second, CHECK)
         name = template_name(request, "main") if resource == "podtemplates" else request
         meta = {"name": name, "namespace": "default", "annotations": annotations}
         other: Document = {"metadata": meta, "spec": {"podSets": []}}
-        theirs = world.cluster.server.create(resource, other)
+        world.cluster.server.create(resource, other)
         world.cluster.refuses = lambda _: None
         await world.until_entry(
             uid,
             lambda e: f"{name} exists, and queuectl did not make it" in e.reason.message,
             "named",
         )
-        world.cluster.server.remove(resource, theirs)
         await world.until_state(uid, State.RUNNING)
+        assert ("default", name) in world.cluster.server.objects[resource]
 
 
 async def test_a_request_that_is_deleted_before_the_watch_shows_it_is_made_again(

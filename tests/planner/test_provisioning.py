@@ -15,7 +15,7 @@ from queuectl.domain.devices import ClaimReference
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, NodeTemplate, Taint, Toleration
 from queuectl.domain.plan import Plan
-from queuectl.domain.provisioning import ProvisioningConfig
+from queuectl.domain.provisioning import MergePolicy, ProvisioningConfig
 from queuectl.domain.quantity import GPU, PODS
 from queuectl.domain.queues import (
     Backfill,
@@ -56,11 +56,14 @@ FLAVORS = [
 
 
 def checked(
-    snapshot: Snapshot, rule: CheckRule | None = None, managed: Collection[str] = ()
+    snapshot: Snapshot,
+    rule: CheckRule | None = None,
+    managed: Collection[str] = (),
+    merge: MergePolicy | None = None,
 ) -> Snapshot:
     """The same with a check that makes nodes, for pods with one of the managed resources if there are any."""
     rule = rule or CheckRule("nodes", provisions=True)
-    settings = ProvisioningConfig("p", "c", managed=frozenset(managed))
+    settings = ProvisioningConfig("p", "c", managed=frozenset(managed), merge=merge)
     known = AdmissionCheck("nodes", PROVISIONING, settings="p", provisioning=settings)
     queues = {
         name: replace(one, admission_checks=(rule,))
@@ -256,6 +259,23 @@ def test_no_nodes_are_asked_for_a_gang_with_resource_claims(nodes: list[Node]) -
     assert refusal.reasons[0].code is Code.SHAPE_NEVER_FITS
     text = "no nodes are requested, because podset w requests devices by ResourceClaims"
     assert text in [reason.message for reason in refusal.reasons]
+
+
+@pytest.mark.parametrize("merge", [None, MergePolicy.TEMPLATES])
+def test_no_nodes_are_asked_for_a_gang_with_more_podsets_than_a_request_has(
+    merge: MergePolicy | None,
+) -> None:
+    wide = gang("wide", *(podset(f"w{number}", gpu=1) for number in range(33)))
+    snapshot = checked(world([], [wide], (), of_quota(64)), merge=merge)
+    (refusal,) = decided(snapshot).pending
+    if merge is not None:
+        assert awaits(decided(snapshot)) == ["wide"]
+        return
+    assert refusal.lease is None
+    assert refusal.reasons[0].code is Code.SHAPE_NEVER_FITS
+    assert refusal.reasons[0].message == (
+        "no nodes are requested, because a ProvisioningRequest has at most 32 podSets, and this one needs 33"
+    )
 
 
 # Flavors whose requests failed.

@@ -1,14 +1,15 @@
 """Makes and deletes the requests for nodes of gangs that are held for admission checks of an autoscaler.
 
-It keeps no state that matters: the ledger states which requests must exist, and the watch which do. The objects of a request are created in
-an order in which the request is the last, and deleted in an order in which it is the last, so a new leader finishes what another one began.
+The ledger states which requests must exist, and the watch which do. The objects of a request are created in an order in which the request is
+the last, and deleted in an order in which it is the last, so a new leader finishes what another one began. A leader also knows the templates
+of requests that do not exist: the API server refused them, or the autoscaler deleted them. Others are deleted with their job, which owns them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -30,6 +31,7 @@ from queuectl.objects.kubernetes.provisioning import (
     TEMPLATES,
     documents,
     request_name,
+    template_name,
 )
 from queuectl.state.mirror import Mirror
 
@@ -71,7 +73,8 @@ class Provisioner:
         self._wake = wake
         self._again: dict[_Key, float] = {}  # when a refused request is sent again
         self._created: dict[_Key, float] = {}  # until the watch shows them; when they were
-        self._keep: dict[str, float] = {}  # by uid: when a refused deletion is sent again
+        self._made: dict[_Key, ProvisioningRecord] = {}  # their templates, until they are deleted
+        self._keep: dict[_Key, float] = {}  # when a refused deletion is sent again
         self._tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
     async def run(self) -> None:
@@ -100,14 +103,19 @@ class Provisioner:
                 self._created.pop(key, None)
             elif one.due and key not in self._created:
                 yield _write(one.entry.uid, key, partial(self._create, key, one))
-        present = list(requests)
-        self._keep = {r.uid: at for r in present if (at := self._keep.get(r.uid, 0.0)) > now}
-        for record in present:
+            if one.entry.state.live and key not in self._made:
+                self._remember_started(key, one)
+        yield from self._deletions(missing)
+
+    def _deletions(self, needed: Container[_Key]) -> Iterator[NamespaceWrite]:
+        now = asyncio.get_running_loop().time()
+        self._keep = {key: at for key, at in self._keep.items() if at > now}
+        present = {(record.namespace, record.name): record for record in self._mirror.provisioning}
+        for key, record in {**self._made, **present}.items():
             unwritten = record.gang in self._leader_state.unwritten
-            done = record.deleting or record.uid in self._keep
-            key = record.namespace, record.name
-            if key not in missing and not unwritten and not done:
-                yield _write(record.uid, key, partial(self._delete, record))
+            done = record.deleting or key in self._keep
+            if key not in needed and not unwritten and not done:
+                yield _write(record.uid or record.gang, key, partial(self._delete, key, record))
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
         state = self._leader_state
@@ -120,6 +128,18 @@ class Provisioner:
                 waits = entry.awaits_checks and status.state is CheckState.PENDING
                 due = waits and entry.uid not in state.unwritten
                 yield key, _Wanted(entry, settings, due)
+
+    def _remember(self, key: _Key, gang: str, *templates: str) -> None:
+        """Note templates of a gang (uid), which are deleted even if their request does not exist."""
+        known = self._made.get(key) or ProvisioningRecord(*key, uid="", version=0, gang=gang)
+        self._made[key] = replace(known, templates=(*known.templates, *templates))
+
+    def _remember_started(self, key: _Key, request: _Wanted) -> None:
+        """Note those of a gang that has started: an autoscaler deletes its request after a week."""
+        job = self._mirror.jobs.get(request.entry.uid)
+        podsets = request.settings.requested(job.podsets) if job is not None else ()
+        names = (template_name(key[1], podset.name) for podset, _ in podsets)
+        self._remember(key, request.entry.uid, *names)
 
     async def _create(self, key: _Key, request: _Wanted) -> None:
         job = self._mirror.jobs.get(request.entry.uid)
@@ -139,6 +159,8 @@ class Provisioner:
                 owner_references(job, self._mirror.kinds),
             ):
                 await self._cluster.create_object(resource, document)
+                if resource == TEMPLATES:
+                    self._remember(key, request.entry.uid, document["metadata"]["name"])
         except ClusterUnavailable:
             if (later := asyncio.get_running_loop().time()) - now > SLOW_SECONDS:
                 self._again[key] = later + REFUSED_SECONDS  # others come first
@@ -159,16 +181,18 @@ class Provisioner:
             self._mirror.touched.add(uid)
             self._wake()
 
-    async def _delete(self, record: ProvisioningRecord) -> None:
+    async def _delete(self, key: _Key, record: ProvisioningRecord) -> None:
         """Its templates first: the request is what a later leader finds."""
         try:
-            for template in record.templates:
+            for template in dict.fromkeys(record.templates):
                 await self._cluster.delete_object(TEMPLATES, record.namespace, template)
-            await self._cluster.delete_object(REQUESTS, record.namespace, record.name)
+            if record.uid:  # otherwise it does not exist, or is of others
+                await self._cluster.delete_object(REQUESTS, record.namespace, record.name)
         except ClusterError as error:
-            self._keep[record.uid] = asyncio.get_running_loop().time() + REFUSED_SECONDS
+            self._keep[key] = asyncio.get_running_loop().time() + REFUSED_SECONDS
             log.warning("request_not_deleted", request=record.name, error=str(error))
             return
+        self._made.pop(key, None)
         log.info("request_deleted", request=record.name)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import Fleet, Node, NodeTemplate, Taint
 from queuectl.domain.plan import Refusal
+from queuectl.domain.provisioning import MOST_PODSETS
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, needed_checks
 from queuectl.domain.reasons import LACKS_NODES, Code, Reason
@@ -110,7 +111,7 @@ def hold_without_nodes(
     if why and not any(reason.code in LACKS_NODES for reason in why):
         return NotMade()
     makers = makers_of_nodes(state.problem.snapshot.config, queue, workload)
-    claims = _claims(workload)
+    unrequestable = _unrequestable(state.problem.snapshot.config, workload, makers)
     never = []
     for request in requests:
         if request.cut is not None or len(request.flavors) != len(workload.podsets):
@@ -124,8 +125,8 @@ def hold_without_nodes(
             or not (why or state.quota.fits(request))
         ):
             continue
-        if claims is not None:
-            return NotMade((claims,))
+        if unrequestable is not None:
+            return NotMade((unrequestable,))
         made = _made(makers, request)
         reason = _unasked(state, pending, made) or never_fits_templates(
             state.problem, pending, queue, request.flavors, made, solver
@@ -138,13 +139,20 @@ def hold_without_nodes(
     return NotMade(tuple(sorted(never, key=lambda reason: reason.never_fits)))
 
 
-def _claims(workload: Workload) -> Reason | None:
-    """Why no nodes are requested for a gang with ResourceClaims; None for others."""
+def _unrequestable(
+    config: QueueConfig, workload: Workload, makers: Iterable[CheckRule]
+) -> Reason | None:
+    """Why no request can ask for the nodes of a gang: it has ResourceClaims, or too many podsets. None = it can."""
     claiming = [p.name for p in workload.podsets if p.claims or p.shape.devices is not None]
-    if not claiming:
+    if claiming:
+        text = f"no nodes are requested, because podset {', '.join(claiming)} requests devices by ResourceClaims"
+        return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
+    settings = (config.checks[rule.name].provisioning for rule in makers)
+    most = max((len(one.requested(workload.podsets)) for one in settings if one), default=0)
+    if most <= MOST_PODSETS:
         return None
-    text = f"no nodes are requested, because podset {', '.join(claiming)} requests devices by ResourceClaims"
-    return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
+    text = f"no nodes are requested, because a ProvisioningRequest has at most {MOST_PODSETS} podSets, and this one needs {most}"
+    return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": most})
 
 
 def _unasked(state: CycleState, pending: Pending, made_flavors: frozenset[str]) -> Reason | None:
