@@ -92,6 +92,7 @@ async def provisions(
     most: int = 1000,
     quota: int = 16,
     answers_within: int | None = None,
+    strategy: str = "BestEffortFIFO",
     **spec: Any,
 ) -> SimulatedAutoscaler:
     """The ClusterQueue has a check that makes nodes, and these checks of other controllers. ``answers_within``: the timeout of the first, in seconds."""
@@ -106,7 +107,7 @@ async def provisions(
     await world.store.put_config(settings(**spec))
     for document in (makes, *map(check, others)):
         await world.store.put_config(document)
-    (queue,) = (d for d in configuration(quota) if d["kind"] == "ClusterQueue")
+    (queue,) = (d for d in configuration(quota, strategy=strategy) if d["kind"] == "ClusterQueue")
     rules = [{"name": name} for name in (CHECK, *others)]
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
     await world.store.put_config(queue)
@@ -362,6 +363,30 @@ async def test_a_gang_whose_nodes_are_revoked_is_evicted_and_asks_again(
         await world.until_state(uid, State.RUNNING)
         assert len(autoscaler.added) == 4
         assert len(autoscaler.asked) == 2
+
+
+async def test_later_gangs_of_a_strict_queue_leave_nodes_that_join_one_at_a_time_to_their_gang(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world, quota=64, strategy="StrictFIFO")
+        autoscaler.boots = True
+        pair = await waits_for_nodes(world, "pair")
+        await world.until_entry(pair, lambda e: CHECK in e.checks.ready, "its check is ready")
+        first = autoscaler.boot()
+        later = world.cluster.submit(gang("Job", "later", 1))
+        waits = await world.until_entry(
+            later, lambda e: e.reason.code is not Code.QUEUED, "planned"
+        )
+        assert (waits.state, waits.reason.code) == (State.PENDING, Code.WAITING_IN_ORDER)
+        second = autoscaler.boot()
+        runs = await world.until_state(pair, State.RUNNING)
+        assert runs.placement is not None
+        assert {*runs.placement.podsets[0].by_node} == {first, second}
+        await world.until(lambda: autoscaler.booting, "the nodes of the later gang are requested")
+        autoscaler.boot()
+        await world.until_state(later, State.RUNNING)
+        assert len(autoscaler.added) == 3
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -236,6 +236,41 @@ def test_a_gang_whose_nodes_are_made_keeps_its_quota_while_it_waits_to_reclaim()
     assert [p.victim for p in later.preempted] == ["borrower"]
 
 
+@pytest.mark.parametrize("strategy", list(QueueingStrategy)[:2])
+def test_later_gangs_of_a_strict_queue_leave_the_nodes_that_are_made_to_the_gang_before_them(
+    strategy: QueueingStrategy,
+) -> None:
+    line = replace(of_quota(32), strategy=strategy)
+    pair = made_for(PAIR, line)
+    made = decided(checked(world([NODE], [pair, small("later", queued_at=1.0)], (), line)))
+    strict = strategy is QueueingStrategy.STRICT_FIFO
+    if not strict:
+        line = replace(line, strategy=QueueingStrategy.STRICT_FIFO)
+        as_strict = checked(world([NODE], [pair, small("later", queued_at=1.0)], (), line))
+        assert {violation.rule for violation in verify(as_strict, made)} == {PlanRule.ORDER}
+    assert [a.uid for a in made.admitted] == ([] if strict else ["later"])
+    assert awaits(made) == ["pair"]
+    if strict:
+        (reason,) = (r.reasons[0] for r in made.pending if r.uid == "later")
+        assert (reason.code, reason.details["behind"]) == (Code.WAITING_IN_ORDER, "team/pair")
+
+
+def test_a_gang_of_a_strict_queue_keeps_its_quota_behind_one_that_waits_for_its_nodes() -> None:
+    line = replace(of_quota(32), strategy=QueueingStrategy.STRICT_FIFO)
+    pair, later = made_for(PAIR, line), made_for(small("later", queued_at=1.0), line)
+    made = decided(checked(world([NODE], [pair, later], (), line)))
+    assert (awaits(made), made.admitted) == (["pair", "later"], ())
+    both = decided(checked(world([*TWO_NODES, node("n2", gpu=8)], [pair, later], (), line)))
+    assert [a.uid for a in both.admitted] == ["pair", "later"]
+
+
+def test_later_gangs_of_a_strict_queue_start_while_nodes_are_requested() -> None:
+    line = replace(of_quota(32), strategy=QueueingStrategy.STRICT_FIFO)
+    gangs = [PAIR, small("later", queued_at=1.0)]
+    made = decided(checked(world([NODE], gangs, (), line)))
+    assert (awaits(made), [a.uid for a in made.admitted]) == (["pair"], ["later"])
+
+
 def test_only_flavors_with_the_check_are_asked_for() -> None:
     on_spot = CheckRule("nodes", frozenset({"spot"}), provisions=True)
     two = queue(gpu=16, flavors=(FLAVOR, "spot"))

@@ -48,6 +48,8 @@ class SimulatedAutoscaler:
         added: names of the nodes that it added.
         asked: names of the requests that it has seen.
         booked: GPUs of nodes that are kept for pods that do not exist yet, by request.
+        boots: new nodes join one at a time, each with :meth:`boot`.
+        booting: new nodes that have not joined yet.
     """
 
     cluster: Cluster
@@ -57,6 +59,14 @@ class SimulatedAutoscaler:
     added: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     booked: dict[str, Counter[str]] = field(default_factory=dict)
+    boots: bool = False
+    booting: list[Document] = field(default_factory=list)
+
+    def boot(self) -> str:
+        """The next new node joins; returns its name."""
+        document = self.booting.pop(0)
+        self.cluster.add_node(document)
+        return str(document["metadata"]["name"])
 
     def step(self) -> None:
         """Take the next step of each request."""
@@ -136,7 +146,9 @@ class SimulatedAutoscaler:
     def _add(self) -> str:
         document = self.node(len(self.added))
         self.added.append(document["metadata"]["name"])
-        self.cluster.add_node(document)
+        self.booting.append(document)
+        if not self.boots:
+            self.boot()
         return self.added[-1]
 
 

@@ -237,9 +237,7 @@ class AdmissionCycle:
         elif before is not None and self.never(gang):
             self._search(gang)  # it has no place, and its reason states why
         elif before is not None:
-            self._wait(gang, before)
-            if head is None:
-                self._plan_start(gang)
+            self._wait_behind(gang, head, before)
         elif refusal is not None:
             self._refute(gang)
         elif self.over and not gang.gang_class.never:
@@ -250,6 +248,16 @@ class AdmissionCycle:
             self._leave_open(gang)
         else:
             self._search(gang)
+
+    def _wait_behind(self, gang: Candidate, head: BlockingHead | None, why: Reason) -> None:
+        """Let a gang wait for one before it. It keeps the quota that it holds for nodes that were made, if the other one has its own."""
+        lacks_nodes = replace(_AFTER_EVICTIONS, message=why.message)
+        keeps = head is not None and head.leased and self._has_made_nodes(gang)
+        if keeps and self._provision(gang, (lacks_nodes,)) is None:
+            return
+        self._wait(gang, why)
+        if head is None:
+            self._plan_start(gang)
 
     def _before(self, gang: Candidate, head: BlockingHead | None) -> Reason | None:
         """Why a gang waits for one before it, whatever is free; None if it does not."""
@@ -447,7 +455,8 @@ class AdmissionCycle:
 
     def _preempt(self, gang: Candidate, after_eviction: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
-        if not self._has_made_nodes(gang) and self._provision(gang, (_AFTER_EVICTIONS,)) is None:
+        spares = gang.pending.spares(self.problem.snapshot.now) or not self._has_made_nodes(gang)
+        if spares and self._provision(gang, (_AFTER_EVICTIONS,)) is None:
             return  # new nodes cost no work
         self.considered += 1
         wait = self.waits(after_eviction, gang.queue)
@@ -580,10 +589,8 @@ class AdmissionCycle:
         return bool(self._makers(gang))
 
     def _has_made_nodes(self, gang: Candidate) -> bool:
-        """Whether an admission check has made nodes for a gang, and they had time to join: others use them, or they do not come."""
-        ready = gang.pending.ready_checks
-        made = any(rule.name in ready for rule in self._makers(gang))
-        return made and not gang.pending.spares(self.problem.snapshot.now)
+        """Whether an admission check has made nodes for a gang. They can join later."""
+        return any(rule.name in gang.pending.ready_checks for rule in self._makers(gang))
 
     def _makers(self, gang: Candidate) -> list[CheckRule]:
         return makers_of_nodes(self.problem.snapshot.config, gang.queue, gang.pending.workload)
@@ -611,6 +618,9 @@ class AdmissionCycle:
         self.holds[gang.uid] = hold
         self.ranks.admit(workload, held=True)
         self.considered += 1
+        if self._has_made_nodes(gang) and not gang.grows:
+            flavors = gang.gang_class.flavors
+            self.heads.wait(gang.queue, BlockingHead(workload, flavors, leased=True))
         return None
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:

@@ -131,12 +131,20 @@ def _strict(
             continue
         reason = refusal.reasons[0] if refusal.reasons else None
         behind = reason is not None and reason.details.get("behind") in limited
-        if refusal.checks:
+        if refusal.checks and not _awaits_made_nodes(index, entry, refusal):
             continue  # it has its capacity
         if never(refusal) or (behind and refusal.lease is None):
             limited.add(entry.workload.ref)
         elif not entry.workload.grows:  # others hold back no gang
             waiting.append((entry.workload, _could_use(index, queue, entry.workload)))
+
+
+def _awaits_made_nodes(index: PlanIndex, entry: Pending, refusal: Refusal) -> bool:
+    """Whether nodes were made for a gang, and it waits for them."""
+    if refusal.lease is None or not refusal.lease.placement.awaits_nodes:
+        return False
+    ready = (index.snapshot.config.checks.get(n) for n in entry.ready_checks & {*refusal.checks})
+    return any(one is not None and one.makes_nodes_for(entry.workload.podsets) for one in ready)
 
 
 def surely_before(index: PlanIndex, queue: ClusterQueue, first: Workload, later: Workload) -> bool:
