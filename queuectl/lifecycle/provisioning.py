@@ -177,7 +177,8 @@ def reports(
             if status.overdue(now) and (report is None or report.state is CheckState.PENDING):
                 report = _too_late(entry, status, settings, report)
         if report is not None and report.state is CheckState.REJECTED:
-            report = _fallback(entry, report, settings, config, now) or report
+            other = _fallback(entry, report, settings, config, now)
+            report = other or _last_try(entry, report, settings, requests)
         if report is not None and not report.repeats(status):
             news.append(report)
     return tuple(news)
@@ -264,6 +265,18 @@ def _tried_again(
         return CheckReport(status.name, CheckState.REJECTED, f"{text}; attempt {attempt}")
     wait = doubling(settings.backoff_base, settings.backoff_ceiling, attempt)
     return CheckReport(status.name, CheckState.RETRY, text, requeue_after=wait)
+
+
+def _last_try(
+    entry: Entry,
+    rejected: CheckReport,
+    settings: ProvisioningConfig,
+    requests: ProvisioningRequests,
+) -> CheckReport:
+    """``Retry`` if the API server has refused the request: the cause can be a right or a definition that an administrator adds."""
+    if (entry.namespace, request_name(entry, rejected.check)) not in requests.refused:
+        return rejected
+    return replace(rejected, state=CheckState.RETRY, requeue_after=settings.backoff_ceiling)
 
 
 def _fallback(

@@ -443,7 +443,7 @@ async def test_a_gang_without_a_managed_resource_evicts_others_for_existing_node
 
 
 @pytest.mark.parametrize("refused", ["podtemplates", "provisioningrequests"])
-async def test_a_request_that_is_refused_counts_as_one_that_failed(
+async def test_a_gang_whose_request_is_refused_holds_no_quota_and_tries_again(
     database_url: str, refused: str
 ) -> None:
     async with rig(database_url, 0) as world:
@@ -455,8 +455,11 @@ async def test_a_request_that_is_refused_counts_as_one_that_failed(
             "admission check nodes is Retry: its nodes cannot be requested: "
         )
         assert waits.lease is None
-        entry = await world.until_state(uid, State.DEACTIVATED)
-        assert entry.reason.message.endswith("; attempt 2")
+        entry = await world.until_entry(
+            uid, lambda e: e.state is State.BACKOFF and e.checks.retries == {"nodes": 2}, "again"
+        )
+        assert entry.requeue_at is not None
+        assert entry.requeue_at - entry.since > 1000, "not deactivated after the last retry"
         await world.until(
             lambda: not world.cluster.server.all("podtemplates"), "no template is left"
         )
