@@ -105,7 +105,7 @@ def columns_of(connection: Connection) -> Columns:
 
 
 def incompatible(before: Columns, after: Columns) -> list[str]:
-    """What the release before a revision cannot use afterwards, or does not write."""
+    """The columns that the release before a revision cannot use afterwards, or does not write."""
     tables = {table for table, _ in before}
     changed = [
         f"{'.'.join(key)}: {was} is {after.get(key)}"
