@@ -175,7 +175,7 @@ async def test_no_gang_is_evicted_for_a_gang_that_failed_to_start_twice_until_it
 ) -> None:
     """Its image does not exist, for example."""
     async with rig(database_url, 1) as world:
-        await world.store.put_config(starts_within(0.5))
+        await world.store.put_config(starts_within(5))
         low = world.cluster.submit(gang("Job", "low", 1))
         await world.until_state(low, State.RUNNING)
         controllers = world.cluster.controllers
