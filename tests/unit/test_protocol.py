@@ -40,7 +40,10 @@ from queuectl.objects.kubernetes.wire import OwnAffinity
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))
-NODES = {name: Node(name, {HOSTNAME: f"{name}.local"}) for name in ("n1", "n2", "n3")}
+NODES = {
+    name: Node(name, {HOSTNAME: f"{name}.local"}, Resources({"nvidia.com/gpu": 16, "pods": 100}))
+    for name in ("n1", "n2", "n3")
+}
 PLACED = PodSetPlacement("main", (("n1", 2), ("n2", 2)))
 ENTRY = Entry(
     "u1", "Job", "a", "train", State.STARTING, attempt=2, started_at=1.0, intent=Intent.START,
