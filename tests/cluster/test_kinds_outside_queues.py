@@ -515,11 +515,15 @@ def operator_of_appwrappers(cluster: LocalCluster) -> Iterator[Client]:
 def test_a_component_of_an_appwrapper_adds_no_label_of_queuectl_to_its_pods(
     plane: Plane, one: Description
 ) -> None:
+    """The operator labels each object that it creates."""
+    component: dict[str, object] = {
+        "metadata": {"labels": {"workload.codeflare.dev/appwrapper": "any"}}
+    }
     with operator_of_appwrappers(plane.cluster) as client:
         for document in marked_in_added(one):
             with pytest.raises(ApiServerError, match="from the labels next to a template"):
-                client.create(collection(one), document, dryRun="All")
-        client.create(collection(one), documents(one)[0], dryRun="All")
+                client.create(collection(one), merged([document, component]), dryRun="All")
+        client.create(collection(one), merged([documents(one)[0], component]), dryRun="All")
 
 
 def as_controller(plane: Plane, one: One, path: str, *, starts: bool) -> None:
