@@ -7,7 +7,7 @@ because a pod is pinned to one node and kube-scheduler only confirms.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -298,14 +298,9 @@ class Node:
         """Whether it is usable and not cordoned."""
         return self.usable and not self.unschedulable
 
-    def takes(self, tolerations: Collection[Toleration], requests: Resources) -> bool:
-        """Whether a new pod runs on this node, where another one ran: each taint is tolerated, and the node alone has the resources."""
-        closing = (t for t in self.effective_taints if t.effect is not Effect.PREFER_NO_SCHEDULE)
-        return (
-            self.usable
-            and all(any(t.tolerates(each) for t in tolerations) for each in closing)
-            and requests.fits(self.allocatable)
-        )
+    def takes(self, rules: NodeRules, requests: Resources) -> bool:
+        """Whether a new pod runs on this node, where another one ran: the rules permit it, and the node alone has the resources."""
+        return self.usable and rules.refusal(self) is None and requests.fits(self.allocatable)
 
     @property
     def effective_taints(self) -> tuple[Taint, ...]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from queuectl.domain.budgets import Budget, TopUp
-from queuectl.domain.checks import AdmissionCheck, CheckRule, PodSetUpdate
+from queuectl.domain.checks import AdmissionCheck, CheckRule, Checks, CheckStatus, PodSetUpdate
 from queuectl.domain.fleet import (
     HOSTNAME,
     Effect,
@@ -26,6 +26,7 @@ from queuectl.domain.fleet import (
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
+from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
@@ -616,6 +617,15 @@ class QueueConfig:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""
         local = self.local_queues.get((namespace, queue)) if queue is not None else None
         return self.cluster_queues.get(local.cluster_queue) if local is not None else None
+
+    def provisioning_checks(
+        self, checks: Checks
+    ) -> Iterator[tuple[CheckStatus, ProvisioningConfig]]:
+        """The checks of a gang that make nodes, with their settings."""
+        for status in checks.statuses:
+            check = self.checks.get(status.name)
+            if check is not None and check.provisioning is not None:
+                yield status, check.provisioning
 
     def flavors_named(self, names: Iterable[str]) -> list[ResourceFlavor]:
         """Those of these flavors that exist."""

@@ -26,7 +26,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from queuectl.domain.arrays import object_of
-from queuectl.domain.fleet import Node, Toleration
+from queuectl.domain.fleet import Node, NodeRules, Toleration
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.quantity import NOTHING
@@ -418,7 +418,7 @@ def assign(
             (pod, place.get(pod.uid, 0) % len(slots) if pod.rank is None else slot(pod.rank))
             for pod in ranked
         ]
-    tolerations = (*(ranked[0].tolerations if ranked else ()), *added)
+    rules = NodeRules(tolerations=(*(ranked[0].tolerations if ranked else ()), *added))
     requests = ranked[0].requests if ranked else NOTHING
     with_ranks: set[int] = set()  # slots of the pods with ranks
     held: Counter[str | None] = Counter()  # slots of the other pods, by node
@@ -437,7 +437,7 @@ def assign(
             continue
         if held[name] > 0:  # all slots of a node are equal
             held[name] -= 1
-        elif name is not None and name in nodes and nodes[name].takes(tolerations, requests):
+        elif name is not None and name in nodes and nodes[name].takes(rules, requests):
             free.add(number)
     return _by_rank(ranked, free, slot)
 

@@ -11,7 +11,7 @@ about a new reservation, and a restart finds the same request again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -146,16 +146,6 @@ _CAUSES: Final[Mapping[RequestState, str]] = {
 }
 
 
-def provisioning_checks(
-    entry: Entry, config: QueueConfig
-) -> Iterator[tuple[CheckStatus, ProvisioningConfig]]:
-    """The checks of a gang that make nodes, with their settings."""
-    for status in entry.checks.statuses:
-        check = config.checks.get(status.name)
-        if check is not None and check.provisioning is not None:
-            yield status, check.provisioning
-
-
 def reports(
     entry: Entry,
     job: JobRecord | None,
@@ -169,7 +159,7 @@ def reports(
     if job is None or not entry.checks.statuses or not holds:
         return ()
     news = []
-    for status, settings in provisioning_checks(entry, config):
+    for status, settings in config.provisioning_checks(entry.checks):
         if entry.state.live:
             report = _of_running(entry, status, settings, requests)
         else:

@@ -20,7 +20,8 @@ from queuectl.lifecycle.transitions import evict, next_of, rejoin
 def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> EntryChange | None:
     """The change that a command makes now, or None if it is obsolete or changes nothing.
 
-    Release, activate and requeue also end the exclusion of nodes that kube-scheduler refused: users send them after they fix the cause.
+    Release, activate and requeue also end the exclusion of nodes that kube-scheduler refused, and activate and requeue forget failed starts:
+    users send them after they fix the cause.
     """
     if objection(entry, command.action) is not None:
         return None
@@ -39,8 +40,8 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
             return evict(entry, now, Reason(Code.REQUEUED, f"requeued {by}"), rules)
         case Action.REQUEUE:
             reason = Reason(Code.QUEUED, f"requeued {by}")
-            again: dict[str, Any] = {"excluded": (), "failures": 0}
-            return rejoin(entry, now, reason, requeue_at=_borrows_at(entry), **again)
+            at = _borrows_at(entry)
+            return rejoin(entry, now, reason, requeue_at=at, excluded=(), failures=0)
         case Action.PREEMPT:
             why = {"why": PreemptionReason.BY_HAND.value}
             reason = Reason(Code.PREEMPTED, f"preempted {by}", why)

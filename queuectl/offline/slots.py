@@ -233,7 +233,8 @@ def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]
         shape = podsets[placed.podset].shape
         for name, count in placed.by_node.items():
             node = fleet.by_name.get(name)
-            takes = node is not None and node.takes(shape.rules.tolerations, shape.requests)
+            rules = NodeRules(tolerations=shape.rules.tolerations)
+            takes = node is not None and node.takes(rules, shape.requests)
             closed = node is not None and node.ready and not takes
             if node is not None and {node.name, node.hostname}.intersection(unhealthy):
                 continue

@@ -423,13 +423,9 @@ def _returns_by(entry: Entry, job: JobRecord, blocked: Reason | None) -> float |
 
 def _nodes_made_at(entry: Entry, config: QueueConfig) -> float | None:
     """The last time at which a check that makes its nodes became Ready; None if none is."""
-    ready = (status for status in entry.checks.statuses if status.state is CheckState.READY)
-    made = (
-        status.since
-        for status in ready
-        if (check := config.checks.get(status.name)) is not None and check.provisioning is not None
-    )
-    return max(made, default=None)
+    made = (status for status, _ in config.provisioning_checks(entry.checks))
+    ready = (status.since for status in made if status.state is CheckState.READY)
+    return max(ready, default=None)
 
 
 def _reclaim_since(entry: Entry) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from queuectl.domain.containment import Boundary, Containment, SetAside, entering
+from queuectl.domain.fleet import NodeRules
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import HOLDING, Entry, State, queues_again_at_once
 from queuectl.domain.quantity import NOTHING
@@ -386,6 +387,9 @@ def _as_recorded(entry: Entry, job: JobRecord | None, mirror: Mirror) -> Iterato
     )
 
 
+_NO_RULES: Final = NodeRules()
+
+
 def closed_slots(
     mirror: Mirror, entry: Entry, job: JobRecord | None, placement: Placement, config: QueueConfig
 ) -> Iterator[tuple[str, str, int]]:
@@ -398,12 +402,13 @@ def closed_slots(
         ]
         shape = next((podset.shape for podset in podsets if podset.name == placed.podset), None)
         requests = shape.requests if shape is not None else NOTHING
-        if all(node is not None and node.takes((), requests) for _, _, node in nodes):
+        if all(node is not None and node.takes(_NO_RULES, requests) for _, _, node in nodes):
             continue  # whatever it tolerates
         own = shape.rules.tolerations if shape is not None else ()
-        tolerations = (*own, *added_tolerations(placed, entry.checks.updates, config.flavors))
+        added = added_tolerations(placed, entry.checks.updates, config.flavors)
+        rules = NodeRules(tolerations=(*own, *added))
         for name, count, node in nodes:
-            if node is None or not node.takes(tolerations, requests):
+            if node is None or not node.takes(rules, requests):
                 yield placed.podset, name, count
 
 

@@ -36,6 +36,7 @@ from queuectl.telemetry.metrics import MetricsRecorder
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals
 from tests.cluster.world import RESOURCES, a_node, patched, place, start, submitted
+from tests.doubles.admission import templates
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane, everything, restore_bindings
 from tests.support.jobs import batch_job, pytorch_job
 
@@ -182,14 +183,13 @@ async def test_the_values_of_a_priority_class_in_a_template_are_removed(
 ) -> None:
     """A template that was copied from a pod has them. With them, the API server refuses pods of the class queuectl-managed."""
     document = make("copied", namespace=world.namespace)
-    kind = KINDS[document["kind"]]
-    for template in kind.templates(document):
-        template["spec"] |= {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}  # type: ignore[index]
+    for _, template in templates(document):
+        template["spec"] |= {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
     job = await submitted(world, document)
     stored = await asyncio.to_thread(world.admin.get, world.path_of(job.kind, job.name))
     assert not [
         field
-        for template in kind.templates(stored)
+        for _, template in templates(stored)
         for field in ("priority", "preemptionPolicy")
         if field in template["spec"]
     ]

@@ -53,7 +53,8 @@ def test_it_does_not_fail_because_pods_of_its_last_attempt_are_deleted_late(
         gang.until("Held")
         for name in gang.names:
             run_command(workspace, name, "release")
-        time.sleep(3)  # in which an operator that counts the old pods ends the job
+        # An operator that counts the old pods ends the job in this time. Nothing shows that one has ignored them.
+        time.sleep(3)
         assert "Finished" not in {workspace.state(name) for name in gang.names}
         for pod in old:
             _set_finalizers(workspace, pod, None)

@@ -24,7 +24,6 @@ from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.ledger import Entry
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord
-from queuectl.lifecycle.provisioning import provisioning_checks
 from queuectl.objects.kinds import owner_references
 from queuectl.objects.kubernetes.provisioning import (
     REQUESTS,
@@ -123,7 +122,7 @@ class Provisioner:
         if all(check.provisioning is None for check in checks):
             return  # without a pass over the ledger
         for entry in state.ledger:
-            for status, settings in provisioning_checks(entry, state.config):
+            for status, settings in state.config.provisioning_checks(entry.checks):
                 key = (entry.namespace, request_name(entry, status.name))
                 waits = entry.awaits_checks and status.state is CheckState.PENDING
                 due = waits and entry.uid not in state.unwritten
