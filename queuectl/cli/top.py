@@ -22,9 +22,8 @@ from queuectl.cli import program, terminal
 from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect, workloads
 from queuectl.cli.render import Column, age, emit_table, expected, laid_out, used
 from queuectl.client.client import Client
-from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.words import counted, gpu_count
-from queuectl.objects.configuration.config_kinds import BY_KIND
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 HOLDING: Final = ("Starting", "Running", "Evicting")
 WAITING: Final = ("Pending", "Reserved", "Backoff", "Held")
@@ -34,7 +33,7 @@ _CHROME: Final = 8  # lines of a screen without a row: titles, blank lines, the 
 
 @dataclass(slots=True)
 class QueueSums:
-    """Sums over the gangs of one ClusterQueue, in GPUs. ``quota``: the nominal quota; None = not a fixed number."""
+    """Sums over the gangs of one ClusterQueue, in GPUs. ``quota``: the nominal quota, overrides included; None = it has none of GPUs."""
 
     name: str
     quota: float | None = None
@@ -70,10 +69,12 @@ def current(
 ) -> tuple[list[QueueSums], list[Json], list[Json]]:
     """The queues, the gangs that hold GPUs (the largest first), and the pending gangs in queue order."""
     gangs = list(workloads(client, namespace=namespace, state=[*HOLDING, *WAITING]))
-    documents = client.get(BY_KIND["ClusterQueue"].collection())["items"]
+    uses = client.get(f"{PREFIX}/queueuse")[
+        "items"
+    ]  # the configuration needs a right that tenants lack
     holding = sorted((g for g in gangs if g["state"] in HOLDING), key=lambda g: -g["gpus"])
     waiting = sorted((g for g in gangs if g["state"] in WAITING), key=_turn)
-    return summed(documents, gangs), holding, waiting
+    return summed(uses, gangs), holding, waiting
 
 
 def _turn(gang: Json) -> tuple[bool, int, str]:
@@ -81,9 +82,9 @@ def _turn(gang: Json) -> tuple[bool, int, str]:
     return place is None, place or 0, gang["queuedAt"]
 
 
-def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[QueueSums]:
-    """A row for each ClusterQueue, and for each name that only gangs have."""
-    queues = {d["metadata"]["name"]: QueueSums(d["metadata"]["name"], _quota(d)) for d in documents}
+def summed(uses: Iterable[Json], gangs: Iterable[Json]) -> list[QueueSums]:
+    """A row for each ClusterQueue that the user may see, and for each name that only gangs have."""
+    queues = {use["name"]: QueueSums(use["name"], (use["gpus"] or {}).get("quota")) for use in uses}
     for gang in gangs:
         name = gang["clusterQueue"]
         queue = queues.setdefault(name, QueueSums(name or "(none)"))
@@ -102,18 +103,6 @@ def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[QueueSums]:
         if use.get("state") == "Idle":
             queue.idle += gpus
     return sorted(queues.values(), key=lambda q: q.name)
-
-
-def _quota(document: Json) -> float | None:
-    """Nominal GPUs of all flavors; None where the quota follows the nodes or names no whole GPUs."""
-    amounts = [
-        str(resource.get("nominalQuota"))
-        for group in (document.get("spec") or {}).get("resourceGroups") or ()
-        for flavor in group.get("flavors") or ()
-        for resource in flavor.get("resources") or ()
-        if BY_NAME.of(str(resource.get("name"))) == 1
-    ]
-    return float(sum(map(int, amounts))) if amounts and all(map(str.isdecimal, amounts)) else None
 
 
 def _row(queue: QueueSums) -> Json:

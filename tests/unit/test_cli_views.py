@@ -10,22 +10,26 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from rich.console import Console
 
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli import explain
 from queuectl.cli.main import run
 from queuectl.cli.render import as_yaml
 from queuectl.cli.top import screen, summed
+from queuectl.domain.identity import Right
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.configuration.config_kinds import CUSTOM_KINDS
 from tests.api.serving import serving
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, FixedDiagnoser, job, live_through
+from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.cli import Cli, Result, queuectl_with
 
@@ -77,6 +81,20 @@ def ledger(store: MemoryStore) -> None:
 
 
 EVERY = yaml.safe_dump_all(DOCUMENTS.values())
+OVERRIDE = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "QuotaOverride",
+    "metadata": {"name": "deadline"},
+    "spec": {
+        "clusterQueue": "team-a",
+        "flavor": "h100",
+        "resource": "nvidia.com/gpu",
+        "add": 8,
+        "from": "2020-01-01T00:00:00Z",
+        "until": "9999-01-01T00:00:00Z",
+        "reason": "a deadline",
+    },
+}
 
 
 class TestHistory:
@@ -313,6 +331,26 @@ class TestTop:
 
     def test_an_empty_cluster_is_reported(self, queuectl: Cli) -> None:
         assert queuectl("top").err == "no gang is admitted or pending\n"
+
+    @pytest.mark.usefixtures("ledger")
+    def test_a_team_lead_sees_the_queues_of_the_team_with_their_overrides(
+        self,
+        store: MemoryStore,
+        queuectl: Cli,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        """The role queuectl-team-admin in a namespace has no right to the configuration of ClusterQueues."""
+        queuectl("apply", "-f", "FILE", files=EVERY)
+        queuectl("apply", "-f", "FILE", files=yaml.safe_dump(OVERRIDE))
+        access = MemoryAccess()
+        access.know("of-the-lead", "lead", Right("list", "workloads", "team-a"))
+        (tmp_path / "token").write_text("of-the-lead")
+        monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
+        with serving(store, authenticated=AuthenticationLayer(access)) as address:
+            seen = queuectl("top", "--once", "--server", address)
+        assert (seen.code, seen.err) == (0, "")
+        assert seen.out.splitlines()[1].split()[:2] == ["team-a", "72"]
 
     @pytest.mark.usefixtures("ledger")
     def test_on_a_terminal_it_runs_until_q(self, running: tuple[MemoryStore, str]) -> None:
