@@ -13,7 +13,12 @@ from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.reasons import FAILED_START, Code
 from queuectl.telemetry.tracing import trace_id
 
-_GIVEN_UP: Final = (Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME)
+_GIVEN_UP: Final = (
+    Code.DEACTIVATED,
+    Code.REQUEUING_LIMIT,
+    Code.MAX_EXECUTION_TIME,
+    Code.CHECK_REJECTED,
+)
 _LIKELY: Final = (Code.PREEMPTED, *sorted(FAILED_START))
 _LEFT: Final = (State.EVICTING, State.BACKOFF)
 """A gang leaves them once for each eviction. It can be held and released many times before its next start."""
@@ -79,7 +84,7 @@ class LifecycleMetrics:
         )
         self._deactivated = self._counter(
             "deactivated_workloads_total",
-            "Workloads deactivated: by a person, after too many failed starts, or for their execution time.",
+            "Workloads deactivated: by a person, after too many failed starts, for their execution time, or by an admission check.",
             ("reason",),
         )
         self._define_times()

@@ -356,7 +356,13 @@ class TestBirth:
         assert value(metrics, "cluster_writes_total", kind="Pod", result=result) == 0
 
     @pytest.mark.parametrize(
-        "reason", ["Deactivated", "RequeuingLimitExceeded", "MaximumExecutionTimeExceeded"]
+        "reason",
+        [
+            "Deactivated",
+            "RequeuingLimitExceeded",
+            "MaximumExecutionTimeExceeded",
+            "AdmissionCheckRejected",
+        ],
     )
     def test_of_workloads_that_are_deactivated(self, reason: str) -> None:
         metrics = MetricsRecorder()
