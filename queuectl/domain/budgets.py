@@ -17,8 +17,10 @@ from zoneinfo import ZoneInfo
 
 from queuectl.domain.accounting import HOUR, MILLISECONDS, UNITS
 from queuectl.domain.gpus import Gpus, in_parts
+from queuectl.domain.words import plain
 
 GPU_HOUR: Final = HOUR * UNITS
+_THOUSANDTH: Final = GPU_HOUR // 1000
 """Units of a GPU-hour."""
 UNKNOWN_RUN: Final = float(HOUR)
 """Seconds from now for which a gang counts whose end is not known."""
@@ -213,5 +215,15 @@ def units_of(gpu_hours: Fraction) -> int:
 
 
 def gpu_hours(units: int) -> float:
-    """Units in GPU-hours, for documents and sentences: to a thousandth."""
+    """Units in GPU-hours, for documents: to a thousandth."""
     return round(units / GPU_HOUR, 3)
+
+
+def gpu_hours_text(units: int) -> str:
+    """The same for sentences."""
+    return plain(gpu_hours(units))
+
+
+def least_top_up(missing: int) -> int:
+    """The units of the smallest top-up that pays for these: whole thousandths of a GPU-hour, as sentences have them."""
+    return -(-missing // _THOUSANDTH) * _THOUSANDTH

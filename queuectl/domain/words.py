@@ -67,6 +67,11 @@ def counted_gpus(gpus: float | Fraction) -> str:
     return f"{text} GPU" if text == "1" else f"{text} GPUs"
 
 
+def plain(number: float) -> str:
+    """With at most three digits after the point, and without an exponent: ``1200000``, ``12345.678``."""
+    return f"{number:.3f}".rstrip("0").rstrip(".")
+
+
 def gpu_hours_of(gpu_seconds: float) -> str:
     """GPU-seconds as ``1.5 GPU-hours``; ``less than 0.1 GPU-hours`` if they are fewer."""
     hours = gpu_seconds / 3600

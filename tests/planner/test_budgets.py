@@ -159,6 +159,26 @@ def test_the_reason_states_what_is_missing_and_what_would_help() -> None:
 
 
 @pytest.mark.parametrize(
+    ("granted", "spent", "seconds", "sentence"),
+    [
+        (1_200_000, 1_199_999, 900, "1 of 1200000 GPU-hours are left"),
+        (1_200_000, 1_199_999, 900, "top up the Budget by 1 GPU-hours"),
+        (10, 10, 555_554, "top up the Budget by 1234.565 GPU-hours"),
+        (10, 8, 901, "top up the Budget by 0.003 GPU-hours"),
+    ],
+)
+def test_the_top_up_of_the_reason_is_enough_whatever_its_size(
+    granted: float, spent: float, seconds: int, sentence: str
+) -> None:
+    asked, rule = of("a", 8, run=seconds / HOUR), budget(granted, **WHOLE)
+    _, waiting = decided(spending(rule, [asked], spent=spent))
+    reason = waiting["a"].reasons[0]
+    assert sentence in reason.message
+    more = granted + reason.details["missingGpuHours"]
+    assert decided(spending(budget(more, **WHOLE), [asked], spent=spent))[0] == ["a"]
+
+
+@pytest.mark.parametrize(
     ("left", "priorities"),
     [
         pytest.param(0, [-5, -5, -5], id="spent"),

@@ -59,7 +59,7 @@ def test_the_budget_is_the_only_blocking_constraint() -> None:
         ),
         pytest.param(
             spending(budget(), [of("a", 8)], [runs("r", 8, 900)], spent=10), "a",
-            ["top up Budget b by 3737.78 GPU-hours in 1970-01"],
+            ["top up Budget b by 3737.778 GPU-hours in 1970-01"],
             id="a running gang spends the next month",
         ),
     ],

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from queuectl.domain.accounting import UNITS
-from queuectl.domain.budgets import GPU_HOUR, gpu_hours
+from queuectl.domain.budgets import gpu_hours, gpu_hours_text, least_top_up
 from queuectl.domain.diagnosis import (
     AllowFlavor,
     FewerPods,
@@ -42,8 +42,6 @@ from queuectl.planner.reasons.words import amount
 # No other constraint is considered before the Budget can pay. Each fix is tried on the changed snapshot: gangs before it can spend what a change
 # adds.
 
-_THOUSANDTH: Final = GPU_HOUR // 1000
-
 
 def _over(ctx: GangContext, code: Code) -> list[CountedLimit]:
     """The limits of one kind that the gang is over."""
@@ -63,9 +61,9 @@ def next_months(ctx: GangContext) -> Iterator[SuggestedFix]:
     spent = (balance for balance in ctx.snapshot.budgets if balance.budget.name in names)
     last = max(spent, key=lambda balance: balance.month.ends)
     month = last.budget.month(last.month.ends)
-    hours = gpu_hours(last.budget.granted(month, ctx.snapshot.config.top_ups.values()))
+    hours = gpu_hours_text(last.budget.granted(month, ctx.snapshot.config.top_ups.values()))
     at = format_time(month.begins)
-    text = f"wait until {at}: then {month.name} begins, with {hours:g} GPU-hours in Budget {last.budget.name}"
+    text = f"wait until {at}: then {month.name} begins, with {hours} GPU-hours in Budget {last.budget.name}"
     details = {"budgets": sorted(names), "month": month.name, "at": month.begins}
     yield SuggestedFix(Remedy.WAIT, text, details, (change,))
 
@@ -100,14 +98,14 @@ def top_up(ctx: GangContext) -> Iterator[SuggestedFix]:
 
 
 def _missing(bound: CountedLimit) -> int:
-    """Units with which it pays for the whole run, in whole thousandths of a GPU-hour."""
-    return -(-(bound.held + bound.adds - bound.most) // _THOUSANDTH) * _THOUSANDTH
+    """Units with which it pays for the whole run."""
+    return least_top_up(bound.held + bound.adds - bound.most)
 
 
 def _topped_up(ctx: GangContext, changes: Sequence[TopUpBudget], *, least: bool) -> SuggestedFix:
     months = {balance.budget.name: balance.month.name for balance in ctx.snapshot.budgets}
     parts = [
-        f"Budget {c.budget} by {gpu_hours(c.units):g} GPU-hours in {months[c.budget]}"
+        f"Budget {c.budget} by {gpu_hours_text(c.units)} GPU-hours in {months[c.budget]}"
         for c in changes
     ]
     details = {

@@ -17,7 +17,13 @@ from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from queuectl.domain.accounting import UNITS
-from queuectl.domain.budgets import BudgetBalance, WhenSpent, gpu_hours
+from queuectl.domain.budgets import (
+    BudgetBalance,
+    WhenSpent,
+    gpu_hours,
+    gpu_hours_text,
+    least_top_up,
+)
 from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
@@ -435,7 +441,7 @@ def _budget_spent(
     workload: Workload, balance: BudgetBalance, bound: CountedLimit
 ) -> tuple[str, dict[str, Any]]:
     budget, month = balance.budget, balance.month
-    left = max(0, bound.most - bound.held)
+    left, missing = max(0, bound.most - bound.held), least_top_up(bound.missing)
     details: dict[str, Any] = {
         "budget": budget.name,
         "month": month.name,
@@ -443,18 +449,18 @@ def _budget_spent(
         "spentGpuHours": gpu_hours(balance.spent),
         "leftGpuHours": gpu_hours(left),
         "costGpuHours": gpu_hours(bound.adds),
-        "missingGpuHours": gpu_hours(bound.missing),
+        "missingGpuHours": gpu_hours(missing),
         # The cost of a whole run in this month decreases towards the end.
         "until": month.ends - (_paid_seconds(workload, left) if budget.whole_run else 0),
     }
-    where = f"{gpu_hours(left):g} of {gpu_hours(balance.granted):g} GPU-hours are left in Budget {budget.name}"
+    where = f"{gpu_hours_text(left)} of {gpu_hours_text(balance.granted)} GPU-hours are left in Budget {budget.name}"
     until = f"or wait until {format_time(details['until'])}"
     if not budget.whole_run:
         text = f"{where} in {month.name}, after what running gangs still use; top up the Budget, {until}"
         return text, details
     text = (
-        f"{gpu_hours(bound.adds):g} GPU-hours are needed for the whole run, and {where} in {month.name}, after what "
-        f"running gangs still use; top up the Budget by {gpu_hours(bound.missing):g} GPU-hours{_shorter(workload, left)}, {until}"
+        f"{gpu_hours_text(bound.adds)} GPU-hours are needed for the whole run, and {where} in {month.name}, after what "
+        f"running gangs still use; top up the Budget by {gpu_hours_text(missing)} GPU-hours{_shorter(workload, left)}, {until}"
     )
     return text, details
 
