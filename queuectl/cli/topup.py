@@ -9,6 +9,10 @@ import typer
 
 from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Server, config_path, connect
+from queuectl.cli.errors import CommandFailed
+from queuectl.client.errors import ClientError
+from queuectl.client.retries import passes
+from queuectl.domain.words import plain
 from queuectl.objects.configuration.config_kinds import BY_KIND
 
 
@@ -28,6 +32,13 @@ def topup_command(
         str | None,
         typer.Option(metavar="YYYY-MM", help="The month. Default: the current one."),
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Idempotency key: a second top-up with the same key is the first one. Default: a new key.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; check the top-up and show it.")
     ] = False,
@@ -36,9 +47,16 @@ def topup_command(
     """Add GPU-hours to one month of a Budget. Held gangs start as soon as it can pay for them."""
     body = {"gpuHours": gpu_hours, "reason": reason, "month": month}
     path = f"{config_path(BY_KIND['Budget'], name, '')}/topups{'?dry_run=true' if dry_run else ''}"
-    with connect(server, waits=True) as client:  # typed again, it would be another top-up
-        made = client.post(path, body, key=os.urandom(16).hex())
+    sent = key if key is not None else os.urandom(16).hex()
+    with connect(server, waits=True) as client:
+        try:
+            made = client.post(path, body, key=sent)
+        except ClientError as error:
+            if dry_run or not passes(error):
+                raise
+            advice = f"add --key {sent} to send it again: it counts once"
+            raise CommandFailed(f"{error}; the top-up is possibly created: {advice}") from error
     verb = "would be created" if dry_run else "created"
     typer.echo(
-        f"budgettopup/{made['name']} {verb}: {made['gpuHours']:g} GPU-hours for {made['month']}"
+        f"budgettopup/{made['name']} {verb}: {plain(made['gpuHours'])} GPU-hours for {made['month']}"
     )

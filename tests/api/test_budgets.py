@@ -125,6 +125,28 @@ def test_the_command_sends_a_top_up_again_whose_answer_is_lost(
     assert len(asyncio.run(stored(store))) == 1
 
 
+def test_a_top_up_that_is_typed_again_with_its_key_counts_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AnswerLost()
+    asyncio.run(store.put_config(DOCUMENT))
+    line = "topup b --gpu-hours 1200000 --month 2026-12 --reason deadline"
+    with serving(store) as url:
+        monkeypatch.setenv("QUEUECTL_SERVER", url)
+        with monkeypatch.context() as once:
+            once.setattr("queuectl.cli.client.RETRIES", 0)
+            once.setattr("sys.argv", ["queuectl", *line.split()])
+            with pytest.raises(SystemExit) as ended:
+                run()
+        said = capsys.readouterr().err
+        assert ended.value.code == 1
+        assert "the top-up is possibly created" in said
+        option = said[said.index("--key") :].partition(" to ")[0]
+        again = typed(capsys, monkeypatch, f"{line} {option}")
+        assert "created: 1200000 GPU-hours" in again
+    assert len(asyncio.run(stored(store))) == 1
+
+
 async def test_budgets_with_long_names_have_top_ups_that_are_each_written_once() -> None:
     writes = list[str]()
 
