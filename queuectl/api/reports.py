@@ -82,7 +82,9 @@ class WasteItem(View):
     workloads: int
     allocated_gpu_hours: float
     wasted_gpu_hours: float = Field(description="allocated - unknown - used")
-    wasted_gpus: float = Field(description="The average number of wasted GPUs in the period.")
+    wasted_gpus: float = Field(
+        description="The average number of wasted GPUs in the period, or in the hour of the row."
+    )
     idle_gpu_hours: float
     stuck_gpu_hours: float
     unknown_gpu_hours: float
@@ -175,15 +177,22 @@ def cost_report(report: Report, currency: str) -> CostReport:
 
 def waste_report(report: Report) -> WasteReport:
     """Idle and stuck GPU-hours, lost work, and GPUs that no gang could use."""
-    period = report.period
-    hours = (min(period.until, report.as_of or period.until) - period.since) / HOUR
-    items = _items(report, lambda row: _waste(row, hours))
+    items = _items(report, lambda row: _waste(row, _reported_hours(row, report)))
     return WasteReport(
         **_head(report),
         **items,
         fleet=[_fleet(row) for row in report.fleet],
         cluster=_cluster(report.cluster) if report.cluster is not None else None,
     )
+
+
+def _reported_hours(row: ReportRow, report: Report) -> float:
+    """The hours that a row is about: those of the period, or its own, as far as they are accounted for."""
+    since, until = report.period.since, report.period.until
+    if By.HOUR in row.names:
+        since = int(row.names[By.HOUR])
+        until = since + HOUR
+    return (min(until, report.as_of or until) - since) / HOUR
 
 
 def _cluster(amounts: ClusterAmounts) -> ClusterItem:

@@ -1684,7 +1684,7 @@ class WasteItemJson(AnswerJson):
     wastedGpuHours: float
     """allocated - unknown - used"""
     wastedGpus: float
-    """The average number of wasted GPUs in the period."""
+    """The average number of wasted GPUs in the period, or in the hour of the row."""
     idleGpuHours: float
     stuckGpuHours: float
     unknownGpuHours: float

@@ -179,6 +179,21 @@ async def test_waste_reports_lost_work_and_the_fleet(api: httpx2.AsyncClient) ->
 
 
 @pytest.mark.usefixtures("stored")
+async def test_the_wasted_gpus_of_an_hour_are_an_average_of_this_hour(
+    api: httpx2.AsyncClient,
+) -> None:
+    body = await report(api, "waste", by="label:team,hour", since="24h")
+    reported = named(body, "label")
+    assert (reported["nlp"]["wastedGpuHours"], reported["nlp"]["wastedGpus"]) == (3.0, 3.0)
+    (whole,) = [
+        item
+        for item in (await report(api, "waste", by="label:team", since="24h"))["items"]
+        if item["group"]["label"] == "nlp"
+    ]
+    assert whole["wastedGpus"] < 1.0
+
+
+@pytest.mark.usefixtures("stored")
 async def test_waits_by_hour_and_by_namespace(api: httpx2.AsyncClient) -> None:
     reported = named(await report(api, "waits", by="namespace"), "namespace")
     assert reported["team-a"]["waitedGpuHours"] == 2.0
