@@ -49,7 +49,8 @@ class QueueSums:
 def top_command(
     namespace: Namespace = None,
     interval: Annotated[
-        float, typer.Option(min=1.0, metavar="SECONDS", help="Time between two updates.")
+        float,
+        typer.Option(min=1.0, max=86_400.0, metavar="SECONDS", help="Time between two updates."),
     ] = 5.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print once and exit, as in a pipe.")

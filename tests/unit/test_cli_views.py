@@ -332,6 +332,13 @@ class TestTop:
     def test_an_empty_cluster_is_reported(self, queuectl: Cli) -> None:
         assert queuectl("top").err == "no gang is admitted or pending\n"
 
+    @pytest.mark.parametrize("interval", ["0.5", "nan", "inf", "1e12"])
+    def test_an_interval_that_no_terminal_waits_for_is_refused(
+        self, queuectl: Cli, interval: str
+    ) -> None:
+        refused = queuectl("top", "--once", "--interval", interval)
+        assert (refused.code, "--interval" in refused.err) == (2, True)
+
     @pytest.mark.usefixtures("ledger")
     def test_a_team_lead_sees_the_queues_of_the_team_with_their_overrides(
         self,
