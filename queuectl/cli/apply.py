@@ -108,6 +108,8 @@ def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> E
             code = max(code, Exit.BAD_INPUT)
         else:
             sound.append((document, body))
+    if not sound:
+        return code
     answer = client.post(f"{PREFIX}/dryrun", {"items": [body for _, body in sound]})
     for (document, _), expected in zip(sound, answer["objects"], strict=True):
         if expected["refused"] is not None:

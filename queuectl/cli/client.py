@@ -87,7 +87,7 @@ def workload_ref(name: str, namespace: str | None) -> str:
         CommandFailed: it has another form, or it and ``namespace`` name different namespaces.
     """
     given, _, bare = name.rpartition("/")
-    if "/" in given:
+    if "/" in given or not bare:
         raise CommandFailed(f"{name!r} is neither NAME nor NAMESPACE/NAME", Exit.BAD_INPUT)
     if given and namespace and given != namespace:
         message = f"{name!r} and --namespace {namespace} name different namespaces"

@@ -7,7 +7,7 @@ import time
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.words import FIRST_TIME, LAST_TIME
 from queuectl.objects.errors import RequestError
-from queuectl.objects.times import parse_time, read_duration
+from queuectl.objects.times import read_duration, time_of
 
 
 def hours(period: str) -> str:
@@ -47,9 +47,9 @@ def is_time(text: str) -> bool:
 def _moment(text: str, option: str, sign: int) -> float:
     try:
         if is_time(text):
-            return parse_time(text)
+            return time_of(text, option)
         at = time.time() + sign * read_duration(hours(text), option)
-    except (RequestError, ValueError) as error:
+    except RequestError as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from error
     if not FIRST_TIME <= at <= LAST_TIME:
         why = f"{option}: {text!r} is too long: the calendar ends with the year 9999"

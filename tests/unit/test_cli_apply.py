@@ -168,6 +168,11 @@ class TestDryRun:
         assert "cohort/all would be created" in result.out
         assert not database.documents
 
+    def test_without_a_right_document_no_effect_is_shown(self, queuectl: Cli) -> None:
+        wrong = {**CLUSTER_QUEUE, "spec": {"color": "red"}}
+        result = queuectl("apply", "--dry-run", "-f", "-", stdin=stream(wrong))
+        assert (result.code, result.out) == (2, "")
+
     def test_documents_without_a_namespace_get_the_default(self, queuectl: Cli) -> None:
         local = deepcopy(DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"])
         del local["metadata"]["namespace"]

@@ -389,6 +389,8 @@ class TestWait:
             (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
             (("team-a/nowhere",), 3, "error: "),
             (("job/team-a/running",), 2, "'job/team-a/running' is neither NAME nor NAMESPACE/NAME"),
+            (("team-a/",), 2, "'team-a/' is neither NAME nor NAMESPACE/NAME"),
+            (("",), 2, "'' is neither NAME nor NAMESPACE/NAME"),
             (
                 ("team-a/running", "--for", "ready"),
                 2,
