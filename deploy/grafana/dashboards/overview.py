@@ -9,6 +9,7 @@ from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Unit, Var
 GPU: Final = 'resource="$resource"'
 USED: Final = f"sum(queuectl_cluster_queue_resource_usage{{{GPU}}})"
 OFFERED: Final = f"sum(queuectl_nodes_allocatable{{{GPU}}})"
+FREE: Final = f"clamp_min({OFFERED} - {USED}, 0)"  # gangs can also hold nodes that are cordoned
 PENDING: Final = f"(sum(queuectl_cluster_queue_resource_pending{{{GPU}}}) or vector(0))"
 RECENT: Final = "Of gangs that were admitted in the last 30 minutes."
 NO_START: Final = "No gang has started in the last 30 minutes."
@@ -22,10 +23,10 @@ OVERVIEW: Final = Board(
         (
             "Now",
             (
-                Panel("Allocated $resource", "The part of the allocatable amount that gangs hold. Nodes that are not ready or cordoned do not count.",
+                Panel("Allocated $resource", "What gangs hold, divided by the allocatable amount of nodes that are ready and not cordoned. Above 100 %, gangs also hold other nodes.",
                       [Query(f"{USED} / {OFFERED}", "allocated")], Unit.SHARE, Look.NUMBER, 4, 4),
                 Panel("Free $resource", "Allocatable amount of ready nodes that no gang holds. Unmanaged pods can hold a part of it.",
-                      [Query(f"{OFFERED} - {USED}", "free")], Unit.RESOURCE, Look.NUMBER, 4, 4),
+                      [Query(FREE, "free")], Unit.RESOURCE, Look.NUMBER, 4, 4),
                 Panel("Requested $resource", "Requests of all pending gangs.", [Query(PENDING, "requested")], Unit.RESOURCE, Look.NUMBER, 4, 4),
                 Panel("Running gangs", "Gangs that are starting or running.", [Query("sum(queuectl_admitted_active_workloads)", "running")],
                       Unit.GANGS, Look.NUMBER, 4, 4),
@@ -48,7 +49,7 @@ OVERVIEW: Final = Board(
                       Unit.RESOURCE, Look.STACK, 12),
                 Panel("Nodes by status", "Only ready nodes take new pods.", [Query("queuectl_nodes", "{{status}}")], Unit.NODES, Look.STACK),
                 Panel("Free and requested $resource", "If both are large, quota, shape or topology prevents the use. Read the reasons of the pending gangs.",
-                      [Query(f"{OFFERED} - {USED}", "free"), Query(PENDING, "requested")], Unit.RESOURCE),
+                      [Query(FREE, "free"), Query(PENDING, "requested")], Unit.RESOURCE),
                 Panel("Pending gangs by reason", "The current reason of each gang.",
                       [Query("sum by (reason) (queuectl_pending_workloads)", "{{reason}}")], Unit.GANGS, Look.STACK),
                 Panel("Fragmentation (GPUs)", "fragmented: free GPUs that the next pod is expected to be unable to use. inside nodes: of these,"
