@@ -96,7 +96,7 @@ def show(
 
 def configuration(client: Client, kind: ConfigKind, options: ListingOptions) -> None:
     """Objects of a configuration kind."""
-    if kind.kind == "ClusterQueue" and options.output in (ListFormat.TABLE, ListFormat.WIDE):
+    if kind.kind == "ClusterQueue" and options.output not in (ListFormat.JSON, ListFormat.YAML):
         _cluster_queues(client, kind, options)
         return
     if options.name is not None:
@@ -111,7 +111,7 @@ def configuration(client: Client, kind: ConfigKind, options: ListingOptions) -> 
 
 
 def _cluster_queues(client: Client, kind: ConfigKind, options: ListingOptions) -> None:
-    """The use of ClusterQueues, with one request; a wide table also needs their configuration."""
+    """The use or the names of ClusterQueues, with one request; a wide table also needs their configuration."""
     body = client.get(f"{PREFIX}/queueuse", cluster_queue=options.name)
     rows = body["items"]
     if options.output is ListFormat.WIDE:

@@ -356,8 +356,10 @@ class TestTop:
         monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
         with serving(store, authenticated=AuthenticationLayer(access)) as address:
             seen = queuectl("top", "--once", "--server", address)
+            named = queuectl("get", "cq", "-o", "name", "--server", address)
         assert (seen.code, seen.err) == (0, "")
         assert seen.out.splitlines()[1].split()[:2] == ["team-a", "72"]
+        assert (named.code, named.out) == (0, "clusterqueue/team-a\n")
 
     @pytest.mark.usefixtures("ledger")
     def test_on_a_terminal_it_runs_until_q(self, running: tuple[MemoryStore, str]) -> None:
