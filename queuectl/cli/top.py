@@ -70,9 +70,8 @@ def current(
 ) -> tuple[list[QueueSums], list[Json], list[Json]]:
     """The queues, the gangs that hold GPUs (the largest first), and the pending gangs in queue order."""
     gangs = list(workloads(client, namespace=namespace, state=[*HOLDING, *WAITING]))
-    uses = client.get(f"{PREFIX}/queueuse")[
-        "items"
-    ]  # the configuration needs a right that tenants lack
+    # Tenants have no right to the configuration of ClusterQueues.
+    uses = client.get(f"{PREFIX}/queueuse")["items"]
     holding = sorted((g for g in gangs if g["state"] in HOLDING), key=lambda g: -g["gpus"])
     waiting = sorted((g for g in gangs if g["state"] in WAITING), key=_turn)
     return summed(uses, gangs), holding, waiting

@@ -20,8 +20,8 @@ from queuectl.domain.gpus import Gpus, in_parts
 from queuectl.domain.words import plain
 
 GPU_HOUR: Final = HOUR * UNITS
-_THOUSANDTH: Final = GPU_HOUR // 1000
 """Units of a GPU-hour."""
+_THOUSANDTH: Final = GPU_HOUR // 1000
 UNKNOWN_RUN: Final = float(HOUR)
 """Seconds from now for which a gang counts whose end is not known."""
 
