@@ -231,7 +231,7 @@ class Atom:
         claim: its requests, named by number, and the constraints on them.
         resource: the extended resource that it stands for. A node whose device plugin publishes the resource serves it from there.
         several: it is one of several devices of a request, which must differ.
-        most: number of devices that its claim can have in addition to its other requests.
+        most: number of devices that its claim can have in addition to its other requests; 0 = its other requests are too many.
     """
 
     claim: ClaimSpec
@@ -324,7 +324,7 @@ def _largest(request: DeviceRequest) -> int:
 
 
 def _parts(claim: ClaimSpec) -> Iterator[Atom]:
-    """The requests of a claim in groups that constraints connect; each other request alone."""
+    """The requests of a claim in groups that constraints, or the limit of its devices, connect; each other request alone."""
     total = sum(_largest(request) for request in claim.requests)
     for requests, constraints in _connected(claim):
         option = requests[0].options[0]
@@ -340,6 +340,8 @@ def _connected(
     claim: ClaimSpec,
 ) -> Iterator[tuple[tuple[DeviceRequest, ...], tuple[DeviceConstraint, ...]]]:
     left = list(range(len(claim.requests)))
+    # Only a node shows how many devices such requests get, and the limit is for all of them together.
+    every = {i for i in left if any(o.count is None for o in claim.requests[i].options)}
     while left:
         group, constraints = {left[0]}, set[int]()
         grown = True
@@ -351,6 +353,9 @@ def _connected(
                     constraints.add(number)
                     group |= covered
                     grown = True
+            if group & every and not every <= group:
+                group |= every
+                grown = True
         left = [number for number in left if number not in group]
         yield (
             tuple(claim.requests[number] for number in sorted(group)),

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from operator import or_
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from queuectl.devices.matching import NotMatched
 from queuectl.devices.needs import (
     ABSENT,
+    MOST_RESULTS,
     Atom,
     AttributeConstraint,
     Choice,
@@ -38,6 +39,9 @@ Selects: TypeAlias = Callable[[DeviceOption, NodeDevices], Sequence[int]]
 
 It raises :class:`NotMatched` where the node cannot serve the option.
 """
+
+
+_TOO_MANY: Final = f"a claim can have at most {MOST_RESULTS} devices"
 
 
 class _Unusable(Exception):
@@ -190,6 +194,8 @@ class _Reader:
                 )
                 choices.append(self._choice(atom, option, covering))
             requests.append(tuple(choices))
+        if sum(max(choice.count for choice in choices) for choices in requests) > atom.most:
+            raise _Unusable(_TOO_MANY)
         need = Need(tuple(requests), constraints)
         self._judge_constraints(atom, need)
         return need
@@ -206,8 +212,6 @@ class _Reader:
         if option.count is not None:
             return Choice(found.bits, option.count, False, found.shares, covering)
         number = found.bits.bit_count()
-        if number > atom.most:
-            raise _Unusable(f"a claim can have at most {atom.most} devices")
         return Choice(0 if found.prevented else found.bits, max(1, number), True, (), covering)
 
     def _found(self, option: DeviceOption) -> _Found:
@@ -291,6 +295,8 @@ class _Reader:
             sets.append(
                 ({d.id for d in fitting}, len(fitting) if option.count is None else option.count)
             )
+        if sum(count for _, count in sets) > MOST_RESULTS:
+            raise _Unusable(_TOO_MANY)
         for ids, count in sets:
             beside = sum(number for other, number in sets if ids & other)
             if not ids or len(ids) < max(1, count, beside):

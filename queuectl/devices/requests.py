@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from queuectl.devices.needs import Atom, atoms_of, unit
+from queuectl.devices.needs import MOST_RESULTS, Atom, atoms_of, unit
 from queuectl.devices.numa_devices import NUMA_CLASSES
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
@@ -141,9 +141,11 @@ class DeviceClasses:
                 for name, amount in self.charges(atom).items():
                     charges[name] += amount * number
         uncharged = set()
+        # kube-scheduler makes one claim for all of them. A device plugin has no limit.
+        most = MOST_RESULTS if sum(amount for _, amount in extended) <= MOST_RESULTS else 0
         for resource, amount in extended:
             device_class = self.backing[resource]
-            counts[unit(DeviceOption(device_class), resource)] += amount
+            counts[replace(unit(DeviceOption(device_class), resource), most=most)] += amount
             name = self.charged(device_class)
             if name != resource:
                 charges[name] += amount

@@ -331,3 +331,33 @@ def test_a_gang_is_not_refused_for_the_selectors_of_gangs_that_have_left() -> No
         assert [one.uid for one in made.admitted] == ["g0"]
         for each in (selects, cache.selects):
             assert verify(taken, made, each) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        (podset("w", 1, gpu=32), True),
+        (podset("w", 1, gpu=33), False),
+        (podset("w", 1, gpu=20, **{f"{IMPLICIT_RESOURCE}nic": 20}), False),
+        (claiming(1, pod(option("nic", None), option("gpu", 12))), True),
+        (claiming(1, pod(option("nic", None), option("gpu", 13))), False),
+        (claiming(1, pod(option("nic", None), option("gpu", None))), False),
+        (claiming(1, pod(option("nic", None, admin=True))), True),
+        (claiming(1, pod(option("gpu", None, admin=True))), False),
+    ],
+)
+def test_a_claim_has_at_most_32_devices_however_they_are_requested(
+    asked: PodSet, fits: bool
+) -> None:
+    """kube-scheduler refuses more on each node. It makes one claim for all extended resources of a pod."""
+    devices = build.node(*gpus(40), *gpus(20, kind="nic"))
+    snapshot = cluster({"n": devices}, [gang("a", asked, queue=None)])
+    assert starts(snapshot) == ({"a": {"n": 1}} if fits else {})
+    reasons = [one.reasons[0] for one in plan(lowered(snapshot)).pending]
+    assert [one.code for one in reasons] == [Code.UNSUPPORTED] * (not fits)
+    assert all("a claim can have at most 32 devices" in one.message for one in reasons)
+
+
+def test_a_device_plugin_serves_more_devices_than_a_claim_can_have() -> None:
+    gangs = [gang("a", podset("w", 2, gpu=40), queue=None)]
+    assert starts(cluster({"d": build.node(*gpus(80))}, gangs, plugin={"p": 80})) == {"a": {"p": 2}}

@@ -110,6 +110,7 @@ Used: TypeAlias = tuple[Amounts | None, ...]
 """Per device, what is consumed of it; None = it is free. Nothing is consumed of a device that is not shared."""
 
 MOST_STEPS: Final = 20_000
+_RESULTS: Final = 32  # devices that the status of a claim can list
 
 
 class TooMany(Exception):
@@ -184,6 +185,8 @@ class NodeSelectors:
         if at == len(pod):
             yield state
             return
+        if sum(min(map(self._number, request.options)) for request in pod[at].requests) > _RESULTS:
+            return
         values: ConstraintValues = ((),) * len(pod[at].constraints)
         for after in self._requests(state, pod[at], 0, values, order):
             yield from self._claims(after, pod, at + 1, order)
@@ -211,6 +214,12 @@ class NodeSelectors:
                     yield result
             if found:
                 return
+
+    def _number(self, option: DeviceOption) -> int:
+        """The devices that an option gets on an empty node."""
+        if option.count is not None:
+            return option.count
+        return sum(self._amounts(at, option) is not None for at in self.selected(option))
 
     def _option(
         self,
