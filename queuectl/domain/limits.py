@@ -8,6 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeAlias
 
+from queuectl.domain.devices import DeviceOption, stands_for_claims
 from queuectl.domain.quantity import CPU, MEMORY, format_quantity
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.request_rules import Amounts, ContainerNeeds, PodNeeds, together
@@ -197,8 +198,35 @@ class QuotaLimit:
     of_limits: bool = False
 
     def per_pod(self, podset: PodSet) -> int:
-        """The amount that one pod counts against it."""
-        return (podset.limits if self.of_limits else podset.shape.requests)[self.resource]
+        """The amount that one pod counts against it, with the claims that are made for the pod."""
+        if stands_for_claims(podset.name):
+            return 0  # they exist, so the use has them
+        amounts = podset.limits if self.of_limits else podset.shape.requests
+        return amounts[self.resource] + _of_claims(podset, self.resource)
+
+
+CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
+DEVICES_OF_CLASS: Final = ".deviceclass.resource.k8s.io/devices"
+"""Keys of a ResourceQuota that count claims, and their devices of the class before this ending."""
+_MOST_DEVICES: Final = 32  # of a claim; Kubernetes counts so many for a request for all devices
+
+
+def _of_claims(podset: PodSet, key: str) -> int:
+    if key == CLAIMS:
+        return sum(one.template is not None for one in podset.claims)
+    if not key.endswith(DEVICES_OF_CLASS) or podset.shape.devices is None:
+        return 0
+    name = key.removesuffix(DEVICES_OF_CLASS)
+    # The name of a request with a slash is an extended resource, for which no claim is made with the pod.
+    requests = [r for one in podset.shape.devices.claims for r in one.requests if "/" not in r.name]
+    return sum(
+        max((_count(o) for o in request.options if o.device_class == name), default=0)
+        for request in requests
+    )
+
+
+def _count(option: DeviceOption) -> int:
+    return _MOST_DEVICES if option.count is None else option.count
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from queuectl.domain.devices import (
     PodDevices,
 )
 from queuectl.domain.fleet import HOSTNAME, Fleet, Requirement, SelectorTerm
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy
@@ -71,6 +72,13 @@ def starts(snapshot: Snapshot) -> dict[str, list[dict[str, int]]]:
 
 def test_pods_that_share_a_claim_are_on_one_node() -> None:
     assert starts(world([gang("g", sharing(5), queue=None)])) == {"g": [{"n0": 5}]}
+
+
+def test_a_resource_quota_counts_a_claim_that_exists_once() -> None:
+    full = QuotaLimit(f"requests.{GPU}", GPU, hard=2, used=2)
+    snapshot = world([gang("g", sharing(5), queue=None)])
+    snapshot = replace(snapshot, allowances={"team": (Allowance("quota", (full,)),)})
+    assert starts(snapshot) == {"g": [{"n0": 5}]}
 
 
 def test_podsets_that_share_a_claim_are_on_one_node() -> None:

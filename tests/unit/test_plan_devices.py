@@ -329,3 +329,39 @@ def test_a_reservation_of_an_amount_of_devices_is_refused_by_file_object_and_fie
     if refused:
         head = f"error: {file}: document {len(others) + 2} (Reservation/talk): spec.capacity.requests: "
         assert errors[0].startswith(f"{head}no node has {resource};")
+
+
+GPUS_OF_QUOTA = "gpu.deviceclass.resource.k8s.io/devices"
+CLAIMS_OF_QUOTA = "count/resourceclaims.resource.k8s.io"
+
+
+@pytest.mark.parametrize(
+    ("request_", "hard", "starts"),
+    [
+        ({"count": 2}, {GPUS_OF_QUOTA: "5"}, True),
+        ({"count": 2}, {GPUS_OF_QUOTA: "4"}, False),
+        ({"count": 2, "adminAccess": True}, {GPUS_OF_QUOTA: "4"}, False),
+        ({"allocationMode": "All"}, {GPUS_OF_QUOTA: "65"}, True),
+        ({"allocationMode": "All"}, {GPUS_OF_QUOTA: "64"}, False),
+        ({"count": 2}, {f"other{GPUS_OF_QUOTA}": "1"}, True),
+        ({"count": 2}, {CLAIMS_OF_QUOTA: "3"}, True),
+        ({"count": 2}, {CLAIMS_OF_QUOTA: "2"}, False),
+    ],
+)
+def test_a_resource_quota_counts_claims_and_their_devices_as_kubernetes_does(
+    planned: Any, request_: dict[str, Any], hard: dict[str, str], starts: bool
+) -> None:
+    """Two pods, and one device and one claim are in use."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "claims", "namespace": "default"},
+        "spec": {"hard": hard},
+        "status": {"hard": hard, "used": dict.fromkeys(hard, "1")},
+    }
+    fleet = [each for n in ("n1", "n2") for each in (node(n), devices(n, "H100", "H100"))]
+    asked = template("own", "true", **request_)
+    plan = planned(*fleet, asked, job("train", of("own"), 2), quota)
+    assert bool(plan["admitted"]) is starts
+    codes = [one["reasons"][0]["code"] for one in plan["pending"]]
+    assert codes == ([] if starts else ["ResourceQuotaExceeded"])

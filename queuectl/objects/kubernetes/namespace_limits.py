@@ -15,7 +15,15 @@ from typing import Final
 
 import msgspec
 
-from queuectl.domain.limits import Allowance, BoundKind, LimitRange, LimitRangeBound, QuotaLimit
+from queuectl.domain.limits import (
+    CLAIMS,
+    DEVICES_OF_CLASS,
+    Allowance,
+    BoundKind,
+    LimitRange,
+    LimitRangeBound,
+    QuotaLimit,
+)
 from queuectl.domain.quantity import PODS
 from queuectl.domain.records import LimitRangeRecord, ResourceQuotaRecord
 from queuectl.domain.request_rules import LIMITED
@@ -153,6 +161,8 @@ def _counted(key: str) -> str | None:
     if key in (PODS, "count/pods"):
         return PODS
     if key in LIMITED or key.startswith(_HUGE_PAGES):
+        return key
+    if key == CLAIMS or key.endswith(DEVICES_OF_CLASS):
         return key
     if key.startswith(_LIMITS):
         resource = key.removeprefix(_LIMITS)

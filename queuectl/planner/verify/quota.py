@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
+from queuectl.domain.devices import CLAIM_PODSET
 from queuectl.domain.fleet import Effect
 from queuectl.domain.limits import QuotaLimit
 from queuectl.domain.quantity import CPU, MEMORY, PODS
@@ -195,6 +196,25 @@ def check_allowances(index: PlanIndex) -> Iterator[PlanViolation]:
 
 
 def _counts(podset: PodSet, line: QuotaLimit) -> int:
+    if podset.name.startswith(CLAIM_PODSET):
+        return 0  # the use has the claims that exist
+    if line.key == "count/resourceclaims.resource.k8s.io":
+        return len([reference for reference in podset.claims if reference.claim is None])
+    device_class, ending, _ = line.key.partition(".deviceclass.resource.k8s.io/devices")
+    if ending:
+        claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
+        # Not those that kube-scheduler makes for extended resources, whose requests have such names.
+        counts = [
+            [
+                32 if o.count is None else o.count
+                for o in r.options
+                if o.device_class == device_class
+            ]
+            for claim in claims
+            for r in claim.requests
+            if "/" not in r.name
+        ]
+        return sum(max(each, default=0) for each in counts)
     amounts = podset.limits if line.key.startswith("limits.") else podset.shape.requests
     return amounts[line.resource]
 
