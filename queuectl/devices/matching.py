@@ -21,6 +21,8 @@ MOST_BYTES_OF_PLAN: Final = 256 * 1024
 """Of the different selectors of all requests."""
 MOST_OPERATIONS_OF_PLAN: Final = 500_000
 """Operations to evaluate each of them once. There is one for each kind of device."""
+MOST_SELECTORS_OF_PLAN: Final = MOST_OPERATIONS_OF_PLAN // 60
+"""No selector takes fewer operations, so more need not be compiled. All stay compiled from one plan to the next."""
 _MOST_KINDS: Final = 1 << 18
 _BEYOND: Final = (
     f"the selectors of all requests together have more than {MOST_BYTES_OF_PLAN} bytes or can take more than {MOST_OPERATIONS_OF_PLAN} operations for one device, and those of this "
@@ -47,7 +49,8 @@ class Matching:
     def limited(self, options: Iterable[DeviceOption]) -> Matching:
         """The same for a plan with these options: those whose selectors take too much work together are refused. The cheapest are kept."""
         lists = sorted({o.selectors for o in options}, key=lambda each: (_bytes(each), each))
-        compiled = _within(lists, MOST_BYTES_OF_PLAN, lambda source: len(source.encode()))
+        few = _within(lists, MOST_SELECTORS_OF_PLAN, lambda _: 1)
+        compiled = few & _within(lists, MOST_BYTES_OF_PLAN, lambda source: len(source.encode()))
         cheap = sorted(compiled, key=lambda each: (sum(map(_operations, each)), each))
         limited = copy(self)  # with the same results
         limited._beyond = frozenset(lists) - _within(cheap, MOST_OPERATIONS_OF_PLAN, _operations)

@@ -133,7 +133,11 @@ def selector(source: str) -> Selector:
     return found
 
 
-@lru_cache(maxsize=4096)
+MOST_COMPILED: Final = 1 << 14
+"""More than the selectors of a plan and of the DeviceClasses: otherwise each use of one would compile it again."""
+
+
+@lru_cache(maxsize=MOST_COMPILED)
 def _compiled(source: str) -> Selector | str:
     try:
         return Selector(source)

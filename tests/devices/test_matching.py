@@ -6,8 +6,14 @@ from math import isqrt
 
 import pytest
 
-from queuectl.devices.matching import MOST_BYTES_OF_PLAN, Matching, NotMatched
-from queuectl.devices.selectors import selector
+from queuectl.devices.matching import (
+    MOST_BYTES_OF_PLAN,
+    MOST_OPERATIONS_OF_PLAN,
+    MOST_SELECTORS_OF_PLAN,
+    Matching,
+    NotMatched,
+)
+from queuectl.devices.selectors import MOST_COMPILED, selector
 from queuectl.domain.devices import (
     Device,
     DeviceClass,
@@ -167,6 +173,18 @@ def test_the_most_expensive_selectors_of_a_plan_are_refused_and_no_other_ones():
             matching(one, NODE)
     assert unlimited.check(refused[0]) is None
     assert matching.limited(refused).check(refused[0]) is None
+
+
+def test_all_selectors_of_a_plan_stay_compiled():
+    assert MOST_COMPILED > 1.5 * MOST_SELECTORS_OF_PLAN
+    assert selector("true").operations * MOST_SELECTORS_OF_PLAN > MOST_OPERATIONS_OF_PLAN
+
+
+def test_no_more_selectors_of_a_plan_are_compiled_than_can_be_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("queuectl.devices.matching.MOST_SELECTORS_OF_PLAN", 5)
+    many = [DeviceOption("any", (f"device.driver != 'kept{n}'",)) for n in range(9)]
+    matching = Matching({"any": DeviceClass("any")}).limited(many)
+    assert [matching.check(one) is None for one in many] == [True] * 5 + [False] * 4
 
 
 def test_the_bytes_of_all_selectors_of_a_plan_are_bounded_before_they_are_compiled():
