@@ -6,7 +6,7 @@ a snapshot, and their amounts in a division of the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -39,6 +39,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import PodSet, Workload
 
 # ---- Nodes
 
@@ -179,6 +180,8 @@ class FleetDevices:
         self._at = {atom: number for number, atom in enumerate(self.atoms)}
         self._counts: WeakKeyDictionary[PodRequest, dict[int, int]] = WeakKeyDictionary()
         self._refusals: WeakKeyDictionary[PodRequest, str | None] = WeakKeyDictionary()
+        self._unables: WeakKeyDictionary[PodRequest, frozenset[NodeKind]] = WeakKeyDictionary()
+        self._devices = inventory.nodes
         by_resource: dict[str, set[str]] = {}
         for atom in atoms:
             for resource, name in classes.resources(atom):
@@ -239,6 +242,39 @@ class FleetDevices:
             self._refusals[request] = self._refusal(request)
         return self._refusals[request]
 
+    def uncounted(
+        self,
+        gangs: Iterable[Admitted],
+        requests: Callable[[Workload], Sequence[PodRequest | None]],
+    ) -> dict[str, tuple[AllocatedDevice, ...]]:
+        """All devices of each node with a pod that no row counts, because the node cannot serve such a request any more.
+
+        A DeviceClass was deleted, a selector fails on a new device, or a device has a taint. The pod goes on holding its devices, and nothing
+        here shows which ones they are.
+        """
+        kinds = {node.name: on.kind for node, on in zip(self.fleet.nodes, self.nodes, strict=True)}
+        found = {
+            name
+            for gang in gangs
+            for podset, request in zip(gang.workload.podsets, requests(gang.workload), strict=False)
+            if request is not None and (unable := self._unable(request))
+            for name, _ in _nodes(gang, podset)
+            if kinds.get(name) in unable
+        }
+        return {
+            name: tuple(AllocatedDevice(device.id, "") for device in self._devices[name].devices)
+            for name in sorted(found & self._devices.keys())
+        }
+
+    def _unable(self, request: PodRequest) -> frozenset[NodeKind]:
+        """The kinds of nodes that cannot serve a pod."""
+        known = self._unables.get(request)
+        if known is None:
+            takes = [atom for atom in self.counts(request) if not self.atoms[atom].admin]
+            known = frozenset(k for k in self.present if not all(k.alone[atom] for atom in takes))
+            self._unables[request] = known
+        return known
+
     def _refusal(self, request: PodRequest) -> str | None:
         asked = self.classes.requested(request)
         if asked.refusal is not None:
@@ -275,6 +311,11 @@ class FleetDevices:
             if gone:
                 changed[name] = Resources({r: v for r, v in used.items() if r not in gone})
         return {**other_pods, **changed} if changed else other_pods
+
+
+def _nodes(gang: Admitted, podset: PodSet) -> Sequence[tuple[str, int]]:
+    placed = gang.placement.of(podset.name)
+    return placed.nodes if placed is not None else ()
 
 
 # ---- Gangs

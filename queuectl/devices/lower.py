@@ -108,6 +108,19 @@ class DeviceCache:
         held: Mapping[str, tuple[AllocatedDevice, ...]] = snapshot.other_devices
         if any(request.shared for request in requests):
             held = _held(snapshot, self)
+        current = self._for(snapshot, requests, held)
+        uncounted = current.cluster.uncounted(snapshot.admitted, self.of_podsets)
+        if uncounted:
+            current = self._for(snapshot, requests, {**held, **uncounted})
+        self.selects = current.cluster.selects
+        return current
+
+    def _for(
+        self,
+        snapshot: Snapshot,
+        requests: frozenset[PodRequest],
+        held: Mapping[str, tuple[AllocatedDevice, ...]],
+    ) -> _Lowered:
         classes = self.classes(snapshot)
         atoms = classes.atoms(requests)
         key = (snapshot.fleet, snapshot.devices, classes, atoms, held)
@@ -121,7 +134,6 @@ class DeviceCache:
             if known[1] is not current:
                 (present if _nodes_of(known[0]) == _nodes_of(key) else past).append(known)
         self._lowered = [*present[:_KEPT_OF_NODES], *past[:_KEPT]]
-        self.selects = current.cluster.selects
         return current
 
 

@@ -17,7 +17,10 @@ from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
     NOT_SURE,
     AllocatedDevice,
+    DeviceEffect,
     DeviceInventory,
+    DeviceTaint,
+    DeviceToleration,
     NodeDevices,
     PodDevices,
 )
@@ -361,3 +364,25 @@ def test_a_claim_has_at_most_32_devices_however_they_are_requested(
 def test_a_device_plugin_serves_more_devices_than_a_claim_can_have() -> None:
     gangs = [gang("a", podset("w", 2, gpu=40), queue=None)]
     assert starts(cluster({"d": build.node(*gpus(80))}, gangs, plugin={"p": 80})) == {"a": {"p": 2}}
+
+
+def test_pods_whose_request_their_node_cannot_serve_any_more_keep_their_devices() -> None:
+    """A DeviceClass is deleted, a selector fails on a new device, a device has a taint, or the selectors of a plan are too many."""
+    rooted = option("any", 2, selectors=(f'device.attributes["{build.DRIVER}"].root == "r0"',))
+    key, effect = "xid", DeviceEffect.NO_EXECUTE
+    tolerant = option("any", 2, tolerations=(DeviceToleration(key, "Exists", "", effect, 600),))
+    own = [build.device(f"g{i}", root=f"r{i // 2}") for i in range(4)]
+    tainted = build.device("g0", taints=(DeviceTaint(key, effect),))
+    deleted = {name: each for name, each in build.CLASSES.items() if name != "any"}
+    waits = gang("new", claiming(1, pod(option("gpu", 3))), queue=None)
+    for asked, devices, classes in (
+        (option("any", 2), own, deleted),
+        (rooted, [*own, build.device("x", "nic")], build.CLASSES),
+        (tolerant, [tainted, *own[1:]], build.CLASSES),
+    ):
+        running = holding(gang("r", claiming(1, pod(asked)), queue=None), {"n": 1}, flavor=None)
+        snapshot = cluster({"n": build.node(*devices), "m": build.node(*own)}, [waits], [running])
+        inventory = replace(snapshot.devices, classes=classes)
+        assert starts(replace(snapshot, devices=inventory)) == {"new": {"m": 1}}
+        alone = replace(snapshot, devices=inventory, admitted=())
+        assert starts(alone).keys() == {"new"}
