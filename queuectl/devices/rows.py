@@ -338,13 +338,20 @@ def _costly(region: Region, weights: Ints, sums: Ints, outside: Ints) -> tuple[C
 
 def _needed(rows: list[tuple[Counts, int]], outside: Ints) -> list[tuple[Counts, int]]:
     """The rows without those that exclude nothing that the others do not."""
-    kept = list(dict.fromkeys(rows))
-    for row in list(kept):
-        others = [other for other in kept if other is not row]
-        if others and all(
-            any(np.dot(w, vector) > limit for w, limit in others) for vector in outside
-        ):
-            kept = others
+    unique = list(dict.fromkeys(rows))
+    if len(unique) < 2:
+        return unique
+    weights = np.array([row for row, _ in unique], dtype=np.int64)
+    limits = np.array([limit for _, limit in unique], dtype=np.int64)
+    excluded = weights @ outside.T > limits[:, None]
+    rows_of_vector = excluded.sum(axis=0)
+    kept = []
+    for number, (row, own) in enumerate(zip(unique, excluded, strict=True)):
+        last = not kept and number == len(unique) - 1
+        if not last and (rows_of_vector - own > 0).all():
+            rows_of_vector = rows_of_vector - own
+        else:
+            kept.append(row)
     return kept
 
 

@@ -386,3 +386,14 @@ def test_pods_whose_request_their_node_cannot_serve_any_more_keep_their_devices(
         assert starts(replace(snapshot, devices=inventory)) == {"new": {"m": 1}}
         alone = replace(snapshot, devices=inventory, admitted=())
         assert starts(alone).keys() == {"new"}
+
+
+@pytest.mark.timeout(60)
+def test_a_claim_with_32_sorts_of_requests_for_the_devices_of_a_node_takes_seconds() -> None:
+    of_index = f"device.attributes['{build.DRIVER}'].index in {{}}"
+    sets = [[i for i in range(8) if number >> i & 1] for number in range(1, 33)]
+    sorts = [option(selectors=(of_index.format(own),)) for own in sets]
+    devices = build.node(*(build.device(f"g{i}", root=f"r{i // 2}", index=i) for i in range(8)))
+    gangs = [gang("a", claiming(1, pod(*sorts)), queue=None)]
+    taken = lowered(cluster({"n": devices}, [*gangs, gang("b", claiming(4, PAIR), queue=None)]))
+    assert len(taken.pending) == 2
