@@ -33,6 +33,8 @@ from queuectl.domain.workload import (
 
 ClaimKey: TypeAlias = tuple[str, str]
 """Namespace and name of a ResourceClaim."""
+MOST_USERS: Final = 256
+"""Pods for which a ResourceClaim can be reserved, in the API."""
 _ONE_NODE: Final = TopologyRequest(TopologyMode.REQUIRED, HOSTNAME)
 _Placed = TypeVar("_Placed", Admission, Move, CapacityLease, Admitted)
 
@@ -140,6 +142,7 @@ class _Shared:
         if not groups:
             return gang
         try:
+            _check_users(workload)
             changed = self._with_podsets(workload, groups, lambda claim: claim.allocated is None)
         except _Unsupported as why:
             return replace(gang, blocked=gang.blocked or unsupported(str(why)))
@@ -261,6 +264,17 @@ def _sharing(workload: Workload) -> list[_Sharing]:
             claims = sorted(names.union(*(group.claims for group in near)))
             groups.append(_Sharing(tuple(podsets), tuple(claims)))
     return groups
+
+
+def _check_users(workload: Workload) -> None:
+    users = Counter[str]()
+    for podset in workload.podsets:
+        users.update(dict.fromkeys(podset.shared_claims, podset.count))
+    for name, pods in sorted(users.items()):
+        if pods > MOST_USERS:
+            raise _Unsupported(
+                f"{pods} pods share ResourceClaim {name}, at most {MOST_USERS} can use it"
+            )
 
 
 def _check_groups(workload: Workload, sharing: _Sharing) -> None:

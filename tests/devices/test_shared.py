@@ -74,6 +74,19 @@ def test_pods_that_share_a_claim_are_on_one_node() -> None:
     assert starts(world([gang("g", sharing(5), queue=None)])) == {"g": [{"n0": 5}]}
 
 
+@pytest.mark.parametrize(("pods", "fits"), [(256, True), (257, False)])
+def test_at_most_256_pods_share_a_claim(pods: int, fits: bool) -> None:
+    allocated = claim(allocated=(AllocatedDevice(build.device("g0").id, "r0"),))
+    both = gang("g", sharing(56), sharing(pods - 56, name="more"), queue=None)
+    snapshot = world([both], claims=(allocated,), nodes=4)
+    assert bool(starts(snapshot)) is fits
+    text = "257 pods share ResourceClaim pair, at most 256 can use it"
+    reasons = [one.reasons[0] for one in decided(snapshot)[1].pending]
+    assert [(one.code, text in one.message) for one in reasons] == [(Code.UNSUPPORTED, True)] * (
+        not fits
+    )
+
+
 def test_a_resource_quota_counts_a_claim_that_exists_once() -> None:
     full = QuotaLimit(f"requests.{GPU}", GPU, hard=2, used=2)
     snapshot = world([gang("g", sharing(5), queue=None)])
