@@ -345,7 +345,7 @@ def _needed(rows: list[tuple[Counts, int]], outside: Ints) -> list[tuple[Counts,
     limits = np.array([limit for _, limit in unique], dtype=np.int64)
     excluded = weights @ outside.T > limits[:, None]
     rows_of_vector = excluded.sum(axis=0)
-    kept = []
+    kept: list[tuple[Counts, int]] = []
     for number, (row, own) in enumerate(zip(unique, excluded, strict=True)):
         last = not kept and number == len(unique) - 1
         if not last and (rows_of_vector - own > 0).all():

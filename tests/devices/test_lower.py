@@ -341,7 +341,7 @@ def test_a_gang_is_not_refused_for_the_selectors_of_gangs_that_have_left() -> No
     [
         (podset("w", 1, gpu=32), True),
         (podset("w", 1, gpu=33), False),
-        (podset("w", 1, gpu=20, **{f"{IMPLICIT_RESOURCE}nic": 20}), False),
+        (podset("w", 1, gpu=20, **{f"{IMPLICIT_RESOURCE}nic": 20}), False),  # type: ignore[arg-type]
         (claiming(1, pod(option("nic", None), option("gpu", 12))), True),
         (claiming(1, pod(option("nic", None), option("gpu", 13))), False),
         (claiming(1, pod(option("nic", None), option("gpu", None))), False),
