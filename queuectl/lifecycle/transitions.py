@@ -84,8 +84,8 @@ def evict(
     failed = code in FAILED_START
     grace = notice(entry, code, rules)
     behind |= failed and rules.pods_ready.requeue_by_eviction
-    # A user who requeues it has fixed the cause for which kube-scheduler refused the nodes.
-    avoided = () if code is Code.REQUEUED else entry.excluded
+    # A user who requeues it has fixed the cause of its failed starts.
+    avoided, failures = ((), 0) if code is Code.REQUEUED else (entry.excluded, entry.failures)
     return move(
         entry,
         State.EVICTING,
@@ -101,7 +101,7 @@ def evict(
         evictions=entry.evictions + 1,
         evicted_for=code,
         preempted_at=_preemptions(entry, code, now),
-        failures=entry.failures + 1 if failed else entry.failures,
+        failures=failures + 1 if failed else failures,
         excluded=tuple(sorted({*avoided, *excluded})),
         parked=parked if parked is not None else entry.parked,
     )

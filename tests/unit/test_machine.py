@@ -458,6 +458,22 @@ def test_a_gang_with_work_to_save_gets_notice_before_it_is_stopped(
     assert at_once.stop_at is None
 
 
+@pytest.mark.parametrize(
+    "since",
+    [
+        pytest.param((), id="in back-off"),
+        pytest.param((RetryDue(),), id="it queues again"),
+        pytest.param((RetryDue(), Admit(PLACEMENT)), id="it starts again"),
+    ],
+)
+def test_a_requeue_forgets_failed_starts_in_any_state(since: tuple[Event, ...]) -> None:
+    fails = (Admit(PLACEMENT), FAILED_START, Drained())
+    entry = run(SUBMITTED, *fails, RetryDue(), *fails, *since)
+    assert (entry.failures, entry.excluded) == (2, ("n2",))
+    entry = run(REQUEUE, entry=entry)
+    assert (entry.failures, entry.excluded) == (0, ())
+
+
 def test_a_priority_set_by_a_command_overrides_the_object_until_it_is_reset() -> None:
     described = ObjectChanged("research", "gpus", 10, 0, 0)
     entry = run(SUBMITTED, ask(Action.PRIORITY, 70), replace(described, priority=20))
