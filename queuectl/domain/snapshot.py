@@ -182,6 +182,13 @@ class Admitted:
     excluded: frozenset[str] = frozenset()
 
     @property
+    def queued_again(self) -> Workload:
+        """The gang when it queues again after it has left: in the ClusterQueue to which its LocalQueue leads now."""
+        if self.workload.charged_queue is None:
+            return self.workload
+        return replace(self.workload, charged_queue=None)
+
+    @property
     def gpus(self) -> Fraction:
         """GPUs that its pods hold; none for pods it started without, or that are done."""
         podsets = self.workload.podsets

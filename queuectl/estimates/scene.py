@@ -162,7 +162,7 @@ def _queued(snapshot: Snapshot) -> Iterator[Pending]:
             yield pending
     for gang in snapshot.admitted:
         if gang.returns:
-            yield Pending(gang.workload, excluded=gang.excluded)
+            yield Pending(gang.queued_again, excluded=gang.excluded)
 
 
 def _place(pending: Pending) -> Place:

@@ -266,6 +266,26 @@ def test_an_evicted_gang_that_has_no_nodes_keeps_its_place_too() -> None:
     assert refusal.lease is None
 
 
+@pytest.mark.parametrize("by_use", [False, True], ids=["by time", "by past use"])
+@pytest.mark.parametrize(("leads_to", "waits"), [(None, False), ("other", False), ("main", True)])
+def test_an_evicted_gang_keeps_its_place_where_its_local_queue_leads_now(
+    leads_to: str | None, waits: bool, by_use: bool
+) -> None:
+    """Its LocalQueue is deleted, or leads to another ClusterQueue, since its start in ``main``."""
+    evicted = replace(runs("evicted", "a0", leaving=True, queue="own"), returns=True)
+    evicted = replace(evicted, workload=replace(evicted.workload, charged_queue="main"))
+    queues = [replace(queue(name, gpu=8), usage_fairness=by_use) for name in ("main", "other")]
+    nodes = [node("a0", gpu=8), node("a1", gpu=8)]
+    snapshot = world(nodes, [whole("later", queued_at=9.0)], [evicted], *queues)
+    known = dict(snapshot.config.local_queues)
+    if leads_to is not None:
+        known["team", "own"] = LocalQueue("team", "own", leads_to)
+    rules = Rules(usage_fairness=UsageFairness(half_life=3600.0))
+    config = replace(snapshot.config, local_queues=known, rules=rules)
+    (refusal,) = planned(replace(snapshot, config=config)).pending
+    assert (refusal.lease is None) == waits
+
+
 # Holding a lease.
 
 

@@ -220,7 +220,7 @@ class StrictFifoHeads:
         self.leaving = frozenset(gang.workload.uid for gang in leaving if gang.lease is None)
         for gang in sorted(leaving, key=lambda gang: place(gang.workload)):
             flavors = frozenset(name for p in gang.placement.podsets for name in p.charged)
-            self.keep_place(gang.workload, flavors, leased=gang.lease is not None)
+            self.keep_place(gang.queued_again, flavors, leased=gang.lease is not None)
 
     def keep_place(self, workload: Workload, flavors: frozenset[str], *, leased: bool) -> None:
         """Note a gang that is to be in its ClusterQueue again, before the first gang behind it is considered."""

@@ -100,7 +100,7 @@ class Case:
             yield gang.workload, gang.placement
         for gang in self.index.running.values():
             if gang.leaving and gang.returns:  # a plan can keep its place until it has stopped
-                yield gang.workload, _whole(gang)
+                yield gang.queued_again, _whole(gang)
         claimed: dict[str, Placement] = {}
         for claim in self.index.claims:
             if claim.running is None and claim.workload.uid != self.uid:
