@@ -171,6 +171,11 @@ class Entry:
         return self.state is State.RESERVED and bool(self.checks.unready)
 
     @property
+    def charged_queue(self) -> str | None:
+        """The ClusterQueue that is charged for its placement, wherever its LocalQueue leads now; None while it has none."""
+        return None if self.state.waiting else self.cluster_queue or None
+
+    @property
     def gpu_parts(self) -> int:
         """``gpus`` as a number of :data:`queuectl.domain.gpus.PARTS`."""
         return in_parts(self.gpus)

@@ -165,6 +165,7 @@ class SnapshotBuilder:
         records = list(self._mirror.namespaces.values())
         if config is not self._last_config and not config.has_policies_of(self._config):
             self._drop_in(_queues_that_differ(self._config, config))
+            self._running.forget_charged_to(_policies_that_differ(self._config, config))
             self._config = self._requests.config = config
         self._last_config = config
         if records != self._records:
@@ -364,12 +365,7 @@ def _queues_that_differ(before: QueueConfig, now: QueueConfig) -> Callable[[str,
     general = {one.name for one in fields(now)} - particular
     if any(getattr(before, name) != getattr(now, name) for name in general):
         return lambda *_: True
-    had, has = before.cluster_queues, now.cluster_queues
-    differing = {
-        name
-        for name in had.keys() | has.keys()
-        if name not in had or name not in has or not has[name].has_policies_of(had[name])
-    }
+    differing = _policies_that_differ(before, now)
     mine, earlier = now.local_queues, before.local_queues
 
     def differs(namespace: str, name: str) -> bool:
@@ -378,6 +374,16 @@ def _queues_that_differ(before: QueueConfig, now: QueueConfig) -> Callable[[str,
         return not same or (queue is not None and queue.cluster_queue in differing)
 
     return differs
+
+
+def _policies_that_differ(before: QueueConfig, now: QueueConfig) -> set[str]:
+    """Names of the ClusterQueues that differ in more than amounts of quota."""
+    had, has = before.cluster_queues, now.cluster_queues
+    return {
+        name
+        for name in had.keys() | has.keys()
+        if name not in had or name not in has or not has[name].has_policies_of(had[name])
+    }
 
 
 def _nodes_that_differ(before: Fleet | None, now: Fleet) -> set[str]:

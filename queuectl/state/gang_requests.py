@@ -101,8 +101,7 @@ class GangRequests:
             self.sharing.add(entry.uid)
         order = (entry.priority, entry.queue, entry.cluster_queue, entry.queue_order_time)
         held = own if own is not job.podsets else ()
-        charged = None if entry.state.waiting else entry.cluster_queue or None
-        place = (*order, charged, user, updates, gang, evicts, tuple(shared), held)
+        place = (*order, entry.charged_queue, user, updates, gang, evicts, tuple(shared), held)
         sizes = self.sizes if self.sizes is not None else self._mirror.gpus(self.config)
         joins = (self._mirror.fleet, self.config) if gang is not None else None
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
@@ -127,7 +126,7 @@ class GangRequests:
             user=user,
             duration=last.workload.duration if last is not None else None,
             growth=growth,
-            charged_queue=charged,
+            charged_queue=entry.charged_queue,
         )
         if last is not None and last.workload == workload:
             workload = last.workload

@@ -111,6 +111,11 @@ class HoldingGangs:
         """Make the gangs in these LocalQueues (by namespace and name) again."""
         forget_in(self._holding, concerned)
 
+    def forget_charged_to(self, cluster_queues: Container[str]) -> None:
+        """Make the gangs again that these ClusterQueues are charged for, wherever their LocalQueues lead."""
+        kept = self._holding.items()
+        self._holding = {u: one for u, one in kept if one.entry.cluster_queue not in cluster_queues}
+
     def forget_on(self, nodes: Container[str]) -> None:
         """Make gangs with slots on these nodes again, and the gangs that depend on all nodes."""
         on = [
@@ -378,6 +383,7 @@ def _as_recorded(entry: Entry, job: JobRecord | None, mirror: Mirror) -> Iterato
             queue=entry.queue,
             priority=entry.priority,
             queued_at=entry.queue_order_time,
+            charged_queue=entry.charged_queue,
         ),
         placement=placement,
         leaving=entry.state is State.EVICTING,

@@ -713,3 +713,30 @@ def test_the_size_in_the_ledger_follows_nodes_and_devices(
         mirror = world.from_nothing().mirror
         for entry in world.kept.ledger.entries(State.PENDING):
             assert entry.gpus == mirror.sized(mirror.jobs[entry.uid], world.config).gpus
+
+
+GONE = replace(CONFIG, local_queues={})
+
+
+@pytest.mark.sets_aside
+def test_a_running_gang_that_is_set_aside_stays_charged_to_the_cluster_queue_of_its_start() -> None:
+    world = World(LIVE, records=[RESUMED])
+    charged = [gang.workload.charged_queue for gang in world.freeze(20.0, GONE).admitted]
+    version = asked_of(world.mirror.jobs["u1"])
+    error = ValueError("it cannot be planned")
+    world.mirror.containment.failed(Boundary.SNAPSHOT, "u1", error, namespace="a", version=version)
+    (gang,) = world.freeze(20.0, GONE).admitted
+    assert not gang.restartable, "as the ledger has it"
+    assert [gang.workload.charged_queue] == charged == ["cq"]
+
+
+def test_a_policy_of_the_cluster_queue_of_its_start_reaches_a_gang_without_its_local_queue() -> (
+    None
+):
+    world = World(LIVE, records=[RESUMED])
+    world.mirror.nodes.failing = {"n3": "its GPU has errors"}
+    limits = SolverLimits()
+    world.snapshot_builder.freeze(GONE, 20.0, limits)
+    draining = replace(DRAINED, revision=5, local_queues={})
+    again = world.snapshot_builder.freeze(draining, 20.0, limits).admitted
+    assert again == world.freeze(20.0, draining).admitted
