@@ -13,6 +13,7 @@ from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.splits import A, B
+from tests.planner.test_provisioning import awaits, checked, made_for
 
 SPENDER = gang("spender", podset(gpu=8, select={"rack": "s"}), priority=9, queue="spends")
 """It evicts a gang of its ClusterQueue, and uses up the limit with that."""
@@ -71,6 +72,26 @@ def test_a_gang_that_is_not_searched_for_starts_where_it_fits() -> None:
         assert evicts or starts == [(("b0", 1),)]
         started += bool(starts)
     assert started
+
+
+def test_a_gang_whose_nodes_are_made_keeps_its_quota_if_it_is_not_searched_for() -> None:
+    high = gang("high", podset(count=2, gpu=8, select={"rack": "r"}), priority=5)
+    low = holding(gang("low", podset(gpu=8)), {"n0": 1})
+    nodes = [node("s0", "s", gpu=8), node("n0", "r", gpu=8), node("n1", "r", gpu=8)]
+    main = queue(gpu=40)
+    gangs = [SPENDER, made_for(high, main)]
+    snapshot = checked(world(nodes, gangs, [SPENT, low], queue("spends"), main))
+    queues = {**snapshot.config.cluster_queues, "spends": queue("spends")}  # without the check
+    snapshot = replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))
+    kept = 0
+    for second in range(20):
+        limited = replace(snapshot, now=snapshot.now + second, limits=LIMIT)
+        made = plan(limited)
+        assert verify(limited, made) == ()
+        evicts = any(one.preemptor == "high" for one in made.preempted)
+        assert evicts or awaits(made) == ["high"]
+        kept += not evicts
+    assert kept
 
 
 def test_a_gang_behind_one_that_uses_up_the_limit_in_each_cycle_is_searched_for() -> None:

@@ -27,7 +27,14 @@ from queuectl.domain.queues import (
     ResourceGroup,
 )
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.snapshot import (
+    NO_END,
+    Admitted,
+    CapacityLease,
+    Pending,
+    Snapshot,
+    SolverLimits,
+)
 from queuectl.domain.workload import Duration, PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain.diagnosis import diagnose
@@ -194,6 +201,15 @@ def made_for(workload: Workload, quota: ClusterQueue, **options: Any) -> Pending
     """The gang with the quota that it got on no nodes, after its check is ready."""
     lease = plan(checked(world([], [workload], (), quota))).pending[0].lease
     return Pending(workload, lease, ready_checks=frozenset({"nodes"}), **options)
+
+
+def test_a_gang_whose_nodes_are_made_keeps_its_quota_in_a_plan_with_too_many_gangs() -> None:
+    """Otherwise its request would be deleted, and made again by the next plan."""
+    fleet = [NODE, *(node(f"n{number}", gpu=8) for number in (1, 2))]
+    first, later = small("first", 3), made_for(small("later", 2, queued_at=1.0), of_quota(40))
+    snapshot = checked(world(fleet, [first, later], (), of_quota(40)))
+    made = decided(replace(snapshot, limits=SolverLimits(window=1)))
+    assert ([a.uid for a in made.admitted], awaits(made)) == (["first"], ["later"])
 
 
 HIGH = gang("high", podset(count=2, gpu=8), priority=9)

@@ -242,8 +242,8 @@ class AdmissionCycle:
             self._refute(gang)
         elif self.over and not gang.gang_class.never:
             self.unproved = True
-            self._put_off(gang)
-            self._withhold(gang)
+            if self._put_off(gang):
+                self._withhold(gang)
         elif gang.gang_class.open(gang.pending):
             self._leave_open(gang)
         else:
@@ -251,9 +251,7 @@ class AdmissionCycle:
 
     def _wait_behind(self, gang: Candidate, head: BlockingHead | None, why: Reason) -> None:
         """Let a gang wait for one before it. It keeps the quota that it holds for nodes that were made, if the other one has its own."""
-        lacks_nodes = replace(_AFTER_EVICTIONS, message=why.message)
-        keeps = head is not None and head.leased and self._has_made_nodes(gang)
-        if keeps and self._provision(gang, (lacks_nodes,)) is None:
+        if head is not None and head.leased and self._waits_for_made_nodes(gang, why):
             return
         self._wait(gang, why)
         if head is None:
@@ -486,7 +484,7 @@ class AdmissionCycle:
 
     def _evict_later(self, gang: Candidate, why: Reason) -> None:
         """Let a gang wait before it evicts others. It keeps the quota that it holds for nodes that were made."""
-        if self._has_made_nodes(gang) and self._provision(gang, (_AFTER_EVICTIONS,)) is None:
+        if self._waits_for_made_nodes(gang, _AFTER_EVICTIONS):
             return
         self._wait(gang, why)
         self._keep_for(gang)
@@ -521,15 +519,20 @@ class AdmissionCycle:
         self.undecided = True
         self.considered += 1
         if self.solver.limited:
-            self._put_off(gang)
+            if not self._put_off(gang):
+                return
         else:
             why = refusals.undecided(gang.pending.budget, gang.gang_class.alarm)
             self._wait(gang, why, proof=Proof.UNDECIDED)
         self._keep_for(gang)
 
-    def _put_off(self, gang: Candidate) -> None:
-        """Leave a gang to a later cycle."""
-        self._wait(gang, self.not_yet(gang.pending), proof=Proof.UNDECIDED, put_off=True)
+    def _put_off(self, gang: Candidate) -> bool:
+        """Leave a gang to a later cycle; False if it keeps the quota that it holds for nodes that were made."""
+        why = self.not_yet(gang.pending)
+        if self._waits_for_made_nodes(gang, why):
+            return False
+        self._wait(gang, why, proof=Proof.UNDECIDED, put_off=True)
+        return True
 
     def not_yet(self, pending: Pending) -> Reason:
         """The reason of a gang that is left to a later cycle. The time counts toward its wait to evict borrowing gangs."""
@@ -591,6 +594,11 @@ class AdmissionCycle:
     def _has_made_nodes(self, gang: Candidate) -> bool:
         """Whether an admission check has made nodes for a gang. They can join later."""
         return any(rule.name in gang.pending.ready_checks for rule in self._makers(gang))
+
+    def _waits_for_made_nodes(self, gang: Candidate, why: Reason) -> bool:
+        """Let a gang that waits keep the quota that it holds for nodes that were made; False if none were, or none is left."""
+        lacks_nodes = replace(_AFTER_EVICTIONS, message=why.message)
+        return self._has_made_nodes(gang) and self._provision(gang, (lacks_nodes,)) is None
 
     def _makers(self, gang: Candidate) -> list[CheckRule]:
         return makers_of_nodes(self.problem.snapshot.config, gang.queue, gang.pending.workload)
