@@ -82,7 +82,7 @@ def _gangs_by_node(
     gangs_on: _GangsOn = [[] for _ in index.nodes]
     for gang in sorted(original.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
         workload = gang.workload
-        queue = original.config.cluster_queue_of(workload.namespace, workload.queue)
+        queue = original.queue_of(workload)
         held = known.of(gang)
         for name, own in held.items():
             gangs_on[index.position[name]].append(GangOnNode(len(gangs), own.pods, own.gpus))

@@ -13,7 +13,7 @@ from queuectl.domain.gpus import rounded
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
-from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, world
+from tests.planner.build import FLAVOR, gang, holding, node, podset, queue, resources, world
 from tests.planner.generate import snapshots
 from tests.support.counted import free_of, map_of
 
@@ -70,6 +70,13 @@ def test_each_gang_is_listed_once_with_all_that_it_holds() -> None:
         ("big", "main", 12.0, 3),
         ("small", "main", 2.0, 1),
     ]
+
+
+def test_a_gang_is_listed_with_the_cluster_queue_that_is_charged_for_it() -> None:
+    """Its LocalQueue leads to another one since its start."""
+    moved = replace(seen().admitted[1], workload=replace(SMALL, charged_queue="first"))
+    snapshot = world(NODES, [], [moved], queue("main"), queue("first"))
+    assert [g.cluster_queue for g in map_of(snapshot, {}).gangs] == ["first"]
 
 
 def test_unmanaged_pods_are_counted_as_use() -> None:

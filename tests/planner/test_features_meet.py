@@ -356,6 +356,15 @@ def test_a_pod_that_waits_to_be_added_stops_no_migration() -> None:
     assert [move.uid for move in made.moved] == ["small0"]
 
 
+def test_a_preview_queues_a_gang_where_its_local_queue_leads_now() -> None:
+    """The ClusterQueue of its start has no quota now."""
+    runs = holding(gang("runs", podset(gpu=8)), {"n0": 1})
+    runs = replace(runs, workload=replace(runs.workload, charged_queue="first"))
+    queues = (queue("first", gpu=0), queue("main", gpu=8))
+    snapshot = world([node("n0", gpu=8)], [], [runs], *queues)
+    assert started(planned(taken_down(snapshot, runs, Action.REQUEUE))) == ["runs"]
+
+
 def test_the_preview_of_an_action_on_an_elastic_gang_is_about_all_its_pods() -> None:
     other = gang("other", podset("w", 3, gpu=8), queued_at=5.0)
     runs = grown_to(2)

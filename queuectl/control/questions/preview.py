@@ -46,7 +46,7 @@ def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
     gone = replace(gone, pending=waiting)
     if action not in (Action.REQUEUE, Action.PREEMPT) or gang.final:
         return gone
-    workload = gang.workload
+    workload = gang.queued_again
     if action is Action.PREEMPT:
         workload = replace(workload, queued_at=snapshot.now)
     return replace(gone, pending=(*gone.pending, Pending(workload)))
