@@ -83,9 +83,14 @@ def test_a_redacted_file_has_none_of_the_names() -> None:
             replace(p, workload=replace(p.workload, namespace="secret-ns", name="secret-gang"))
             for p in snapshot.pending
         )
+        runs = tuple(
+            replace(g, workload=replace(g.workload, charged_queue="secret-deleted"))
+            for g in snapshot.admitted
+        )
         nodes = [replace(n, name=secret[n.name]) for n in snapshot.fleet.nodes]
         fleet = replace(snapshot.fleet, nodes=tuple(nodes))
-        content = redact(pack(replace(snapshot, pending=gangs, fleet=fleet), made, BROKEN))
+        given = replace(snapshot, pending=gangs, admitted=runs, fleet=fleet)
+        content = redact(pack(given, made, BROKEN))
         unzipped = gzip.decompress(content)
         assert b"secret" not in unzipped
         assert b"team-a/train" not in unzipped

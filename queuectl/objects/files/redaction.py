@@ -173,7 +173,7 @@ def _others(snapshot: Snapshot) -> Iterator[str]:
     config, used = snapshot.config, snapshot.past_use
     for workload in _workloads(snapshot):
         yield from (workload.uid, workload.namespace, workload.name)
-        yield from (workload.queue or "", workload.user or "")
+        yield from (workload.queue or "", workload.charged_queue or "", workload.user or "")
         for podset in workload.podsets:
             yield from _of_claims(podset)
     for pending in snapshot.pending:
