@@ -405,7 +405,10 @@ class Observer:
         self._mirror.touched.add(entry.uid)
         placement = self._running(job, config)
         if placement is not None:
-            return handle(entry, Adopt(placement, job.attempt), now)
+            # The placement has the flavors of the ClusterQueue to which its LocalQueue leads: it is charged for them.
+            described = handle(entry, self._described(job, config, entry), now)
+            known = described.after if described is not None else entry
+            return joined(described, handle(known, Adopt(placement, job.attempt), now))
         found = handle(entry, AttemptFound(job.attempt), now)
         if found is None or not found.after.state.live:
             return found

@@ -1162,6 +1162,10 @@ RUNS = [on("p1", "n1", ready=True), on("p2", "n2", ready=True)]
             [replace(p, attempt=3) for p in RUNS], State.RUNNING, id="the ledger is from the past",
         ),
         pytest.param(
+            replace(ENTRY, cluster_queue="before"), RESUMED, RUNS, State.RUNNING,
+            id="its LocalQueue led elsewhere then",
+        ),
+        pytest.param(
             replace(ENTRY, attempt=1), RESUMED, RUNS, State.EVICTING, id="resumed by another user"
         ),
     ],
@@ -1178,6 +1182,7 @@ def test_what_runs_without_the_ledger(
         assert after.attempt == job.attempt
         assert after.placement is not None
         assert after.placement.podsets[0].nodes == (("n1", 1), ("n2", 1))
+        assert after.cluster_queue == "cq", "of which the placement has flavors"
         world.look()
         assert world.ledger.get("u1") == after, "and it stays so"
     else:
