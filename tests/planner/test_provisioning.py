@@ -210,6 +210,9 @@ def test_a_gang_whose_nodes_are_made_keeps_its_quota_in_a_plan_with_too_many_gan
     snapshot = checked(world(fleet, [first, later], (), of_quota(40)))
     made = decided(replace(snapshot, limits=SolverLimits(window=1)))
     assert ([a.uid for a in made.admitted], awaits(made)) == (["first"], ["later"])
+    (refusal,) = made.pending
+    assert refusal.checks == ("nodes",)
+    assert refusal.reasons[0].code is Code.PENDING_EVALUATION, "so that it is searched for soon"
 
 
 HIGH = gang("high", podset(count=2, gpu=8), priority=9)

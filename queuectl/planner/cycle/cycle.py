@@ -530,6 +530,7 @@ class AdmissionCycle:
         """Leave a gang to a later cycle; False if it keeps the quota that it holds for nodes that were made."""
         why = self.not_yet(gang.pending)
         if self._waits_for_made_nodes(gang, why):
+            self.holds[gang.uid] = replace(self.holds[gang.uid], put_off=why)
             return False
         self._wait(gang, why, proof=Proof.UNDECIDED, put_off=True)
         return True

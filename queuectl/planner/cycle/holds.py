@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import Fleet, Node, NodeTemplate, Taint
-from queuectl.domain.plan import Refusal
+from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.provisioning import MOST_PODSETS
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, needed_checks
@@ -50,11 +50,13 @@ class Hold:
         admission: what is reserved for it. Its place can change until the cycle ends.
         text: of its reason.
         without_nodes: the placement of a gang whose nodes do not exist; quota alone is reserved for it.
+        put_off: why the cycle did not search for the gang, so that later ones do; None if it did.
     """
 
     admission: TentativeAdmission
     text: str
     without_nodes: Placement | None = None
+    put_off: Reason | None = None
 
     def refusal(self, problem: Problem) -> Refusal:
         """The answer for the gang, on its current place."""
@@ -67,8 +69,9 @@ class Hold:
             lease = CapacityLease(placement, (), problem.snapshot.now, NO_END)
         needed = needed_checks(queue, placement, pending.ready_checks)
         details = {"admissionChecks": _missing(pending, needed), **queue.shown_prices}
-        reason = Reason(Code.WAITING_FOR_CHECKS, self.text, details)
-        return Refusal(pending.workload.uid, (reason,), lease, checks=needed)
+        reason = self.put_off or Reason(Code.WAITING_FOR_CHECKS, self.text, details)
+        proof = Proof.OPTIMAL if self.put_off is None else Proof.UNDECIDED
+        return Refusal(pending.workload.uid, (reason,), lease, proof=proof, checks=needed)
 
 
 def hold_on_place(admission: TentativeAdmission) -> Hold | None:
