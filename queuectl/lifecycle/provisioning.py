@@ -277,7 +277,7 @@ def _fallback(
     now: float,
 ) -> CheckReport | None:
     """``Retry`` without the flavors whose requests failed; None if each resource group has no other one left."""
-    queue = config.cluster_queue_of(entry.namespace, entry.queue)
+    queue = config.cluster_queues.get(entry.cluster_queue)
     lease = entry.lease
     placement = entry.placement if entry.state.live or lease is None else lease.placement
     if queue is None or placement is None:

@@ -1,0 +1,60 @@
+"""What the states of requests for nodes mean for the checks of a gang."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.checks import (
+    PROVISIONING,
+    AdmissionCheck,
+    CheckRule,
+    Checks,
+    CheckState,
+    CheckStatus,
+)
+from queuectl.domain.ledger import State
+from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord, RequestState
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import ClusterQueue, FlavorQuotas, LocalQueue, ResourceGroup
+from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.lifecycle.provisioning import reports
+from queuectl.objects.kubernetes.provisioning import request_name
+from queuectl.state.provisioning import ProvisioningRequests
+from tests.unit.test_state import CONFIG, LIVE, RESUMED
+
+FLAVORS = tuple(FlavorQuotas(name, {GPU: 16}) for name in ("spot", "bought"))
+CHECK = AdmissionCheck(
+    "nodes", PROVISIONING, settings="p", provisioning=ProvisioningConfig("p", "c", retries=0)
+)
+QUEUE = replace(
+    CONFIG.cluster_queues["cq"],
+    groups=(ResourceGroup(frozenset({GPU}), FLAVORS),),
+    admission_checks=(CheckRule("nodes", frozenset({"spot"}), provisions=True),),
+)
+OTHER = ClusterQueue("other")
+
+
+@pytest.mark.parametrize("leads_to", ["cq", "other", None])
+def test_a_running_gang_whose_nodes_are_revoked_gets_another_flavor_wherever_its_local_queue_leads(
+    leads_to: str | None,
+) -> None:
+    known = {} if leads_to is None else {("a", "q"): LocalQueue("a", "q", leads_to)}
+    config = replace(
+        CONFIG,
+        cluster_queues={"cq": QUEUE, "other": OTHER},
+        local_queues=known,
+        checks={"nodes": CHECK},
+    )
+    placed = PodSetPlacement("main", (("n1", 1), ("n2", 1)), {GPU: "spot"})
+    status = CheckStatus("nodes", CheckState.READY)
+    entry = replace(
+        LIVE, state=State.RUNNING, placement=Placement((placed,)), checks=Checks((status,))
+    )
+    requests = ProvisioningRequests()
+    name, revoked = request_name(entry, "nodes"), RequestState.REVOKED
+    requests.put(ProvisioningRecord("a", name, "r", 1, gang=entry.uid, state=revoked))
+    (report,) = reports(entry, RESUMED, requests, config, 100.0)
+    assert report.state is CheckState.RETRY
+    assert [flavor for flavor, _ in report.unasked] == ["spot"]
