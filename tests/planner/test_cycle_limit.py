@@ -8,7 +8,8 @@ from itertools import count
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import Fungibility, QueueingStrategy, WhenCan
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
+from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, queue, world
@@ -79,7 +80,7 @@ def test_a_gang_whose_nodes_are_made_keeps_its_quota_if_it_is_not_searched_for()
     low = holding(gang("low", podset(gpu=8)), {"n0": 1})
     nodes = [node("s0", "s", gpu=8), node("n0", "r", gpu=8), node("n1", "r", gpu=8)]
     main = queue(gpu=40)
-    gangs = [SPENDER, made_for(high, main)]
+    gangs: list[Workload | Pending] = [SPENDER, made_for(high, main)]
     snapshot = checked(world(nodes, gangs, [SPENT, low], queue("spends"), main))
     queues = {**snapshot.config.cluster_queues, "spends": queue("spends")}  # without the check
     snapshot = replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))

@@ -30,7 +30,7 @@ CHECK = AdmissionCheck(
 )
 QUEUE = replace(
     CONFIG.cluster_queues["cq"],
-    groups=(ResourceGroup(frozenset({GPU}), FLAVORS),),
+    groups=(ResourceGroup((GPU,), FLAVORS),),
     admission_checks=(CheckRule("nodes", frozenset({"spot"}), provisions=True),),
 )
 OTHER = ClusterQueue("other")
