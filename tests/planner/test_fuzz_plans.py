@@ -43,6 +43,11 @@ def test_the_plans_of_generated_snapshots_pass_the_verifier() -> None:
     assert {name: counts.single[name] for name in LATER if not counts.single[name]} == {}
 
 
+def test_gangs_behind_one_that_is_held_for_its_nodes_are_considered_again() -> None:
+    """It had a planned start, and gets quota that an ended lease returns."""
+    assert list(complaints(940_007, FeatureCounts(), most=2)) == []
+
+
 def test_a_plan_that_the_verifier_refuses_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that forgets its gang, as an example."""
     snapshot = world([node("n0", gpu=8)], [gang("g", podset(gpu=8))])

@@ -103,6 +103,7 @@ class PlannedStarts:
     _settled: bool = True
     _asked: dict[str, list[GangRequest]] = field(default_factory=dict)
     _passed: bool = False  # a gang that was judged can delay a planned start that borrows
+    _before: set[str] = field(default_factory=set)  # uids behind which gangs of unknown length wait
 
     def __post_init__(self) -> None:
         problem = self.state.problem
@@ -146,7 +147,7 @@ class PlannedStarts:
         self._plan(self._asked[uid])
 
     def starts(self, uid: str) -> bool:
-        """Note that a gang starts now, or gets a reservation. Returns whether others are planned again because of it."""
+        """Note that a gang starts now, or gets a reservation. Returns whether others are planned again, or wait for it no longer."""
         for line in self.waiting.values():
             line.pop(uid, None)
         self.gangs = [gang for gang in self.gangs if gang.uid != uid]
@@ -154,10 +155,12 @@ class PlannedStarts:
         self._settled = not self._delayed
         self.lapsed = [one for one in self.lapsed if one.request.pending.workload.uid != uid]
         self._guard()
+        was_before = uid in self._before
+        self._before.discard(uid)
         if not self._passed:
-            return False
+            return was_before
         self._passed = self._settled = False
-        return self.settle()
+        return self.settle() or was_before
 
     def settle(self) -> bool:
         """Plan the starts that later gangs have delayed at the times that are now the earliest. Returns whether any has moved."""
@@ -351,8 +354,11 @@ class PlannedStarts:
         if line is None or workload.duration is not None:
             return None
         ahead = self.waiting.get(line, {})
-        first = next((ref for uid, ref in ahead.items() if uid != workload.uid), None)
-        return None if first is None else refusals.length_unknown(first)
+        first = next((one for one in ahead.items() if one[0] != workload.uid), None)
+        if first is None:
+            return None
+        self._before.add(first[0])
+        return refusals.length_unknown(first[1])
 
     def _guard(self) -> None:
         """Starts that were moved too often by gangs that ran longer than expected."""

@@ -622,7 +622,8 @@ class AdmissionCycle:
         if delayed is not None:
             return NotMade((delayed,))
         reservations.reserve(self.state, request, (), ())
-        self._take(request)
+        if self._take(request):
+            self.classes.forget_refusals()  # they were for earlier planned starts
         self.refused.pop(gang.uid, None)
         self.holds[gang.uid] = hold
         self.ranks.admit(workload, held=True)

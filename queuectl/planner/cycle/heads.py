@@ -271,6 +271,11 @@ class HeadScheduler:
         known = self._cycle.classes.of(pending, heads.queue)
         return known.refuted(pending.workload) is not None
 
+    def _never_fits(self, heads: QueueHeads, pending: Pending) -> bool:
+        """Whether its class is proved never to fit the current nodes."""
+        why = self._cycle.classes.of(pending, heads.queue).refuted(pending.workload)
+        return why is not None and why[0].never_fits
+
     def _follow_changes(self) -> None:
         """Rank heads again where quota was returned, and consider refuted gangs again where refutations were dropped."""
         released = self._cycle.state.quota.released
@@ -289,7 +294,11 @@ class HeadScheduler:
         """Put refuted gangs back whose refutation was dropped; whether there are any."""
         deferred, heads.deferred = heads.deferred, []
         for position, refusal in deferred:
-            if self._stays_refuted(heads, position.first):
+            # A gang that never fits the current nodes can get others, if its refusal states what they wait for.
+            gets_nodes = (
+                self._never_fits(heads, position.first) and not refusal.reasons[0].never_fits
+            )
+            if self._stays_refuted(heads, position.first) and not gets_nodes:
                 heads.deferred.append((position, refusal))
             else:
                 heads.put(position)
