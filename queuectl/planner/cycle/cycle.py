@@ -435,8 +435,7 @@ class AdmissionCycle:
         workload = admission.request.pending.workload
         self.state.admit(admission)
         self.heads.order.start(workload, admission.request.charges)
-        if self._take(admission.request):
-            self.classes.forget_refusals()  # they were for earlier planned starts
+        self._take(admission.request)
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
         self.starting[workload.uid] = admission
         hold = hold_on_place(admission)
@@ -445,11 +444,12 @@ class AdmissionCycle:
         self.ranks.admit(workload, held=hold is not None)
         self.considered += 1
 
-    def _take(self, request: GangRequest) -> bool:
-        """Count what a gang gets or has reserved wherever both count; whether it had a planned start."""
+    def _take(self, request: GangRequest) -> None:
+        """Count what a gang gets or has reserved wherever both count."""
         workload = request.pending.workload
         self.limits.take(workload)
-        return self.planned.starts(workload.uid)
+        if self.planned.starts(workload.uid):
+            self.classes.forget_refusals()  # they were for earlier planned starts
 
     def _preempt(self, gang: Candidate, after_eviction: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
@@ -622,8 +622,7 @@ class AdmissionCycle:
         if delayed is not None:
             return NotMade((delayed,))
         reservations.reserve(self.state, request, (), ())
-        if self._take(request):
-            self.classes.forget_refusals()  # they were for earlier planned starts
+        self._take(request)
         self.refused.pop(gang.uid, None)
         self.holds[gang.uid] = hold
         self.ranks.admit(workload, held=True)
