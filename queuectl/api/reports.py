@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -49,9 +49,17 @@ class GroupView(View):
     )
 
 
+Workloads = Annotated[
+    int | None,
+    Field(
+        description="null in the total of a report by hour, flavor or price: a workload can be in several of its rows."
+    ),
+]
+
+
 class UsageItem(View):
     group: GroupView
-    workloads: int
+    workloads: Workloads
     allocated_gpu_hours: float = Field(
         description="From the commit of the start until the last pod has terminated."
     )
@@ -70,7 +78,7 @@ class UsageItem(View):
 
 class CostItem(View):
     group: GroupView
-    workloads: int
+    workloads: Workloads
     allocated_gpu_hours: float
     cost: float = Field(description="Cost of the allocated GPU-hours at the prices of that time.")
     wasted_cost: float = Field(description="Cost of the GPU-hours that were measured and not used.")
@@ -79,7 +87,7 @@ class CostItem(View):
 
 class WasteItem(View):
     group: GroupView
-    workloads: int
+    workloads: Workloads
     allocated_gpu_hours: float
     wasted_gpu_hours: float = Field(description="allocated - unknown - used")
     wasted_gpus: float = Field(
@@ -98,12 +106,14 @@ class WasteItem(View):
 
 class WaitsItem(View):
     group: GroupView
-    workloads: int
+    workloads: Workloads
     waited_gpu_hours: float = Field(
         description="Requested GPUs × time in the queue or in a back-off."
     )
     waiting_hours: float = Field(description="Time in the queue or in a back-off.")
-    waiting_hours_per_workload: float
+    waiting_hours_per_workload: float | None = Field(
+        description="In the period, or in the hour of the row; null where `workloads` is."
+    )
 
 
 class FleetItem(View):
@@ -187,12 +197,13 @@ def waste_report(report: Report) -> WasteReport:
 
 
 def _reported_hours(row: ReportRow, report: Report) -> float:
-    """The hours that a row is about: those of the period, or its own, as far as they are accounted for."""
+    """The hours that a row is about: those of the period, or its own, as far as they are accounted for; at most 0 if none are."""
     since, until = report.period.since, report.period.until
     if By.HOUR in row.names:
         since = int(row.names[By.HOUR])
         until = since + HOUR
-    return (min(until, report.as_of or until) - since) / HOUR
+    as_of = until if report.as_of is None else min(until, report.as_of)
+    return (as_of - since) / HOUR
 
 
 def _cluster(amounts: ClusterAmounts) -> ClusterItem:
@@ -269,12 +280,12 @@ def _cost(row: ReportRow) -> CostItem:
 
 def _waste(row: ReportRow, hours: float) -> WasteItem:
     a = row.amounts
-    wasted = _gpu_hours(row.wasted)
+    wasted = row.wasted / UNITS / HOUR
     return WasteItem(
         group=_group(row),
         workloads=row.workloads,
         allocated_gpu_hours=_gpu_hours(a.allocated),
-        wasted_gpu_hours=wasted,
+        wasted_gpu_hours=_gpu_hours(row.wasted),
         wasted_gpus=round(wasted / hours, _DIGITS) if hours > 0 else 0.0,
         idle_gpu_hours=_gpu_hours(a.idle),
         stuck_gpu_hours=_gpu_hours(a.stuck),
@@ -293,13 +304,15 @@ def _reasons(losses: Mapping[str, LostWorkSum]) -> dict[str, float]:
 
 
 def _waits(row: ReportRow) -> WaitsItem:
-    waiting = row.amounts.waiting / MILLISECONDS
+    waiting, workloads = row.amounts.waiting / MILLISECONDS, row.workloads
     return WaitsItem(
         group=_group(row),
-        workloads=row.workloads,
+        workloads=workloads,
         waited_gpu_hours=_gpu_hours(row.amounts.waited),
         waiting_hours=_hours(waiting),
-        waiting_hours_per_workload=_hours(waiting / row.workloads) if row.workloads else 0.0,
+        waiting_hours_per_workload=None
+        if workloads is None
+        else _hours(waiting / max(workloads, 1)),
     )
 
 

@@ -150,7 +150,7 @@ def _refuse_options(
 
 
 def _number(name: str, digits: int = 1) -> Callable[[Json], str]:
-    return lambda item: f"{item[name]:,.{digits}f}"
+    return lambda item: "-" if item[name] is None else f"{item[name]:,.{digits}f}"
 
 
 def _percent(row: Json) -> str:
@@ -158,7 +158,11 @@ def _percent(row: Json) -> str:
     return "-" if found is None else percent(found)
 
 
-_WORKLOADS: Final = Column("WORKLOADS", lambda item: item["workloads"])
+def _count(row: Json) -> str:
+    return "-" if row["workloads"] is None else str(row["workloads"])
+
+
+_WORKLOADS: Final = Column("WORKLOADS", _count)
 _ALLOCATED: Final = Column("ALLOCATED", _number("allocatedGpuHours"))
 _UNKNOWN: Final = Column("UNKNOWN", _number("unknownGpuHours"))
 _EFFICIENCY: Final = Column("EFFICIENCY", _percent)
@@ -397,6 +401,8 @@ def _headline(kind: ReportKind, body: Json) -> str:
     since, until, as_of = (_minute(body[name]) for name in ("since", "until", "asOf"))
     upto = f", complete until {as_of}" if as_of < until else ""
     unit = _UNITS.get(kind, "in GPU-hours").format(currency=body.get("currency"))
+    if _WORKLOADS in _FIGURES[kind] and body["total"]["workloads"] is None:
+        unit += "\nno total of workloads: one can be in several rows"
     return f"{kind} by {body['by']}, {since} to {until} UTC{upto}\n{unit}"
 
 

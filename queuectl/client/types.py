@@ -305,7 +305,8 @@ class ConfigurationOwnerJson(AnswerJson):
 
 class CostItemJson(AnswerJson):
     group: GroupJson
-    workloads: int
+    workloads: int | None
+    """null in the total of a report by hour, flavor or price: a workload can be in several of its rows."""
     allocatedGpuHours: float
     cost: float
     """Cost of the allocated GPU-hours at the prices of that time."""
@@ -1590,7 +1591,8 @@ class UsageHistoryJson(AnswerJson):
 
 class UsageItemJson(AnswerJson):
     group: GroupJson
-    workloads: int
+    workloads: int | None
+    """null in the total of a report by hour, flavor or price: a workload can be in several of its rows."""
     allocatedGpuHours: float
     """From the commit of the start until the last pod has terminated."""
     usedGpuHours: float
@@ -1657,12 +1659,14 @@ class ViolationJson(AnswerJson):
 
 class WaitsItemJson(AnswerJson):
     group: GroupJson
-    workloads: int
+    workloads: int | None
+    """null in the total of a report by hour, flavor or price: a workload can be in several of its rows."""
     waitedGpuHours: float
     """Requested GPUs × time in the queue or in a back-off."""
     waitingHours: float
     """Time in the queue or in a back-off."""
-    waitingHoursPerWorkload: float
+    waitingHoursPerWorkload: float | None
+    """In the period, or in the hour of the row; null where `workloads` is."""
 
 
 class WaitsReportJson(AnswerJson):
@@ -1679,7 +1683,8 @@ class WaitsReportJson(AnswerJson):
 
 class WasteItemJson(AnswerJson):
     group: GroupJson
-    workloads: int
+    workloads: int | None
+    """null in the total of a report by hour, flavor or price: a workload can be in several of its rows."""
     allocatedGpuHours: float
     wastedGpuHours: float
     """allocated - unknown - used"""

@@ -204,7 +204,8 @@ async def _largest(
         if grouping.by is not By.PRICE:
             all_lost = _by_group(await connection.execute(_losses_of_all(period, scope)), ())
         amounts = _amounts(whole[-len(AMOUNTS) :])
-        total = ReportRow({}, amounts, int(whole.all_workloads), all_lost.get((), {}))
+        workloads = None if grouping.repeats_workloads else int(whole.all_workloads)
+        total = ReportRow({}, amounts, workloads, all_lost.get((), {}))
         unlisted = without(total, rows)
     nodes = await _nodes(connection, period, scope)
     return Report(period, grouping, as_of, rows, *nodes, unlisted=unlisted, groups=groups)

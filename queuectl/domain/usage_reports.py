@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final, Self
@@ -94,6 +94,11 @@ class Grouping:
         return self.hourly or self.by in (By.HOUR, By.WORKLOAD)
 
     @property
+    def repeats_workloads(self) -> bool:
+        """Whether a workload can be in several groups while its names stay, so that their sum does not count workloads."""
+        return self.hourly or self.by in (By.HOUR, By.FLAVOR, By.PRICE)
+
+    @property
     def recurs(self) -> bool:
         """Whether the same groups have usage in other periods. Hours have not, and few workloads have."""
         return not self.of_hours
@@ -135,11 +140,16 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """Sums of one group. ``names``: its keys; of a workload, all that is known of it."""
+    """Sums of one group.
+
+    Attributes:
+        names: its keys; of a workload, all that is known of it.
+        workloads: None = not known, in a sum of groups that repeat workloads.
+    """
 
     names: Mapping[str, str]
     amounts: Amounts
-    workloads: int = 0
+    workloads: int | None = 0
     losses: Mapping[str, LostWorkSum] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -295,23 +305,28 @@ class ComparedReport:
 
 
 def total_of(report: Report) -> ReportRow:
-    """The sum of all groups. A workload in several groups counts in each."""
-    return _sum((*report.rows, *((report.unlisted,) if report.unlisted is not None else ())))
+    """The sum of all groups, without the number of workloads if the groups repeat them.
+
+    A workload that changes its queue, user or labels counts in each of its groups.
+    """
+    total = _sum((*report.rows, *((report.unlisted,) if report.unlisted is not None else ())))
+    return replace(total, workloads=None) if report.grouping.repeats_workloads else total
 
 
-def _sum(rows: Iterable[ReportRow]) -> ReportRow:
-    amounts, losses, workloads = Amounts(), dict[str, LostWorkSum](), 0
+def _sum(rows: Sequence[ReportRow]) -> ReportRow:
+    amounts, losses = Amounts(), dict[str, LostWorkSum]()
     for row in rows:
         amounts.add(row.amounts)
-        workloads += row.workloads
         for reason, lost in row.losses.items():
             known = losses.setdefault(reason, LostWorkSum())
             known.gpu_seconds += lost.gpu_seconds
             known.evictions += lost.evictions
+    counts = [row.workloads for row in rows if row.workloads is not None]
+    workloads = sum(counts) if len(counts) == len(rows) else None
     return ReportRow({}, amounts, workloads, losses)
 
 
-def without(total: ReportRow, rows: Iterable[ReportRow]) -> ReportRow:
+def without(total: ReportRow, rows: Sequence[ReportRow]) -> ReportRow:
     """The rest of a sum without some of its rows."""
     part = _sum(rows)
     names = Amounts.__slots__
@@ -324,7 +339,8 @@ def without(total: ReportRow, rows: Iterable[ReportRow]) -> ReportRow:
         if lost.evictions > known.evictions:
             seconds = max(0.0, lost.gpu_seconds - known.gpu_seconds)
             losses[reason] = LostWorkSum(seconds, lost.evictions - known.evictions)
-    return ReportRow({}, amounts, total.workloads - part.workloads, losses)
+    workloads = None if total.workloads is None else total.workloads - (part.workloads or 0)
+    return ReportRow({}, amounts, workloads, losses)
 
 
 def check_size(rows: int, grouping: Grouping, most: int) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from queuectl.api.reports import waste_report
 from queuectl.api.routes import usage
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.accounting import (
     HOUR,
     UNITS,
     AccountingTerms,
+    Amounts,
     ClusterGpus,
     FlavorGpus,
     Free,
@@ -28,7 +30,16 @@ from queuectl.domain.accounting import (
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
 from queuectl.domain.job_usage import JobUsage
-from queuectl.domain.usage_reports import HistoryPoint, Period, QueueHour, UsageHours
+from queuectl.domain.usage_reports import (
+    By,
+    Grouping,
+    HistoryPoint,
+    Period,
+    QueueHour,
+    Report,
+    ReportRow,
+    UsageHours,
+)
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
@@ -204,6 +215,23 @@ async def test_waits_by_hour_and_by_namespace(api: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("stored")
+async def test_a_total_states_no_workloads_where_one_can_have_several_rows(
+    api: httpx2.AsyncClient,
+) -> None:
+    for by in ("hour", "queue,hour", "workload,hour", "flavor", "price"):
+        body = await report(api, "waits", by=by)
+        total, rows = body["total"], body["items"]
+        assert (total["workloads"], total["waitingHoursPerWorkload"]) == (None, None), by
+        assert (total["waitedGpuHours"], total["waitingHours"]) == (3.0, 0.5), by
+        assert all(row["workloads"] and row["waitingHoursPerWorkload"] is not None for row in rows)
+        for kind in ("usage", "cost"):
+            assert (await report(api, kind, by=by))["total"]["workloads"] is None
+    for by in ("queue", "namespace", "user", "workload", "label:team"):
+        total = (await report(api, "waits", by=by))["total"]
+        assert (total["workloads"], total["waitingHoursPerWorkload"]) == (2, 0.25), by
+
+
+@pytest.mark.usefixtures("stored")
 async def test_a_row_of_a_workload_has_every_join_key_of_cost_tools(
     api: httpx2.AsyncClient,
 ) -> None:
@@ -279,6 +307,16 @@ async def test_a_report_that_is_too_long_is_refused(
     assert answer.status_code == 422
     assert "more than 1 rows; ask for fewer hours" in answer.json()["detail"]
     assert (await api.get("/api/v1/reports/usage", params={"by": "cohort"})).status_code == 200
+
+
+@pytest.mark.parametrize("as_of", [0.0, HOUR_AT - 1.0, HOUR_AT, HOUR_AT + 0.001, HOUR_AT + HOUR])
+def test_a_row_of_an_hour_that_is_not_accounted_for_has_no_average(as_of: float) -> None:
+    hour, held = int(HOUR_AT), round(1000 * max(0.0, as_of - HOUR_AT))
+    rows = (ReportRow({"hour": str(hour)}, Amounts(held * UNITS // 1000), 1),)
+    period = Period(hour - HOUR, hour + HOUR)
+    found = waste_report(Report(period, Grouping(By.HOUR), as_of, rows))
+    average = found.items[0].wasted_gpus
+    assert average == pytest.approx(1.0 if as_of > HOUR_AT else 0.0, rel=0.1)
 
 
 async def test_a_report_of_an_empty_ledger_has_no_rows(api: httpx2.AsyncClient) -> None:

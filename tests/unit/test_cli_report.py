@@ -103,6 +103,18 @@ def test_the_table_has_a_total_and_its_period(report: Call) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["usage", "cost", "waits"])
+def test_a_total_names_no_number_of_workloads_that_can_have_several_rows(
+    report: Call, kind: str
+) -> None:
+    hourly = report(kind, "--by", "queue,hour")[1].splitlines()
+    assert hourly[2] == "no total of workloads: one can be in several rows"
+    assert hourly[-1].split()[:2] == ["total", "-"]
+    whole = report(kind, "--by", "queue")[1].splitlines()
+    assert not any("no total" in line for line in whole)
+    assert whole[-1].split()[:2] == ["total", "2"]
+
+
 @pytest.mark.parametrize("kind", ["usage", "cost", "waste", "waits"])
 @pytest.mark.parametrize(
     "by", ["queue", "clusterqueue", "flavor", "label:team", "hour", "cohort,hour"]
@@ -115,7 +127,7 @@ def test_tables_fit_a_terminal(report: Call, kind: str, by: str) -> None:
 
 def test_a_row_of_one_hour_begins_with_the_hour(report: Call) -> None:
     _, out, _ = report("usage", "--by", "user,hour")
-    titles, first = (line.split() for line in out.splitlines()[2:4])
+    titles, first = (line.split() for line in out.splitlines()[3:5])
     assert titles[:2] == ["HOUR", "USER"]
     assert f"{first[0]} {first[1]}" == datetime.fromtimestamp(NOW, UTC).strftime("%Y-%m-%d %H:%M")
 

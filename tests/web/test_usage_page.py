@@ -200,6 +200,21 @@ async def test_the_file_has_the_rows_of_the_page_and_no_formula(
     assert [float(text) for text in shown] == allocated[:-1]
 
 
+async def test_others_and_a_total_state_no_workloads_where_one_can_have_several_rows(
+    quiet: Sample, pages: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(usage, "SHOWN", 1)
+    for hours_ago in (1, 2, 3):
+        charged(quiet, "ann", hours_ago, held(2.0))
+    address = "/ui/usage{}?by=user,hour&span=24h"
+    page = unescape((await pages.get(address.format(""))).text)
+    cells = re.findall(r'data-h="workloads">([^<]*)</td>', page)
+    assert cells == ["1", "-"]
+    lines = [*csv.DictReader(io.StringIO((await pages.get(address.format("/csv"))).text))]
+    assert [line["workloads"] for line in lines] == ["1", "", ""]
+    assert [line["GPU-hours allocated"] for line in lines] == ["2.0", "4.0", "6.0"]
+
+
 async def test_the_file_needs_the_right_of_the_page_and_has_its_namespaces_only(
     sample: Sample, tenant: httpx2.AsyncClient
 ):
