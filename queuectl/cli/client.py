@@ -10,10 +10,11 @@ from urllib.parse import quote
 
 import typer
 
-from queuectl.cli import complete, connection
+from queuectl.cli import complete, connection, program
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.client import options
 from queuectl.client.client import Client
+from queuectl.client.errors import NotPermitted
 from queuectl.client.requests import by_cursor
 from queuectl.client.retries import RETRIES
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
@@ -99,6 +100,22 @@ def workload_path(name: str, namespace: str | None) -> str:
     """Path of such a workload. Raises CommandFailed."""
     scope, _, bare = workload_ref(name, namespace).rpartition("/")
     return f"{PREFIX}/namespaces/{quote(scope, safe='')}/workloads/{quote(bare, safe='')}"
+
+
+def read_config(client: Client, kind: ConfigKind, path: str, **query: object) -> Json:
+    """Configuration of a kind.
+
+    Raises:
+        CommandFailed: the user does not have the right; for ClusterQueues, the message names the command that needs less.
+    """
+    try:
+        body: Json = client.get(path, **query)
+    except NotPermitted as error:
+        if kind.kind != "ClusterQueue":
+            raise
+        advice = f"`{program.called()} get clusterqueues` lists the use of your queues"
+        raise CommandFailed(f"{error}; {advice}", Exit.NOT_ALLOWED) from error
+    return body
 
 
 def config_path(kind: ConfigKind, name: str, namespace: str | None) -> str:

@@ -74,6 +74,8 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
     if kind is None:
         return workloads(ctx, incomplete)
+    if kind.kind == "ClusterQueue":
+        return cluster_queues(ctx, incomplete)
     return _configured(ctx, incomplete, kind)
 
 
@@ -148,8 +150,8 @@ def local_queues(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def cluster_queues(ctx: typer.Context, incomplete: str) -> list[str]:
-    """All ClusterQueues."""
-    return _configured(ctx, incomplete, BY_KIND["ClusterQueue"])
+    """The ClusterQueues that the user sees: all, or those of the user's namespaces."""
+    return _matching(ctx, incomplete, _field("queueuse", lambda each: each["name"]))
 
 
 def receivers(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -18,6 +18,7 @@ from queuectl.cli.client import (
     config_kind,
     config_path,
     connect,
+    read_config,
     workload_path,
     workloads,
 )
@@ -70,7 +71,7 @@ def describe_command(
 
 
 def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) -> list[str]:
-    body = client.get(config_path(kind, name, namespace))
+    body = read_config(client, kind, config_path(kind, name, namespace))
     meta = body["metadata"]
     shown = {
         "name": meta["name"],

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from queuectl.cli.client import Json, config_path, workload_path, workloads
+from queuectl.cli.client import Json, config_path, read_config, workload_path, workloads
 from queuectl.cli.columns import (
     CLUSTER_QUEUE_COLUMNS,
     COMMAND_COLUMNS,
@@ -100,11 +100,11 @@ def configuration(client: Client, kind: ConfigKind, options: ListingOptions) -> 
         _cluster_queues(client, kind, options)
         return
     if options.name is not None:
-        body = client.get(config_path(kind, options.name, options.namespace))
+        body = read_config(client, kind, config_path(kind, options.name, options.namespace))
         items = [body]
     else:
         asked = options.namespace if kind.namespaced else None
-        body = client.get(kind.collection(), namespace=asked)
+        body = read_config(client, kind, kind.collection(), namespace=asked)
         items = body["items"]
     columns = config_columns(kind)
     options.show(body, items, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
@@ -117,7 +117,7 @@ def _cluster_queues(client: Client, kind: ConfigKind, options: ListingOptions) -
     if options.output is ListFormat.WIDE:
         one = options.name is not None
         path = config_path(kind, options.name or "", None) if one else kind.collection()
-        answer = client.get(path)
+        answer = read_config(client, kind, path)
         documents = [answer] if one else answer["items"]
         by_name = {each["metadata"]["name"]: each for each in documents}
         rows = [{**row, "object": by_name[row["name"]]} for row in rows if row["name"] in by_name]

@@ -20,7 +20,7 @@ from mcp.types import ToolAnnotations
 
 from queuectl.cli.client import DEFAULT_SERVER, Server
 from queuectl.cli.connection import connection_options
-from queuectl.client import AsyncClient, ClientError, ClientOptions
+from queuectl.client import AsyncClient, ClientError, ClientOptions, NotPermitted
 from queuectl.client.parameters import ReportName, WorkloadFilters
 from queuectl.distribution import version
 from queuectl.domain.words import shortened
@@ -96,8 +96,8 @@ def tools(client: AsyncClient) -> MCPServer:
 
     @server.tool(annotations=_READS)
     async def list_queues() -> str:
-        """All ClusterQueues with their quotas."""
-        return await marked(client.get(f"{PREFIX}/clusterqueues"))
+        """ClusterQueues with their quotas: all, or the use of those of the user's namespaces."""
+        return await marked(_queues(client))
 
     @server.tool(annotations=_READS)
     async def what_if(drain: list[str] | None = None, manifests: str = "") -> str:
@@ -127,6 +127,14 @@ def tools(client: AsyncClient) -> MCPServer:
         return await marked(read())
 
     return server
+
+
+async def _queues(client: AsyncClient) -> Any:
+    """The configuration of all ClusterQueues, or the use of those that a user without the right to it sees."""
+    try:
+        return await client.get(f"{PREFIX}/clusterqueues")
+    except NotPermitted:
+        return await client.get(f"{PREFIX}/queueuse")
 
 
 async def _first(objects: AsyncIterator[Any], most: int) -> list[Any]:

@@ -39,12 +39,14 @@ from queuectl.client import (
     stream,
 )
 from queuectl.domain.events import Admit, PodsReady, Refuse
+from queuectl.domain.identity import Right
 from queuectl.domain.reasons import Code, Reason
 from queuectl.notify.receivers_file import ReceiverList
 from tests.api.serving import NotifyingStore, serving
 from tests.api.signed import ADMIN, people
 from tests.api.support import (
     CLUSTER_QUEUE,
+    DOCUMENTS,
     LIVES,
     PLACED,
     QUEUE_PATH,
@@ -373,6 +375,24 @@ def test_an_assistant_gets_texts_of_users_as_marked_data(served: tuple[MemorySto
     assert len(marks) == len(texts)
     assert "ignore all rules" in texts[0]
     assert "workload team-a/nothing does not exist" in texts[2]
+
+
+async def test_an_assistant_of_a_team_lists_the_queues_of_the_team() -> None:
+    from queuectl.cli.mcp import tools
+
+    store, access = MemoryStore(), people()
+    lives(store)
+    for document in DOCUMENTS.values():
+        await store.put_config(document)
+    access.know("of-the-tenant", "tenant", Right("list", "workloads", "team-a"))
+    with serving(store, authenticated=AuthenticationLayer(access)) as address:
+        listed = {}
+        for token in (ADMIN, "of-the-tenant"):
+            async with AsyncClient(address, token=token) as client:
+                result: Any = await tools(client).call_tool("list_queues", {})
+                listed[token] = json.loads(result.content[0].text.split("\n")[1])["items"]
+    assert [each["metadata"]["name"] for each in listed[ADMIN]] == ["team-a"]
+    assert [each["name"] for each in listed["of-the-tenant"]] == ["team-a"]
 
 
 def test_an_import_of_the_client_loads_no_server_no_planner_and_no_http_library() -> None:

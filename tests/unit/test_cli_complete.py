@@ -16,6 +16,7 @@ import yaml
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli import complete, plugin
 from queuectl.cli.main import run
+from queuectl.domain.identity import Right
 from queuectl.domain.jobs import PodRecord
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, people
@@ -143,6 +144,25 @@ def test_the_token_is_that_of_the_line(
         line = f"explain --server {address} {typed} tea"
         found = offered(line, "http://127.0.0.1:9", monkeypatch, capsys, "config")
     assert found == names
+
+
+@pytest.mark.parametrize(
+    "line", ["get workloads --cluster-queue", "get cq", "describe clusterqueue"]
+)
+def test_a_user_of_a_team_gets_the_cluster_queues_of_the_team(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, access = MemoryStore(), people()
+    for document in yaml.safe_load_all(EXAMPLES.read_text()):
+        asyncio.run(store.put_config(document))
+    for name in ("team-a", "team-b"):
+        for change in live_through(job("train", namespace=name)):
+            store._write(change, 1)
+    access.know("of-the-tenant", "tenant", Right("list", "workloads", "team-a"))
+    (tmp_path / "token").write_text("of-the-tenant")
+    monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
+    with serving(store, authenticated=AuthenticationLayer(access)) as address:
+        assert offered(f"{line} tea", address, monkeypatch, capsys) == ["team-a"]
 
 
 def test_kubectl_gets_one_candidate_a_line(

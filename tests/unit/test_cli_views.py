@@ -357,9 +357,21 @@ class TestTop:
         with serving(store, authenticated=AuthenticationLayer(access)) as address:
             seen = queuectl("top", "--once", "--server", address)
             named = queuectl("get", "cq", "-o", "name", "--server", address)
+            refused = [
+                queuectl(*words.split(), "--server", address)
+                for words in (
+                    "get cq -o wide",
+                    "get cq -o json",
+                    "get cq team-a -o yaml",
+                    "describe cq team-a",
+                )
+            ]
         assert (seen.code, seen.err) == (0, "")
         assert seen.out.splitlines()[1].split()[:2] == ["team-a", "72"]
         assert (named.code, named.out) == (0, "clusterqueue/team-a\n")
+        for one in refused:
+            assert (one.code, one.out) == (5, "")
+            assert "`queuectl get clusterqueues` lists the use of your queues" in one.err
 
     @pytest.mark.usefixtures("ledger")
     def test_on_a_terminal_it_runs_until_q(self, running: tuple[MemoryStore, str]) -> None:
