@@ -205,6 +205,8 @@ def _events(client: Client, options: ListingOptions) -> None:
         watch_events(client, printer(options, columns, named), after, **scope)
     else:
         items = [dict(step) for step in client.events(after, **scope)]
+        if not items:
+            _check_names(client, scope)
         options.show({"items": items}, items, columns, named)
 
 

@@ -314,13 +314,16 @@ class AsyncClient:
         if waiting.reached(current["state"]):
             return current
         following = Following(position, {"uid": current["uid"]}, waiting.deadline)
-        async with aclosing(self._follow(following)) as steps:
-            async for step in steps:
-                state = step.data.get("toState")
-                if step.event == "reset" or waiting.reached(state):
-                    current = await self.workload(current)
-                    if step.event == "step" or waiting.reached(current["state"]):
-                        break
+        try:
+            async with aclosing(self._follow(following)) as steps:
+                async for step in steps:
+                    state = step.data.get("toState")
+                    if step.event == "reset" or waiting.reached(state):
+                        current = await self.workload(current)
+                        if step.event == "step" or waiting.reached(current["state"]):
+                            break
+        except WaitTimeout as error:
+            raise waiting.late(current) from error
         return current
 
     # ---- The connection

@@ -367,13 +367,16 @@ class Client:
         if waiting.reached(current["state"]):
             return current
         following = Following(position, {"uid": current["uid"]}, waiting.deadline)
-        with closing(self._follow(following)) as steps:
-            for step in steps:
-                state = step.data.get("toState")
-                if step.event == "reset" or waiting.reached(state):
-                    current = self.workload(current)
-                    if step.event == "step" or waiting.reached(current["state"]):
-                        break
+        try:
+            with closing(self._follow(following)) as steps:
+                for step in steps:
+                    state = step.data.get("toState")
+                    if step.event == "reset" or waiting.reached(state):
+                        current = self.workload(current)
+                        if step.event == "step" or waiting.reached(current["state"]):
+                            break
+        except WaitTimeout as error:
+            raise waiting.late(current) from error
         return current
 
     # ---- The connection

@@ -21,7 +21,7 @@ from queuectl.client.requests import UNFINISHED, Request
 from queuectl.client.retries import passes
 
 if TYPE_CHECKING:
-    from queuectl.client.types import EventJson
+    from queuectl.client.types import EventJson, WorkloadJson
 
 RETRY_SECONDS: Final = 2.0
 OUTAGE_SECONDS: Final = 60.0  # without an answer, until a stream fails
@@ -194,9 +194,16 @@ class StateWait:
             states = ", ".join((*UNFINISHED, _FINISHED))
             raise InvalidOption(f"{until!r} is not a state; the states are {states}")
         self.deadline: Final = None if timeout is None else clock() + timeout
+        self._last: object = None
 
     def reached(self, state: object) -> bool:
         """Whether this is the state. Raises WorkloadEnded where the workload can no longer reach it."""
+        self._last = state or self._last
         if state == _FINISHED and self._goal != _FINISHED:
             raise WorkloadEnded(f"the workload has finished; it does not become {self._goal}")
         return state == self._goal
+
+    def late(self, workload: WorkloadJson) -> WaitTimeout:
+        """The error of this workload at the end of the time."""
+        name = f"{workload['namespace']}/{workload['name']}"
+        return WaitTimeout(f"workload {name} is {self._last}, and not {self._goal} in time")

@@ -215,7 +215,8 @@ def test_a_wait_ends_when_the_workload_is_in_the_state(
             store._write(change, 1)
 
     async def script(call: Call) -> tuple[str, str]:
-        with pytest.raises(WaitTimeout):
+        still = "workload team-a/pending is Pending, and not Running in time"
+        with pytest.raises(WaitTimeout, match=still):
             await call("wait", "team-a/pending", "running", timeout=0.1)
         with pytest.raises(WorkloadEnded):
             await call("wait", "team-a/finished", "running", timeout=5.0)

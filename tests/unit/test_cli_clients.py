@@ -355,6 +355,14 @@ class TestGet:
         for options, (code, err) in table.items():
             result = queuectl("get", "workloads", *options)
             assert (result.code, result.out, result.err) == (code, "", err), options
+        for option, name, code in (
+            ("--cluster-queue", "nosuch", 3),
+            ("--cluster-queue", "team-a", 0),
+            ("-n", "nosuch", 0),
+        ):
+            result = queuectl("get", "events", option, name, "--last", "1")
+            expected = table.get((option, name), (0, nothing))
+            assert (result.code, result.err) == (code, "" if result.out else expected[1]), name
 
     @pytest.mark.usefixtures("ledger")
     def test_a_list_is_in_the_order_of_the_api(self, queuectl: Cli) -> None:
@@ -385,7 +393,11 @@ class TestWait:
             (("running", "-n", "team-a", "--for", "running"), 0, "job/team-a/running is Running: "),
             (("team-a/finished", "--for", "finished"), 0, "job/team-a/finished is Finished: "),
             (("team-a/finished",), 4, "error: "),
-            (("team-a/pending", "--timeout", "50ms"), 1, "error: "),
+            (
+                ("team-a/pending", "--timeout", "50ms"),
+                1,
+                "error: workload team-a/pending is Pending, and not Running in time",
+            ),
             (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
             (("team-a/nowhere",), 3, "error: "),
             (("job/team-a/running",), 2, "'job/team-a/running' is neither NAME nor NAMESPACE/NAME"),
