@@ -14,7 +14,7 @@ from pydantic import Field
 
 from queuectl.api.access import caller_of
 from queuectl.api.auth.audit import record_change
-from queuectl.api.problems import ApiProblem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.budgets import BudgetScope, TopUp, WhenSpent, gpu_hours
@@ -39,7 +39,9 @@ class TopUpBody(View):
     gpu_hours: float | str = Field(description="GPU-hours to add; more than 0.")
     reason: str = Field(min_length=1, max_length=500, description="The reason.")
     month: str | None = Field(
-        default=None, max_length=7, description="The month, as 2026-11. Default: the current one."
+        default=None,
+        max_length=7,
+        description="The month, as 2026-11. It has not ended in the time zone of the Budget. Default: the current one.",
     )
 
 
@@ -117,13 +119,14 @@ async def top_up(
         dry_run: only check it.
 
     Raises:
-        Problem: not-found; request-id-reused; precondition-failed when other requests keep taking the name.
+        Problem: not-found; invalid-parameter for a month that has ended; request-id-reused; precondition-failed when other requests keep taking the name.
         DocumentError: the amount or the month is wrong.
     """
     stored = await store.get_config(key)
     if stored is None:
         raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
-    month = body.month or read(stored.document).content.month(time.time()).name
+    current = read(stored.document).content.month(time.time()).name
+    month = body.month or current
     caller = caller_of(request).name
     mark = _mark(caller, key.name, request_id) if request_id is not None else ""
     for _ in range(_TRIES):
@@ -135,6 +138,9 @@ async def top_up(
         if before is not None:
             record_change(request, f"{name} exists already")
             return top_up_view(_repeated(new, read(known[name].document).content, body))
+        if month < current:
+            reason = f"month: {month} has ended; the current month of {key} is {current}"
+            raise wrong_parameter("month", reason)
         if dry_run:
             return top_up_view(new)
         try:

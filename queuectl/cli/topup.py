@@ -30,7 +30,10 @@ def topup_command(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for the audit log.")],
     month: Annotated[
         str | None,
-        typer.Option(metavar="YYYY-MM", help="The month. Default: the current one."),
+        typer.Option(
+            metavar="YYYY-MM",
+            help="The current month or a later one, in the time zone of the Budget. Default: the current one.",
+        ),
     ] = None,
     key: Annotated[
         str | None,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
+from queuectl.api import budgets
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
@@ -26,14 +29,15 @@ from tests.doubles.store import MemoryStore
 from tests.planner.test_budgets import budget, of, runs, spending
 
 BUDGET = "/api/v1/budgets/b"
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "apiVersion": "queuectl.dev/v1",
     "kind": "Budget",
     "metadata": {"name": "b"},
     "spec": {"clusterQueue": "main", "gpuHoursPerMonth": 10},
 }
-BODY = {"gpuHours": 2.5, "month": "2026-12", "reason": "paper deadline"}
+BODY = {"gpuHours": 2.5, "month": "2126-12", "reason": "paper deadline"}
 TENANT = "of-the-tenant"
+NEW_MONTH = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
 
 
 async def stored(store: MemoryStore) -> list[dict[str, Any]]:
@@ -51,7 +55,7 @@ async def test_a_top_up_is_an_object_with_its_user_and_a_line_of_the_audit_log()
         first = await tenant.post(f"{BUDGET}/topups", json=BODY)
         second = await tenant.post(f"{BUDGET}/topups", json={**BODY, "gpuHours": "1/2"})
     assert first.status_code == second.status_code == 201
-    assert [a.json()["name"] for a in (first, second)] == ["b-2026-12-1", "b-2026-12-2"]
+    assert [a.json()["name"] for a in (first, second)] == ["b-2126-12-1", "b-2126-12-2"]
     assert [a.json()["gpuHours"] for a in (first, second)] == [2.5, 0.5]
     assert first.json()["by"] == "tenant"
     kept = await stored(store)
@@ -90,7 +94,7 @@ async def test_a_top_up_that_is_sent_again_with_its_key_counts_once() -> None:
         later = await admin.post(topups, json={**BODY, "month": None}, headers=key)
         others = [
             await admin.post(topups, json={**BODY, **change}, headers=key)
-            for change in ({"gpuHours": 3}, {"reason": "another"}, {"month": "2027-01"})
+            for change in ({"gpuHours": 3}, {"reason": "another"}, {"month": "2127-01"})
         ]
     assert [a.status_code for a in [*again, checked, later]] == [201, 201, 201, 201]
     (kept,) = await store.list_config("BudgetTopUp")
@@ -120,7 +124,7 @@ def test_the_command_sends_a_top_up_again_whose_answer_is_lost(
     asyncio.run(store.put_config(DOCUMENT))
     with serving(store) as url:
         monkeypatch.setenv("QUEUECTL_SERVER", url)
-        line = "topup b --gpu-hours 2.5 --month 2026-12 --reason deadline"
+        line = "topup b --gpu-hours 2.5 --month 2126-12 --reason deadline"
         assert "created: 2.5 GPU-hours" in typed(capsys, monkeypatch, line)
     assert len(asyncio.run(stored(store))) == 1
 
@@ -130,7 +134,7 @@ def test_a_top_up_that_is_typed_again_with_its_key_counts_once(
 ) -> None:
     store = AnswerLost()
     asyncio.run(store.put_config(DOCUMENT))
-    line = "topup b --gpu-hours 1200000 --month 2026-12 --reason deadline"
+    line = "topup b --gpu-hours 1200000 --month 2126-12 --reason deadline"
     with serving(store) as url:
         monkeypatch.setenv("QUEUECTL_SERVER", url)
         with monkeypatch.context() as once:
@@ -192,6 +196,36 @@ async def test_a_wrong_top_up_is_refused_and_changes_nothing(
     answer = await api.post(path, json=body) if body is not None else await api.post(path)
     assert answer.status_code == status, answer.text
     assert (await api.get("/api/v1/budgettopups")).json()["items"] == []
+
+
+@pytest.mark.parametrize(("zone", "current"), [("UTC", "2026-12"), ("America/New_York", "2026-11")])
+async def test_a_month_that_has_ended_in_the_time_zone_of_the_budget_is_refused(
+    api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, zone: str, current: str
+) -> None:
+    monkeypatch.setattr(budgets, "time", SimpleNamespace(time=lambda: NEW_MONTH))
+    spec = {**DOCUMENT["spec"], "timeZone": zone}
+    assert (await api.put(BUDGET, json={**DOCUMENT, "spec": spec})).status_code == 201
+    for month in ("0001-01", "2026-10", "2026-11", "2026-12"):
+        answer = await api.post(f"{BUDGET}/topups?dry_run=true", json={**BODY, "month": month})
+        if month >= current:
+            assert answer.status_code == 201, answer.text
+            continue
+        assert answer.status_code == 422
+        reason = f"month: {month} has ended; the current month of Budget b is {current}"
+        assert answer.json()["errors"] == [{"field": "month", "reason": reason}]
+        assert answer.json()["detail"] == reason
+
+
+async def test_a_top_up_that_is_sent_again_after_its_month_is_still_the_first_one(
+    api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await api.put(BUDGET, json=DOCUMENT)).status_code == 201
+    key, body = {"Idempotency-Key": "top-up-1"}, {**BODY, "month": "2026-11"}
+    names = []
+    for now in (NEW_MONTH - 1.0, NEW_MONTH):
+        monkeypatch.setattr(budgets, "time", SimpleNamespace(time=lambda at=now: at))
+        names.append((await api.post(f"{BUDGET}/topups", json=body, headers=key)).json()["name"])
+    assert names[0] == names[1]
 
 
 def snapshot() -> Snapshot:
@@ -259,8 +293,8 @@ def test_the_commands_show_budgets_and_top_them_up(
         return typed(capsys, monkeypatch, line)
 
     assert "budget/b created" in type_in(f"apply -f {file}")
-    made = type_in("topup b --gpu-hours 2.5 --month 2026-12 --reason deadline")
-    created = "budgettopup/b-2026-12-[0-9a-f]{12} created: 2.5 GPU-hours for 2026-12\n"
+    made = type_in("topup b --gpu-hours 2.5 --month 2126-12 --reason deadline")
+    created = "budgettopup/b-2126-12-[0-9a-f]{12} created: 2.5 GPU-hours for 2126-12\n"
     assert re.fullmatch(created, made)
     assert "clusterQueue main" in type_in("get budgets")
     assert "+2.5" in type_in("get budgettopups")
