@@ -98,7 +98,8 @@ def report_command(
         case ReportFormat.JSON:
             emit_json(body)
         case ReportFormat.CSV:
-            _emit_csv(_gang_lines(body) if kind is ReportKind.SHADOW else body["items"])
+            rows = _gang_lines(body) if kind is ReportKind.SHADOW else body["items"]
+            _emit_csv(rows, _titles(kind, grouping, body))
         case ReportFormat.TABLE if kind is ReportKind.BUDGETS:
             _emit_budgets(body)
         case ReportFormat.TABLE if kind is ReportKind.SHADOW:
@@ -428,10 +429,47 @@ def _emit(
 # -- CSV --------------------------------------------------------------------------------------------------------------
 
 
-def _emit_csv(rows: Iterable[Json]) -> None:
-    """Print a line for each row: names, labels as ``label_KEY``, figures, without a total."""
+_OF_WORKLOAD: Final = (
+    "namespace",
+    "kind",
+    "name",
+    "uid",
+    "queue",
+    "clusterQueue",
+    "cohort",
+    "user",
+)
+_OF_BUDGETS: Final = (
+    *("name", "scope", "holder", "month", "timeZone", "monthEnds", "whenSpent", "grantedGpuHours"),
+    *("spentGpuHours", "ledgerGpuHours", "countedUntil", "committedGpuHours", "leftGpuHours"),
+    *("runningGpus", "spentAt", "pendingGpuHours", "topUps"),
+)
+_OF_GANGS: Final = (
+    *("uid", "namespace", "name", "kind", "queue", "clusterQueue", "gpus", "pods", "state"),
+    *("firstSeen", "lastSeen", "waitedHours", "fittedHours", "fitsSince", "startableGpuHours"),
+    *("unboundHours", "unboundGpuHours", "admittedAt", "reasons", "message"),
+)
+
+
+def _titles(kind: ReportKind, grouping: Grouping | None, body: Json) -> Sequence[str]:
+    """The titles of a file without rows: a total has all figures."""
+    if kind is ReportKind.BUDGETS:
+        return _OF_BUDGETS
+    if kind is ReportKind.SHADOW:
+        return _OF_GANGS
+    names: set[str] = set()
+    if grouping is not None:
+        known = {**_NAMES, By.WORKLOAD: _OF_WORKLOAD}
+        names = {*known.get(grouping.by, (grouping.by.value,))}
+        names |= {By.HOUR.value} if grouping.hourly else set()
+    of_group = [name for name in body["total"].get("group", ()) if name in names]
+    return [*of_group, *_flat(body["total"])]
+
+
+def _emit_csv(rows: Iterable[Json], titles: Sequence[str]) -> None:
+    """Print a line for each row: names, labels as ``label_KEY``, figures, without a total. ``titles``: where there are no rows."""
     lines = [_flat(row) for row in rows]
-    titles = list(dict.fromkeys(title for line in lines for title in line))
+    titles = list(dict.fromkeys(title for line in lines for title in line)) or titles
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(

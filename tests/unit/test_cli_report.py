@@ -12,7 +12,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from queuectl.api.budgets import BudgetStatusView
+from queuectl.api.routes.shadow import ShadowGangView
+from queuectl.api.schemas import View
 from queuectl.cli.main import run
+from queuectl.cli.report import _titles
 from queuectl.domain.accounting import (
     HOUR,
     AccountingTerms,
@@ -23,6 +27,7 @@ from queuectl.domain.accounting import (
     UsagePhase,
 )
 from queuectl.domain.folding import Fold
+from queuectl.domain.usage_reports import ReportKind
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
@@ -135,6 +140,33 @@ def test_a_row_of_one_hour_begins_with_the_hour(report: Call) -> None:
 def test_waste_ends_with_the_free_gpus(report: Call) -> None:
     _, out, _ = report("waste", "--by", "flavor")
     assert out.splitlines()[-1].split() == ["h100", "4,000.0", "2,000.0", "12.5", "4.0", "8.0"]
+
+
+@pytest.mark.parametrize("kind", ["usage", "cost", "waits"])
+@pytest.mark.parametrize(
+    "by", ["queue", "user,hour", "hour", "label:team", "flavor,hour", "clusterqueue"]
+)
+def test_csv_without_rows_has_the_same_header(report: Call, kind: str, by: str) -> None:
+    filled = report(kind, "--by", by, "-o", "csv")[1].splitlines()[0]
+    _, out, _ = report(kind, "--by", by, "-o", "csv", "--since", "2000h", "--until", "1000h")
+    assert out == f"{filled}\n"
+
+
+def test_csv_of_workloads_without_rows_has_a_header(report: Call) -> None:
+    filled = report("usage", "--by", "workload", "-o", "csv")[1].splitlines()[0]
+    _, out, _ = report("usage", "--by", "workload", "-n", "nowhere", "-o", "csv")
+    labels = {"label_project", "label_team"}
+    assert out.strip().split(",") == [each for each in filled.split(",") if each not in labels]
+
+
+@pytest.mark.parametrize(
+    ("kind", "view"), [(ReportKind.BUDGETS, BudgetStatusView), (ReportKind.SHADOW, ShadowGangView)]
+)
+def test_csv_of_budgets_and_gangs_without_rows_has_all_their_fields(
+    kind: ReportKind, view: type[View]
+) -> None:
+    fields = [field.alias for field in view.model_fields.values()]
+    assert [*_titles(kind, None, {})] == fields
 
 
 def test_csv_carries_names_labels_and_figures(report: Call) -> None:
