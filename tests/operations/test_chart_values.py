@@ -648,6 +648,12 @@ def test_values_that_contradict_each_other_are_refused(
         documents({**IMAGE, **values})
 
 
+@pytest.mark.parametrize("pattern", ["(", "a'", r"nvidia\.com/gpu"])
+def test_an_expression_for_gpus_that_the_api_server_cannot_read_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="'/queuedGpus/resources'"):
+        documents({**IMAGE, "queuedGpus": {"enabled": True, "resources": pattern}})
+
+
 def test_administrators_use_the_pods_unless_it_is_switched_off() -> None:
     [binding] = [
         one
