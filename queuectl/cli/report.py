@@ -467,7 +467,7 @@ def _titles(kind: ReportKind, grouping: Grouping | None, body: Json) -> Sequence
 
 
 def _emit_csv(rows: Iterable[Json], titles: Sequence[str]) -> None:
-    """Print a line for each row: names, labels as ``label_KEY``, figures, without a total. ``titles``: where there are no rows."""
+    """Print a line for each row: names, labels as ``label_KEY``, figures, without a total. ``titles``: of a file without rows."""
     lines = [_flat(row) for row in rows]
     titles = list(dict.fromkeys(title for line in lines for title in line)) or titles
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")
