@@ -223,8 +223,12 @@ class SnapshotBuilder:
     def running(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Admitted | None:
-        """One gang for a snapshot, without its idle time; None if it holds nothing."""
-        return self._running.gang(entry, job, config, now)
+        """One gang for a snapshot, without its idle time; None if it holds nothing, or if an error sets it aside."""
+        try:
+            return self._running.gang(entry, job, config, now)
+        except Exception as error:  # noqa: BLE001 - contained
+            self._failed(entry, job, error)
+            return None
 
     def forget(self, uid: str) -> None:
         """Forget a workload that has left the ledger."""

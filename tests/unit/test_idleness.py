@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.containment import Boundary
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import (
@@ -26,6 +27,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.lifecycle.idleness import Idleness, IdlenessResult
 from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.holding_gangs import HoldingGangs
 from tests.unit.test_state import RESUMED, World, on
 from tests.unit.test_use_watch import RUNNING as RUNS
 
@@ -412,6 +414,22 @@ class TestAlways:
         leader.sample(FIRST + ENDS)
         leader.sample(FIRST + ENDS, state)
         assert leader.cycle(FIRST + ENDS + 1) == []
+
+    @pytest.mark.sets_aside
+    def test_a_gang_that_cannot_be_read_is_set_aside_and_fails_no_evaluation(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        leader = Leader(config=self.CONFIG)
+        leader.idle(600)
+        with monkeypatch.context() as broken:
+            broken.setattr(HoldingGangs, "_made_admitted", None)
+            leader.sample(FIRST + ENDS)
+            assert leader.cycle(FIRST + ENDS + 1) == []
+        (unit,) = leader.world.mirror.containment
+        assert (unit.boundary, unit.key) == (Boundary.SNAPSHOT, "u1")
+        leader.sample(FIRST + ENDS + EVERY)
+        (change,) = leader.cycle(FIRST + ENDS + EVERY + 1)
+        assert change.after.reason.code is Code.IDLE_RECLAIMED
 
     def test_not_by_a_sample_that_is_too_old_at_the_time_of_the_cycle(self) -> None:
         leader = Leader(config=self.CONFIG)
