@@ -132,6 +132,8 @@ NAN = float("nan")
 ODD: list[Answers] = [
     {PodSignal.BUSY: None},
     {PodSignal.BUSY: NAN},
+    {PodSignal.BUSY: -1.0},
+    {PodSignal.MEAN: -0.1},
     {PodSignal.MEAN: None},
     {PodSignal.SAMPLES: None},
     {PodSignal.SAMPLES: 1.0},

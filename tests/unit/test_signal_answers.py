@@ -146,6 +146,8 @@ LINE = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="u",namespace="team",pod="tra
         (f"{LINE}0.5 1395066363000\n", 1, 1),  # with a time
         (f"{LINE}fast\n", 1, 0),
         (f"{LINE}NaN\n", 1, 0),
+        (f"{LINE}-1\n", 1, 0),
+        (f"{LINE}-Inf\n", 1, 0),
         (f"{LINE}", 0, 0),  # cut off
         (LINE.replace("train-0", r"a\"b") + "1\n", 1, 1),
     ],

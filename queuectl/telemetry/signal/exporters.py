@@ -8,7 +8,6 @@ complete only after its duration.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -165,11 +164,9 @@ class ExporterSource:
             if holder is None:
                 continue
             devices.add(holder.device)
-            if holder.pod:
-                with contextlib.suppress(
-                    ValueError
-                ):  # a value that is not a number is not a measurement
-                    scraped.setdefault(holder, {})[metric] = float(reading) / full
+            share = _share(reading, full) if holder.pod else None
+            if share is not None:
+                scraped.setdefault(holder, {})[metric] = share
 
     def _sample(self, window: float, at: float) -> UtilizationSample:
         pods: dict[tuple[str, str, str], dict[tuple[str, ...], GpuWindow]] = {}
@@ -226,6 +223,15 @@ class ExporterSource:
                 own=shared and self._trust_slices,
                 profiled=fine,
             )
+
+
+def _share(reading: bytes, full: float) -> float | None:
+    """The value as a part of ``full``; None if it is not a measurement: not a number, or negative."""
+    try:
+        share = float(reading) / full
+    except ValueError:
+        return None
+    return share if share >= 0.0 else None
 
 
 def _gauges(names: ExporterNames) -> tuple[Gauge | None, ...]:

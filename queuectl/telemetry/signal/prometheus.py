@@ -186,7 +186,7 @@ class PrometheusSource:
             for sample in samples:
                 metric = sample.metric
                 number = sample_number(sample) / query.full
-                if isfinite(number):
+                if isfinite(number) and number >= 0.0:  # a negative value is not a measurement
                     key = (
                         metric.get(labels.namespace, ""),
                         metric.get(labels.pod, ""),
