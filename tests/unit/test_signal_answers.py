@@ -217,6 +217,29 @@ async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_not_an_answer(
     await source.close()
 
 
+async def test_an_exporter_that_never_completes_its_answer_is_a_gap(answering: Answering) -> None:
+    ended = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"#")
+            await asyncio.sleep(0.05)
+        writer.close()
+        ended.set()
+
+    answering.body = f"{LINE}0.5\n"
+    async with await asyncio.start_server(drip, "127.0.0.1") as slow:
+        port = slow.sockets[0].getsockname()[1]
+        source = ExporterSource([answering.url, f"http://127.0.0.1:{port}/metrics"], timeout=0.5)
+        async with asyncio.timeout(20):
+            sample = await source.sample(120.0, 1000.0, KNOWN)
+            await ended.wait()
+        await source.close()
+    assert len(sample.pods) == 1
+
+
 async def test_an_endless_scrape_is_canceled(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:

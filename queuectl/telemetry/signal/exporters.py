@@ -69,6 +69,7 @@ class ExporterSource:
         self._slots = max(2, round(retention_seconds / scrape_seconds) + 1)
         self._kept = retention_seconds
         self._trust_slices = trust_slices
+        self._timeout = timeout
         self._rings: dict[str, RingBuffer] = {}
         self._scraped_at: float | None = None
         self._devices: dict[str, int] = {}
@@ -117,13 +118,20 @@ class ExporterSource:
         """The text of the scrape, or an error message."""
         text = bytearray()
         try:
-            async with slots, self._http.stream("GET", url) as response:
+            # The limit of the client is for each part. An exporter that sends part after part would hold up the samples of all others.
+            async with (
+                slots,
+                asyncio.timeout(self._timeout),
+                self._http.stream("GET", url) as response,
+            ):
                 if response.status_code != 200:
                     return f"{url}: HTTP {response.status_code}"
                 async for part in response.aiter_bytes():
                     text += part
                     if len(text) > _MOST:
                         return f"{url}: more than {_MOST >> 20} MiB"
+        except TimeoutError:
+            return f"{url}: no answer within {self._timeout:g} s"
         except httpx2.HTTPError as error:
             return f"{url}: {str(error) or type(error).__name__}"
         return bytes(text)
