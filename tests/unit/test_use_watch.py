@@ -174,7 +174,7 @@ class FakeSource:
 
 
 class Watched:
-    def __init__(self) -> None:
+    def __init__(self, evaluation_seconds: float = 0.01) -> None:
         self.source, self.registry = FakeSource(), CollectorRegistry()
         self.now = NOW
         self.made = world()
@@ -183,7 +183,7 @@ class Watched:
             self.made.mirror,
             UseMetrics(self.registry),
             lambda: self.now,
-            evaluation_seconds=0.01,
+            evaluation_seconds=evaluation_seconds,
             scrape_seconds=30.0,
             timeout=0.05,
         )
@@ -265,6 +265,26 @@ class TestWatch:
         assert {uses["u1"].state for uses in samples} == {UseState.ACTIVE}
         assert watched.alarm("unreachable") is None  # it shows nothing any more
         assert watched.registry.get_sample_value(*trust) is None
+
+    @pytest.mark.parametrize(("took", "pause"), [(0.0, 60.0), (5.0, 55.0), (59.0, 15.0)])
+    async def test_evaluations_begin_at_equal_intervals_and_a_slow_source_has_a_rest(
+        self, took: float, pause: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Exporters are scraped at each evaluation: with longer intervals, samples would be missing."""
+        watched = Watched(evaluation_seconds=60.0)
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            raise asyncio.CancelledError
+
+        def put(_: object) -> None:
+            watched.now += took
+            monkeypatch.setattr(asyncio, "sleep", sleep)
+
+        with pytest.raises(asyncio.CancelledError):
+            await watched.watch.run(lambda: watched.made.ledger, lambda: CONFIG, frozenset, put)
+        assert pauses == [pause]
 
     async def test_an_evaluation_that_fails_leaves_no_earlier_result(
         self, monkeypatch: pytest.MonkeyPatch

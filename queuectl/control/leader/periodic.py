@@ -292,6 +292,7 @@ class Maintenance:
 
 _SCRAPES = 4  # in the window of recent use, so that one of them can fail
 _LOGGED = (UseState.IDLE, UseState.STUCK)
+_REST = 0.25  # of the time between evaluations: the source rests at least so long after a slow one
 
 
 class UseWatch:
@@ -346,6 +347,7 @@ class UseWatch:
         self._metrics.trust(self._source.trusts)
         try:
             while True:
+                began = self._clock()
                 held = held_gangs(self._mirror, ledger(), config(), borrowing())
                 gangs = [gang async for gang in in_turns(held)]
                 try:
@@ -354,7 +356,9 @@ class UseWatch:
                     # Until the task is started again, its last results are too old to be a price.
                     put(self._tracker.nothing(gangs, self._clock(), "an evaluation failed"))
                     raise
-                await asyncio.sleep(self._every)
+                # Evaluations begin at equal intervals: exporters are scraped at each of them, and one that does not answer takes time.
+                left = self._every - (self._clock() - began)
+                await asyncio.sleep(max(left, _REST * self._every))
         finally:
             self._metrics.forget()
 
