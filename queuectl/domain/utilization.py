@@ -45,7 +45,8 @@ class PodUse:
         gpus: how many GPUs (or instances of one) the source saw for the pod.
         busy: 0..1, of its busiest GPU: what it stayed below for nine tenths of the window.
         mean: 0..1, mean over its GPUs since the last evaluation.
-        coverage: 0..1, of the samples expected in the window, those that are there; of the GPU that has the fewest.
+        coverage: of the samples expected in the window, those that are there; of the GPU that has the fewest. Above 1 if samples
+            are more frequent than configured.
         age: seconds since the newest sample of the GPU that was silent longest.
         tensor, memory_busy: 0..1 of the busiest GPU: tensor pipes and memory interface; None where it is not exported.
         memory_held: 0..1 of the GPU memory of the fullest GPU; None where it is not exported.

@@ -36,8 +36,12 @@ _SETTLE_SCRAPES: Final = 4.0  # a younger pod has no data yet, which is not a fa
 class SampleByPod:
     """One set of samples by pod. A pod finds its own samples, not those of an earlier pod with its name."""
 
-    def __init__(self, sample: UtilizationSample, scrape_seconds: float) -> None:
+    def __init__(
+        self, sample: UtilizationSample, scrape_seconds: float, recent: SampleByPod | None = None
+    ) -> None:
+        """``recent``: of a longer window, the recent samples. They show whether samples are more frequent than configured."""
         self.sample = sample
+        self._recent = recent
         self._scrape = scrape_seconds
         self._stale = _STALE_SCRAPES * scrape_seconds
         self._rows: dict[PodKey, list[PodUse]] = {}
@@ -63,9 +67,18 @@ class SampleByPod:
             return "it is newer than the measured window"
         if row.age > self._stale:
             return f"its newest sample is {row.age:.0f} s old"
-        if row.coverage < COVERED:
-            return f"{percent(row.coverage)} of its samples are there"
+        coverage = self._coverage(row, pod)
+        if coverage < COVERED:
+            return f"{percent(coverage)} of its samples are there"
         return None
+
+    def _coverage(self, row: PodUse, pod: HeldPod) -> float:
+        """The part of the expected samples that are there. A gap must not count as filled because samples are more frequent than configured."""
+        lately = self._recent.row(pod) if self._recent is not None else None
+        if self._recent is None or lately is None:
+            return row.coverage
+        allowed = self._scrape / self._recent.sample.window  # one sample may be missing
+        return row.coverage / max(1.0, lately.coverage - allowed)
 
     def _begins_after(self, pod: HeldPod) -> bool:
         """Whether the window is in its life. For one more scrape, the exporter can report the earlier pod with its name."""
@@ -111,8 +124,10 @@ class UseTracker:
         longer: Mapping[float, UtilizationSample],
     ) -> dict[str, GangUse]:
         """The utilization of each gang, by uid: unknown where its samples cannot be judged. ``longer``: samples of the longer windows."""
-        samples = {window: SampleByPod(sample, self._scrape) for window, sample in longer.items()}
         now = SampleByPod(recent, self._scrape)
+        samples = {
+            window: SampleByPod(sample, self._scrape, now) for window, sample in longer.items()
+        }
         judged = {}
         for gang in gangs:
             before = self._last(gang)

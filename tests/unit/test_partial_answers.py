@@ -53,10 +53,14 @@ class PartialAnswers:
     """A Prometheus over a gang that does nothing, of whose second pod something is not as it should be."""
 
     def __init__(
-        self, wrong: Mapping[PodSignal, float | None], window: float | None = None
+        self,
+        wrong: Mapping[PodSignal, float | None],
+        window: float | None = None,
+        interval: float = SCRAPE,
     ) -> None:
-        """``wrong``: instead of the usual answer; ``window``: only of queries over it."""
+        """``wrong``: instead of the usual answer; ``window``: only of queries over it; ``interval``: between samples (seconds)."""
         self.extra: dict[str, Any] = {}
+        self._interval = interval
         self._wrong, self._window, self._meanings = wrong, window, meanings()
 
     def answer(self, query: str) -> dict[str, Any]:
@@ -74,7 +78,7 @@ class PartialAnswers:
         return {"status": "success", "data": {"result": result}, **self.extra}
 
     def _of(self, number: int, value: PodSignal, window: float | None) -> float | None:
-        usual = (window or 0.0) / SCRAPE if value is PodSignal.SAMPLES else IDLE[value]
+        usual = (window or 0.0) / self._interval if value is PodSignal.SAMPLES else IDLE[value]
         if number == 1 and value in self._wrong and self._window in (None, window):
             return self._wrong[value]
         return usual
@@ -124,6 +128,23 @@ async def judged(answers: PartialAnswers) -> GangUse:
 
 async def test_a_gang_that_does_nothing_is_idle_by_whole_answers() -> None:
     assert (await judged(PartialAnswers({}))).state is UseState.IDLE
+
+
+@pytest.mark.parametrize(
+    ("interval", "samples", "state"),
+    [
+        (15.0, 40.0, UseState.IDLE),
+        (15.0, 33.0, UseState.IDLE),
+        (15.0, 24.0, UseState.UNKNOWN),  # more than the setting expects, and 16 are missing
+        (25.0, 24.0, UseState.IDLE),
+        (SCRAPE, 16.0, UseState.IDLE),
+    ],
+)
+async def test_of_samples_that_are_more_frequent_than_configured_as_many_are_expected_as_lately(
+    interval: float, samples: float, state: UseState
+) -> None:
+    answers = PartialAnswers({PodSignal.SAMPLES: samples}, RULE.window, interval)
+    assert (await judged(answers)).state is state
 
 
 NAN = float("nan")

@@ -226,7 +226,7 @@ class PrometheusSource:
             gpus=round(row[PodSignal.GPUS]),
             busy=_part(row[PodSignal.BUSY]),
             mean=_part(row[PodSignal.MEAN]),
-            coverage=min(coverage, 1.0),
+            coverage=coverage,
             age=row.get(PodSignal.AGE, window),  # no current sample: its age is unknown
             uid=uid or None,
             tensor=_maybe(row.get(PodSignal.TENSOR)) if profiled else None,
