@@ -7,14 +7,14 @@ are kept in memory only, and the next leader starts with its own warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from queuectl.domain.events import Evict, NoteAdded
 from queuectl.domain.gpus import as_number
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.ledger import LIVE, Entry, EntryChange, State
 from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode
 from queuectl.domain.reasons import Code, Reason
@@ -97,6 +97,7 @@ class Idleness:
         self._warned: dict[str, _Warned] = {}
         self._due: set[str] = set()
         self._takeable: frozenset[str] = frozenset()
+        self._grown: frozenset[str] = frozenset()
 
     def evaluated(
         self, uses: Mapping[str, GangUse], config: QueueConfig, now: float
@@ -106,6 +107,7 @@ class Idleness:
             self._takeable = frozenset()  # plans since then contain no idle gang
         self._uses = uses
         self._borrowed = self._borrowing()
+        self._grown = frozenset(self._grown_and_working())
         idle = {
             uid: found
             for uid, use in uses.items()
@@ -178,9 +180,19 @@ class Idleness:
             return None
         return entry, job, queue
 
+    def _grown_and_working(self) -> Iterator[str]:
+        """The elastic gangs to which a pod was added that is not idle. It would end with its gang."""
+        for entry in self._ledger().entries(*LIVE):
+            job, use = self._mirror.jobs.get(entry.uid), self._uses.get(entry.uid)
+            idle = use is not None and use.state is UseState.IDLE
+            if job is not None and job.index is not None and job.index.grown and not idle:
+                yield job.index.job_uid
+
     def _counts(self, entry: Entry, job: JobRecord, queue: ClusterQueue, use: GangUse) -> bool:
         """Whether it is idle, and the policy of its queue and its job allow a consequence."""
         if job.outcome is not None or job.deleting or not _counts(entry, use, queue.idle_reclaim):
+            return False
+        if entry.uid in self._grown:
             return False
         return not exempt_from_idle_reclaim(job, queue, borrowing=queue.name in self._borrowed)
 

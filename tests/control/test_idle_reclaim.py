@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import HOUR
+from queuectl.domain.arrays import index_uid
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
@@ -18,6 +19,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.planner.preempt.cost import RESTART_COST
 from tests.control.rig import QUICK, Rig, configuration, gang, rig
 from tests.control.test_crash_matrix import dying, fresh, several
+from tests.control.test_elastic import elastic
 from tests.control.test_pastuse import Clock
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
@@ -223,6 +225,20 @@ class TestAlways:
             lines = await watched.until_line(uid, Code.IDLE_GPUS, 3)
             assert lines[2].reason.details["warning"] == 1, "the warnings begin again"
             assert await watched.lines(uid, Code.IDLE_RECLAIMED) == []
+
+    async def test_an_elastic_gang_stays_while_a_pod_that_was_added_to_it_works(
+        self, database_url: str
+    ) -> None:
+        async with reclaiming(database_url, "Always") as watched:
+            uid = watched.world.cluster.submit(elastic("train", 1, 2))
+            added = index_uid(uid, 1)
+            await watched.until_state(added, State.RUNNING)
+            watched.idle = {uid}
+            await watched.wait(2 * GRACE)
+            assert (await watched.world.entry(uid)).state is State.RUNNING
+            assert not await watched.lines(uid, Code.IDLE_GPUS)
+            watched.idle = {uid, added}
+            await watched.until_state(uid, State.BACKOFF)
 
     @pytest.mark.parametrize("how", ["unknown", "blind"])
     async def test_no_gang_is_evicted_while_its_use_is_unknown(
