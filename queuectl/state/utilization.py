@@ -219,7 +219,9 @@ def _quiet(
     if max(row.busy for row in over) > limit:
         return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
     held = ", though it holds GPU memory" if loaded else ""
-    return UseState.IDLE, f"its busiest GPU stayed below {percent(limit)} for {seconds:.0f} s{held}"
+    # A threshold can be a part of a percent, or 0.
+    below = f"stayed below {100 * limit:g}%" if limit else "did nothing"
+    return UseState.IDLE, f"its busiest GPU {below} for {seconds:.0f} s{held}"
 
 
 def _fault(gang: HeldGang, samples: SampleByPod) -> str | None:

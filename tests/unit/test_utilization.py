@@ -231,6 +231,17 @@ def test_thresholds_are_the_queues_own() -> None:
     assert UseTracker(SCRAPE).windows([gang(rule=lenient)], sample([QUIET])) == [300.0]
 
 
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [(0.07, "stayed below 7% for"), (0.004, "stayed below 0.4% for"), (0.0, "did nothing for")],
+)
+def test_the_reason_of_an_idle_gang_states_the_threshold_of_its_queue(
+    limit: float, says: str
+) -> None:
+    rule = replace(RULE, idle_below=limit, active_above=0.2)
+    assert says in judged(gang(rule=rule), [row(pod(), 0.0)]).text
+
+
 def test_one_rank_that_works_again_makes_its_gang_active_although_the_window_was_quiet() -> None:
     """The window is queried because of another gang, and nine tenths of it are quiet."""
     woken, idle = gang(pod(0), pod(1)), replace(gang(pod(2)), uid="idle")
