@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
+from queuectl.domain.containment import Boundary
 from queuectl.domain.gpus import NO_LABELS, GpuWeights
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import LIVE, Entry, State
@@ -67,22 +68,21 @@ class HeldGang:
 def held_gangs(
     mirror: Mirror, ledger: Ledger, config: QueueConfig, borrowing: Container[str] = ()
 ) -> Iterator[HeldGang]:
-    """The gangs that hold GPUs, each as it is when it is read; the ledger can change in between.
+    """The gangs that hold GPUs, each as it is when it is read; the ledger can change in between. One that cannot be read is set aside.
 
     ``borrowing``: ClusterQueues that use more than their nominal quota.
     """
     sizes, weights = mirror.gpus(config), config.rules.accounting.gpus
     for entry in list(ledger.entries(*LIVE)):
-        pods = tuple(_pods(entry, mirror, weights, sizes))
+        try:
+            pods = tuple(_pods(entry, mirror, weights, sizes))
+            rule = _rule(entry, mirror.jobs.get(entry.uid), config, borrowing)
+        except Exception as error:  # noqa: BLE001 - contained
+            mirror.containment.failed(Boundary.SERIES, entry.uid, error)
+            continue
         if pods:
-            yield HeldGang(
-                entry.uid,
-                entry.attempt,
-                entry.cluster_queue,
-                _rule(entry, mirror.jobs.get(entry.uid), config, borrowing),
-                _ready_at(entry, pods),
-                pods,
-            )
+            ready_at = _ready_at(entry, pods)
+            yield HeldGang(entry.uid, entry.attempt, entry.cluster_queue, rule, ready_at, pods)
 
 
 def _rule(

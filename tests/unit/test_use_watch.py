@@ -22,11 +22,12 @@ from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import PodPhase
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, PodKey, PodUse, UseState, UtilizationSample
+from queuectl.state import gpu_holders
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import accelerators, held_gangs
 from queuectl.telemetry.fleet import UseMetrics
@@ -106,6 +107,24 @@ class TestGangs:
         config = replace(CONFIG, rules=replace(CONFIG.rules, accounting=accounting))
         (gang,) = held_gangs(made.mirror, made.ledger, config)
         assert gang.gpus == 2
+
+    @pytest.mark.sets_aside
+    def test_one_that_cannot_be_read_is_set_aside_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = world()
+        made.ledger.apply([EntryChange(None, replace(RUNNING, uid="u2"), NOW)])
+        read = gpu_holders._rule
+
+        def fails(entry: Entry, *rest: Any) -> IdleReclaim:
+            if entry.uid == "u2":
+                raise RuntimeError("unexpected")
+            return read(entry, *rest)
+
+        monkeypatch.setattr(gpu_holders, "_rule", fails)
+        assert [gang.uid for gang in held_gangs(made.mirror, made.ledger, CONFIG)] == ["u1"]
+        (unit,) = made.mirror.containment
+        assert (unit.boundary, unit.key) == (Boundary.SERIES, "u2")
 
 
 def use(state: UseState, weight: float | None, attempt: int = 1) -> GangUse:
