@@ -133,3 +133,38 @@ def test_a_pod_has_a_value_only_if_each_of_its_gpus_has_one(
     file.write_text(yaml.safe_dump(document))
     code, output = promtool("test", "rules", file)
     assert code == 0, output
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("same", [True, False], ids=["two at once", "one after the other"])
+def test_a_gpu_of_exporters_with_several_host_names_is_one_gpu(
+    tmp_path: Path, dialect: str, same: bool
+) -> None:
+    """Without NODE_NAME, DCGM's exporter reports the name of its own pod as the host name."""
+    samples = END // SCRAPE
+    other = "_ " * (samples - 4) + "0 0 0 0 0"
+    values = {"exporter-a": f"0x{samples}", "exporter-b": f"0x{samples}" if same else other}
+    labels = 'job="dcgm-exporter",namespace="team",pod="train-0",UUID="GPU-0"'
+    series = [
+        {"series": f'{BUSY}{{{labels},Hostname="{host}"}}', "values": text}
+        for host, text in values.items()
+    ]
+    query = DIALECTS[dialect].pods(HONORED, WINDOW)[PodSignal.GPUS]
+    one = [{"labels": "{}", "value": 1}]
+    test = {
+        "interval": f"{SCRAPE}s",
+        "input_series": series,
+        "promql_expr_test": [
+            {"expr": f"sum({query.text})", "eval_time": f"{END}s", "exp_samples": one},
+            {
+                "expr": DIALECTS[dialect].gpus(WINDOW).text,
+                "eval_time": f"{END}s",
+                "exp_samples": one,
+            },
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
+    file.write_text(yaml.safe_dump(document))
+    code, output = promtool("test", "rules", file)
+    assert code == 0, output

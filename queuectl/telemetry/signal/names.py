@@ -75,7 +75,8 @@ NVIDIA: Final = ExporterNames(
     memory_busy=Gauge("DCGM_FI_PROF_DRAM_ACTIVE"),
     memory_used="DCGM_FI_DEV_FB_USED",
     memory_free="DCGM_FI_DEV_FB_FREE",
-    device=("Hostname", "UUID", "gpu", "GPU_I_ID"),
+    # Without the host name: it can be that of the exporter's pod, and a GPU with a new exporter is still one GPU.
+    device=("UUID", "gpu", "GPU_I_ID"),
 )
 AMD: Final = ExporterNames(
     busy=Gauge("gpu_gfx_activity", 100.0),
