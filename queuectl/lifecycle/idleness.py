@@ -25,7 +25,7 @@ from queuectl.lifecycle.machine import handle
 from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
 from queuectl.objects.times import parse_time
 from queuectl.planner.preempt.cost import costs, sizes_of
-from queuectl.planner.preempt.protections import protected_until
+from queuectl.planner.preempt.protections import protected_until, why_protected
 from queuectl.state.claims import exempt_from_idle_reclaim
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -207,11 +207,14 @@ class Idleness:
         if not self._is_fresh(use, now):
             return None
         if warned is None or not warned.allows(entry, rule):
-            return NoteAdded(_warning(entry, use, queue, now + rule.grace, 1))
+            gang = self._read_gang(entry, job, config, now)
+            return NoteAdded(_warning(entry, gang, use, queue, now, now + rule.grace, 1))
         ends = warned.grace_ends(rule)
         if warned.second is None:
-            due = use.at >= (warned.first + ends) / 2
-            return NoteAdded(_warning(entry, use, queue, ends, 2)) if due else None
+            if use.at < (warned.first + ends) / 2:
+                return None
+            gang = self._read_gang(entry, job, config, now)
+            return NoteAdded(_warning(entry, gang, use, queue, now, ends, 2))
         over = use.at > warned.second and use.at >= ends
         if rule.mode is not ReclaimMode.ALWAYS or not over:
             return None
@@ -232,7 +235,15 @@ def _counts(entry: Entry, use: GangUse, rule: IdleReclaim) -> bool:
     return rule.mode is not ReclaimMode.OFF and whole and rested
 
 
-def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, until: float, number: int) -> Reason:
+def _warning(
+    entry: Entry,
+    gang: Admitted | None,
+    use: GangUse,
+    queue: ClusterQueue,
+    now: float,
+    until: float,
+    number: int,
+) -> Reason:
     """``until``: the end of the grace period (unix seconds)."""
     rule, ends = queue.idle_reclaim, format_time(until)
     what = {
@@ -242,6 +253,9 @@ def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, until: float, numb
     }[rule.mode]
     held = f" with {counted_gpus(entry.gpus)}" if entry.gpus else ""
     unless = "" if rule.mode is ReclaimMode.DRY_RUN else ", unless its GPUs are in use by then"
+    protected = why_protected(gang, queue, now) if gang is not None and unless else None
+    if protected is not None:
+        unless += f"; it is not evicted now: {protected}"
     text = (
         f"idle since {format_time(use.since)}{held}: {use.text}; {what}{unless}. {_remedy(queue)}"
     )

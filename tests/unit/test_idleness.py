@@ -369,6 +369,25 @@ class TestWarnings:
         assert says in texts[0]
         assert 'Annotation queuectl.dev/idle-reclaim: "false" exempts it' in texts[0]
 
+    @pytest.mark.parametrize(
+        ("mode", "protection", "says"),
+        [
+            (ReclaimMode.ALWAYS, Protection(max_evictions_per_day=0),
+             "by then; it is not evicted now: maxEvictionsPerDay of ClusterQueue cq is 0. "),
+            (ReclaimMode.ON_DEMAND, Protection(min_runtime=FIRST + 90),
+             "by then; it is not evicted now: protected until 1970-01-01T02:48:20Z. "),
+            (ReclaimMode.DRY_RUN, Protection(max_evictions_per_day=0), "(idleReclaim: DryRun). "),
+        ],
+    )  # fmt: skip
+    def test_they_say_that_a_protection_prevents_the_eviction(
+        self, mode: ReclaimMode, protection: Protection, says: str
+    ) -> None:
+        leader = Leader(config=configured(replace(RULE, mode=mode), protection=protection))
+        leader.sample(FIRST)
+        (change,) = leader.cycle(FIRST + 1)
+        assert change.note is not None
+        assert says in change.note.reason.message
+
 
 class TestAlways:
     CONFIG = configured(replace(RULE, mode=ReclaimMode.ALWAYS))
