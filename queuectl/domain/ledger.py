@@ -92,7 +92,7 @@ class Entry:
         requeue_at: end of Backoff; in any other state where it waits or leaves, it does not borrow before that.
         requeued_at: its place in the order after a failed start, until the next; None = ``queued_at``, which
             preemption does not change.
-        started_at, ready_at: of the current attempt.
+        started_at, ready_at: of the current attempt; the second is the last time at which all its pods became ready.
         unready_since: a gang that runs is no longer whole since then.
         past_seconds: from commit to eviction, of all earlier attempts together.
         stop_at: the end of its notice of eviction: it is suspended then, or as soon as it is ready.

@@ -403,7 +403,10 @@ def _ready(entry: Entry, now: float) -> EntryChange | None:
     kept = {key: value for key, value in entry.reason.details.items() if key == PRICES}
     reason = Reason(Code.PODS_READY, text, kept)
     if entry.unready_since is not None:
-        return EntryChange(entry, next_of(entry, unready_since=None, reason=reason), now)
+        # Programs that were restarted in place load their data again: the warm-up counts from now.
+        return EntryChange(
+            entry, next_of(entry, unready_since=None, ready_at=now, reason=reason), now
+        )
     return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 
 

@@ -20,13 +20,16 @@ from queuectl.control.sources import metric_names, trust, use_source
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import BadInput, SourceUnavailable
+from queuectl.domain.events import PodsLost, PodsReady
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
+from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, PodKey, PodUse, UseState, UtilizationSample
+from queuectl.lifecycle.machine import handle
 from queuectl.state import gpu_holders
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import accelerators, held_gangs
@@ -88,6 +91,16 @@ class TestGangs:
     def test_a_replaced_pod_starts_the_warm_up_again(self) -> None:
         made = world()
         made.see(on("p2", "n3", version=6, started_at=500.0))
+        (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
+        assert gang.ready_at == 500.0
+
+    def test_the_warm_up_starts_again_when_all_pods_are_ready_again(self) -> None:
+        """As after a restart of containers in place: the program loads its data and compiles again."""
+        lost = handle(RUNNING, PodsLost("a pod is not ready"), 400.0, Rules())
+        assert lost is not None
+        again = handle(lost.after, PodsReady(), 500.0, Rules())
+        assert again is not None
+        made = world(again.after)
         (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
         assert gang.ready_at == 500.0
 
