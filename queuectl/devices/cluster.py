@@ -247,10 +247,10 @@ class FleetDevices:
         gangs: Iterable[Admitted],
         requests: Callable[[Workload], Sequence[PodRequest | None]],
     ) -> dict[str, tuple[AllocatedDevice, ...]]:
-        """All devices of each node with a pod that no row counts, because the node cannot serve such a request any more.
+        """All devices of each node with a pod that no row counts, because the node can no longer serve such a request.
 
-        A DeviceClass was deleted, a selector fails on a new device, or a device has a taint. The pod goes on holding its devices, and nothing
-        here shows which ones they are.
+        A DeviceClass was deleted, a selector fails on a new device, or a device has a taint. The pod keeps its devices, and nothing here
+        shows which ones they are.
         """
         kinds = {node.name: on.kind for node, on in zip(self.fleet.nodes, self.nodes, strict=True)}
         found = {

@@ -1,4 +1,4 @@
-"""What the states of requests for nodes mean for the checks of a gang."""
+"""The checks of a gang follow the states of its requests for nodes."""
 
 from __future__ import annotations
 
