@@ -77,7 +77,7 @@ class SampleByPod:
         lately = self._recent.row(pod) if self._recent is not None else None
         if self._recent is None or lately is None:
             return row.coverage
-        allowed = self._scrape / self._recent.sample.window  # one sample may be missing
+        allowed = self._scrape / self._recent.sample.window  # one sample can be missing
         return row.coverage / max(1.0, lately.coverage - allowed)
 
     def _begins_after(self, pod: HeldPod) -> bool:

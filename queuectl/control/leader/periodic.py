@@ -292,7 +292,7 @@ class Maintenance:
 
 _SCRAPES = 4  # in the window of recent use, so that one of them can fail
 _LOGGED = (UseState.IDLE, UseState.STUCK)
-_REST = 0.25  # of the time between evaluations: the source rests at least so long after a slow one
+_REST = 0.25  # of the time between evaluations: the least rest of the source after a slow one
 
 
 class UseWatch:
