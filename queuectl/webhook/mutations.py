@@ -6,7 +6,8 @@ and functions for strings and lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,16 @@ from queuectl.objects.kinds.described import escaped
 # ---- Mutations
 
 Document = Mapping[str, Any]
+MOST_ENTRIES: Final = 256
+"""Entries of a list or map of an object from which a policy makes another one. A gang has at most 128 podsets.
+
+The library copies the result of ``map`` and ``filter`` for each entry, and holds the interpreter: 9,000 scheduling gates would
+take seconds, and no other object is answered in this time.
+"""
+_ITERATED: Final = re.compile(
+    r"(?<!variables)\.\??(\w+)(?:\.orValue\(\[\]\))?\s*\.(?:map|filter)\("
+)
+"""The field of the object in such a call. A variable is made from such fields."""
 
 
 class Mutation:
@@ -30,6 +41,7 @@ class Mutation:
 
     Attributes:
         name: of the policy.
+        iterated: fields of an object with a list or map from which it makes another one.
     """
 
     def __init__(self, policy: Document) -> None:
@@ -55,10 +67,13 @@ class Mutation:
         if [one["patchType"] for one in spec["mutations"]] != ["JSONPatch"]:
             # The next mutation would be of the patched object.
             raise BadInput(f"{POLICY} {self.name}: it must have one mutation, a JSONPatch")
-        self._variables = {
-            one["name"]: expression(one["expression"]) for one in spec.get("variables", ())
+        variables = {one["name"]: one["expression"] for one in spec.get("variables", ())}
+        patch: str = spec["mutations"][0]["jsonPatch"]["expression"]
+        self._variables = {name: expression(source) for name, source in variables.items()}
+        self._patch = expression(patch)
+        self.iterated = {
+            field for source in (*variables.values(), patch) for field in _ITERATED.findall(source)
         }
-        self._patch = expression(spec["mutations"][0]["jsonPatch"]["expression"])
 
     def patch(
         self, document: Document, request: Document, old: Document | None = None
@@ -71,8 +86,9 @@ class Mutation:
             old: the object before an update; None at its creation.
 
         Raises:
-            EvaluationError: an expression has no value for this object.
+            EvaluationError: an expression has no value for this object, or would take too long.
         """
+        self._check_lengths(document)
         variables: dict[str, Any] = {}
         data = {"object": document, "oldObject": old, "request": request, "variables": variables}
         try:
@@ -82,6 +98,25 @@ class Mutation:
         except EvaluationError as error:
             raise EvaluationError(f"policy {self.name}: {error}") from error
         return patch
+
+    def _check_lengths(self, document: Document) -> None:
+        for name, content in _fields_of(document):
+            if name in self.iterated and len(content) > MOST_ENTRIES:
+                raise EvaluationError(
+                    f"policy {self.name}: {name} has {len(content):,} entries, and the webhook evaluates at most {MOST_ENTRIES}"
+                )
+
+
+def _fields_of(document: Document) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
+    """The names and values of all fields with a list or a map, at any depth."""
+    left: list[Any] = [document]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            yield from ((k, v) for k, v in one.items() if isinstance(v, list | dict))
+            left.extend(one.values())
+        elif isinstance(one, list):
+            left.extend(one)
 
 
 def mutations(documents: Iterable[Document]) -> dict[str, Mutation]:

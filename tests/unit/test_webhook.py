@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,13 @@ from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds.description import Description, below, merged, nested
 from queuectl.objects.kinds.places import field
 from queuectl.webhook.app import LARGEST, WebhookSettings, application, serve
-from queuectl.webhook.mutations import Mutation, expression, mutations, read_mutations
+from queuectl.webhook.mutations import (
+    MOST_ENTRIES,
+    Mutation,
+    expression,
+    mutations,
+    read_mutations,
+)
 from tests.doubles.certificate_objects import CertificateObjects
 from tests.support.jobs import job_of
 from tests.support.polling import until
@@ -208,6 +215,40 @@ def test_an_object_without_a_value_is_refused_with_the_reason() -> None:
     said = response.json()["response"]
     assert said["allowed"] is False
     assert "policy queuectl-pytorchjobs" in said["status"]["message"]
+
+
+def test_a_policy_knows_the_lists_and_maps_from_which_it_makes_others() -> None:
+    """Of each kind these include its gates, and its podsets if their number is not fixed."""
+    of_types = {
+        "pytorch": "pytorch",
+        "tf": "tf",
+        "xgboost": "xgb",
+        "paddle": "paddle",
+        "jax": "jax",
+        "mpi": "mpi",
+    }
+    podsets = {f"queuectl-{kind}jobs": f"{field}ReplicaSpecs" for kind, field in of_types.items()}
+    podsets |= {f"queuectl-{kind}": "replicatedJobs" for kind in ("jobsets", "trainjobs-jobsets")}
+    podsets |= {f"queuectl-{kind}": "workerGroupSpecs" for kind in ("rayclusters", "rayjobs")}
+    for name in (*podsets, "queuectl-jobs", "queuectl-pods", "queuectl-labeled-pods"):
+        known = {"schedulingGates", podsets.get(name, "schedulingGates")}
+        assert KNOWN[name].iterated == known, name
+
+
+@pytest.mark.parametrize("number", [MOST_ENTRIES, MOST_ENTRIES + 1, 50_000])
+def test_a_list_that_is_made_to_cost_is_refused_before_it_is_evaluated(number: int) -> None:
+    """The time of 9,000 entries is seconds, in which no thread of the process runs."""
+    document = deepcopy(JOB)
+    pod = document["spec"]["template"]["spec"]
+    pod["schedulingGates"] = [{"name": f"example.com/{n}"} for n in range(number)]
+    began = time.process_time()
+    with TestClient(application(KNOWN, CollectorRegistry())) as client:
+        response = client.post("/mutate/queuectl-jobs", content=review(document))
+    assert time.process_time() - began < 1.0
+    said = response.json()["response"]
+    assert said["allowed"] is (number <= MOST_ENTRIES)
+    if number > MOST_ENTRIES:
+        assert f"schedulingGates has {number:,} entries" in said["status"]["message"]
 
 
 @pytest.mark.parametrize(
