@@ -1,7 +1,8 @@
 """The clock of the controller, and the progress of the leader's loop.
 
-Deadlines in the ledger outlive processes, and other machines read them, so they are in the time of the database. Within a process, the
-monotonic clock counts: a change of the machine's clock does not move a deadline.
+Deadlines in the ledger outlive processes, and other machines read them, so they are in the time of the database. Within a process, a
+monotonic clock counts: a change of the machine's clock does not move a deadline. It runs on while the machine is suspended, because the
+time of the database does.
 
 A leader whose loop hangs renews its lease no more. If the process then does not end by itself, for example because a thread is in a
 call that never returns, or because such a call holds the interpreter, a timer of the interpreter's C code ends it with the traces of
@@ -20,10 +21,18 @@ from typing import Final
 # ---- The clock
 
 
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _since_boot() -> float:
+    """Seconds, with those in which the machine was suspended where the system counts them."""
+    return time.clock_gettime(_CLOCK)
+
+
 class SteadyClock:
     """Unix seconds: the last set time plus the time on the monotonic clock since then."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, monotonic: Callable[[], float] = _since_boot) -> None:
         """Starts with the machine's time."""
         self._monotonic = monotonic
         self._offset = time.time() - monotonic()
