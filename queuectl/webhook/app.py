@@ -104,17 +104,22 @@ async def serve(
 
 LARGEST: Final = 8 << 20
 """Bytes of a request. The API server accepts objects of 3 MiB."""
+SMALL: Final = 64 << 10
+"""Bytes of a request that is read whatever others are being read: nearly all objects have fewer."""
+TOGETHER: Final = 4 * LARGEST
+"""Bytes of all requests that are being read, without the first :data:`SMALL` of each."""
 
 
 def application(mutations: Mapping[str, Mutation], registry: CollectorRegistry) -> Starlette:
     """The application for these mutations, by the name of their policy, with the metrics of the registry."""
+    bodies = _Bodies()
 
     async def mutate(request: Request) -> Response:
         mutation = mutations.get(request.path_params["policy"])
         if mutation is None:
             raise HTTPException(404)
         try:
-            body = answer(mutation, await _body(request))
+            body = answer(mutation, await bodies.read(request))
         except BadInput as error:
             raise HTTPException(400, str(error)) from error
         return Response(body, media_type="application/json")
@@ -134,16 +139,29 @@ def application(mutations: Mapping[str, Mutation], registry: CollectorRegistry) 
     )
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for part in request.stream():
-            body += part
-            if len(body) > LARGEST:
-                raise HTTPException(413)
-    except ClientDisconnect as error:
-        raise HTTPException(400) from error
-    return bytes(body)
+class _Bodies:
+    """The requests that are being read. Any pod can send some, so their memory is bounded together."""
+
+    def __init__(self) -> None:
+        self._large = 0
+
+    async def read(self, request: Request) -> bytes:
+        body, counted = bytearray(), 0
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > LARGEST:
+                    raise HTTPException(413)
+                more = max(0, len(body) - SMALL) - counted
+                counted += more
+                self._large += more
+                if self._large > TOGETHER:
+                    raise HTTPException(503, "too many large requests at once")
+        except ClientDisconnect as error:
+            raise HTTPException(400) from error
+        finally:
+            self._large -= counted
+        return bytes(body)
 
 
 # ---- Answers

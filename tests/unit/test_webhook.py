@@ -28,7 +28,14 @@ from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds.description import Description, below, merged, nested
 from queuectl.objects.kinds.places import field
-from queuectl.webhook.app import LARGEST, WebhookSettings, application, serve
+from queuectl.webhook.app import (
+    LARGEST,
+    SMALL,
+    TOGETHER,
+    WebhookSettings,
+    application,
+    serve,
+)
 from queuectl.webhook.mutations import (
     MOST_ENTRIES,
     Mutation,
@@ -269,6 +276,42 @@ def test_a_list_that_is_made_to_cost_is_refused_before_it_is_evaluated(number: i
 def test_other_requests_are_refused(path: str, body: bytes, status: int) -> None:
     with TestClient(application(KNOWN, CollectorRegistry())) as client:
         assert client.post(path, content=body).status_code == status
+
+
+async def test_requests_that_do_not_end_take_limited_memory_and_delay_no_small_one() -> None:
+    """Any pod can open hundreds of connections to the webhook."""
+    app, never, statuses = application(KNOWN, CollectorRegistry()), asyncio.Event(), list[int]()
+
+    async def post(body: bytes, *, ends: bool) -> None:
+        parts = [body[at : at + SMALL] for at in range(0, len(body), SMALL)]
+
+        async def receive() -> dict[str, Any]:
+            if not parts:
+                await never.wait()
+            part = parts.pop(0)
+            more = bool(parts) or not ends
+            return {"type": "http.request", "body": part, "more_body": more}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        path = "/mutate/queuectl-jobs"
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+        await app(scope, receive, send)
+
+    most = TOGETHER // (LARGEST - SMALL)
+    waiting = [asyncio.create_task(post(b" " * LARGEST, ends=False)) for _ in range(most + 1)]
+    await until(lambda: statuses)
+    assert statuses == [503]
+    await post(review(JOB), ends=True)
+    assert statuses == [503, 200]
+    for one in waiting:
+        one.cancel()
+    await asyncio.wait(waiting)
+    large = review({**JOB, "status": " " * (LARGEST // 2)})
+    await post(large, ends=True)
+    assert statuses == [503, 200, 200], "the memory is free again"
 
 
 # ---- the configuration
