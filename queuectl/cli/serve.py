@@ -67,6 +67,27 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 async def _serve(settings: Settings) -> None:
+    """Serve until a signal. A start is canceled: it can wait for hours, for example while another process migrates the database."""
+    stop, started = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(_served(settings, stop, started))
+
+    def signaled() -> None:
+        if not started.is_set() and not stop.is_set():
+            serving.cancel()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signaled)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+
+
+async def _served(settings: Settings, stop: asyncio.Event, started: asyncio.Event) -> None:
+    """Start, set ``started``, and serve until ``stop`` is set."""
     from queuectl.api.app import create_app, create_metrics_app
     from queuectl.api.auth.audit import forget_old
     from queuectl.api.health_thread import HealthListener
@@ -82,10 +103,6 @@ async def _serve(settings: Settings) -> None:
     from queuectl.web.app import add_dashboard
 
     offered = _offer(settings)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     async with (
         shadow(settings) if settings.shadow else controller(settings) as parts,
         _authenticated(settings, offered, parts.metrics) as authenticated,
@@ -149,6 +166,7 @@ async def _serve(settings: Settings) -> None:
             tune_interpreter()
             listening = f"API {servers[0].url}  metrics {servers[1].url}  health {health.url}"
             typer.echo(listening, err=True)
+            started.set()
             await parts.run(stop)
             app.state.feed.close()
             if logs is not None:

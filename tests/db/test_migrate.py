@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from queuectl.control.composition import controller
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.migrate import SchemaState, current, migrations_directory, upgrade
+from queuectl.db.replicas import LOCK
 from queuectl.db.store import PostgresApiStore, PostgresLeaderStore
 from queuectl.db.tables import metadata
 from queuectl.domain.errors import StoreError, UnusableSchema
@@ -289,3 +293,31 @@ def test_revisions_are_found_in_a_wheel_and_in_a_checkout(tmp_path: Path, place:
 def test_an_installation_without_revisions_is_reported(tmp_path: Path):
     with pytest.raises(StoreError, match="incomplete"):
         migrations_directory(tmp_path / "package")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_a_start_that_waits_for_the_migration_of_another_process(
+    database_url: str, number: signal.Signals
+) -> None:
+    program = "from queuectl.cli.main import run; run()"
+    migrating = await asyncpg.connect(database_url)
+    await migrating.execute(f"SELECT pg_advisory_lock({LOCK})")
+    starting = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, "serve"),
+        env={**os.environ, "QUEUECTL_DATABASE_URL": database_url},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    try:
+        async with asyncio.timeout(40):
+            while not await migrating.fetchval(waiting):
+                assert starting.returncode is None
+                await asyncio.sleep(0.1)
+            starting.send_signal(number)
+            _, written = await starting.communicate()
+        assert (starting.returncode, b"Traceback" in written) == (0, False)
+        assert await migrating.fetchval(waiting) == 0
+    finally:
+        if starting.returncode is None:
+            starting.kill()
+        await migrating.close()
