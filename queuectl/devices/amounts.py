@@ -53,10 +53,11 @@ class DeviceAmounts:
         self._columns = [self._column(node) for node in cluster.nodes]
         self._recovered = [self._column(node) for node in cluster.recovered]
         self.names: dict[int, str] = {}
+        same = Counter[str]()
         for row in self._useful():
             name = f"{DEVICE_ROW}{self._label(row)}"
-            same = sum(known.partition(" #")[0] == name for known in self.names.values())
-            self.names[row] = f"{name} #{same + 1}" if same else name
+            same[name] += 1
+            self.names[row] = f"{name} #{same[name]}" if same[name] > 1 else name
 
     def _label(self, row: int) -> str:
         atoms = (self.cluster.atoms[atom] for atom, _ in self._table.rows[row])

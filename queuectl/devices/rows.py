@@ -230,7 +230,10 @@ def _competing(node: NodeNeeds) -> Iterator[tuple[int, ...]]:
         wide = reduce(or_, (u for u in users.values() if u & bits), bits)
         near = [group for group in reach if group[0] & wide]
         reach = [group for group in reach if not group[0] & wide]
-        reach.append((reduce(or_, (g[0] for g in near), wide), {atom}.union(*(g[1] for g in near))))
+        near.sort(key=lambda group: -len(group[1]))
+        atoms = near[0][1] if near else set[int]()
+        atoms.update((atom,), *(own for _, own in near[1:]))  # the largest one is not copied
+        reach.append((reduce(or_, (bits for bits, _ in near), wide), atoms))
     for _, atoms in reach:
         yield tuple(sorted(atoms))
 

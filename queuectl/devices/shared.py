@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from typing import Final, TypeAlias, TypeVar
 
@@ -360,6 +361,7 @@ def drivers_mixed(touched: Touched) -> list[str]:
 
 def mixed_pairs(touched: Sequence[Touched]) -> Iterator[tuple[int, int]]:
     """Two positions whose pools are mixed up."""
-    for i, j in combinations(range(len(touched)), 2):
-        if touched[i] and touched[j] and drivers_mixed(touched[i] | touched[j]):
+    known = cache(drivers_mixed)  # thousands of positions can have the same pools
+    for i, j in combinations([at for at, pools in enumerate(touched) if pools], 2):
+        if known(touched[i] | touched[j]):
             yield i, j

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from queuectl.devices.matching import Matching
@@ -228,9 +229,9 @@ class NodeKind:
         for group, kept in zip(self.groups, mode, strict=True):
             if kept is None:
                 limits.update(group.limits)
-                for atom in group.atoms:
-                    bounds = (limit // w for ws, limit in group.limits for a, w in ws if a == atom)
-                    alone[atom] = min(alone[atom], *bounds)
+                for weights, limit in group.limits:
+                    for atom, weight in weights:
+                        alone[atom] = min(alone[atom], limit // weight)
             else:
                 like = group.like(kept)
                 limits[tuple((atom, 1) for atom in like)] = self.alone[kept]
@@ -265,7 +266,7 @@ def kind_of(node: NodeNeeds, plugin: Plugin) -> NodeKind:
     return NodeKind(tuple(groups), tuple(alone), why, counted, served_by, mixed)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """Rows over all kinds of nodes.
 
@@ -283,7 +284,20 @@ class Table:
 
     def of_pod(self, counts: Mapping[int, int]) -> tuple[int, ...]:
         """The amount of each row that a pod with these atoms uses."""
-        return tuple(sum(w * counts.get(atom, 0) for atom, w in weights) for weights in self.rows)
+        amounts = [0] * len(self.rows)
+        for atom, number in counts.items():
+            for row, weight in self._rows_of.get(atom, ()):
+                amounts[row] += weight * number
+        return tuple(amounts)
+
+    @cached_property
+    def _rows_of(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """Atom to the rows that have it, with its weights."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for row, weights in enumerate(self.rows):
+            for atom, weight in weights:
+                found.setdefault(atom, []).append((row, weight))
+        return found
 
 
 def table_of(modes: Mapping[NodeKind, tuple[Mode, ...]], present: Collection[NodeKind]) -> Table:

@@ -35,6 +35,7 @@ from tests.devices import build
 from tests.devices.build import ROOT, option, pod
 from tests.devices.test_rows import ONE, PAIR, TWO, WITH_NIC, gpus
 from tests.planner.build import gang, holding, node, podset, world
+from tests.support.work import lines_run
 
 OF_MODEL = f"device.attributes['{build.DRIVER}'].model == 'm{{}}'"
 ON_ONE_NODE = TopologyRequest(TopologyMode.REQUIRED, HOSTNAME)
@@ -397,3 +398,17 @@ def test_a_claim_with_32_sorts_of_requests_for_the_devices_of_a_node_takes_secon
     gangs = [gang("a", claiming(1, pod(*sorts)), queue=None)]
     taken = lowered(cluster({"n": devices}, [*gangs, gang("b", claiming(4, PAIR), queue=None)]))
     assert len(taken.pending) == 2
+
+
+def test_the_work_for_many_sorts_of_requests_grows_with_their_number() -> None:
+    """And not with its square."""
+
+    def work(number: int) -> int:
+        keys = [f"key{each}" for each in range(number)]
+        sorts = [option(tolerations=(DeviceToleration(key, "Exists"),)) for key in keys]
+        asked = [claiming(1, pod(*sorts[at : at + 32])) for at in range(0, number, 32)]
+        named = [replace(own, name=f"w{at}") for at, own in enumerate(asked)]
+        snapshot = cluster({"n": build.node(*gpus(8))}, [gang("a", *named, queue=None)])
+        return lines_run(lambda: lowered(snapshot))
+
+    assert work(1600) < 2.5 * work(800)
