@@ -19,6 +19,7 @@ from queuectl.devices.needs import Atom, NodeNeeds
 from queuectl.devices.pools import without_taints
 from queuectl.devices.reading import needs_of
 from queuectl.devices.requests import DeviceClasses, PodRequest
+from queuectl.devices.selector_limits import Selectors
 from queuectl.devices.shared import MIXED_IN_POD
 from queuectl.devices.table import (
     NOTHING_READ,
@@ -73,6 +74,7 @@ class NodeCache:
         self._reads: list[Read] = []  # by the last sets of atoms, the latest first
         self._atoms: tuple[Atom, ...] = ()
         self._classes: tuple[tuple[str, ...], ...] = ()
+        self._refused: frozenset[Selectors] = frozenset()
         self._made: dict[tuple[object, ...], tuple[NodeDevices, OnNode]] = {}
         self._kinds: dict[tuple[NodeNeeds, Plugin], NodeKind] = {}
         self._gpus: tuple[DeviceInventory, tuple[DeviceKind, ...]] | None = None
@@ -88,14 +90,24 @@ class NodeCache:
             self._gpus = inventory, found if several else ()
         return self._gpus[1]
 
-    def ask(self, atoms: tuple[Atom, ...], classes: tuple[tuple[str, ...], ...]) -> None:
-        """Nodes are for these atoms from now on. ``classes``: per charged resource, its DeviceClasses."""
-        if (atoms, classes) != (self._atoms, self._classes):
-            self._atoms, self._classes = atoms, classes
+    def ask(
+        self,
+        atoms: tuple[Atom, ...],
+        classes: tuple[tuple[str, ...], ...],
+        refused: frozenset[Selectors] = frozenset(),
+    ) -> None:
+        """Nodes are for these atoms from now on.
+
+        Args:
+            atoms: of all requests.
+            classes: per charged resource, its DeviceClasses.
+            refused: selectors that are not evaluated.
+        """
+        asked = atoms, classes, refused
+        if asked != (self._atoms, self._classes, self._refused):
+            self._atoms, self._classes, self._refused = asked
             self._made = {}
-            self.matching = self.matching.limited(
-                option for atom in atoms for option in atom.options
-            )
+            self.matching = self.matching.without(refused)
             own = read_by(atoms, self.matching)
             self._reads = [own, *self._reads][:_READS]
             read = reduce(or_, self._reads)
@@ -171,6 +183,7 @@ class FleetDevices:
         held: Mapping[str, tuple[AllocatedDevice, ...]],
         classes: DeviceClasses,
         atoms: tuple[Atom, ...],
+        refused: frozenset[Selectors],
         cache: NodeCache,
     ) -> None:
         self.fleet = fleet
@@ -189,7 +202,7 @@ class FleetDevices:
         self.charged = tuple(sorted(by_resource))
         self.charges = [self._charge(classes, atom) for atom in self.atoms]
         of_class = tuple(tuple(sorted(by_resource[name])) for name in self.charged)
-        cache.ask(atoms, of_class)
+        cache.ask(atoms, of_class, refused)
         self._nodes = cache
         self._matching = cache.matching  # the next call of ``ask`` replaces it
         devices = [inventory.nodes.get(node.name, _NONE) for node in fleet.nodes]

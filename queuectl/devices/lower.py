@@ -18,6 +18,7 @@ from queuectl.devices.modes import Modes, modes_of, places_of
 from queuectl.devices.numa import NumaNodes
 from queuectl.devices.reading import Selects
 from queuectl.devices.requests import DeviceClasses, PodRequest
+from queuectl.devices.selector_limits import GangRequests, Owned, Selectors, refused_selectors
 from queuectl.devices.shared import unsupported, with_shared_claims
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, DeviceOption, NodeDevices
 from queuectl.domain.quantity import Resources
@@ -51,7 +52,8 @@ class DeviceCache:
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _lowered: list[tuple[tuple[object, ...], _Lowered]] = field(default_factory=list)
     _shared: tuple[DeviceClasses, Snapshot, Snapshot] | None = None
-    _running: tuple[DeviceClasses, tuple[Admitted, ...], frozenset[PodRequest]] | None = None
+    _running: tuple[DeviceClasses, tuple[Admitted, ...], Owned] | None = None
+    _refused: tuple[DeviceClasses, GangRequests, frozenset[Selectors]] | None = None
     division: Division = field(default_factory=Division)
     numa: NumaNodes = field(default_factory=NumaNodes)
 
@@ -64,27 +66,26 @@ class DeviceCache:
             self._nodes = NodeCache(Matching(snapshot.devices.classes))
         return self._classes[1]
 
-    def requests(self, snapshot: Snapshot, classes: DeviceClasses) -> frozenset[PodRequest]:
+    def requests(self, snapshot: Snapshot, classes: DeviceClasses) -> GangRequests:
         """The distinct requests for devices of all gangs."""
         last = self._running
         if last is None or last[0] is not classes or not same(last[1], snapshot.admitted):
             running = self._distinct(snapshot.admitted, classes)
             last = self._running = classes, snapshot.admitted, running
-        found = last[2] | self._distinct(snapshot.pending, classes)
+        leased = self._distinct((p for p in snapshot.pending if p.lease is not None), classes)
+        found = GangRequests(last[2] | leased, self._distinct(snapshot.pending, classes))
         gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
         if len(self._asked) > _SPARE * len(gangs):
             self._asked = {id(g.workload): self._asked[id(g.workload)] for g in gangs}
         return found
 
-    def _distinct(
-        self, gangs: Iterable[Pending | Admitted], classes: DeviceClasses
-    ) -> frozenset[PodRequest]:
+    def _distinct(self, gangs: Iterable[Pending | Admitted], classes: DeviceClasses) -> Owned:
         workloads = {id(gang.workload): gang.workload for gang in gangs}
         for key in workloads.keys() - self._asked.keys():
             requests = tuple(classes.request_of(p.shape) for p in workloads[key].podsets)
             self._asked[key] = workloads[key], requests if any(requests) else ()
-        distinct = {self._asked[key][1] for key in workloads}
-        return frozenset(request for each in distinct for request in each if request is not None)
+        distinct = {(each.namespace, self._asked[key][1]) for key, each in workloads.items()}
+        return frozenset((name, one) for name, own in distinct for one in own if one is not None)
 
     def shared(self, snapshot: Snapshot, classes: DeviceClasses) -> Snapshot:
         """The snapshot with podsets for the claims that pods share."""
@@ -103,10 +104,10 @@ class DeviceCache:
         """The request of each podset; empty if none has one."""
         return self._asked[id(workload)][1]
 
-    def lowered(self, snapshot: Snapshot, requests: frozenset[PodRequest]) -> _Lowered:
+    def lowered(self, snapshot: Snapshot, requests: GangRequests) -> _Lowered:
         """The nodes of a snapshot with rows for these requests. Some are kept: requests of some sort come and go."""
         held: Mapping[str, tuple[AllocatedDevice, ...]] = snapshot.other_devices
-        if any(request.shared for request in requests):
+        if requests.shared:
             held = _held(snapshot, self)
         current = self._for(snapshot, requests, held)
         uncounted = current.cluster.uncounted(snapshot.admitted, self.of_podsets)
@@ -118,15 +119,15 @@ class DeviceCache:
     def _for(
         self,
         snapshot: Snapshot,
-        requests: frozenset[PodRequest],
+        requests: GangRequests,
         held: Mapping[str, tuple[AllocatedDevice, ...]],
     ) -> _Lowered:
         classes = self.classes(snapshot)
-        atoms = classes.atoms(requests)
-        key = (snapshot.fleet, snapshot.devices, classes, atoms, held)
+        atoms, refused = classes.atoms(requests.distinct), self._refusals(requests, classes)
+        key = (snapshot.fleet, snapshot.devices, classes, held, atoms, refused)
         current = next((lowered for known, lowered in self._lowered if known == key), None)
         if current is None:
-            of = (snapshot.fleet, snapshot.devices, held, classes, atoms, self._nodes)
+            of = (snapshot.fleet, snapshot.devices, held, classes, atoms, refused, self._nodes)
             current = _Lowered(FleetDevices(*of))
         present: list[tuple[tuple[object, ...], _Lowered]] = [(key, current)]
         past: list[tuple[tuple[object, ...], _Lowered]] = []
@@ -135,6 +136,12 @@ class DeviceCache:
                 (present if _nodes_of(known[0]) == _nodes_of(key) else past).append(known)
         self._lowered = [*present[:_KEPT_OF_NODES], *past[:_KEPT]]
         return current
+
+    def _refusals(self, requests: GangRequests, classes: DeviceClasses) -> frozenset[Selectors]:
+        last = self._refused
+        if last is None or last[0] is not classes or last[1] != requests:
+            last = self._refused = classes, requests, refused_selectors(requests, classes)
+        return last[2]
 
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
@@ -176,9 +183,9 @@ def _with_rows(
         return None
     classes = cache.classes(snapshot)
     requests = cache.requests(snapshot, classes)
-    if not requests:
+    if not requests.distinct:
         return None
-    if any(request.shared for request in requests):
+    if requests.shared:
         snapshot = cache.shared(snapshot, classes)
         requests = cache.requests(snapshot, classes)
     lowered = cache.lowered(snapshot, requests)
@@ -189,7 +196,7 @@ def _with_rows(
 
 def _nodes_of(key: tuple[object, ...]) -> tuple[object, ...]:
     """The parts of a key other than the requests: fleet, inventory, classes, and what is held."""
-    return (*key[:3], key[4])
+    return key[:4]
 
 
 def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDevice, ...]]:

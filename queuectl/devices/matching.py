@@ -6,27 +6,29 @@ fails the pod. A request can therefore use a node only if no device of the node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Final
 
 from queuectl.devices.numa_devices import NUMA_CLASSES, NUMA_DRIVER, SERVES, serves
+from queuectl.devices.selector_limits import (
+    MOST_BYTES_OF_PLAN,
+    MOST_OPERATIONS_OF_PLAN,
+    MOST_SELECTORS_OF_PLAN,
+    PARTS,
+    Selectors,
+)
 from queuectl.devices.selectors import MOST_OPERATIONS, outcome, selector
 from queuectl.domain.bounded import BoundedCache
 from queuectl.domain.devices import DeviceClass, DeviceKind, DeviceOption, NodeDevices
 from queuectl.domain.errors import BadInput, QueuectlError
 from queuectl.domain.words import shortened
 
-MOST_BYTES_OF_PLAN: Final = 256 * 1024
-"""Of the different selectors of all requests."""
-MOST_OPERATIONS_OF_PLAN: Final = 500_000
-"""Operations to evaluate each of them once. There is one for each kind of device."""
-MOST_SELECTORS_OF_PLAN: Final = MOST_OPERATIONS_OF_PLAN // 60
-"""No selector takes fewer operations, so more need not be compiled. All stay compiled from one plan to the next."""
 _MOST_KINDS: Final = 1 << 18
 _BEYOND: Final = (
-    f"the selectors of all requests together have more than {MOST_BYTES_OF_PLAN} bytes or can take more than {MOST_OPERATIONS_OF_PLAN} operations for one device, and those of this "
-    "request are among the most expensive ones"
+    "the different selectors of all requests of its namespace are more than a plan evaluates, and those of this request are among the most expensive ones. "
+    f"A namespace can have at most {MOST_SELECTORS_OF_PLAN // PARTS} selectors with {MOST_BYTES_OF_PLAN // PARTS} bytes and {MOST_OPERATIONS_OF_PLAN // PARTS} operations for "
+    f"one device, and less if more than {PARTS} namespaces need so many"
 )
 
 
@@ -44,16 +46,12 @@ class Matching:
             tuple[str, tuple[str, ...]], dict[int, tuple[DeviceKind, bool | str]]
         ]()
         self._attributes = BoundedCache[tuple[str, tuple[str, ...]], tuple[frozenset[str] | None]]()
-        self._beyond: frozenset[tuple[str, ...]] = frozenset()
+        self._beyond: frozenset[Selectors] = frozenset()
 
-    def limited(self, options: Iterable[DeviceOption]) -> Matching:
-        """The same for a plan with these options: those whose selectors take too much work together are refused. The cheapest are kept."""
-        lists = sorted({o.selectors for o in options}, key=lambda each: (_bytes(each), each))
-        few = _within(lists, MOST_SELECTORS_OF_PLAN, lambda _: 1)
-        compiled = few & _within(lists, MOST_BYTES_OF_PLAN, lambda source: len(source.encode()))
-        cheap = sorted(compiled, key=lambda each: (sum(map(_operations, each)), each))
+    def without(self, beyond: frozenset[Selectors]) -> Matching:
+        """The same for a plan that refuses these selectors."""
         limited = copy(self)  # with the same results
-        limited._beyond = frozenset(lists) - _within(cheap, MOST_OPERATIONS_OF_PLAN, _operations)
+        limited._beyond = beyond
         return limited
 
     def __call__(self, option: DeviceOption, node: NodeDevices) -> tuple[int, ...]:
@@ -174,31 +172,3 @@ def _selectors(chosen: DeviceClass, option: DeviceOption) -> Iterator[tuple[str,
     ):
         for number, source in enumerate(sources):
             yield whose, number, source
-
-
-def _bytes(sources: Iterable[str]) -> int:
-    return sum(len(source.encode()) for source in sources)
-
-
-def _operations(source: str) -> int:
-    """Of one evaluation; 0 for a selector that is refused."""
-    try:
-        return selector(source).operations
-    except BadInput:
-        return 0
-
-
-def _within(
-    lists: Iterable[tuple[str, ...]], most: int, cost: Callable[[str], int]
-) -> frozenset[tuple[str, ...]]:
-    """The first lists of selectors that cost at most so much together. A selector counts once."""
-    found: set[tuple[str, ...]] = set()
-    counted: set[str] = set()
-    spent = 0
-    for each in lists:
-        spent += sum(cost(source) for source in set(each) - counted)
-        if spent > most:
-            break
-        counted.update(each)
-        found.add(each)
-    return frozenset(found)

@@ -6,14 +6,8 @@ from math import isqrt
 
 import pytest
 
-from queuectl.devices.matching import (
-    MOST_BYTES_OF_PLAN,
-    MOST_OPERATIONS_OF_PLAN,
-    MOST_SELECTORS_OF_PLAN,
-    Matching,
-    NotMatched,
-)
-from queuectl.devices.selectors import MOST_COMPILED, selector
+from queuectl.devices.matching import Matching, NotMatched
+from queuectl.devices.selectors import selector
 from queuectl.domain.devices import (
     Device,
     DeviceClass,
@@ -158,39 +152,17 @@ def test_the_selectors_of_a_request_are_bounded_together():
         MATCHING(option, NODE)
 
 
-def test_the_most_expensive_selectors_of_a_plan_are_refused_and_no_other_ones():
-    matching = Matching({"any": DeviceClass("any")})
-    cheap = [DeviceOption("any", (f"device.driver != '{n}'",)) for n in range(100)]
-    expensive = [DeviceOption("any", (costing(20_000) + " " * n,)) for n in range(30)]
-    unlimited, matching = matching, matching.limited([*expensive, *cheap])
-    assert [matching.check(one) for one in cheap] == [None] * 100
-    refused = [one for one in expensive if matching.check(one) is not None]
-    assert 0 < len(refused) < 30
-    for one in refused:
-        assert matching.attributes(one) == frozenset()
-        assert not matching.selects(one, NODE.devices[0].kind)
-        with pytest.raises(NotMatched, match="the selectors of all requests together"):
-            matching(one, NODE)
-    assert unlimited.check(refused[0]) is None
-    assert matching.limited(refused).check(refused[0]) is None
-
-
-def test_all_selectors_of_a_plan_stay_compiled():
-    assert MOST_COMPILED > 1.5 * MOST_SELECTORS_OF_PLAN
-    assert selector("true").operations * MOST_SELECTORS_OF_PLAN > MOST_OPERATIONS_OF_PLAN
-
-
-def test_no_more_selectors_of_a_plan_are_compiled_than_can_be_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("queuectl.devices.matching.MOST_SELECTORS_OF_PLAN", 5)
-    many = [DeviceOption("any", (f"device.driver != 'kept{n}'",)) for n in range(9)]
-    matching = Matching({"any": DeviceClass("any")}).limited(many)
-    assert [matching.check(one) is None for one in many] == [True] * 5 + [False] * 4
-
-
-def test_the_bytes_of_all_selectors_of_a_plan_are_bounded_before_they_are_compiled():
-    matching = Matching({"any": DeviceClass("any")})
-    long = [DeviceOption("any", (f"device.driver != '{n:09000}'",)) for n in range(40)]
-    matching = matching.limited(long)
-    refused = [one for one in long if matching.check(one) is not None]
-    assert len(refused) == 40 - MOST_BYTES_OF_PLAN // len(long[0].selectors[0])
-    assert lines_run(lambda: matching.check(refused[0])) < 20
+def test_refused_selectors_are_refused_and_the_results_of_others_are_kept():
+    unlimited = Matching({"any": DeviceClass("any")})
+    refused, other = (DeviceOption("any", (f"device.driver != '{n}'",)) for n in range(2))
+    matching = unlimited.without(frozenset({refused.selectors}))
+    assert matching.check(other) is None
+    assert matching.attributes(refused) == frozenset()
+    assert not matching.selects(refused, NODE.devices[0].kind)
+    for text in ("the different selectors of all requests of its namespace", "2083 selectors"):
+        assert text in (matching.check(refused) or "")
+        with pytest.raises(NotMatched, match=text):
+            matching(refused, NODE)
+    assert unlimited.check(refused) is None
+    assert matching.without(frozenset()).selects(refused, NODE.devices[0].kind)
+    assert lines_run(lambda: matching.check(refused)) < 20
