@@ -199,4 +199,5 @@ def lowered_shape(
         for name, device_class in sorted(backed.items())
     )
     devices = replace(own, claims=(*own.claims, *extended))
-    return PodShape(Resources(amounts), shape.rules, incidental, devices)
+    charged = Resources(charges.charges)
+    return PodShape(Resources(amounts), shape.rules, incidental, devices, charged)

@@ -8,7 +8,13 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from queuectl.domain.devices import DeviceOption, stands_for_claims
+from queuectl.domain.devices import (
+    IMPLICIT_RESOURCE,
+    ClaimSpec,
+    DeviceClass,
+    DeviceOption,
+    stands_for_claims,
+)
 from queuectl.domain.quantity import CPU, MEMORY, format_quantity
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.request_rules import Amounts, ContainerNeeds, PodNeeds, together
@@ -189,6 +195,7 @@ class QuotaLimit:
         hard: the limit.
         used: the use that the API server counts.
         of_limits: whether limits of the pods count, not requests.
+        classes: the DeviceClasses whose devices in claims count.
     """
 
     key: str
@@ -196,32 +203,53 @@ class QuotaLimit:
     hard: int
     used: int
     of_limits: bool = False
+    classes: tuple[str, ...] = ()
 
     def per_pod(self, podset: PodSet) -> int:
         """The amount that one pod counts against it, with the claims that are made for the pod."""
         if stands_for_claims(podset.name):
             return 0  # they exist, so the use has them
-        amounts = podset.limits if self.of_limits else podset.shape.requests
-        return amounts[self.resource] + _of_claims(podset, self.resource)
+        if self.of_limits:
+            return podset.limits[self.resource]
+        shape = podset.shape
+        own = shape.requests[self.resource] - shape.charged[self.resource]
+        return own + self._of_claims(podset)
+
+    def _of_claims(self, podset: PodSet) -> int:
+        if self.key == CLAIMS:
+            return sum(one.template is not None for one in podset.claims)
+        claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
+        # If several classes have one extended resource, Kubernetes counts the devices of any one of them.
+        return sum(max((_devices(one, c) for c in self.classes), default=0) for one in claims)
 
 
+REQUESTS: Final = "requests."
 CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
 DEVICES_OF_CLASS: Final = ".deviceclass.resource.k8s.io/devices"
 """Keys of a ResourceQuota that count claims, and their devices of the class before this ending."""
 _MOST_DEVICES: Final = 32  # of a claim; Kubernetes counts so many for a request for all devices
 
 
-def _of_claims(podset: PodSet, key: str) -> int:
-    if key == CLAIMS:
-        return sum(one.template is not None for one in podset.claims)
-    if not key.endswith(DEVICES_OF_CLASS) or podset.shape.devices is None:
-        return 0
-    name = key.removesuffix(DEVICES_OF_CLASS)
-    # The name of a request with a slash is an extended resource, for which no claim is made with the pod.
-    requests = [r for one in podset.shape.devices.claims for r in one.requests if "/" not in r.name]
+def counting_classes(key: str, classes: Mapping[str, DeviceClass]) -> tuple[str, ...]:
+    """The DeviceClasses whose devices in claims count against a resource of a quota."""
+    if key.endswith(DEVICES_OF_CLASS):
+        return (key.removesuffix(DEVICES_OF_CLASS),)
+    if not key.startswith(REQUESTS):
+        return ()
+    resource = key.removeprefix(REQUESTS)
+    return tuple(
+        name
+        for name, one in sorted(classes.items())
+        if resource in (one.extended_resource, f"{IMPLICIT_RESOURCE}{name}")
+    )
+
+
+def _devices(claim: ClaimSpec, device_class: str) -> int:
+    """The largest number of devices of a class. The name of a request with a slash is an extended resource, for which no claim is made with the pod."""
     return sum(
-        max((_count(o) for o in request.options if o.device_class == name), default=0)
-        for request in requests
+        max((_count(o) for o in request.options if o.device_class == device_class), default=0)
+        for request in claim.requests
+        if "/" not in request.name
     )
 
 
@@ -239,6 +267,7 @@ class Allowance:
         best_effort: True = only pods without CPU and memory requests count, False = only the others, None = all.
         terminating: True = only pods with a deadline count, False = only the others, None = all.
         promised: for each limit, the amount for pods of started gangs that do not exist yet; empty = none.
+        scoped: it has scopes, so no claim counts.
     """
 
     name: str
@@ -246,6 +275,7 @@ class Allowance:
     best_effort: bool | None = None
     terminating: bool | None = None
     promised: tuple[int, ...] = ()
+    scoped: bool = False
 
     def covers(self, podset: PodSet) -> bool:
         """Whether the pods of a podset count."""
@@ -260,6 +290,14 @@ def is_best_effort(podset: PodSet) -> bool:
         for amounts in (podset.shape.requests, podset.limits)
         for name in (CPU, MEMORY)
     )
+
+
+def with_classes(quota: Allowance, classes: Mapping[str, DeviceClass]) -> Allowance:
+    """The quota with the DeviceClasses whose devices in claims count."""
+    if quota.scoped:
+        return quota
+    limits = tuple(replace(one, classes=counting_classes(one.key, classes)) for one in quota.limits)
+    return replace(quota, limits=limits) if limits != quota.limits else quota
 
 
 def with_promises(quota: Allowance, coming: Iterable[Coming]) -> Allowance:

@@ -59,13 +59,15 @@ class PodShape:
     Two pods of equal shape are interchangeable for placement. Hashable.
 
     ``incidental`` names resources that only machinery around the pod asks for (an operator's init container): nodes must
-    have them, but a queue need not cover them. ``devices``: None = it requests none by claims.
+    have them, but a queue need not cover them. ``devices``: None = it requests none by claims. ``charged``: the part of ``requests`` that only
+    queues are charged for devices, and that the pod itself does not request.
     """
 
     requests: Resources
     rules: NodeRules = NodeRules()
     incidental: frozenset[str] = frozenset()
     devices: PodDevices | None = None
+    charged: Resources = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

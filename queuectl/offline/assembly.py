@@ -13,7 +13,7 @@ from queuectl.domain.containment import Containment, SetAside
 from queuectl.domain.gates import DependencyStatus, held_by, remaining
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.limits import with_promises
+from queuectl.domain.limits import with_classes, with_promises
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, Record, ResourceQuotaRecord, Upserted
@@ -402,7 +402,8 @@ class Assembly:
             held[gang.job.namespace] += [(one.podset, one.count) for one in gang.podsets]
         for record in self._parts.quotas:
             use = () if record.counted else held[record.namespace]
-            yield replace(record, allowance=with_promises(record.allowance, use))
+            allowance = with_classes(record.allowance, self.mirror.devices.classes)
+            yield replace(record, allowance=with_promises(allowance, use))
 
     def _idle_since(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float

@@ -15,7 +15,7 @@ from queuectl.devices.shared import ClaimKey
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import LIVE, Entry, EntryChange, State
-from queuectl.domain.limits import Allowance, Coming, with_promises
+from queuectl.domain.limits import Allowance, Coming, with_classes, with_promises
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
@@ -265,9 +265,10 @@ def allowances(mirror: Mirror, ledger: Ledger) -> dict[str, tuple[Allowance, ...
     for entry in ledger.entries(*LIVE):
         if entry.namespace in by_namespace and not _all_there(entry):
             coming.setdefault(entry.namespace, []).extend(_coming(entry, mirror))
+    classes = mirror.devices.classes
     return {
         namespace: tuple(
-            with_promises(quota, coming.get(namespace, ()))
+            with_promises(with_classes(quota, classes), coming.get(namespace, ()))
             for quota in sorted(quotas, key=lambda quota: quota.name)
         )
         for namespace, quotas in sorted(by_namespace.items())

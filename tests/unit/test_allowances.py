@@ -8,10 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from queuectl.domain.devices import (
+    ClaimSpec,
+    DeviceClass,
+    DeviceOption,
+    DeviceRequest,
+    PodDevices,
+)
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.limits import Allowance, QuotaLimit
-from queuectl.domain.records import Deleted, ResourceQuotaRecord
+from queuectl.domain.records import Deleted, DeviceClassRecord, ResourceQuotaRecord
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.namespace_limits import read_resource_quota
 from queuectl.objects.kubernetes.wire import WireResourceQuota
@@ -129,6 +136,18 @@ def test_pods_that_are_not_created_yet_are_reserved(
     world = World(entry, records=[RESUMED if entry.state.live else JOB, quota(0), *pods])
     [allowance] = world.freeze().allowances["a"]
     assert allowance.promised == promised
+
+
+def test_the_devices_of_claims_that_are_not_created_yet_are_reserved() -> None:
+    """By their class, which has the extended resource of the quota; pods request 8 of it."""
+    option = DeviceOption("gpu", count=3)
+    claims = PodDevices((ClaimSpec((DeviceRequest("r", (option,)),)),))
+    [podset] = RESUMED.podsets
+    claiming = replace(podset, shape=replace(podset.shape, devices=claims))
+    known = DeviceClassRecord("gpu", 1, DeviceClass("gpu", (), "nvidia.com/gpu"))
+    records = [known, replace(RESUMED, podsets=(claiming,)), quota(0)]
+    [allowance] = World(LIVE, records=records).freeze().allowances["a"]
+    assert allowance.promised == (2, 2 * (8 + 3))
 
 
 def test_nothing_is_reserved_for_a_gang_whose_job_is_deleted() -> None:

@@ -130,11 +130,14 @@ spec: {{clusterQueue: all}}
 
 @pytest.fixture
 def planned(tmp_path: Path):
-    """The plan of these objects, as JSON."""
+    """The plan of these objects, as JSON. They replace those of QUEUES with their names."""
 
     def run(*bodies: dict[str, Any]) -> dict[str, Any]:
         file = tmp_path / "in.yaml"
-        file.write_text("---\n".join([QUEUES, *(yaml.safe_dump(body) for body in bodies)]))
+        given = {(body["kind"], body.get("metadata", {}).get("name")) for body in bodies}
+        defaults = yaml.safe_load_all(QUEUES)
+        others = [one for one in defaults if (one["kind"], one["metadata"]["name"]) not in given]
+        file.write_text(yaml.safe_dump_all([*others, *bodies]))
         result = CliRunner().invoke(app, ["plan", "-f", str(file), "-o", "json"])
         assert result.exit_code == 0, result.output
         document: dict[str, Any] = json.loads(result.stdout)
@@ -352,16 +355,87 @@ def test_a_resource_quota_counts_claims_and_their_devices_as_kubernetes_does(
     planned: Any, request_: dict[str, Any], hard: dict[str, str], starts: bool
 ) -> None:
     """Two pods, and one device and one claim are in use."""
-    quota = {
+    asked = template("own", "true", **request_)
+    assert starts is _starts(planned(*TWO_NODES, asked, job("train", of("own"), 2), quota(hard)))
+
+
+TWO_NODES = [each for n in ("n1", "n2") for each in (node(n), devices(n, "H100", "H100"))]
+
+
+def quota(hard: dict[str, str], **spec: Any) -> dict[str, Any]:
+    """One of each resource is in use."""
+    return {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
         "metadata": {"name": "claims", "namespace": "default"},
-        "spec": {"hard": hard},
+        "spec": {"hard": hard, **spec},
         "status": {"hard": hard, "used": dict.fromkeys(hard, "1")},
     }
-    fleet = [each for n in ("n1", "n2") for each in (node(n), devices(n, "H100", "H100"))]
-    asked = template("own", "true", **request_)
-    plan = planned(*fleet, asked, job("train", of("own"), 2), quota)
-    assert bool(plan["admitted"]) is starts
+
+
+def _starts(plan: dict[str, Any]) -> bool:
+    """Whether the only gang starts, or only a ResourceQuota holds it back."""
     codes = [one["reasons"][0]["code"] for one in plan["pending"]]
-    assert codes == ([] if starts else ["ResourceQuotaExceeded"])
+    assert codes == ([] if plan["admitted"] else ["ResourceQuotaExceeded"])
+    return bool(plan["admitted"])
+
+
+OF_GPU = "requests.example.com/gpu"
+IMPLICIT = "requests.deviceclass.resource.kubernetes.io/gpu"
+EXTENDED = device_class("example.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("others", "request_", "hard", "starts"),
+    [
+        pytest.param([mapping("example.com/gpu")], {"count": 2}, {OF_GPU: "1"}, True, id="a charge does not count"),
+        pytest.param([EXTENDED], {"count": 2}, {OF_GPU: "5"}, True, id="the extended resource of the class fits"),
+        pytest.param([EXTENDED], {"count": 2}, {OF_GPU: "4"}, False, id="the extended resource of the class"),
+        pytest.param([EXTENDED, mapping("cpu-less")], {"count": 2}, {OF_GPU: "4"}, False, id="another resource is charged"),
+        pytest.param([EXTENDED, mapping("cpu-less")], {"count": 2}, {"requests.cpu-less": "1"}, True, id="the charged resource"),
+        pytest.param([EXTENDED], {"allocationMode": "All"}, {OF_GPU: "65"}, True, id="all devices count 32"),
+        pytest.param([EXTENDED], {"allocationMode": "All"}, {OF_GPU: "64"}, False, id="all devices count no less than 32"),
+        pytest.param([EXTENDED], {"count": 2, "adminAccess": True}, {OF_GPU: "4"}, False, id="devices for administration count"),
+        pytest.param([], {"count": 2}, {IMPLICIT: "5"}, True, id="the implicit resource fits"),
+        pytest.param([], {"count": 2}, {IMPLICIT: "4"}, False, id="the implicit resource"),
+        pytest.param([EXTENDED], {"count": 2}, {IMPLICIT: "4"}, False, id="both resources of a class"),
+    ],
+)  # fmt: skip
+def test_a_resource_quota_of_a_resource_counts_the_devices_of_its_classes_and_no_charges(
+    planned: Any,
+    others: list[dict[str, Any]],
+    request_: dict[str, Any],
+    hard: dict[str, str],
+    starts: bool,
+) -> None:
+    asked = template("own", "true", **request_)
+    queue = [covering("example.com/gpu", "cpu-less")]
+    job_ = job("train", of("own"), 2)
+    assert starts is _starts(planned(*TWO_NODES, *queue, *others, asked, job_, quota(hard)))
+
+
+def covering(*resources: str) -> dict[str, Any]:
+    """The ClusterQueue with quota of more resources."""
+    names = ["cpu", CLASS, *resources]
+    own = [{"name": name, "nominalQuota": 100} for name in names]
+    group = {"coveredResources": names, "flavors": [{"name": "any", "resources": own}]}
+    spec = {"namespaceSelector": {}, "resourceGroups": [group]}
+    meta = {"name": "all"}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": meta, "spec": spec}  # fmt: skip
+
+
+def test_a_resource_quota_with_scopes_counts_no_claims(planned: Any) -> None:
+    scoped = quota(
+        {CLAIMS_OF_QUOTA: "1", OF_GPU: "1", GPUS_OF_QUOTA: "1"}, scopes=["NotTerminating"]
+    )
+    asked = template("own", "true", count=2)
+    assert _starts(
+        planned(
+            *TWO_NODES,
+            covering("example.com/gpu"),
+            EXTENDED,
+            asked,
+            job("train", of("own"), 2),
+            scoped,
+        )
+    )

@@ -18,6 +18,7 @@ import msgspec
 from queuectl.domain.limits import (
     CLAIMS,
     DEVICES_OF_CLASS,
+    REQUESTS,
     Allowance,
     BoundKind,
     LimitRange,
@@ -112,7 +113,6 @@ def _ratios(quantities: dict[str, Quantity] | None, path: str) -> dict[str, Frac
 
 # ---- ResourceQuotas
 
-_REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 _HUGE_PAGES: Final = "hugepages-"
 
@@ -131,7 +131,7 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
     limits = []
     for key in sorted(hard or {}):
         resource = _counted(key)
-        if resource is None:
+        if resource is None or (key == CLAIMS and _scoped(wire)):
             continue
         with under(where):
             most = read_limit(resource, (hard or {})[key], round_up=False)
@@ -152,6 +152,7 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
             tuple(limits),
             best_effort=scopes.get("BestEffort"),
             terminating=scopes.get("Terminating"),
+            scoped=_scoped(wire),
         ),
     )
 
@@ -167,7 +168,12 @@ def _counted(key: str) -> str | None:
     if key.startswith(_LIMITS):
         resource = key.removeprefix(_LIMITS)
         return resource if resource in LIMITED else None
-    return key.removeprefix(_REQUESTS) if key.startswith(_REQUESTS) else None
+    return key.removeprefix(REQUESTS) if key.startswith(REQUESTS) else None
+
+
+def _scoped(wire: WireResourceQuota) -> bool:
+    spec = wire.spec
+    return spec is not None and bool(spec.scopes or spec.scope_selector)
 
 
 def _scopes(wire: WireResourceQuota) -> dict[str, bool] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
-from queuectl.domain.devices import CLAIM_PODSET
+from queuectl.domain.devices import CLAIM_PODSET, ClaimSpec, DeviceClass
 from queuectl.domain.fleet import Effect
 from queuectl.domain.limits import QuotaLimit
 from queuectl.domain.quantity import CPU, MEMORY, PODS
@@ -186,7 +186,8 @@ def check_allowances(index: PlanIndex) -> Iterator[PlanViolation]:
                 and quota.terminating in (None, podset.has_deadline)
             ]
             for i, line in enumerate(quota.limits):
-                asked = sum(n * _counts(podset, line) for podset, n in counted)
+                classes = None if quota.scoped else index.snapshot.devices.classes
+                asked = sum(n * _counts(podset, line, classes) for podset, n in counted)
                 used = line.used + (quota.promised[i] if quota.promised else 0)
                 if asked and used + asked > line.hard:
                     text = (
@@ -195,28 +196,40 @@ def check_allowances(index: PlanIndex) -> Iterator[PlanViolation]:
                     yield PlanViolation(PlanRule.RESOURCE_QUOTA, namespace, text)
 
 
-def _counts(podset: PodSet, line: QuotaLimit) -> int:
+def _counts(podset: PodSet, line: QuotaLimit, classes: Mapping[str, DeviceClass] | None) -> int:
+    """``classes``: None = the quota counts no claims, because it has scopes."""
     if podset.name.startswith(CLAIM_PODSET):
         return 0  # the use has the claims that exist
     if line.key == "count/resourceclaims.resource.k8s.io":
         return len([reference for reference in podset.claims if reference.claim is None])
-    device_class, ending, _ = line.key.partition(".deviceclass.resource.k8s.io/devices")
-    if ending:
-        claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
-        # Not those that kube-scheduler makes for extended resources, whose requests have such names.
-        counts = [
-            [
-                32 if o.count is None else o.count
-                for o in r.options
-                if o.device_class == device_class
-            ]
-            for claim in claims
-            for r in claim.requests
-            if "/" not in r.name
-        ]
-        return sum(max(each, default=0) for each in counts)
-    amounts = podset.limits if line.key.startswith("limits.") else podset.shape.requests
-    return amounts[line.resource]
+    if line.key.startswith("limits."):
+        return podset.limits[line.resource]
+    own = podset.shape.requests[line.resource] - podset.shape.charged[line.resource]
+    if classes is None or podset.shape.devices is None:
+        return own
+    return own + sum(_of_claim(each, line.key, classes) for each in podset.shape.devices.claims)
+
+
+def _of_claim(claim: ClaimSpec, key: str, classes: Mapping[str, DeviceClass]) -> int:
+    """The amount that Kubernetes adds for a claim: by class, and then by the names of the class."""
+    devices: Counter[str] = Counter()
+    for request in claim.requests:
+        if "/" in request.name:
+            continue  # kube-scheduler makes the claim for an extended resource
+        largest: dict[str, int] = {}
+        for one in request.options:
+            count = 32 if one.count is None else one.count
+            largest[one.device_class] = max(largest.get(one.device_class, 0), count)
+        devices.update(largest)
+    found = 0
+    for name, count in devices.items():
+        known = classes.get(name)
+        keys = {f"{name}.deviceclass.resource.k8s.io/devices"}
+        if known is not None:
+            keys.add(f"requests.deviceclass.resource.kubernetes.io/{name}")
+            keys.add(f"requests.{known.extended_resource}")
+        found = max(found, count if key in keys else 0)
+    return found
 
 
 def _best_effort(podset: PodSet) -> bool:
