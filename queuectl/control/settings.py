@@ -137,6 +137,10 @@ class UtilizationSettings(BaseModel):
         "",
         description="namespaces of trusted exporters, separated by commas, if Prometheus renames labels; unset = any",
     )
+    series_labels: str = Field(
+        "",
+        description="labels of the series of this cluster, as label=value, separated by commas, if Prometheus has several clusters; not used for exporters; unset = any",
+    )
     recording_rules: Literal["auto", "on", "off"] = Field(
         "auto",
         description="whether to use the recording rules of deploy/chart/rules/rules.yaml: on or off; auto = if they are loaded",

@@ -16,7 +16,7 @@ from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterN
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.prometheus_api import PrometheusApi
 from queuectl.telemetry.signal.several import SeveralVendors
-from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
+from queuectl.telemetry.signal.trust import JOBS, Trust, labels_of, names_of
 
 
 def metric_names(utilization: UtilizationSettings) -> tuple[ExporterNames, ...]:
@@ -62,7 +62,7 @@ def trust(utilization: UtilizationSettings, vendor: str) -> Trust:
     """The scrape jobs whose series count: the configured ones, or else those of the vendor's installers.
 
     Raises:
-        BadInput: a name is invalid, or namespaces are configured although the namespace of the exporter is not known.
+        BadInput: a name or a label is invalid, or namespaces are configured although the namespace of the exporter is not known.
     """
     names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
     namespaces = names_of(utilization.trusted_namespaces, names)
@@ -72,7 +72,11 @@ def trust(utilization: UtilizationSettings, vendor: str) -> Trust:
             "has the namespace of the pod that it is about, and not that of its exporter"
         )
     jobs = names_of(utilization.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
-    return Trust(jobs or JOBS[vendor], namespaces)
+    return Trust(jobs or JOBS[vendor], namespaces, _labels(utilization))
+
+
+def _labels(utilization: UtilizationSettings) -> tuple[tuple[str, str], ...]:
+    return labels_of(utilization.series_labels, "QUEUECTL_UTILIZATION__SERIES_LABELS")
 
 
 def use_source(settings: Settings) -> UseSource | None:
@@ -145,7 +149,7 @@ def container_source(settings: Settings) -> ContainerSource | None:
         ca_file=utilization.ca_file,
         timeout=utilization.timeout_seconds,
     )
-    return ContainerMetrics(api, Trust(jobs or KUBELET_JOBS))
+    return ContainerMetrics(api, Trust(jobs or KUBELET_JOBS, labels=_labels(utilization)))
 
 
 def usage_sources(settings: Settings) -> UsageSources:
