@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ DIALECTS: dict[str, Dialect] = {
     "raw": Raw(NVIDIA, TRUST),
     "recorded": Recorded(SCRAPE, trust=TRUST),
 }
+OURS = Trust(TRUST.jobs, labels=(("cluster", "ours"),))
+OF_ONE_CLUSTER: dict[str, Dialect] = {
+    "raw": Raw(NVIDIA, OURS),
+    "recorded": Recorded(SCRAPE, trust=OURS),
+}
+
+
+def failures(folder: Path, test: Mapping[str, object]) -> str:
+    """The errors of promtool for one test with the recording rules; empty if it passes."""
+    file = folder / "test.yaml"
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
+    file.write_text(yaml.safe_dump(document))
+    code, output = promtool("test", "rules", file)
+    return output if code else ""
 
 
 def seen(
@@ -59,11 +74,7 @@ def seen(
             {"expr": inside, "eval_time": f"{END}s", "exp_samples": [{"labels": "{}", "value": 1}]}
         ],
     }
-    file = folder / "test.yaml"
-    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
-    file.write_text(yaml.safe_dump(document))
-    code, output = promtool("test", "rules", file)
-    return output if code else ""
+    return failures(folder, test)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -128,11 +139,7 @@ def test_a_pod_has_a_value_only_if_each_of_its_gpus_has_one(
             {"expr": f"count({query.text})", "eval_time": f"{END}s", "exp_samples": found}
         ],
     }
-    file = tmp_path / "test.yaml"
-    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
-    file.write_text(yaml.safe_dump(document))
-    code, output = promtool("test", "rules", file)
-    assert code == 0, output
+    assert failures(tmp_path, test) == ""
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -163,8 +170,42 @@ def test_a_gpu_of_exporters_with_several_host_names_is_one_gpu(
             },
         ],
     }
-    file = tmp_path / "test.yaml"
-    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
-    file.write_text(yaml.safe_dump(document))
-    code, output = promtool("test", "rules", file)
-    assert code == 0, output
+    assert failures(tmp_path, test) == ""
+
+
+def of_cluster(cluster: str, values: str) -> list[dict[str, str]]:
+    """The series of the GPUs of a pod, which has the same name in each cluster."""
+    labels = f'cluster="{cluster}",job="dcgm-exporter",namespace="team",pod="train-0"'
+    return [
+        {"series": f'{BUSY}{{{labels},UUID="GPU-{cluster}-{number}"}}', "values": values}
+        for number in range(2)
+    ]
+
+
+@pytest.mark.parametrize("dialect", OF_ONE_CLUSTER)
+@pytest.mark.parametrize("measured", [True, False], ids=["measured", "silent"])
+def test_a_pod_of_the_same_name_in_another_cluster_does_not_count(
+    tmp_path: Path, dialect: str, *, measured: bool
+) -> None:
+    """A server has the metrics of both. The other pod is idle, and this one is busy, or its exporter is silent."""
+    samples = END // SCRAPE
+    series = of_cluster("theirs", f"0x{samples}")
+    series += of_cluster("ours", f"1x{samples}") if measured else []
+    asked = OF_ONE_CLUSTER[dialect]
+    values = {PodSignal.BUSY: 1, PodSignal.MEAN: 1, PodSignal.GPUS: 2}
+    queries = {signal: asked.pods(HONORED, WINDOW)[signal].text for signal in values}
+    checks = [(f"sum({text})", values[signal]) for signal, text in queries.items()]
+    checks.append((asked.gpus(WINDOW).text, 2))
+    test = {
+        "interval": f"{SCRAPE}s",
+        "input_series": series,
+        "promql_expr_test": [
+            {
+                "expr": text,
+                "eval_time": f"{END}s",
+                "exp_samples": [{"labels": "{}", "value": value}] if measured else [],
+            }
+            for text, value in checks
+        ],
+    }
+    assert failures(tmp_path, test) == ""
