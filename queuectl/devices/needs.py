@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from queuectl.devices.numa_devices import NUMA_CLASSES, numa_label
 from queuectl.domain.devices import (
+    MOST_RESULTS,
     MOST_SELECTOR_BYTES,
     CapacityPolicy,
     ClaimSpec,
@@ -218,9 +219,6 @@ def bits_of(bits: int) -> Iterator[int]:
 # Constraints hold inside one claim. So a request that no constraint covers is independent, and a request for ``k`` devices is ``k`` requests
 # for one. A pod fits for each order and choice if its atoms, one after the other, do: kube-scheduler searches through all
 # choices for a pod.
-
-MOST_RESULTS: Final = 32
-"""The largest number of devices of one claim (``AllocationResultsMaxSize``)."""
 
 
 @dataclass(frozen=True, slots=True)

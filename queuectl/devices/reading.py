@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 from queuectl.devices.matching import NotMatched
 from queuectl.devices.needs import (
     ABSENT,
-    MOST_RESULTS,
     Atom,
     AttributeConstraint,
     Choice,
@@ -24,6 +23,7 @@ from queuectl.devices.needs import (
 from queuectl.devices.pools import endures
 from queuectl.devices.shared import MIXED, Rivals, Touched, drivers_mixed, mixed_pairs
 from queuectl.domain.devices import (
+    MOST_RESULTS,
     AllocatedDevice,
     Device,
     DeviceConstraint,

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from queuectl.devices.needs import MOST_RESULTS, Atom, atoms_of, unit
+from queuectl.devices.needs import Atom, atoms_of, unit
 from queuectl.devices.numa_devices import NUMA_CLASSES
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
+    MOST_RESULTS,
     ClaimSpec,
     DeviceClass,
     DeviceOption,

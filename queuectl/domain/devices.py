@@ -86,6 +86,8 @@ def of_one_numa_node(needs: PodNeeds) -> dict[str, int]:
 
 # ---- Devices and requests for them
 
+MOST_RESULTS: Final = 32
+"""The largest number of devices of one claim (``AllocationResultsMaxSize``)."""
 MOST_SELECTOR_BYTES: Final = 10 * 1024
 """Of a selector, as in the API server, and of all selectors in the claims of a pod."""
 

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
+    MOST_RESULTS,
     ClaimSpec,
     DeviceClass,
     DeviceOption,
@@ -227,7 +228,6 @@ REQUESTS: Final = "requests."
 CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
 DEVICES_OF_CLASS: Final = ".deviceclass.resource.k8s.io/devices"
 """Keys of a ResourceQuota that count claims, and their devices of the class before this ending."""
-_MOST_DEVICES: Final = 32  # of a claim; Kubernetes counts so many for a request for all devices
 
 
 def counting_classes(key: str, classes: Mapping[str, DeviceClass]) -> tuple[str, ...]:
@@ -254,7 +254,8 @@ def _devices(claim: ClaimSpec, device_class: str) -> int:
 
 
 def _count(option: DeviceOption) -> int:
-    return _MOST_DEVICES if option.count is None else option.count
+    # Kubernetes counts the most that a claim can have for a request for all devices.
+    return MOST_RESULTS if option.count is None else option.count
 
 
 @dataclass(frozen=True, slots=True)
