@@ -18,7 +18,7 @@ from queuectl.devices.modes import Modes, modes_of, places_of
 from queuectl.devices.numa import NumaNodes
 from queuectl.devices.reading import Selects
 from queuectl.devices.requests import DeviceClasses, PodRequest
-from queuectl.devices.selector_limits import GangRequests, Owned, Selectors, refused_selectors
+from queuectl.devices.selector_limits import Owned, Selectors, SnapshotRequests, refused_selectors
 from queuectl.devices.shared import unsupported, with_shared_claims
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, DeviceOption, NodeDevices
 from queuectl.domain.quantity import Resources
@@ -53,7 +53,7 @@ class DeviceCache:
     _lowered: list[tuple[tuple[object, ...], _Lowered]] = field(default_factory=list)
     _shared: tuple[DeviceClasses, Snapshot, Snapshot] | None = None
     _running: tuple[DeviceClasses, tuple[Admitted, ...], Owned] | None = None
-    _refused: tuple[DeviceClasses, GangRequests, frozenset[Selectors]] | None = None
+    _refused: tuple[DeviceClasses, SnapshotRequests, frozenset[Selectors]] | None = None
     division: Division = field(default_factory=Division)
     numa: NumaNodes = field(default_factory=NumaNodes)
 
@@ -66,14 +66,14 @@ class DeviceCache:
             self._nodes = NodeCache(Matching(snapshot.devices.classes))
         return self._classes[1]
 
-    def requests(self, snapshot: Snapshot, classes: DeviceClasses) -> GangRequests:
+    def requests(self, snapshot: Snapshot, classes: DeviceClasses) -> SnapshotRequests:
         """The distinct requests for devices of all gangs."""
         last = self._running
         if last is None or last[0] is not classes or not same(last[1], snapshot.admitted):
             running = self._distinct(snapshot.admitted, classes)
             last = self._running = classes, snapshot.admitted, running
         leased = self._distinct((p for p in snapshot.pending if p.lease is not None), classes)
-        found = GangRequests(last[2] | leased, self._distinct(snapshot.pending, classes))
+        found = SnapshotRequests(last[2] | leased, self._distinct(snapshot.pending, classes))
         gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
         if len(self._asked) > _SPARE * len(gangs):
             self._asked = {id(g.workload): self._asked[id(g.workload)] for g in gangs}
@@ -104,7 +104,7 @@ class DeviceCache:
         """The request of each podset; empty if none has one."""
         return self._asked[id(workload)][1]
 
-    def lowered(self, snapshot: Snapshot, requests: GangRequests) -> _Lowered:
+    def lowered(self, snapshot: Snapshot, requests: SnapshotRequests) -> _Lowered:
         """The nodes of a snapshot with rows for these requests. Some are kept: requests of some sort come and go."""
         held: Mapping[str, tuple[AllocatedDevice, ...]] = snapshot.other_devices
         if requests.shared:
@@ -119,7 +119,7 @@ class DeviceCache:
     def _for(
         self,
         snapshot: Snapshot,
-        requests: GangRequests,
+        requests: SnapshotRequests,
         held: Mapping[str, tuple[AllocatedDevice, ...]],
     ) -> _Lowered:
         classes = self.classes(snapshot)
@@ -137,7 +137,7 @@ class DeviceCache:
         self._lowered = [*present[:_KEPT_OF_NODES], *past[:_KEPT]]
         return current
 
-    def _refusals(self, requests: GangRequests, classes: DeviceClasses) -> frozenset[Selectors]:
+    def _refusals(self, requests: SnapshotRequests, classes: DeviceClasses) -> frozenset[Selectors]:
         last = self._refused
         if last is None or last[0] is not classes or last[1] != requests:
             last = self._refused = classes, requests, refused_selectors(requests, classes)

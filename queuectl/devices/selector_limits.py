@@ -29,7 +29,7 @@ PARTS: Final = 4
 
 
 @dataclass(frozen=True)
-class GangRequests:
+class SnapshotRequests:
     """The distinct requests for devices of a snapshot.
 
     Attributes:
@@ -51,7 +51,7 @@ class GangRequests:
         return any(request.shared for request in self.distinct)
 
 
-def refused_selectors(requests: GangRequests, classes: DeviceClasses) -> frozenset[Selectors]:
+def refused_selectors(requests: SnapshotRequests, classes: DeviceClasses) -> frozenset[Selectors]:
     """The selectors that a plan does not evaluate: the most expensive ones of namespaces that have more than their part.
 
     The selectors of gangs that hold capacity come first: without them, nothing shows which devices these have. Selectors

@@ -15,9 +15,9 @@ from queuectl.devices.selector_limits import (
     MOST_OPERATIONS_OF_PLAN,
     MOST_SELECTORS_OF_PLAN,
     PARTS,
-    GangRequests,
     Owned,
     Selectors,
+    SnapshotRequests,
     refused_selectors,
 )
 from queuectl.devices.selectors import MOST_COMPILED, Selector, selector
@@ -46,7 +46,7 @@ def owned(requested: Requested) -> Owned:
 
 
 def refused(waiting: Requested, holding: Requested | None = None) -> frozenset[Selectors]:
-    return refused_selectors(GangRequests(owned(holding or {}), owned(waiting)), CLASSES)
+    return refused_selectors(SnapshotRequests(owned(holding or {}), owned(waiting)), CLASSES)
 
 
 def costing(operations: int) -> str:

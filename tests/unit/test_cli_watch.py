@@ -200,7 +200,8 @@ def test_events_are_the_newest_steps_oldest_first(queuectl: Cli, store: MemorySt
     assert len(queuectl("get", "events", "--last", "2", "-o", "name").out.splitlines()) == 2
     body = json.loads(queuectl("get", "events", "-n", "team-a", "-o", "json").out)
     assert [item["toState"] for item in body["items"]][:3] == ["Pending", "Starting", "Running"]
-    assert queuectl("get", "events", "-n", "team-b").err == "no objects found\n"
+    none = "namespace team-b has no LocalQueue: is the name right?\nno objects found\n"
+    assert queuectl("get", "events", "-n", "team-b").err == none
 
 
 @pytest.mark.parametrize(
@@ -423,7 +424,7 @@ class Flickering:
         self.reads += 1
         if self.reads % 2 == 0:
             return httpx2.Response(503, json={"detail": "flickers"}, headers={"Retry-After": "0"})
-        if path.endswith("s"):
+        if path.endswith(("s", "/queueuse")):
             return httpx2.Response(200, json={"items": [], "nextCursor": None})
         state = "Running" if self.reads > 1 else "Pending"
         return httpx2.Response(200, json={**TRAIN, "state": state})
