@@ -439,24 +439,16 @@ _OF_WORKLOAD: Final = (
     "cohort",
     "user",
 )
-_OF_BUDGETS: Final = (
-    *("name", "scope", "holder", "month", "timeZone", "monthEnds", "whenSpent", "grantedGpuHours"),
-    *("spentGpuHours", "ledgerGpuHours", "countedUntil", "committedGpuHours", "leftGpuHours"),
-    *("runningGpus", "spentAt", "pendingGpuHours", "topUps"),
-)
-_OF_GANGS: Final = (
-    *("uid", "namespace", "name", "kind", "queue", "clusterQueue", "gpus", "pods", "state"),
-    *("firstSeen", "lastSeen", "waitedHours", "fittedHours", "fitsSince", "startableGpuHours"),
-    *("unboundHours", "unboundGpuHours", "admittedAt", "reasons", "message"),
-)
 
 
 def _titles(kind: ReportKind, grouping: Grouping | None, body: Json) -> Sequence[str]:
     """The titles of a file without rows: a total has all figures."""
+    from queuectl.client.types import BudgetStatusJson, ShadowGangJson
+
     if kind is ReportKind.BUDGETS:
-        return _OF_BUDGETS
+        return [*BudgetStatusJson.__annotations__]
     if kind is ReportKind.SHADOW:
-        return _OF_GANGS
+        return [*ShadowGangJson.__annotations__]
     names: set[str] = set()
     if grouping is not None:
         known = {**_NAMES, By.WORKLOAD: _OF_WORKLOAD}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -265,19 +265,23 @@ class FleetDevices:
         A DeviceClass was deleted, a selector fails on a new device, or a device has a taint. The pod keeps its devices, and nothing here
         shows which ones they are.
         """
-        kinds = {node.name: on.kind for node, on in zip(self.fleet.nodes, self.nodes, strict=True)}
         found = {
             name
             for gang in gangs
             for podset, request in zip(gang.workload.podsets, requests(gang.workload), strict=False)
             if request is not None and (unable := self._unable(request))
             for name, _ in _nodes(gang, podset)
-            if kinds.get(name) in unable
+            if self._kinds.get(name) in unable
         }
         return {
             name: tuple(AllocatedDevice(device.id, "") for device in self._devices[name].devices)
             for name in sorted(found & self._devices.keys())
         }
+
+    @cached_property
+    def _kinds(self) -> dict[str, NodeKind]:
+        """By name of the node. A plan uses the nodes of the one before, if they have not changed."""
+        return {node.name: on.kind for node, on in zip(self.fleet.nodes, self.nodes, strict=True)}
 
     def _unable(self, request: PodRequest) -> frozenset[NodeKind]:
         """The kinds of nodes that cannot serve a pod."""

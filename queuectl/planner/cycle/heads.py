@@ -233,7 +233,7 @@ class HeadScheduler:
 
     def _refuse_alone(self, heads: QueueHeads, position: UndecidedGangs, refusal: Refusal) -> None:
         """Refuse the first gang, and none of the equal ones."""
-        if self._stays_refuted(heads, position.first):
+        if self._refutation(heads, position.first) is not None:
             heads.deferred.append((position.alone(), refusal))
         position.pass_first()
 
@@ -244,7 +244,7 @@ class HeadScheduler:
         whatever_its_length = not self._lengths or known.refused(pending.workload) is not None
         least = 0.0 if whatever_its_length else length_of(pending.workload)
         refused = position.take_like_first(least, by_age=known.evicts)
-        if self._stays_refuted(heads, pending):
+        if self._refutation(heads, pending) is not None:
             heads.deferred.append((refused, refusal))
         elif refusal.reasons[0].code is Code.PENDING_EVALUATION:
             self._cycle.refused.update(refused.put_off(refusal, self._cycle.not_yet))
@@ -264,17 +264,11 @@ class HeadScheduler:
                 if each is not heads:
                     self._enter(each)
 
-    def _stays_refuted(self, heads: QueueHeads, pending: Pending) -> bool:
-        """Whether a refutation of its class still holds, where a change can undo it."""
+    def _refutation(self, heads: QueueHeads, pending: Pending) -> tuple[Reason, ...] | None:
+        """The refutation of its class that still holds, where a change can undo it."""
         if heads.strict:
-            return False
-        known = self._cycle.classes.of(pending, heads.queue)
-        return known.refuted(pending.workload) is not None
-
-    def _never_fits(self, heads: QueueHeads, pending: Pending) -> bool:
-        """Whether its class is proved never to fit the current nodes."""
-        why = self._cycle.classes.of(pending, heads.queue).refuted(pending.workload)
-        return why is not None and why[0].never_fits
+            return None
+        return self._cycle.classes.of(pending, heads.queue).refuted(pending.workload)
 
     def _follow_changes(self) -> None:
         """Rank heads again where quota was returned, and consider refuted gangs again where refutations were dropped."""
@@ -294,14 +288,12 @@ class HeadScheduler:
         """Put refuted gangs back whose refutation was dropped; whether there are any."""
         deferred, heads.deferred = heads.deferred, []
         for position, refusal in deferred:
+            why = self._refutation(heads, position.first)
             # A gang that never fits the current nodes can get others, if its refusal states what they wait for.
-            gets_nodes = (
-                self._never_fits(heads, position.first) and not refusal.reasons[0].never_fits
-            )
-            if self._stays_refuted(heads, position.first) and not gets_nodes:
-                heads.deferred.append((position, refusal))
-            else:
+            if why is None or (why[0].never_fits and not refusal.reasons[0].never_fits):
                 heads.put(position)
+            else:
+                heads.deferred.append((position, refusal))
         return len(heads.deferred) < len(deferred)
 
 
