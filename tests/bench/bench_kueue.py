@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -29,14 +28,12 @@ from tests.bench.kueue import peer
 from tests.bench.kueue.figures import Figures, Lag, Reading, figures
 from tests.bench.kueue.mix import Mix, read
 from tests.bench.kueue.runner import Runner
-from tests.bench.stage import Cost, cost_of, cpu_of, peak_of
+from tests.bench.stage import Cost, cost_of, cpu_of, peak_of, wait_until_at_rest
 from tests.support.controllers import CheckedController
 
 CLASSES: Final = ("large", "medium", "small")
 SECONDS: Final = 3600.0
 MEGABYTES: Final = 1.048576  # of a MiB
-SETTLING: Final = 30
-IDLE: Final = 0.1  # CPU seconds in one second
 
 Side = tuple[LocalCluster, Callable[[], Cost]]
 """A control plane on which a controller admits Jobs, and what that controller has used up to now."""
@@ -84,20 +81,10 @@ def with_kueue(folder: Path, mix: Mix) -> Iterator[Side]:
             kueue.stop()
 
 
-def settle(cluster: LocalCluster) -> None:
-    """Wait until the API server has come to rest: new kinds and policies cost it seconds, which no Job is to pay."""
-    pid = cluster.pids()["kube-apiserver"]
-    for _ in range(SETTLING):
-        before = cpu_of(pid)
-        time.sleep(1.0)
-        if cpu_of(pid) - before < IDLE:
-            return
-
-
 def play(mix: Mix, side: Callable[[Mix], AbstractContextManager[Side]], name: str) -> Figures:
     """One mix on one side."""
     with side(mix) as (cluster, cost):
-        settle(cluster)
+        wait_until_at_rest(cluster)
         before, own = Reading.of(cluster), os.times()
         say = f"    {name}: {{}}".format
         runner = Runner(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,10 @@ from tests.support.controllers import CheckedController
 TICKS = os.sysconf("SC_CLK_TCK")
 BLOCK = "topology.queuectl.dev/block"
 RACK = "topology.queuectl.dev/rack"
+AT_REST = 0.2
+"""CPU seconds of the control plane in a second: less than this, it has come to rest."""
+INSTALLING = ("kube-apiserver", "kube-controller-manager")
+"""The programs that are busy after an installation: kube-controller-manager checks the types of each new policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,26 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def wait_until_at_rest(
+    cluster: LocalCluster,
+    programs: Sequence[str] = INSTALLING,
+    below: float = AT_REST,
+    seconds: float = 120.0,
+) -> float:
+    """Wait until programs of the control plane have come to rest. A load that begins earlier pays for what was installed before it.
+
+    Returns:
+        The seconds that it took, at most ``seconds``.
+    """
+    began, quiet = time.monotonic(), 0
+    pids = [cluster.pids()[name] for name in programs]
+    while quiet < 3 and time.monotonic() - began < seconds:
+        before = sum(map(cpu_of, pids))
+        time.sleep(1.0)
+        quiet = quiet + 1 if sum(map(cpu_of, pids)) - before < below else 0
+    return time.monotonic() - began
+
+
 @contextmanager
 def stage(
     nodes: NodeSpec,
@@ -231,6 +255,7 @@ def stage(
         cluster.client.apply(*namespaces(spaces))
         if config is None:
             with Recorder(cluster.kubeconfig, {"Job": KINDS["Job"]}) as recorder:
+                wait_until_at_rest(cluster)
                 yield Stage(cluster, recorder)
             return
         install(cluster)
@@ -242,6 +267,7 @@ def stage(
                 Recorder(cluster.kubeconfig, {"Job": KINDS["Job"]}) as recorder,
             ):
                 rest.apply(config)
+                wait_until_at_rest(cluster)
                 yield Stage(cluster, recorder, controller, rest)
         finally:
             controller.stop()

@@ -20,7 +20,7 @@ from tests.bench.scale.gangs import Gang, pods_of
 from tests.bench.scale.processes import Usage
 from tests.bench.scale.systems import System
 from tests.bench.scale.times import POLICY, AuditLog, Timeline
-from tests.bench.stage import cpu_of
+from tests.bench.stage import cpu_of, wait_until_at_rest
 
 POLL_SECONDS: Final = 0.5
 """Between two readings of the audit log. Times are of the log, so a longer interval changes none."""
@@ -254,13 +254,7 @@ class ScaleStage:
 
     def settle(self) -> float:
         """Wait until the API server has come to rest. Returns the seconds."""
-        began, quiet = time.monotonic(), 0
-        pid = self.cluster.pids()[_API_SERVER]
-        while quiet < 3 and time.monotonic() - began < SETTLE_SECONDS:
-            before = cpu_of(pid)
-            time.sleep(1.0)
-            quiet = quiet + 1 if cpu_of(pid) - before < SETTLED else 0
-        return time.monotonic() - began
+        return wait_until_at_rest(self.cluster, (_API_SERVER,), SETTLED, SETTLE_SECONDS)
 
 
 def cluster_spec(fleet: Fleet, *, fsync: bool) -> ClusterSpec:
