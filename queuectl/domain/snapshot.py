@@ -154,7 +154,7 @@ class Admitted:
         idle_since: unix seconds since when none of its GPUs did anything; only of one that its queue's ``idleReclaim`` may
             evict for it now: idle at the last evaluation, warned before the grace, not exempt, not evicted lately. None = not so,
             or not known to be so.
-        evictable: False: the API server refuses to suspend its job, so no eviction frees anything.
+        evictable: False: the API server refuses to suspend its job, or does not answer, so no eviction frees anything.
         ends_at: unix seconds at which it leaves, as planning assumes; None = unknown.
         end_enforced: the controller ends it then; otherwise it can run longer.
         final: it does not start again after an eviction, which loses all its work.

@@ -110,7 +110,8 @@ def stop_is_refused(refusal: WriteRefusal, *, resumed: bool) -> RequiredWriteRef
     else:
         effect = "its placement is kept until the object changes, because the response to its start was lost"
     advice = "remove the cause (a webhook, a policy, an object that is too large) or delete the job"
-    text = f"the API server refuses to suspend the job ({refusal.why}); {effect}; {advice}"
+    does = "refuses" if refusal.answered else "does not answer the request"
+    text = f"the API server {does} to suspend the job ({refusal.why}); {effect}; {advice}"
     return RequiredWriteRefused(refusal.purpose, text)
 
 

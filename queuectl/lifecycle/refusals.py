@@ -1,4 +1,4 @@
-"""Outcomes of writes to the cluster: writes that the API server refuses, and releases that can still take effect without an observation.
+"""Outcomes of writes: those that the API server refuses or does not answer, and releases that can still take effect without an observation.
 
 All of this is for one leader: its successor sends each owed write again, and gets a new response.
 """
@@ -24,6 +24,11 @@ from queuectl.lifecycle.outstanding_writes import Write
 
 LONGEST: Final = 500
 """Characters that are kept of a message of the API server."""
+UNANSWERED_SECONDS: Final = 30.0
+"""A stop without a usable response counts as denied after this time. The Lease is shorter: an outage of the API server ends the leadership."""
+MOST_UNANSWERED: Final = 3
+"""Workloads whose stop can count as denied without a response at the same time. If more have none, the cause is probably not in the jobs.
+When it ends, all these jobs stop, and the jobs that were evicted instead would have stopped without a reason."""
 
 _ANY_VERSION: Final = sys.maxsize
 _RELEASES: Final = (Purpose.START, Purpose.PIN)
@@ -60,14 +65,16 @@ class WriteRefusal:
     Attributes:
         purpose: of the write.
         attempt: of the workload.
-        why: the message of the API server.
+        why: the message of the API server, or of the request without a usable response.
         since: the time of the first of these responses in a row, in unix seconds.
+        answered: False: the outcome of the request is unknown.
     """
 
     purpose: Purpose
     attempt: int
     why: str
     since: float
+    answered: bool = True
 
 
 class Refusals:
@@ -78,6 +85,8 @@ class Refusals:
         # Of each object, by its uid: the version on which the release is conditioned that is sent now, or has an unknown outcome.
         self._sent: dict[str, dict[str, int]] = {}
         self._unknown: dict[str, dict[str, int]] = {}
+        # Of each object whose stop has no usable response: its attempt, and the unix seconds of the first of these requests in a row.
+        self._unanswered: dict[str, dict[str, tuple[int, float]]] = {}
 
     def sending(self, uid: str, write: Write) -> None:
         """Record that this write is sent now."""
@@ -94,7 +103,7 @@ class Refusals:
         why: str = "",
         now: float = 0.0,
         version: int | None = None,
-    ) -> None:
+    ) -> bool:
         """Record the outcome of this write.
 
         Args:
@@ -104,16 +113,36 @@ class Refusals:
             why: the message of a refusal.
             now: unix seconds.
             version: on which its last request was conditioned; None = that of the write.
+
+        Returns:
+            Whether the write now counts as denied.
         """
         if write.purpose in _RELEASES:
             self._sent.get(uid, {}).pop(write.uid, None)
             if outcome is WriteOutcome.UNKNOWN:
                 self._can_take_effect(uid, write.uid, write.version if version is None else version)
-        if outcome is WriteOutcome.REFUSED:
+        stop_hangs = write.purpose is Purpose.STOP and self._stop_hangs(uid, write, outcome, now)
+        denied = outcome is WriteOutcome.REFUSED or stop_hangs
+        if denied:
             old = self._now.get(uid)
             again = old is not None and (old.purpose, old.attempt) == (write.purpose, write.attempt)
             since = old.since if old is not None and again else now
-            self._now[uid] = WriteRefusal(write.purpose, write.attempt, why[:LONGEST], since)
+            self._now[uid] = WriteRefusal(
+                write.purpose, write.attempt, why[:LONGEST], since, answered=not stop_hangs
+            )
+        return denied
+
+    def _stop_hangs(self, uid: str, write: Write, outcome: WriteOutcome, now: float) -> bool:
+        """Whether this stop, and all before it for a while, have no usable response: for example, a webhook times out."""
+        known = self._unanswered.setdefault(uid, {})
+        attempt, since = known.pop(write.uid, (write.attempt, now))
+        if outcome is WriteOutcome.UNKNOWN:
+            known[write.uid] = (write.attempt, since if attempt == write.attempt else now)
+        if not known:
+            del self._unanswered[uid]
+        hangs = write.uid in known and now - known[write.uid][1] >= UNANSWERED_SECONDS
+        others = sum(not one.answered for other, one in self._now.items() if other != uid)
+        return hangs and others < MOST_UNANSWERED
 
     def _can_take_effect(self, uid: str, object_uid: str, version: int) -> None:
         known = self._unknown.setdefault(uid, {})
@@ -136,6 +165,7 @@ class Refusals:
     def accepted(self, uid: str) -> None:
         """Record that all writes of the workload were accepted, or that it owes none."""
         self._now.pop(uid, None)
+        self._unanswered.pop(uid, None)
 
     def of(self, entry: Entry) -> WriteRefusal | None:
         """The denial of a write that the current attempt owes, if there is one."""
@@ -158,7 +188,7 @@ class Refusals:
 
     def forget(self, uid: str) -> None:
         """Forget a workload that has left the ledger."""
-        for known in (self._now, self._sent, self._unknown):
+        for known in (self._now, self._sent, self._unknown, self._unanswered):
             known.pop(uid, None)
 
 

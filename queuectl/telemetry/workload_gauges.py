@@ -199,7 +199,7 @@ class WorkloadGauges(Collector):
             ),
         )
         yield gauge_family(
-            "refused_writes", "Workloads with a write that the API server refuses.",
+            "refused_writes", "Workloads with a write that the API server refuses, or a stop that it does not answer.",
             ("cluster_queue", "kind"),
             _sums(
                 ((self._names.cluster_queue(queue), kind), count)

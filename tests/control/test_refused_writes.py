@@ -6,6 +6,7 @@ Each test has one gang for each status with which the API server or a webhook ca
 from __future__ import annotations
 
 import contextlib
+import time
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from queuectl.domain.errors import WriteConflict
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, Purpose, State
 from queuectl.domain.reasons import Code
+from queuectl.lifecycle import refusals
 from tests.control.alike import ALIKE
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_arrays import array
@@ -166,6 +168,68 @@ async def test_a_gang_whose_victim_cannot_be_stopped_gets_another_victim(databas
         await world.until_state(high, State.RUNNING)
         assert len(live(world.cluster.pods_of(stuck))) == 2
         assert live(world.cluster.pods_of(other)) == []
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+async def test_a_gang_whose_victim_gets_no_answer_to_its_stop_gets_another_victim(
+    database_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, a webhook that exists for some jobs times out."""
+    monkeypatch.setattr(refusals, "UNANSWERED_SECONDS", 0.3)
+    async with rig(database_url, 4) as world:
+        stuck = world.cluster.submit(gang(kind, "g503", 2))
+        await world.until_state(stuck, State.RUNNING)
+        other = world.cluster.submit(gang(kind, "other", 2))
+        await world.until_state(other, State.RUNNING)
+        await world.ask(other, Action.PRIORITY, 50)
+        await world.until_entry(other, lambda e: e.priority == 50, "costlier than the other")
+        refuse(world, Purpose.STOP)
+        high = world.cluster.submit(gang(kind, "high", 2, "high"))
+        victim = await reported(world, stuck, "503", Purpose.STOP)
+        assert "does not answer the request to suspend the job" in victim.reason.message
+        await world.until_state(high, State.RUNNING)
+        assert len(live(world.cluster.pods_of(stuck))) == 2
+        assert live(world.cluster.pods_of(other)) == []
+        accept(world)
+        world.cluster.finish(high)
+        again = await world.until_entry(
+            stuck, lambda e: e.state is State.RUNNING and e.attempt == 2, "it starts again"
+        )
+        assert again.refused_write is None
+        await world.until_state(other, State.RUNNING)
+        await world.at_rest()
+
+
+async def test_an_outage_that_leaves_many_stops_without_an_answer_evicts_few_others(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each gang is evicted instead of the one before, and all of them stop after the outage."""
+    monkeypatch.setattr(refusals, "UNANSWERED_SECONDS", 0.2)
+    count = refusals.MOST_UNANSWERED + 3
+    async with rig(database_url, 2 * count) as world:
+        gangs = [world.cluster.submit(gang("Job", f"g503-{n}", 2)) for n in range(count)]
+        for uid in gangs:
+            await world.until_state(uid, State.RUNNING)
+        refuse(world, Purpose.STOP)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+
+        async def evicting() -> int:
+            entries = [await world.entry(uid) for uid in gangs]
+            return sum(entry.state is State.EVICTING for entry in entries)
+
+        async def reached() -> bool:
+            return await evicting() == refusals.MOST_UNANSWERED + 1
+
+        await world.until(reached, "some are evicted")
+        later = time.monotonic() + 2.0
+        await world.until(lambda: time.monotonic() > later, "time passes")
+        assert await reached()
+        accept(world)
+        await world.until_state(high, State.RUNNING)
+        world.cluster.finish(high)
+        for uid in gangs:
+            await world.until_state(uid, State.RUNNING)
+        await world.at_rest()
 
 
 @pytest.mark.parametrize("kind", ALIKE)

@@ -136,7 +136,7 @@ def test_a_borrowing_queue_loses_its_cheapest_gang_whether_or_not_it_opted_out()
         ),
         (ROWS[5], "it is not preemptible"),
         (ROWS[6], "reclaimWithinCohort of ClusterQueue a is Never"),
-        (ROWS[9], "the API server refuses to suspend its job"),
+        (ROWS[9], "the API server does not suspend its job"),
     ],
     ids=lambda value: value.why if isinstance(value, Row) else "",
 )

@@ -209,7 +209,7 @@ class Actuator:
     def _without_effect(
         self, uid: str, write: Write, outcome: WriteOutcome, error: ClusterError | None = None
     ) -> None:
-        """Record that a write has no effect, or none that is known. ``error``: the answer, if there is one."""
+        """Record that a write has no effect, or none that is known, and report a denial. ``error``: the answer, if there is one."""
         pin = _pin_of(write)
         if pin is not None and self._pins.ended(
             write.uid, pin, unknown=outcome is WriteOutcome.UNKNOWN
@@ -217,7 +217,9 @@ class Actuator:
             self._unpinned(write.uid)
         version = error.version if isinstance(error, ClusterUnavailable) else None
         why = "" if error is None else str(error)
-        self._refusals.ended(uid, write, outcome, why, self._clock(), version)
+        if self._refusals.ended(uid, write, outcome, why, self._clock(), version):
+            log.warning("write_refused", object=f"{write.namespace}/{write.name}", error=why)
+            self._refused(uid)
 
     def _end(self, uid: str, batch: _Batch) -> None:
         del self._busy[uid]
@@ -279,10 +281,6 @@ class Actuator:
             self._without_effect(uid, write, outcome, error)
             asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
             self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
-            if outcome is WriteOutcome.REFUSED:
-                name = f"{write.namespace}/{write.name}"
-                log.warning("write_refused", object=name, error=str(error))
-                self._refused(uid)
         else:
             self._assumed.setdefault(uid, {})[write.uid] = version
             self._refusals.ended(uid, write, outcome)

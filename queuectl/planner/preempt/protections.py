@@ -88,7 +88,7 @@ def _for_ever(question: _Question) -> str:
 PROTECTIONS: Final = (
     _Protects(
         lambda asked: -inf if asked.gang.evictable else inf,
-        lambda _: "the API server refuses to suspend its job",
+        lambda _: "the API server does not suspend its job",
     ),
     _Protects(
         lambda asked: (
