@@ -183,6 +183,14 @@ FORGED = {
         ),
         "admission-gated-by is a list of names",
     ),
+    "more than 500 labels": (
+        a_pod(labels={**QUEUE, **{f"key-{n}": "x" for n in range(500)}}),
+        "at most 500 labels",
+    ),
+    "more than 500 annotations": (
+        a_pod(labels=QUEUE, annotations={f"key-{n}": "x" for n in range(501)}),
+        "at most 500 labels and 500 annotations",
+    ),
     "a node": (a_pod({"nodeName": "n"}, labels=QUEUE), "nodeName"),
     "a gate and a job as its owner": (
         a_pod({"schedulingGates": [{"name": keys.GATE}]}, labels=QUEUE, ownerReferences=[owner()]),
@@ -354,3 +362,18 @@ async def test_the_controller_manager_creates_the_pods_of_jobs(world: Kubernetes
     document = a_pod(gate, labels=labels, ownerReferences=[owner()])
     with world.plane.engineer(CONTROLLER_MANAGER) as client:
         await asyncio.to_thread(client.create, path(world), document, dryRun="All")
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("keyed", ["labels", "annotations"])
+async def test_a_pod_in_a_queue_gets_few_labels_and_annotations(
+    world: KubernetesWorld, runs: bool, keyed: str
+) -> None:
+    """queuectl could not remove the gate, or write the notice of an eviction."""
+    await created(world, a_pod(labels=QUEUE))
+    if runs:
+        await released_pod(world)
+    many = {"metadata": {keyed: {f"key-{n}": "x" for n in range(501)}}}
+    with pytest.raises(WriteRefused, match="at most 500 labels and 500 annotations"):
+        await world.user_patch("Pod", "forged", many)
+    await world.user_patch("Pod", "forged", {"metadata": {keyed: {"key": "x"}}})

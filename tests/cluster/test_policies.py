@@ -482,3 +482,42 @@ async def test_a_wrong_name_of_an_admission_gate_is_refused(
     with pytest.raises(WriteRefused, match="admission-gated-by is a list of names"):
         await world.user_patch(kind, "mine", {"metadata": {"annotations": {key: "a b"}}})
     await world.user_patch(kind, "mine", {"metadata": {"annotations": {key: "data"}}})
+
+
+# ---- tenants: the number of labels and annotations
+
+MOST_KEYS = 500
+MOST_KEYS_OF_A_TEMPLATE = 100
+
+
+def made_up(number: int) -> dict[str, str]:
+    return {f"key-{n}": "x" for n in range(number)}
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("keyed", ["labels", "annotations"])
+async def test_a_job_in_a_queue_has_few_labels_and_annotations(
+    world: KubernetesWorld, kind: str, keyed: str
+) -> None:
+    """With 30,000 of them, the API server took 10 s for each loop of a policy over them, and the job could not be stopped."""
+    document = a_job(kind, "mine", namespace=world.namespace)
+    document["metadata"].setdefault(keyed, {}).update(made_up(MOST_KEYS + 1))
+    with pytest.raises(WriteRefused, match="at most 500 labels and 500 annotations"):
+        await world.submit(document)
+    job = await submitted(world, a_job(kind, "mine", namespace=world.namespace))
+    await start(world, job, 1)
+    with pytest.raises(WriteRefused, match="at most 500 labels and 500 annotations"):
+        await world.user_patch(kind, "mine", {"metadata": {keyed: made_up(MOST_KEYS + 1)}})
+    await world.user_patch(kind, "mine", {"metadata": {keyed: made_up(MOST_KEYS - 20)}})
+
+
+@ALL_KINDS
+async def test_a_template_in_a_queue_has_few_labels(world: KubernetesWorld, kind: str) -> None:
+    document = a_job(kind, "mine", namespace=world.namespace)
+    for _, template in templates(document):
+        template.setdefault("metadata", {})["labels"] = made_up(MOST_KEYS_OF_A_TEMPLATE + 1)
+    with pytest.raises(WriteRefused, match="and its pod template 100 of each"):
+        await world.submit(document)
+    for _, template in templates(document):
+        template["metadata"]["labels"] = made_up(MOST_KEYS_OF_A_TEMPLATE - 20)
+    await world.submit(document)

@@ -62,6 +62,36 @@ object.metadata.?annotations[?'queuectl.dev/after'].orValue('').split(',')
 object.metadata.?annotations[?'queuectl.dev/after'].orValue('').split(',').size() > 100
 {{- end }}
 
+{{/* Whether there are few labels and annotations, or as many as before. The API server counts the cost of an expression with a loop over a map in a
+time that is quadratic in its size: 0.1 s for 1,000 labels, 10 s for 30,000. Arguments: the expressions of the new and the old metadata, and the limit. */}}
+{{- define "queuectl.few" -}}
+{{- range $i, $keys := list "labels" "annotations" }}
+{{- $new := printf "%s.?%s.orValue({}).size()" (index $ 0) $keys }}{{ if $i }}
+&& {{ end }}({{ $new }} <= {{ index $ 2 }}
+  || {{ $new }} <= {{ index $ 1 }}.?{{ $keys }}.orValue({}).size())
+{{- end }}
+{{- end }}
+
+{{/* The same for an object that is a job or a pod. */}}
+{{- define "queuectl.fewKeys" -}}
+{{ include "queuectl.few" (list "object.metadata" "oldObject.?metadata" 500) }}
+{{- end }}
+
+{{/* The same for each pod template of a kind. Argument: the kind. */}}
+{{- define "queuectl.fewTemplateKeys" -}}
+{{ include "queuectl.eachPodSet" (list . "object" (include "queuectl.few" (list "NEW_TEMPLATE.?metadata" "OLD_TEMPLATE.?metadata" 100))) }}
+{{- end }}
+
+{{/* The same for a Job of batch/v1 and its pod template. */}}
+{{- define "queuectl.fewJobKeys" -}}
+{{ include "queuectl.fewKeys" . }}
+&& {{ include "queuectl.few" (list "object.spec.template.metadata" "oldObject.?spec.?template.?metadata" 100) }}
+{{- end }}
+
+{{- define "queuectl.fewKeysMessage" -}}
+a job or a pod in a queue has at most 500 labels and 500 annotations, and its pod template 100 of each: remove some
+{{- end }}
+
 {{/* The kind whose pod templates are in the objects of a kind, as YAML; empty if there is none. Arguments: the root, and the kind. */}}
 {{- define "queuectl.parent" -}}
 {{- $kind := last . -}}
