@@ -254,7 +254,7 @@ async def test_a_policy_that_is_not_in_force_is_reported(
 async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
     world: KubernetesWorld, admin: Api
 ) -> None:
-    """It has no gate and no priority class of queuectl, and its labels can be invalid. Its finalizers must still be removable."""
+    """It has no gate and no priority class of queuectl, and its labels can be invalid or too many. Its finalizers must still be removable."""
     kinds = ("mutatingadmissionpolicybindings", "validatingadmissionpolicybindings")
     names = [
         f"queuectl-{kind}{suffix}" for kind in ("jobs", "pytorchjobs") for suffix in ("", "-kueue")
@@ -265,8 +265,11 @@ async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
         pytorch_job("old", namespace=world.namespace, queue=None),
     ]
     documents[1]["metadata"]["labels"] = torn
+    many = {f"key-{n}": "x" for n in range(600)}
+    documents[0]["spec"]["template"].setdefault("metadata", {})["labels"] = many
     for document in documents:
         document["metadata"]["finalizers"] = ["example.org/keep"]
+        document["metadata"].setdefault("labels", {}).update(many)
     for kind in kinds:
         for name in names:
             world.admin.delete(f"{POLICIES}/{kind}/{name}")
