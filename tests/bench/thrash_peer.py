@@ -14,10 +14,11 @@ from typing import Final
 
 from queuectl.demo.scenario import Document
 from tests.bench import thrash
-from tests.bench.bench_kueue import settle, with_kueue
+from tests.bench.bench_kueue import with_kueue
 from tests.bench.kueue import peer
 from tests.bench.kueue.mix import Arrival, Mix, Queue
 from tests.bench.kueue.runner import Life, Runner
+from tests.bench.stage import wait_until_at_rest
 from tests.bench.thrash import Fate, Figures, Gang, figures
 
 _SECONDS: Final = 3600.0
@@ -37,7 +38,7 @@ def play(seed: int, queues: Sequence[Document], folder: Path, starts: float) -> 
     gangs = list(thrash.gangs(seed))
     mix = mix_of(gangs, queues, starts)
     with with_kueue(folder, mix) as (cluster, _):
-        settle(cluster)
+        wait_until_at_rest(cluster)
         runner = Runner(mix, cluster.server, cluster.tls(), lambda _: None)
         runner.run(_SECONDS)
     return figures(_fates(gangs, runner, starts))
