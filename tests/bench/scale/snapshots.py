@@ -12,17 +12,19 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from queuectl.localcluster import components
-from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.errors import LocalClusterError, UnreachableError
 from queuectl.localcluster.versions import KUBERNETES
 from tests.bench.scale.fill import FILLS, Fill
 from tests.bench.scale.fleet import Fleet
 from tests.bench.scale.processes import Usage
-from tests.bench.scale.stage import LEASES_PATH, ScaleStage, running_stage
+from tests.bench.scale.stage import LEASES_PATH, NODES_READY_SECONDS, ScaleStage, running_stage
 from tests.bench.scale.systems import System
 
 DIRECTORY: Final = "SCALE_DIR"
@@ -174,7 +176,15 @@ def _create(stage: ScaleStage, content: Fill) -> None:
 def _delete_leases(stage: ScaleStage) -> None:
     """Delete the node leases: the KWOK of a restored cluster would wait until those of this one have ended."""
     stage.cluster.supervisor.stop(components.KWOK)
-    stage.cluster.client.delete(LEASES_PATH)
+    client = stage.cluster.client
+
+    def deleted() -> bool:
+        with suppress(UnreachableError):  # the API server goes on after the request has timed out
+            client.delete(LEASES_PATH)
+            return not client.get(LEASES_PATH, limit="1")["items"]
+        return False
+
+    wait_until(deleted, "the deletion of the node leases", NODES_READY_SECONDS)
 
 
 def size_of(folder: Path) -> int:
