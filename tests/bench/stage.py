@@ -32,7 +32,7 @@ RACK = "topology.queuectl.dev/rack"
 AT_REST = 0.2
 """CPU seconds of the control plane in a second: less than this, it has come to rest."""
 INSTALLING = ("kube-apiserver", "kube-controller-manager")
-"""The programs that are busy after an installation: kube-controller-manager checks the types of each new policy."""
+"""The programs that are busy after an installation."""
 
 
 @dataclass(frozen=True, slots=True)
