@@ -179,7 +179,7 @@ def _delete_leases(stage: ScaleStage) -> None:
     client = stage.cluster.client
 
     def deleted() -> bool:
-        with suppress(UnreachableError):  # the API server goes on after the request has timed out
+        with suppress(UnreachableError):  # the API server continues after a timeout
             client.delete(LEASES_PATH)
             return not client.get(LEASES_PATH, limit="1")["items"]
         return False
