@@ -85,8 +85,8 @@ class Refusals:
         # Of each object, by its uid: the version on which the release is conditioned that is sent now, or has an unknown outcome.
         self._sent: dict[str, dict[str, int]] = {}
         self._unknown: dict[str, dict[str, int]] = {}
-        # Of each object whose stop has no usable response: its attempt, and the unix seconds of the first of these requests in a row.
-        self._unanswered: dict[str, dict[str, tuple[int, float]]] = {}
+        # Of each object whose stop has no usable response, by its uid and attempt: the unix seconds of the first such request in a row.
+        self._unanswered: dict[str, dict[tuple[str, int], float]] = {}
 
     def sending(self, uid: str, write: Write) -> None:
         """Record that this write is sent now."""
@@ -134,15 +134,13 @@ class Refusals:
 
     def _stop_hangs(self, uid: str, write: Write, outcome: WriteOutcome, now: float) -> bool:
         """Whether this stop, and all before it for a while, have no usable response: for example, a webhook times out."""
-        known = self._unanswered.setdefault(uid, {})
-        attempt, since = known.pop(write.uid, (write.attempt, now))
-        if outcome is WriteOutcome.UNKNOWN:
-            known[write.uid] = (write.attempt, since if attempt == write.attempt else now)
-        if not known:
-            del self._unanswered[uid]
-        hangs = write.uid in known and now - known[write.uid][1] >= UNANSWERED_SECONDS
+        unanswered, stop = self._unanswered.setdefault(uid, {}), (write.uid, write.attempt)
+        if outcome is not WriteOutcome.UNKNOWN:
+            unanswered.pop(stop, None)
+            return False
+        since = unanswered.setdefault(stop, now)
         others = sum(not one.answered for other, one in self._now.items() if other != uid)
-        return hangs and others < MOST_UNANSWERED
+        return now - since >= UNANSWERED_SECONDS and others < MOST_UNANSWERED
 
     def _can_take_effect(self, uid: str, object_uid: str, version: int) -> None:
         known = self._unknown.setdefault(uid, {})

@@ -236,7 +236,7 @@ def wait_until_at_rest(
     pids = [cluster.pids()[name] for name in programs]
     while quiet < 3 and time.monotonic() - began < seconds:
         before = sum(map(cpu_of, pids))
-        time.sleep(1.0)
+        time.sleep(1.0)  # ``below`` is of one second
         quiet = quiet + 1 if sum(map(cpu_of, pids)) - before < below else 0
     return time.monotonic() - began
 
@@ -255,7 +255,6 @@ def stage(
         cluster.client.apply(*namespaces(spaces))
         if config is None:
             with Recorder(cluster.kubeconfig, {"Job": KINDS["Job"]}) as recorder:
-                wait_until_at_rest(cluster)
                 yield Stage(cluster, recorder)
             return
         install(cluster)
@@ -267,7 +266,6 @@ def stage(
                 Recorder(cluster.kubeconfig, {"Job": KINDS["Job"]}) as recorder,
             ):
                 rest.apply(config)
-                wait_until_at_rest(cluster)
                 yield Stage(cluster, recorder, controller, rest)
         finally:
             controller.stop()
