@@ -77,9 +77,10 @@ time that is quadratic in its size: 0.1 s for 1,000 labels, 10 s for 30,000. Arg
 {{ include "queuectl.few" (list "object.metadata" "oldObject.?metadata" 500) }}
 {{- end }}
 
-{{/* The same for each pod template of a kind. Argument: the kind. */}}
+{{/* The same for each pod template of a kind. The schema of a SparkApplication does not have the fields of a template, and the API server checks
+the types of policies. Argument: the kind. */}}
 {{- define "queuectl.fewTemplateKeys" -}}
-{{ include "queuectl.eachPodSet" (list . "object" (include "queuectl.few" (list "NEW_TEMPLATE.?metadata" "OLD_TEMPLATE.?metadata" 100))) }}
+{{ include "queuectl.eachPodSet" (list . "dyn(object)" (include "queuectl.few" (list "NEW_TEMPLATE.?metadata" "OLD_TEMPLATE.?metadata" 100))) }}
 {{- end }}
 
 {{/* The same for a Job of batch/v1 and its pod template. */}}
