@@ -77,10 +77,9 @@ time that is quadratic in its size: 0.1 s for 1,000 labels, 10 s for 30,000. Arg
 {{ include "queuectl.few" (list "object.metadata" "oldObject.?metadata" 500) }}
 {{- end }}
 
-{{/* The same for each pod template of a kind. The schema of a SparkApplication does not have the fields of a template, and the API server checks
-the types of policies. Argument: the kind. */}}
+{{/* The same for each pod template of a kind. Argument: the kind. */}}
 {{- define "queuectl.fewTemplateKeys" -}}
-{{ include "queuectl.eachPodSet" (list . "dyn(object)" (include "queuectl.few" (list "NEW_TEMPLATE.?metadata" "OLD_TEMPLATE.?metadata" 100))) }}
+{{ include "queuectl.eachPodSet" (list . "object" (include "queuectl.few" (list "NEW_TEMPLATE.?metadata" "OLD_TEMPLATE.?metadata" 100))) }}
 {{- end }}
 
 {{/* The same for a Job of batch/v1 and its pod template. */}}
@@ -636,12 +635,8 @@ place. */}}
 podset, and OLD the entry with the same name in the old object, both optional. NEW_TEMPLATE and OLD_TEMPLATE
 are their pod templates, NEW_ADDED and OLD_ADDED the labels that the controller adds. The API server limits the cost of an expression, and a list can have 128 entries: the old entry is found once. */}}
 {{- define "queuectl.eachPodSet" -}}
-{{- $object := index . 1 }}{{ $rule := index . 2 }}{{ $oldObject := "oldObject" -}}
-{{- if (index . 0).controller }}
-{{- /* The schema of a declared kind need not have the fields of a template, and the API server checks the types of policies. */}}
-{{- $object = ternary $object (printf "dyn(%s)" $object) (hasPrefix "dyn(" $object) }}
-{{- end }}
-{{- if hasPrefix "dyn(" $object }}{{ $oldObject = "dyn(oldObject)" }}{{ end }}
+{{- /* The schema of a kind need not have the fields of a template, and the API server checks the types of policies. */ -}}
+{{- $object := printf "dyn(%s)" (index . 1) }}{{ $rule := index . 2 }}{{ $oldObject := "dyn(oldObject)" }}
 {{- range $i, $place := (index . 0).podsets }}
 {{- $entry := include "queuectl.entry" (list $place $object false) }}
 {{- $old := include "queuectl.entry" (list $place $oldObject true) }}
@@ -669,13 +664,13 @@ are their pod templates, NEW_ADDED and OLD_ADDED the labels that the controller 
 {{- end }}
 
 {{/* Whether the labels that the controller of an object adds to its pods have the same labels of queuectl as before: a new object has none. Empty
-for kinds without such labels. Arguments: the kind, and the expression of the object. */}}
+for kinds without such labels. Argument: the kind. */}}
 {{- define "queuectl.addsNoMark" -}}
 {{- $places := list }}
-{{- range (first .).podsets }}{{ if .addedLabels }}{{ $places = append $places . }}{{ end }}{{ end -}}
+{{- range .podsets }}{{ if .addedLabels }}{{ $places = append $places . }}{{ end }}{{ end -}}
 {{- if $places }}
 {{- $rule := printf "[%s].all(name,\n  NEW_ADDED[?('queuectl.dev/' + name)] == OLD_ADDED[?('queuectl.dev/' + name)])" (include "queuectl.ownLabels" .) -}}
-{{ include "queuectl.eachPodSet" (list (dict "podsets" $places "controller" (first .).controller) (last .) $rule) }}
+{{ include "queuectl.eachPodSet" (list (dict "podsets" $places) "object" $rule) }}
 {{- end }}
 {{- end }}
 
