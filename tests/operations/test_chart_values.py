@@ -410,7 +410,10 @@ def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
         assert definitions <= _permitted(rules, "list")
         assert {name for rule in rules for name in rule.get("resourceNames", ())} == definitions
         own = [rule for rule in roles["Role", "queuectl-shadow"]["rules"] for _ in rule["verbs"]]
-        assert {tuple(rule["resources"]) for rule in own} == {("leases",)}
+        assert {tuple(rule["resources"]) for rule in own} == {
+            ("leases",),
+            ("persistentvolumeclaims",),
+        }
         bound = [one for one in made if one["kind"].endswith("RoleBinding") if "roleRef" in one]
         own_objects = {
             "queuectl-tls",
@@ -583,6 +586,22 @@ def test_with_a_database_of_ones_own_the_chart_has_none_and_the_migration_checks
     assert migration(IMAGE)["args"] == ["db", "upgrade", "--pre", "--grant"]
     named = {"name": "queuectl-bundled-database", "key": "migration-url"}
     assert {"secretKeyRef": named} in [one.get("valueFrom") for one in migration(IMAGE)["env"]]
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_the_migration_may_get_the_claim_that_it_checks(shadow: bool) -> None:
+    found = documents({**OWN_DATABASE, "shadow": shadow})
+    [claim] = [
+        one for one in migration({**OWN_DATABASE, "shadow": shadow})["args"] if "claim" in one
+    ]
+    named = {
+        name
+        for role in of_kind(found, "Role")
+        for rule in role["rules"]
+        if rule["resources"] == ["persistentvolumeclaims"] and rule["verbs"] == ["get"]
+        for name in rule["resourceNames"]
+    }
+    assert claim == f"--bundled-claim={''.join(named)}"
 
 
 def migration(values: Mapping[str, Any]) -> Any:
