@@ -370,6 +370,7 @@ def test_a_built_in_kind_that_is_declared_has_the_same_policies(tmp_path: Path) 
 WRONG_KINDS: list[tuple[list[Any], Mapping[str, Any], str]] = [
     ([JOB_KINDS[0] | {"kind": "JobSet"}], {}, "jobKinds[0] (JobSet): kind: JobSet is the name of another job kind"),
     ([JOB_KINDS[0] | {"plural": "jobs"}], {}, "jobKinds[0] (GangRun): plural: jobs is the name of another kind"),
+    ([JOB_KINDS[0] | {"plural": "provisioning"}], {}, "jobKinds[0] (GangRun): plural: provisioning is the name of another kind"),
     ([JOB_KINDS[0], JOB_KINDS[0]], {}, "jobKinds[1] (GangRun): kind: GangRun is the name of another job kind"),
     ([{name: value for name, value in JOB_KINDS[0].items() if name != "suspend"}], {}, "suspend"),
     ([JOB_KINDS[0] | {"suspend": "spec['suspend']"}], {}, "/jobKinds/0/suspend"),
@@ -384,6 +385,12 @@ def test_a_wrong_declaration_is_refused_with_the_value_and_the_field(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(error)):
         documents({**IMAGE, **more, "jobKinds": kinds})
+
+
+def test_a_null_is_an_empty_list_an_operator_that_is_not_installed_or_the_default() -> None:
+    removed = {"jobKinds": None, "mutation": None, "mpiOperator": None}
+    absent = {"jobKinds": [], "mutation": "auto", "mpiOperator": {"serviceAccount": ""}}
+    assert documents({**IMAGE, **removed}) == documents({**IMAGE, **absent})
 
 
 def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
@@ -658,6 +665,7 @@ def test_the_certificate_has_the_names_of_the_service_and_those_of_the_user() ->
         ({"visibility": {"enabled": True}, "replicas": 1}, "visibility.enabled needs replicas: 2"),
         ({"visibility": {"enabled": True}, "shadow": True}, "exclude each other"),
         ({"configuration": {"owner": "kubernetes"}, "shadow": True}, "exclude each other"),
+        ({"kueueKeys": {"enabled": True, "kueueRuns": True}}, "kueueRuns exclude each other"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(

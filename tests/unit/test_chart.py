@@ -125,15 +125,15 @@ def test_a_value_of_another_type_is_refused(path: str) -> None:
 
 
 NEEDED = [path for path in DESCRIBED if path.endswith("Operator.namespace")] + [
-    *("jobKinds", "mutation", "replicas", "webhook.replicas", "database.bundled.size"),
-    *("tls.hosts", "queuedGpus.resources", "forceDelete.afterSeconds"),
+    *("webhook.replicas", "database.bundled.size", "tls.hosts"),
+    *("queuedGpus.resources", "forceDelete.afterSeconds"),
     *("preemption.managedPriority", "preemption.priorityClasses", "preemption.namespaces"),
 ]
 
 
-@pytest.mark.parametrize("path", NEEDED + [one for one in defaults() if "Operator" in one])
+@pytest.mark.parametrize("path", NEEDED)
 def test_a_value_that_an_object_cannot_lack_is_not_removed(path: str) -> None:
-    """Otherwise an admission policy would name another account, or no job would be changed."""
+    """Otherwise an admission policy would name another account, for example."""
     assert not accepted(nested(path, None))
 
 

@@ -27,12 +27,13 @@ from queuectl.objects.documents import as_document, read_documents
 from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.makers import MAKERS
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
 from queuectl.offline.inputs import read_snapshot
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.store import MemoryStore
-from tests.support.chart import SCHEMA, schema
+from tests.support.chart import CHART, DEPLOY, SCHEMA, schema
 from tests.support.outside import declared_instead
 from tests.unit.test_objects_kinds import CASES, load
 
@@ -40,6 +41,9 @@ OWN = Path(__file__).parents[2] / "docs" / "examples" / "own-kind"
 DECLARED: dict[str, Any] = yaml.safe_load((OWN / "job-kinds.yaml").read_text())
 GANGRUN: dict[str, Any] = yaml.safe_load((OWN / "gangrun.yaml").read_text())
 WORKERS = {"name": "worker", "path": "spec", "count": [["workers"]]}
+
+
+POLICY = re.compile(r"^kind: \w+AdmissionPolicy\nmetadata:\n  name: queuectl-(\S+)$", re.MULTILINE)
 
 
 def kinds(*changes: dict[str, Any]) -> JobKinds:
@@ -213,6 +217,21 @@ def test_a_wrong_declaration_is_refused_with_the_kind_and_the_field(
         BadInput, match="^" + re.escape(f"kinds.yaml: jobKinds[0] ({name}): {error}")
     ):
         kinds(change)
+
+
+def test_the_name_of_another_policy_is_no_plural_of_a_declared_kind() -> None:
+    """Except for a name with a dash, which is no plural by the conventions of Kubernetes."""
+    texts = [file.read_text() for file in DEPLOY.rglob("*.yaml")]
+    names = {name for text in texts for name in POLICY.findall(text) if "-" not in name}
+    for plural in names:
+        with pytest.raises(BadInput, match=f"plural: {plural} is the name of another kind"):
+            kinds({"plural": plural})
+    [in_chart] = re.findall(
+        r"\$plurals := list (.*?) }}", (CHART / "templates" / "_helpers.tpl").read_text()
+    )
+    assert names - {kind.plural for kind in KINDS.values()} <= {
+        *in_chart.replace('"', "").split()
+    } | {maker.plural for maker in MAKERS}
 
 
 @pytest.mark.parametrize("field", ["kind", "suspend", "podsets", "controller"])
