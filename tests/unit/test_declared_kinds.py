@@ -219,8 +219,8 @@ def test_a_wrong_declaration_is_refused_with_the_kind_and_the_field(
         kinds(change)
 
 
-def test_the_name_of_another_policy_is_no_plural_of_a_declared_kind() -> None:
-    """Except for a name with a dash, which is no plural by the conventions of Kubernetes."""
+def test_a_declared_kind_does_not_have_the_name_of_another_policy() -> None:
+    """Except for a name with a dash, which conventions of Kubernetes do not allow as a plural."""
     texts = [file.read_text() for file in DEPLOY.rglob("*.yaml")]
     names = {name for text in texts for name in POLICY.findall(text) if "-" not in name}
     for plural in names:
