@@ -367,6 +367,16 @@ def test_a_built_in_kind_that_is_declared_has_the_same_policies(tmp_path: Path) 
         assert json.loads(text) == json.loads(expected), one
 
 
+def test_a_reason_of_a_declared_kind_is_any_text() -> None:
+    reason = 'the field "tasks": queuectl needs it'
+    kind = JOB_KINDS[0] | {"required": [{"path": "spec.tasks", "reason": reason}]}
+    assert f"spec.tasks: {reason}" in [
+        rule.get("message")
+        for one in of_kind(documents({**IMAGE, "jobKinds": [kind]}), "ValidatingAdmissionPolicy")
+        for rule in one["spec"]["validations"]
+    ]
+
+
 WRONG_KINDS: list[tuple[list[Any], Mapping[str, Any], str]] = [
     ([JOB_KINDS[0] | {"kind": "JobSet"}], {}, "jobKinds[0] (JobSet): kind: JobSet is the name of another job kind"),
     ([JOB_KINDS[0] | {"plural": "jobs"}], {}, "jobKinds[0] (GangRun): plural: jobs is the name of another kind"),

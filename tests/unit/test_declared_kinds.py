@@ -184,6 +184,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"suspend": "spec.namespace"}, "suspend: spec.namespace: namespace is a word of CEL"),
     ({"suspend": "spec['suspend']"}, "suspend: expected `str` matching regex"),
     ({"suspended": "spec.suspend"}, "suspended: unknown field"),
+    ({"conditions": {"suspended": "It's"}}, "conditions.suspended: expected `str` matching regex"),
+    (
+        {"phase": {"path": "status.phase", "succeeded": ["Won't"], "suspended": ["Won't"]}},
+        "phase.suspended[0]: expected `str` matching regex",
+    ),
+    (
+        {"podsets": [WORKERS | {"only": {"path": "spec.a", "value": "a\\"}}]},
+        "podsets[0].only.value: expected `str` matching regex",
+    ),
     ({"operator": "trainingOperator"}, "operator: is for built-in kinds; set controller"),
     ({"podsets": []}, "podsets: is empty"),
     ({"podsets": [{"path": "spec"}]}, "podsets[0]: exactly one of types, key and name is needed, not none of them"),
