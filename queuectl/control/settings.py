@@ -228,6 +228,7 @@ class Settings(BaseSettings):
     namespace: str = Field("queuectl-system", description="namespace of the Lease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        min_length=1,
         description="name of this process in the Lease, unique",
     )
     listen: str = Field("127.0.0.1:8000", description="address of the REST API and the dashboard")

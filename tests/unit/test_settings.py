@@ -54,6 +54,7 @@ def test_nested_settings_are_read_from_the_environment(monkeypatch: pytest.Monke
         ("QUEUECTL_LEASE_RENEW", "5"),
         ("QUEUECTL_LEASE_DURATION", "9"),
         ("QUEUECTL_LEASE_DURATION", "inf"),
+        ("QUEUECTL_HOLDER", ""),  # of a Lease that is free
     ],
 )
 def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
