@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ _NOT_USABLE: Final = (
     x509.UnsupportedGeneralNameType,
 )
 """The errors of the library for certificates and keys that other tools wrote."""
+_DNS_NAME: Final = re.compile(r"(\*\.)?\w[-\w]*(\.\w[-\w]*)*", re.ASCII)
 _CLOCK_SKEW: Final = dt.timedelta(minutes=5)
 
 
@@ -131,10 +133,7 @@ def server_names(text: str) -> tuple[str, ...]:
     """
     names = comma_separated(text)
     for one in names:
-        try:
-            _name(one)
-        except ValueError:
-            raise BadInput(f"{one!r} is neither a DNS name nor an IP address") from None
+        _name(one)
     if not names:
         raise BadInput("a certificate needs a DNS name or an IP address")
     return names
@@ -187,6 +186,8 @@ def _name(text: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
+        if not _DNS_NAME.fullmatch(text):
+            raise BadInput(f"{text!r} is neither a DNS name nor an IP address") from None
         return x509.DNSName(text)
 
 

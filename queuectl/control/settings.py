@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.errors import BadInput, requirement
@@ -228,6 +228,7 @@ class Settings(BaseSettings):
     namespace: str = Field("queuectl-system", description="namespace of the Lease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        min_length=1,
         description="name of this process in the Lease, unique",
     )
     listen: str = Field("127.0.0.1:8000", description="address of the REST API and the dashboard")
@@ -373,7 +374,7 @@ class Settings(BaseSettings):
     )
 
     lease_duration: float = Field(
-        15.0, gt=0, description="how long the Lease is valid without a renewal, in seconds"
+        15.0, gt=0, le=3600, description="how long the Lease is valid without a renewal, in seconds"
     )
     lease_renew: float = Field(
         3.0,
@@ -469,9 +470,12 @@ def read_settings(*, shadow: bool = False) -> Settings:
         raise InvalidSettings(
             f"{PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {requirement(problem['msg'])}"
             for problem in error.errors()
+            if problem["type"] != "default_factory_not_called"  # a result of another error
         ) from error
-    except ValueError as error:  # a nested setting that is not JSON
-        raise InvalidSettings([str(error)]) from error
+    except SettingsError as error:
+        [field] = re.findall('field "(.+?)"', str(error))
+        text = getattr(error.__cause__, "doc", "")
+        raise InvalidSettings([f"{PREFIX}{field.upper()}: {text!r} is not JSON"]) from error
 
 
 def job_kinds(settings: Settings) -> JobKinds:

@@ -367,9 +367,20 @@ def test_a_built_in_kind_that_is_declared_has_the_same_policies(tmp_path: Path) 
         assert json.loads(text) == json.loads(expected), one
 
 
+def test_a_reason_of_a_declared_kind_is_any_text() -> None:
+    reason = 'the field "tasks": queuectl needs it'
+    kind = JOB_KINDS[0] | {"required": [{"path": "spec.tasks", "reason": reason}]}
+    assert f"spec.tasks: {reason}" in [
+        rule.get("message")
+        for one in of_kind(documents({**IMAGE, "jobKinds": [kind]}), "ValidatingAdmissionPolicy")
+        for rule in one["spec"]["validations"]
+    ]
+
+
 WRONG_KINDS: list[tuple[list[Any], Mapping[str, Any], str]] = [
     ([JOB_KINDS[0] | {"kind": "JobSet"}], {}, "jobKinds[0] (JobSet): kind: JobSet is the name of another job kind"),
     ([JOB_KINDS[0] | {"plural": "jobs"}], {}, "jobKinds[0] (GangRun): plural: jobs is the name of another kind"),
+    ([JOB_KINDS[0] | {"plural": "provisioning"}], {}, "jobKinds[0] (GangRun): plural: provisioning is the name of another kind"),
     ([JOB_KINDS[0], JOB_KINDS[0]], {}, "jobKinds[1] (GangRun): kind: GangRun is the name of another job kind"),
     ([{name: value for name, value in JOB_KINDS[0].items() if name != "suspend"}], {}, "suspend"),
     ([JOB_KINDS[0] | {"suspend": "spec['suspend']"}], {}, "/jobKinds/0/suspend"),
@@ -384,6 +395,12 @@ def test_a_wrong_declaration_is_refused_with_the_value_and_the_field(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(error)):
         documents({**IMAGE, **more, "jobKinds": kinds})
+
+
+def test_a_null_is_an_empty_list_an_operator_that_is_not_installed_or_the_default() -> None:
+    removed = {"jobKinds": None, "mutation": None, "mpiOperator": None}
+    absent = {"jobKinds": [], "mutation": "auto", "mpiOperator": {"serviceAccount": ""}}
+    assert documents({**IMAGE, **removed}) == documents({**IMAGE, **absent})
 
 
 def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
@@ -410,7 +427,10 @@ def test_shadow_mode_renders_rights_to_read_and_nothing_that_acts() -> None:
         assert definitions <= _permitted(rules, "list")
         assert {name for rule in rules for name in rule.get("resourceNames", ())} == definitions
         own = [rule for rule in roles["Role", "queuectl-shadow"]["rules"] for _ in rule["verbs"]]
-        assert {tuple(rule["resources"]) for rule in own} == {("leases",)}
+        assert {tuple(rule["resources"]) for rule in own} == {
+            ("leases",),
+            ("persistentvolumeclaims",),
+        }
         bound = [one for one in made if one["kind"].endswith("RoleBinding") if "roleRef" in one]
         own_objects = {
             "queuectl-tls",
@@ -585,6 +605,22 @@ def test_with_a_database_of_ones_own_the_chart_has_none_and_the_migration_checks
     assert {"secretKeyRef": named} in [one.get("valueFrom") for one in migration(IMAGE)["env"]]
 
 
+@pytest.mark.parametrize("shadow", [False, True])
+def test_the_migration_may_get_the_claim_that_it_checks(shadow: bool) -> None:
+    found = documents({**OWN_DATABASE, "shadow": shadow})
+    [claim] = [
+        one for one in migration({**OWN_DATABASE, "shadow": shadow})["args"] if "claim" in one
+    ]
+    named = {
+        name
+        for role in of_kind(found, "Role")
+        for rule in role["rules"]
+        if rule["resources"] == ["persistentvolumeclaims"] and rule["verbs"] == ["get"]
+        for name in rule["resourceNames"]
+    }
+    assert claim == f"--bundled-claim={''.join(named)}"
+
+
 def migration(values: Mapping[str, Any]) -> Any:
     [container] = pod(values)["initContainers"]
     return container
@@ -639,6 +675,7 @@ def test_the_certificate_has_the_names_of_the_service_and_those_of_the_user() ->
         ({"visibility": {"enabled": True}, "replicas": 1}, "visibility.enabled needs replicas: 2"),
         ({"visibility": {"enabled": True}, "shadow": True}, "exclude each other"),
         ({"configuration": {"owner": "kubernetes"}, "shadow": True}, "exclude each other"),
+        ({"kueueKeys": {"enabled": True, "kueueRuns": True}}, "kueueRuns exclude each other"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
+import re
 import ssl
 import time
 from contextlib import suppress
@@ -33,6 +34,7 @@ from queuectl.control.certificates import (
     Certificates,
     advance,
     issue,
+    server_names,
 )
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
@@ -53,6 +55,20 @@ def times(found: Certificates) -> tuple[int, int | None, int]:
     ]
     assert ends[0] is not None
     return ends[0], ends[1], len(found.trusted)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["queues.example.com:8443", "https://queues.example.com", "[::1]", "a b", "a..b", "é.com"],
+)
+def test_a_name_that_no_client_can_ask_for_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=f"{re.escape(repr(name))} is neither a DNS name nor an IP"):
+        server_names(f"localhost,{name}")
+
+
+def test_a_name_is_a_dns_name_or_an_address() -> None:
+    names = ("*.example.com", "Queues_1.svc", "127.0.0.1", "2001:db8::1")
+    assert server_names(",".join(names)) == names
 
 
 def test_a_certificate_is_renewed_in_two_steps_and_stays_trusted_until_it_ends() -> None:

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from queuectl.api.reading import merged
 from queuectl.cluster.apply import older_manifests
 from queuectl.cluster.server import MINIMUM, Server
 from queuectl.control.settings import settings_names
@@ -68,8 +69,15 @@ def in_file(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def accepted(values: Mapping[str, Any]) -> bool:
+    """With the defaults, as Helm does it: a null removes one."""
     validator = jsonschema.Draft7Validator(SCHEMA)
-    return validator.is_valid(values)
+    return validator.is_valid(merged(defaults(), values))
+
+
+def nested(path: str, value: Any) -> Any:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
 
 
 def test_the_chart_has_the_version_of_the_package() -> None:
@@ -113,15 +121,59 @@ def test_an_unknown_value_is_refused(group: str) -> None:
 
 @pytest.mark.parametrize("path", DESCRIBED)
 def test_a_value_of_another_type_is_refused(path: str) -> None:
-    other: Any = {"x": 1} if isinstance(default(path), str) else "text"
-    for name in reversed(path.split(".")):
-        other = {name: other}
-    assert not accepted(other)
+    assert not accepted(nested(path, {"x": 1} if isinstance(default(path), str) else "text"))
+
+
+NEEDED = [path for path in DESCRIBED if path.endswith("Operator.namespace")] + [
+    *("webhook.replicas", "database.bundled.size", "tls.hosts"),
+    *("queuedGpus.resources", "forceDelete.afterSeconds"),
+    *("preemption.managedPriority", "preemption.priorityClasses", "preemption.namespaces"),
+]
+
+
+@pytest.mark.parametrize("path", NEEDED)
+def test_a_value_that_an_object_cannot_lack_is_not_removed(path: str) -> None:
+    """Otherwise an admission policy would name another account, for example."""
+    assert not accepted(nested(path, None))
+
+
+@pytest.mark.parametrize(
+    "path", ["affinity", "networkPolicy.metricsFrom", "resources", "image.tag"]
+)
+def test_a_value_without_which_all_objects_are_complete_can_be_removed(path: str) -> None:
+    assert accepted(nested(path, None))
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "right"),
+    [
+        ("image.repository", "r.example.com/queuectl:1.2", "r.example.com:5000/a/queuectl"),
+        ("image.repository", "{queuectl}", "queuectl"),
+        ("image.tag", "1.2 #3", "v1.2-rc_3"),
+        ("database.caSecretName", "A B", "ca.example"),
+        ("tls.issuerRef", {"kind": "ClusterIssuer"}, {"kind": "ClusterIssuer", "name": "internal"}),
+        ("tls.hosts", ["queues.example.com:8443"], ["*.example.com", "2001:db8::1", "::1"]),
+        ("tls.hosts", ["192.0.2.7:8443"], ["192.0.2.7"]),
+        ("queuedGpus.resources", "^a$\nb", "^a$"),
+        *(
+            (f"{group}.labels", {"app.kubernetes.io/name": "x"}, {"release": "x"})
+            for group in ("dashboards", "serviceMonitor", "prometheusRule")
+        ),
+        ("podLabels", {"app.kubernetes.io/name": "x"}, {"team": "x"}),
+    ],
+)
+def test_a_value_that_gives_a_wrong_object_is_refused(path: str, wrong: Any, right: Any) -> None:
+    assert not accepted(nested(path, wrong))
+    assert accepted(nested(path, right))
+
+
+CONTRADICTING = {"QUEUECTL_TLS", "QUEUECTL_VISIBILITY_SECRET"}
+"""Settings that cannot work with those that the chart sets."""
 
 
 def test_a_setting_is_not_one_that_the_chart_sets() -> None:
     templates = [file.read_text() for file in (CHART / "templates").iterdir()]
-    own = set(re.findall(r"- name: (QUEUECTL_\w+)", "".join(templates)))
+    own = CONTRADICTING | set(re.findall(r"- name: (QUEUECTL_\w+)", "".join(templates)))
     for name in settings_names():
         assert accepted({"settings": {name: "1"}}) == (name not in own), name
     assert not accepted({"settings": {"PATH": "/bin"}})

@@ -238,7 +238,7 @@ def test_the_answer_of_the_api_to_a_request_without_credentials(status: int, lev
         ("QUEUECTL_LISTN", "x", "QUEUECTL_LISTN: unknown variable; did you mean QUEUECTL_LISTEN"),
         ("QUEUECTL_IN_FLIGHT", "many", "QUEUECTL_IN_FLIGHT: must be a valid integer"),
         ("QUEUECTL_SOLVER__WINDOW", "0", "QUEUECTL_SOLVER__WINDOW: must be greater"),
-        ("QUEUECTL_SOLVER", "{", "solver"),
+        ("QUEUECTL_SOLVER", "{", "QUEUECTL_SOLVER: '{' is not JSON"),
         ("QUEUECTL_DATABASE_URL", None, "QUEUECTL_DATABASE_URL is not set"),
     ],
 )

@@ -27,12 +27,13 @@ from queuectl.objects.documents import as_document, read_documents
 from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.makers import MAKERS
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
 from queuectl.offline.inputs import read_snapshot
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.store import MemoryStore
-from tests.support.chart import SCHEMA, schema
+from tests.support.chart import CHART, DEPLOY, SCHEMA, schema
 from tests.support.outside import declared_instead
 from tests.unit.test_objects_kinds import CASES, load
 
@@ -40,6 +41,9 @@ OWN = Path(__file__).parents[2] / "docs" / "examples" / "own-kind"
 DECLARED: dict[str, Any] = yaml.safe_load((OWN / "job-kinds.yaml").read_text())
 GANGRUN: dict[str, Any] = yaml.safe_load((OWN / "gangrun.yaml").read_text())
 WORKERS = {"name": "worker", "path": "spec", "count": [["workers"]]}
+
+
+POLICY = re.compile(r"^kind: \w+AdmissionPolicy\nmetadata:\n  name: queuectl-(\S+)$", re.MULTILINE)
 
 
 def kinds(*changes: dict[str, Any]) -> JobKinds:
@@ -180,6 +184,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"suspend": "spec.namespace"}, "suspend: spec.namespace: namespace is a word of CEL"),
     ({"suspend": "spec['suspend']"}, "suspend: expected `str` matching regex"),
     ({"suspended": "spec.suspend"}, "suspended: unknown field"),
+    ({"conditions": {"suspended": "It's"}}, "conditions.suspended: expected `str` matching regex"),
+    (
+        {"phase": {"path": "status.phase", "succeeded": ["Won't"], "suspended": ["Won't"]}},
+        "phase.suspended[0]: expected `str` matching regex",
+    ),
+    (
+        {"podsets": [WORKERS | {"only": {"path": "spec.a", "value": "a\\"}}]},
+        "podsets[0].only.value: expected `str` matching regex",
+    ),
     ({"operator": "trainingOperator"}, "operator: is for built-in kinds; set controller"),
     ({"podsets": []}, "podsets: is empty"),
     ({"podsets": [{"path": "spec"}]}, "podsets[0]: exactly one of types, key and name is needed, not none of them"),
@@ -213,6 +226,21 @@ def test_a_wrong_declaration_is_refused_with_the_kind_and_the_field(
         BadInput, match="^" + re.escape(f"kinds.yaml: jobKinds[0] ({name}): {error}")
     ):
         kinds(change)
+
+
+def test_a_declared_kind_does_not_have_the_name_of_another_policy() -> None:
+    """Except for a name with a dash, which conventions of Kubernetes do not allow as a plural."""
+    texts = [file.read_text() for file in DEPLOY.rglob("*.yaml")]
+    names = {name for text in texts for name in POLICY.findall(text) if "-" not in name}
+    for plural in names:
+        with pytest.raises(BadInput, match=f"plural: {plural} is the name of another kind"):
+            kinds({"plural": plural})
+    [in_chart] = re.findall(
+        r"\$plurals := list (.*?) }}", (CHART / "templates" / "_helpers.tpl").read_text()
+    )
+    assert names - {kind.plural for kind in KINDS.values()} <= {
+        *in_chart.replace('"', "").split()
+    } | {maker.plural for maker in MAKERS}
 
 
 @pytest.mark.parametrize("field", ["kind", "suspend", "podsets", "controller"])

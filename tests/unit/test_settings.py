@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from queuectl.cli.main import run
 from queuectl.control.settings import (
     PLAIN_VARIABLES,
+    InvalidSettings,
     Settings,
     read_settings,
     settings_names,
@@ -52,12 +53,35 @@ def test_nested_settings_are_read_from_the_environment(monkeypatch: pytest.Monke
         ("QUEUECTL_LEASE_RENEW", "soon"),
         ("QUEUECTL_LEASE_RENEW", "5"),
         ("QUEUECTL_LEASE_DURATION", "9"),
+        ("QUEUECTL_LEASE_DURATION", "inf"),
+        ("QUEUECTL_HOLDER", ""),  # of a Lease that is free
     ],
 )
 def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ValidationError):
         Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "QUEUECTL_SHADOW",
+            "",
+            "QUEUECTL_SHADOW: must be a valid boolean, unable to interpret input",
+        ),
+        ("QUEUECTL_SOLVER", "window=5", "QUEUECTL_SOLVER: 'window=5' is not JSON"),
+        ("QUEUECTL_UTILIZATION__NAMES", "busy", "QUEUECTL_UTILIZATION: 'busy' is not JSON"),
+    ],
+)
+def test_the_error_of_a_wrong_value_is_one_sentence_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidSettings) as error:
+        read_settings()
+    assert error.value.sentences == (sentence,)
 
 
 def test_in_shadow_mode_the_objects_of_kueue_own_the_configuration_unless_stated_otherwise(

@@ -8,7 +8,7 @@ controllers create the pods. */}}
 {{- define "queuectl.operators" -}}
 {{- $root := . }}{{ $accounts := list -}}
 {{- range (include "queuectl.kinds" . | fromYaml).kinds }}
-{{- $one := .controller | default (get $root.Values (.operator | default "trainingOperator")) }}
+{{- $one := .controller | default (get $root.Values (.operator | default "trainingOperator")) | default dict }}
 {{- if $one.serviceAccount }}{{ $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}{{ end }}
 {{- end -}}
 '{{ join "', '" (uniq $accounts) }}'
@@ -437,7 +437,7 @@ topologySpreadConstraints:
 {{/* What changes new jobs: "policy" or "webhook". A rendering without a cluster does not know the kinds of the cluster, so it has the
 webhook, which works on each version. */}}
 {{- define "queuectl.mutatedBy" -}}
-{{- if ne .Values.mutation "auto" }}{{ .Values.mutation }}
+{{- if has .Values.mutation (list "policy" "webhook") }}{{ .Values.mutation }}
 {{- else }}{{ .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" | ternary "policy" "webhook" }}
 {{- end }}
 {{- end }}
@@ -468,14 +468,14 @@ webhook, which works on each version. */}}
 {{/* The described job kinds, as YAML with the key kinds: the built-in ones, then those of jobKinds. */}}
 {{- define "queuectl.kinds" -}}
 {{- $kinds := (.Files.Get "kinds.yaml" | fromYaml).kinds }}
-{{- $names := list "Job" }}{{ $plurals := list "jobs" "pods" "leaderworkersets" "namespaces" "deletions" "components" "preemption" "resizes" "submitters" }}
+{{- $names := list "Job" }}{{ $plurals := list "jobs" "pods" "leaderworkersets" "namespaces" "deletions" "components" "preemption" "provisioning" "resizes" "submitters" }}
 {{- range concat $kinds (.Files.Get "kinds.yaml" | fromYaml).makers }}{{ $names = append $names .kind }}{{ $plurals = append $plurals .plural }}{{ end }}
 {{- range $i, $one := .Values.jobKinds }}
 {{- if has .kind $names }}{{ fail (printf "jobKinds[%d] (%s): kind: %s is the name of another job kind" $i .kind .kind) }}{{ end }}
 {{- if has .plural $plurals }}{{ fail (printf "jobKinds[%d] (%s): plural: %s is the name of another kind" $i .kind .plural) }}{{ end }}
 {{- $names = append $names .kind }}{{ $plurals = append $plurals .plural }}
 {{- end }}
-{{- dict "kinds" (concat $kinds .Values.jobKinds) | toYaml }}
+{{- dict "kinds" (concat $kinds (.Values.jobKinds | default list)) | toYaml }}
 {{- end }}
 
 {{/* The paths in the entry of a single podset that are not a part of it: of the suspend field and of other podsets. Arguments: the kind, and
@@ -817,7 +817,7 @@ kube-controller-manager can have one account, the last one. Arguments: the root,
 {{- range (include "queuectl.makers" (first .) | fromYaml).makers }}
 {{- if eq .created.plural $plural }}
 {{- if .created.operator }}
-{{- $one := get $root.Values .created.operator }}
+{{- $one := get $root.Values .created.operator | default dict }}
 {{- if $one.serviceAccount }}{{ $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}{{ end }}
 {{- else }}
 {{- $accounts = concat $accounts (list (printf "system:serviceaccount:kube-system:%s" .created.controller) "system:kube-controller-manager") }}

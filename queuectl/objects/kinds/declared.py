@@ -23,7 +23,7 @@ _TAKEN: Final = frozenset(
     [
         *(maker.plural for maker in MAKERS),
         *("components", "deletions", "leaderworkersets", "namespaces", "pods", "preemption"),
-        *("resizes", "submitters"),
+        *("provisioning", "resizes", "submitters"),
     ]
 )
 """Plurals of other kinds, and names of policies."""

@@ -30,6 +30,7 @@ GroupOrNone = Annotated[
     str, msgspec.Meta(pattern="^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
 ]
 Version = Annotated[str, msgspec.Meta(pattern="^v[0-9]+((alpha|beta)[0-9]+)?$")]
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^'\\\n]*$")]
 Key = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$")]
 
 
@@ -63,7 +64,7 @@ class Only(DescriptionPart, frozen=True, kw_only=True):
     """A field and its default value, with which a place has a podset."""
 
     path: Path
-    value: str
+    value: Text
 
 
 class Default(DescriptionPart, frozen=True, kw_only=True):
@@ -143,7 +144,7 @@ class Conditions(DescriptionPart, frozen=True, kw_only=True):
 
     succeeded: str = "Succeeded"
     failed: str = "Failed"
-    suspended: str = "Suspended"
+    suspended: Text = "Suspended"
 
 
 class StatusPhase(DescriptionPart, frozen=True, kw_only=True):
@@ -158,7 +159,7 @@ class StatusPhase(DescriptionPart, frozen=True, kw_only=True):
     path: Path
     succeeded: tuple[str, ...]
     failed: tuple[str, ...] = ()
-    suspended: tuple[str, ...] = ()
+    suspended: tuple[Text, ...] = ()
 
 
 class Manager(DescriptionPart, frozen=True, kw_only=True):
